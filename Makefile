@@ -1,0 +1,48 @@
+# Everything a newcomer needs. `make run` and `make test` set the machine up themselves.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+PYTEST_WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint bench figures swarm docs lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## create .venv with locked dependencies; find or install Java for Spark
+
+$(STAMP): requirements.lock pyproject.toml scripts/setup.sh
+	@scripts/setup.sh $(VENV)
+	@touch $@
+
+run: setup ## run the worked example end to end
+	@$(BIN)/roamcast example
+
+test: lint ## lint, then every test with branch coverage of the pure packages
+	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --cov --cov-report=term
+
+lint: setup ## ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: setup ## run every bench beside its peer (quick sizes)
+	@for name in $$($(BIN)/roamcast bench list --names); do $(BIN)/roamcast bench run $$name --quick || exit 1; done
+
+figures: setup ## reproduce the papers' figures into build/figures
+	@for name in $$($(BIN)/roamcast figure list --names); do $(BIN)/roamcast figure run $$name --out build/figures || exit 1; done
+
+swarm: setup ## a thousand seeds of random faults in virtual time
+	@$(BIN)/roamcast swarm --seeds 1000
+
+docs: setup ## regenerate the generated pages of docs/
+	@$(BIN)/python scripts/docs.py
+
+lock: setup ## resolve the dependencies again and write requirements.lock
+	@scripts/lock.sh $(VENV)
+
+clean: ## remove the virtual environment and everything built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

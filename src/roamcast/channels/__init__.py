@@ -1,0 +1,1 @@
+"""How few transmissions reach them: query records, recurring sets, bands, reliable delivery."""

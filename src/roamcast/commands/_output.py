@@ -1,0 +1,40 @@
+"""How do commands print? Reports, lists and progress, for people or as JSON."""
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+import msgspec
+import typer
+from rich.console import Console
+
+from roamcast.lab.report import Report, Steps, to_json, to_text
+
+
+def steps(*, json: bool) -> Steps:
+    """Give a progress display: on a terminal and for people only."""
+    return Steps(show=not json and sys.stderr.isatty())
+
+
+def print_report(report: Report, *, json: bool) -> None:
+    """Print a figure's or a bench's result."""
+    if json:
+        typer.echo(to_json(report))
+    else:
+        to_text(report, Console(width=None if sys.stdout.isatty() else 160))
+
+
+def print_titles(
+    found: list[str], load: Callable[[str], ModuleType], *, names: bool, json: bool
+) -> None:
+    """Print what can be run: bare names, or each with its title."""
+    if names:
+        typer.echo("\n".join(found))
+        return
+    titles = {name: str(load(name).TITLE) for name in found}
+    if json:
+        typer.echo(msgspec.json.encode([{"name": n, "title": t} for n, t in titles.items()]))
+        return
+    width = max(map(len, found), default=0)
+    for name, title in titles.items():
+        typer.echo(f"{name:<{width}}  {title}")

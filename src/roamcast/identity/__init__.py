@@ -1,0 +1,1 @@
+"""Who is behind a vid: trusted node, mailbox, privacy rules, user agent."""

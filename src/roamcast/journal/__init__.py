@@ -1,0 +1,1 @@
+"""The one record that both drivers write."""

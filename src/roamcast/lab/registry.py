@@ -1,0 +1,56 @@
+"""Which figures and benches are there? Found by file name: `lab/cbm_3.py` is `cbm-3`."""
+
+import importlib
+import importlib.util
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+from roamcast import lab
+from roamcast.errors import InputError, MissingError
+
+SUPPORT = {"registry", "report", "plots"}
+"""Modules of this package that help figures and are none themselves."""
+
+BENCHES = Path(__file__).resolve().parents[3] / "bench"
+"""The benches measure beside other people's software, so they live in the checkout only."""
+
+
+def figure_names() -> list[str]:
+    """Name every figure, in order."""
+    found = (info.name for info in pkgutil.iter_modules(lab.__path__) if not info.ispkg)
+    return sorted(_spoken(name) for name in found if name not in SUPPORT and name[0] != "_")
+
+
+def figure(name: str) -> ModuleType:
+    """Import the module of one figure."""
+    _known("figure", name, figure_names())
+    return importlib.import_module(f"{lab.__name__}.{name.replace('-', '_')}")
+
+
+def bench_names() -> list[str]:
+    """Name every bench, in order."""
+    if not BENCHES.is_dir():
+        raise MissingError(f"benches live in the source checkout; none at {BENCHES}")
+    return sorted(_spoken(path.stem) for path in BENCHES.glob("*.py") if path.stem[0] != "_")
+
+
+def bench(name: str) -> ModuleType:
+    """Load the module of one bench from the checkout."""
+    _known("bench", name, bench_names())
+    module = name.replace("-", "_")
+    spec = importlib.util.spec_from_file_location(f"bench.{module}", BENCHES / f"{module}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def _spoken(module: str) -> str:
+    return module.replace("_", "-")
+
+
+def _known(what: str, name: str, names: list[str]) -> None:
+    if name not in names:
+        raise InputError(f"no {what} is called {name!r}; there are: {', '.join(names)}")

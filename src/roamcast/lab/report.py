@@ -1,0 +1,106 @@
+"""What does a figure or a bench print? Rows and claims, as text or as one JSON object."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+
+class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One statement to hold ours to: the paper's, or a bar of our own."""
+
+    claim: str
+    ours: Any
+    held: bool
+    paper: Any = None
+    bar: Any = None
+    note: str = ""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A named table with the parameters it was made with and the claims it tests."""
+
+    name: str
+    parameters: dict[str, Any]
+    rows: list[dict[str, Any]]
+    claims: list[Claim]
+
+
+class Steps:
+    """Progress of long work: `with steps("seeds", 100) as step: step()` moves the bar by one."""
+
+    def __init__(self, *, show: bool) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            disable=not show,
+            transient=True,
+        )
+
+    @contextmanager
+    def __call__(self, what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+        """Show a bar called `what` for as long as the block lasts."""
+        with self._progress:
+            task = self._progress.add_task(what, total=total, rate="")
+
+            def step(count: int = 1) -> None:
+                speed = self._progress.tasks[self._progress.task_ids.index(task)].speed
+                rate = f"{speed:,.1f}/s" if speed else ""
+                self._progress.update(task, advance=count, rate=rate)
+
+            yield step
+            self._progress.remove_task(task)
+
+
+QUIET = Steps(show=False)
+
+
+def to_json(report: Report) -> str:
+    """Give the report as one JSON object, the form that checks read."""
+    return msgspec.json.encode(report).decode()
+
+
+def to_text(report: Report, console: Console) -> None:
+    """Print the report for a person: the table first, then what it means."""
+    if report.rows:
+        console.print(_table(report.name, report.rows))
+    if report.parameters:
+        said = ", ".join(f"{name} = {_cell(value)}" for name, value in report.parameters.items())
+        console.print(f"parameters: {said}", markup=False, highlight=False)
+    for claim in report.claims:
+        against = f"paper {_cell(claim.paper)}" if claim.paper is not None else ""
+        against = f"bar {_cell(claim.bar)}" if claim.bar is not None else against
+        verdict = "held    " if claim.held else "NOT HELD"
+        tail = f" ({claim.note})" if claim.note else ""
+        line = f"{verdict} {claim.claim}: ours {_cell(claim.ours)}, {against}{tail}"
+        console.print(line, markup=False, highlight=False)
+
+
+def _table(title: str, rows: list[dict[str, Any]]) -> Table:
+    table = Table(title=title)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    for name in columns:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*(_cell(row.get(name)) for name in columns))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: ""}[value]
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return ", ".join(_cell(part) for part in value)
+    return str(value)

@@ -1,0 +1,1 @@
+"""The same brokers under asyncio: HTTP, WebSocket, links, channels, SQLite."""

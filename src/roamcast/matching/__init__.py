@@ -1,0 +1,1 @@
+"""Who wants it: the compiled filter set, and covering between filters. Pure."""

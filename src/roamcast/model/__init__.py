@@ -1,0 +1,1 @@
+"""What is said: places, contexts, filters, time, messages. Pure; imports only errors."""

@@ -1,0 +1,1 @@
+"""How brokers reach each other: topology, routes, casts, handoff, home brokers."""

@@ -1,0 +1,1 @@
+"""PySpark: sightings and journals to contexts, archive, lookups, metrics, plans."""

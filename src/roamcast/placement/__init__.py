@@ -1,0 +1,1 @@
+"""Where filters sit in a dissemination tree. Pure."""

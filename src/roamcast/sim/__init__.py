@@ -1,0 +1,1 @@
+"""Brokers in virtual time: network, faults, mobility, workloads, checkers."""

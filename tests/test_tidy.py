@@ -1,0 +1,109 @@
+"""House rules as tests: who may import whom, how long a module may be, where clocks may stand."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "roamcast"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+PURE = {"model", "matching", "channels", "overlay", "placement", "identity", "broker"}
+
+# Imports point towards `model`; each room names the rooms it may use (docs/architecture.md).
+MAY_IMPORT = {
+    "errors": set(),
+    "model": {"errors"},
+    "matching": {"model", "errors"},
+    "placement": {"model", "errors"},
+    "channels": {"model", "matching", "errors"},
+    "identity": {"model", "matching", "errors"},
+    "overlay": {"model", "matching", "channels", "placement", "identity", "errors"},
+    "broker": {"model", "matching", "channels", "overlay", "placement", "identity", "errors"},
+    "journal": {"model", "errors"},
+    "pipeline": {"model", "matching", "placement", "journal", "errors"},
+    "client": {"model", "matching", "channels", "errors"},
+    "sim": PURE | {"journal", "errors"},
+    "live": PURE | {"journal", "pipeline", "client", "errors"},
+}
+ANYTHING = {"lab", "commands", "cli", "__init__"}
+
+LINES_MAX = 400
+LINES_MAX_SPARK = 250
+
+
+def room(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[0]
+
+
+def imported_rooms(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+            if node.module == "roamcast":
+                names = [f"roamcast.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        found |= {n.split(".")[1] for n in names if n.startswith("roamcast.") and "." in n}
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_towards_the_model(path: Path) -> None:
+    where = room(path)
+    if where in ANYTHING:
+        return
+    assert where in MAY_IMPORT, f"{where} is no room of the house: add it to docs/architecture.md"
+    assert imported_rooms(path) - {where} <= MAY_IMPORT[where]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_module_is_one_idea_and_says_which(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    limit = LINES_MAX_SPARK if room(path) == "pipeline" else LINES_MAX
+    assert len(text.splitlines()) <= limit
+    assert ast.get_docstring(ast.parse(text)), "its first line says what question it answers"
+
+
+CLOCKS = re.compile(
+    r"\b(time\.(time|monotonic|perf_counter)(_ns)?\(|datetime\.(now|utcnow|today)\(|uuid[14]\(|"
+    r"\brandom\.(random|choice|choices|randint|shuffle|sample|uniform|seed)\(|"
+    r"np\.random\.(rand|randn|randint|random|choice|seed|shuffle)\(|default_rng\(\))"
+)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in MODULES if room(p) in PURE | {"sim", "journal"}],
+    ids=lambda p: str(p.relative_to(PACKAGE)),
+)
+def test_time_and_randomness_are_inputs(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not CLOCKS.findall(text)
+    machines = PURE - {"model", "matching", "placement"}
+    if room(path) in machines:
+        assert not re.search(
+            r"^\s*(import|from) (random|socket|asyncio|threading)\b", text, re.MULTILINE
+        )
+
+
+def test_tests_mirror_the_source() -> None:
+    rooms = {room(p) for p in MODULES}
+    for folder in (p for p in (ROOT / "tests").iterdir() if p.is_dir() and p.name[0] != "_"):
+        assert folder.name in rooms | {"bench"}, f"tests/{folder.name} mirrors no room"
+
+
+def test_nothing_names_a_registry_host_or_a_workplace() -> None:
+    banned = re.compile(r"pypi\.(org|python)|pythonhosted|registry\.npmjs|deb\.debian\.org|/work/")
+    for path in ROOT.rglob("*"):
+        inside = path.relative_to(ROOT).parts
+        if path.is_dir() or inside[0].startswith(".") or inside[0] in {"build", "dist"}:
+            continue
+        if "__pycache__" in inside or path.name == "test_tidy.py" or path.suffix == ".png":
+            continue
+        assert not banned.search(path.read_text(encoding="utf-8", errors="ignore")), path
