@@ -1,0 +1,204 @@
+"""What is known of one object over one interval? A context, also as a GeoJSON Feature."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from roamcast.errors import ContextError, InputError, LimitError
+from roamcast.model import time
+
+Attribute = str | int | float | bool | datetime
+"""A typed value: string, integer, float, boolean or timestamp (an aware datetime)."""
+
+RESERVED = frozenset({"geometry", "place", "time", "vid", "t_r", "t_d"})
+"""Names that filters give another meaning, so no attribute may have them."""
+
+VID_LENGTH_MAX = 256
+PLACE_LENGTH_MAX = 1024
+NAME_LENGTH_MAX = 128
+TEXT_LENGTH_MAX = 65_536
+ATTRIBUTES_MAX = 256
+INTEGER_MAX = 2**63 - 1
+
+
+class Context(msgspec.Struct, frozen=True):
+    """One object as it was from t_r to t_d (microseconds since 1970 UTC; t_d None: it lasts)."""
+
+    vid: str
+    place: str | None = None
+    point: tuple[float, float] | None = None
+    attributes: dict[str, Attribute] = {}
+    t_r: int = 0
+    t_d: int | None = None
+
+    @property
+    def end(self) -> int:
+        """The end as a number: FOREVER while the context lasts."""
+        return time.FOREVER if self.t_d is None else self.t_d
+
+
+def check(context: Context) -> Context:
+    """Return the context if it is valid; every way in calls this once."""
+    _check_text("vid", context.vid, VID_LENGTH_MAX)
+    if not context.vid:
+        raise ContextError("a context needs a vid (the Feature's id)")
+    if context.place is not None:
+        check_place(context.place)
+    if context.point is not None:
+        _check_point(context.point)
+    if not time.EARLIEST <= context.t_r <= time.LATEST:
+        raise ContextError("t_r lies outside the years 1 to 9999")
+    if context.t_d is not None and not context.t_r <= context.t_d <= time.LATEST:
+        raise ContextError("t_d lies before t_r, or after the year 9999")
+    if len(context.attributes) > ATTRIBUTES_MAX:
+        raise LimitError(f"a context has at most {ATTRIBUTES_MAX} attributes")
+    for name, value in context.attributes.items():
+        _check_attribute(name, value)
+    return context
+
+
+def check_place(path: str) -> str:
+    """Return the path if its segments are non-empty and printable."""
+    _check_text("place", path, PLACE_LENGTH_MAX)
+    if not all(path.split("/")) or not path.isprintable():
+        raise ContextError(f"{path[:60]!r} is not a place such as campus/b35/2")
+    return path
+
+
+def from_feature(feature: Any) -> Context:
+    """Read a GeoJSON Feature that was decoded from JSON."""
+    if not isinstance(feature, dict) or feature.get("type") != "Feature":
+        raise ContextError('a context is a GeoJSON object with "type": "Feature"')
+    properties = feature.get("properties")
+    if not isinstance(properties, dict):
+        raise ContextError('a Feature needs an object under "properties"')
+    vid = feature.get("id")
+    if not isinstance(vid, str):
+        raise ContextError('a Feature needs a string under "id": the vid')
+    place = properties.get("place")
+    if place is not None and not isinstance(place, str):
+        raise ContextError("place is not a string")
+    attributes = {
+        name: _read_attribute(name, value)
+        for name, value in properties.items()
+        if value is not None and name not in {"place", "t_r", "t_d"}
+    }
+    t_r = _read_instant("t_r", properties.get("t_r"))
+    if t_r is None:
+        raise ContextError("t_r is missing: when the context began, RFC 3339")
+    t_d = _read_instant("t_d", properties.get("t_d"))
+    return check(Context(vid, place, _read_point(feature.get("geometry")), attributes, t_r, t_d))
+
+
+def to_feature(context: Context) -> dict[str, Any]:
+    """Write the context as a GeoJSON Feature, ready for JSON."""
+    properties: dict[str, Any] = {
+        name: {"timestamp": time.format_instant(time.from_datetime(value))}
+        if isinstance(value, datetime)
+        else value
+        for name, value in context.attributes.items()
+    }
+    if context.place is not None:
+        properties["place"] = context.place
+    properties["t_r"] = time.format_instant(context.t_r)
+    properties["t_d"] = None if context.t_d is None else time.format_instant(context.t_d)
+    point = context.point
+    geometry = None if point is None else {"type": "Point", "coordinates": list(point)}
+    return {
+        "type": "Feature",
+        "id": context.vid,
+        "geometry": geometry,
+        "properties": properties,
+    }
+
+
+def decode(line: bytes | str) -> Context:
+    """Read one line of CONTEXTS.jsonl."""
+    try:
+        feature = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ContextError(f"not JSON: {error}") from None
+    return from_feature(feature)
+
+
+def encode(context: Context) -> bytes:
+    """Write one line of CONTEXTS.jsonl."""
+    return msgspec.json.encode(to_feature(context))
+
+
+def _read_attribute(name: str, value: Any) -> Attribute:
+    if isinstance(value, Mapping):
+        if set(value) == {"timestamp"} and isinstance(value["timestamp"], str):
+            return time.to_datetime(time.parse_instant(value["timestamp"]))
+        raise ContextError(f'attribute {name!r} is an object, and not {{"timestamp": "…"}}')
+    if isinstance(value, str | int | float):
+        return value
+    raise ContextError(f"attribute {name!r} is neither text, number, boolean nor timestamp")
+
+
+def _read_instant(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ContextError(f"{name} is not an RFC 3339 timestamp")
+    try:
+        return time.parse_instant(value)
+    except InputError as error:
+        raise ContextError(f"{name}: {error}") from None
+
+
+def _read_point(geometry: Any) -> tuple[float, float] | None:
+    if geometry is None:
+        return None
+    shape = geometry.get("type") if isinstance(geometry, dict) else None
+    if shape != "Point":
+        raise ContextError("a context's geometry is a Point or null")
+    coordinates = geometry.get("coordinates")
+    numbers = isinstance(coordinates, list) and all(
+        isinstance(part, int | float) and not isinstance(part, bool) for part in coordinates
+    )
+    if not numbers or len(coordinates) != 2:
+        raise ContextError("a Point has two numbers, longitude and latitude (height: an attribute)")
+    try:
+        return (float(coordinates[0]), float(coordinates[1]))
+    except OverflowError:
+        raise ContextError("a coordinate is too large") from None
+
+
+def _check_point(point: tuple[float, float]) -> None:
+    longitude, latitude = point
+    if not (-180 <= longitude <= 180 and -90 <= latitude <= 90):  # false for NaN, too
+        raise ContextError(f"{longitude}, {latitude} is no WGS84 longitude and latitude")
+
+
+def _check_attribute(name: str, value: Attribute) -> None:
+    _check_text("an attribute's name", name, NAME_LENGTH_MAX)
+    if not name or not name.isprintable():
+        raise ContextError("an attribute's name is empty or not printable")
+    if name in RESERVED:
+        raise ContextError(f"{name!r} is reserved; give the attribute another name")
+    if isinstance(value, str):
+        _check_text(f"attribute {name!r}", value, TEXT_LENGTH_MAX)
+    elif isinstance(value, bool):
+        return
+    elif isinstance(value, int):
+        if not -INTEGER_MAX - 1 <= value <= INTEGER_MAX:
+            raise ContextError(f"attribute {name!r} does not fit in 64 bits")
+    elif isinstance(value, float):
+        if value != value or value in (float("inf"), float("-inf")):
+            raise ContextError(f"attribute {name!r} is not a finite number")
+    elif not isinstance(value, datetime) or value.tzinfo is None:
+        raise ContextError(f"attribute {name!r} is neither text, number, boolean nor timestamp")
+    elif not time.EARLIEST <= time.from_datetime(value) <= time.LATEST:
+        raise ContextError(f"attribute {name!r} lies outside the years 1 to 9999 in UTC")
+
+
+def _check_text(what: str, text: str, limit: int) -> None:
+    if len(text) > limit:
+        raise LimitError(f"{what} is longer than {limit} characters")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ContextError(f"{what} is not valid Unicode") from None

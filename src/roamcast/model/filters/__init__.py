@@ -1,0 +1,86 @@
+"""Filters: OGC CQL2 in, one meaning out.
+
+Goes in: CQL2 text or JSON. Comes out: a `Filter` with its expression (what was said), its normal
+form (what is meant) and its canonical text (the same for all filters we know to mean the same).
+"""
+
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+from roamcast.errors import FilterError
+from roamcast.model.contexts import Context
+from roamcast.model.filters import text as writing
+from roamcast.model.filters.atoms import Conjunction, Normal, conjunctions
+from roamcast.model.filters.evaluate import evaluate
+from roamcast.model.filters.normal import merge, normalise
+from roamcast.model.filters.parse import parse_json, parse_text
+from roamcast.model.filters.syntax import Expression
+
+__all__ = ["CONJUNCTIONS_MAX", "Filter"]
+
+CONJUNCTIONS_MAX = 64
+"""How many parts a disjunction may be taken apart into."""
+
+
+class Filter:
+    """One filter. Two are equal if their canonical texts are, and then they mean the same."""
+
+    __slots__ = ("__dict__", "expression", "source")
+
+    def __init__(self, expression: Expression, source: str) -> None:
+        self.expression = expression
+        self.source = source
+
+    @classmethod
+    def parse(cls, source: Any) -> "Filter":
+        """Read CQL2: text, or JSON as a decoded object."""
+        if isinstance(source, str):
+            return cls(parse_text(source), source)
+        if isinstance(source, dict | bool):
+            made = cls(parse_json(source), "")
+            made.source = made.text
+            return made
+        raise FilterError("a filter is CQL2 text, or a CQL2 JSON object")
+
+    @cached_property
+    def normal(self) -> Normal:
+        """The normal form: atoms joined by All and Any, nothing negated."""
+        return normalise(self.expression)
+
+    @cached_property
+    def text(self) -> str:
+        """The canonical text."""
+        return writing.of(self.normal)
+
+    @cached_property
+    def digest(self) -> str:
+        """A short name for the canonical text, the same on every machine."""
+        return blake2b(self.text.encode(), digest_size=16).hexdigest()
+
+    def matches(self, context: Context) -> bool:
+        """Tell whether the context satisfies the filter; unknown does not."""
+        return evaluate(self.expression, context) is True
+
+    def conjunctions(self, limit: int = CONJUNCTIONS_MAX) -> list[Conjunction] | None:
+        """Take the filter apart into conjunctions of which one must hold (AMS 10).
+
+        None if there would be more than `limit`; contradictory ones are left out.
+        """
+        found = conjunctions(self.normal, limit)
+        if found is None:
+            return None
+        merged = (merge(conjunction) for conjunction in found)
+        return list(dict.fromkeys(part for part in merged if part is not None))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Filter) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"Filter({self.source!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Filter.parse, (self.source,))

@@ -1,0 +1,250 @@
+"""Does this context satisfy this expression? The reference: short, obvious, three-valued.
+
+True, False, or None for unknown: a missing attribute or values of different kinds. Every other
+back end is held to this one by property tests.
+"""
+
+import math
+import re
+import unicodedata
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import shapely
+
+from roamcast.model import time
+from roamcast.model.contexts import Context
+from roamcast.model.filters import syntax, temporal
+
+Ternary = bool | None
+Moments = tuple[int, int]
+"""A stretch of time as a value: an instant is one with equal ends."""
+
+EARTH_RADIUS_METRES = 6_371_008.8
+"""The mean radius of WGS84; `near` measures along the sphere."""
+
+
+def evaluate(expression: syntax.Expression, context: Context) -> Ternary:
+    """Evaluate the expression over the context."""
+    match expression:
+        case syntax.Truth(value):
+            return value
+        case syntax.And(parts):
+            return _all(evaluate(part, context) for part in parts)
+        case syntax.Or(parts):
+            return _not(_all(_not(evaluate(part, context)) for part in parts))
+        case syntax.Not(part):
+            return _not(evaluate(part, context))
+        case syntax.Comparison(op, left, right):
+            return _compare(op, _value(left, context), _value(right, context))
+        case syntax.In(operand, options):
+            value = _value(operand, context)
+            return _not(_all(_compare("<>", value, _value(o, context)) for o in options))
+        case syntax.Like(operand, pattern):
+            value = _value(operand, context)
+            return bool(like(pattern).fullmatch(value)) if isinstance(value, str) else None
+        case syntax.IsNull(name):
+            return not _present(name, context)
+        case syntax.Within(path):
+            place = context.place
+            return None if place is None else place == path or place.startswith(path + "/")
+        case _:
+            return _evaluate_where_and_when(expression, context)
+
+
+def _evaluate_where_and_when(
+    expression: syntax.Near | syntax.Spatial | syntax.Temporal | syntax.TimePredicate,
+    context: Context,
+) -> Ternary:
+    match expression:
+        case syntax.Near(longitude, latitude, metres):
+            if context.point is None:
+                return None
+            return distance_metres(context.point, (longitude, latitude)) <= metres
+        case syntax.Spatial(op, shape, point_first):
+            if context.point is None:
+                return None
+            point, other = shapely.Point(context.point), geometry(shape)
+            left, right = (point, other) if point_first else (other, point)
+            return bool(getattr(left, op.removeprefix("s_"))(right))
+        case syntax.Temporal(op, left, right):
+            a, b = _stretch(left, context), _stretch(right, context)
+            return None if a is None or b is None else temporal.related(op, a, b)
+        case syntax.TimePredicate():
+            return temporal.lived(expression, context.t_r, context.end)
+
+
+def _all(values: Any) -> Ternary:
+    """Kleene's conjunction."""
+    result: Ternary = True
+    for value in values:
+        if value is False:
+            return False
+        if value is None:
+            result = None
+    return result
+
+
+def _not(value: Ternary) -> Ternary:
+    return None if value is None else not value
+
+
+def _value(operand: syntax.Operand, context: Context) -> Any:
+    """Give the operand's value: str, int, float, bool, datetime, Moments, or None."""
+    match operand:
+        case syntax.Property("place"):
+            return context.place
+        case syntax.Property("vid"):
+            return context.vid
+        case syntax.Property(name):
+            return context.attributes.get(name)
+        case syntax.Constant(value):
+            return value
+        case syntax.Span(start, end):
+            return (start, end)
+        case syntax.Arithmetic(op, left, right):
+            return _calculate(op, _value(left, context), _value(right, context))
+        case syntax.Folded(name, inner):
+            value = _value(inner, context)
+            return fold(name, value) if isinstance(value, str) else None
+
+
+def _compare(op: str, left: Any, right: Any) -> Ternary:
+    if isinstance(left, tuple | datetime) or isinstance(right, tuple | datetime):
+        return _compare_moments(op, moments(left), moments(right))
+    kind = _kind(left)
+    if kind is None or kind != _kind(right):
+        return None
+    if op == "=":
+        return bool(left == right)
+    if op == "<>":
+        return bool(left != right)
+    if op == "<" or op == "<=":
+        return bool(left < right or (op == "<=" and left == right))
+    return bool(left > right or (op == ">=" and left == right))
+
+
+def _compare_moments(op: str, left: Moments | None, right: Moments | None) -> Ternary:
+    """Compare moments; a day equals every instant in it, and follows those before it."""
+    if left is None or right is None:
+        return None
+    earlier, later = left[1] < right[0], left[0] > right[1]
+    answers = {
+        "=": not earlier and not later,
+        "<>": earlier or later,
+        "<": earlier,
+        ">": later,
+        "<=": not later,
+        ">=": not earlier,
+    }
+    return answers[op]
+
+
+def moments(value: Any) -> Moments | None:
+    """Read a value as a stretch of time, if it is one; a text may be an RFC 3339 timestamp."""
+    if isinstance(value, tuple):
+        return (value[0], value[1])
+    instant: int | None = None
+    if isinstance(value, datetime):
+        instant = time.from_datetime(value)
+    elif isinstance(value, str):
+        instant = time.as_instant(value)
+    return None if instant is None else (instant, instant)
+
+
+def _stretch(
+    operand: syntax.Lifetime | syntax.Property | syntax.Span | syntax.SpanOf, context: Context
+) -> Moments | None:
+    if isinstance(operand, syntax.Lifetime):
+        return (context.t_r, context.end)
+    if isinstance(operand, syntax.SpanOf):
+        start = moments(_value(operand.start, context))
+        end = moments(_value(operand.end, context))
+        return None if start is None or end is None else (start[0], end[1])
+    return moments(_value(operand, context))
+
+
+def _kind(value: Any) -> str | None:
+    if isinstance(value, bool):  # before the numbers: a bool is an int in Python
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    return "string" if isinstance(value, str) else None
+
+
+def _calculate(op: str, left: Any, right: Any) -> float | None:
+    """Calculate in float64, as every back end does; what has no finite result is unknown."""
+    if _kind(left) != "number" or _kind(right) != "number":
+        return None
+    a, b = float(left), float(right)
+    try:
+        match op:
+            case "+":
+                result = a + b
+            case "-":
+                result = a - b
+            case "*":
+                result = a * b
+            case "/":
+                result = a / b
+            case "%":
+                result = math.fmod(a, b)
+            case "div":
+                result = float(math.trunc(a / b))
+            case _:
+                result = math.pow(a, b)
+    except (ZeroDivisionError, OverflowError, ValueError):
+        return None
+    return result if math.isfinite(result) else None
+
+
+def _present(name: str, context: Context) -> bool:
+    if name == "geometry":
+        return context.point is not None
+    if name == "place":
+        return context.place is not None
+    return name == "vid" or name in context.attributes
+
+
+def fold(name: str, text: str) -> str:
+    """Take the case (casei) or the accents (accenti) off a text."""
+    if name == "casei":
+        return text.lower()  # as `cql2` does; full case folding would make ß equal to ss
+    parts = unicodedata.normalize("NFD", text)
+    return "".join(part for part in parts if unicodedata.category(part) != "Mn")
+
+
+@lru_cache(maxsize=4096)
+def like(pattern: str) -> re.Pattern[str]:
+    """Compile a LIKE pattern."""
+    out, escaped = [], False
+    for character in pattern:
+        if escaped or character not in "%_\\":
+            out.append(re.escape(character))
+            escaped = False
+        elif character == "\\":
+            escaped = True
+        else:
+            out.append(".*" if character == "%" else ".")
+    if escaped:  # a lone backslash at the end stands for itself
+        out.append(re.escape("\\"))
+    return re.compile("".join(out), re.DOTALL)
+
+
+@lru_cache(maxsize=4096)
+def geometry(wkb: bytes) -> Any:
+    """Give the shape, prepared for many questions."""
+    shape = shapely.from_wkb(wkb)
+    shapely.prepare(shape)
+    return shape
+
+
+def distance_metres(a: tuple[float, float], b: tuple[float, float]) -> float:
+    """Measure the great-circle distance between two points (longitude, latitude)."""
+    lon_a, lat_a, lon_b, lat_b = map(math.radians, (*a, *b))
+    h = (
+        math.sin((lat_b - lat_a) / 2) ** 2
+        + math.cos(lat_a) * math.cos(lat_b) * math.sin((lon_b - lon_a) / 2) ** 2
+    )
+    return 2 * EARTH_RADIUS_METRES * math.asin(min(1.0, math.sqrt(h)))

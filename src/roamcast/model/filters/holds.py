@@ -1,0 +1,60 @@
+"""Does this context satisfy this normal form? The reference for every index: slow and obvious."""
+
+from datetime import datetime
+
+from roamcast.model import time
+from roamcast.model.contexts import Context
+from roamcast.model.filters import values as sets
+from roamcast.model.filters.atoms import (
+    T_D,
+    T_R,
+    All,
+    Any,
+    Box,
+    Normal,
+    Presence,
+    Residual,
+    Values,
+)
+from roamcast.model.filters.evaluate import evaluate
+from roamcast.model.filters.syntax import IsNull
+from roamcast.model.filters.values import Kind, Scalar
+
+
+def holds(normal: Normal, context: Context) -> bool:
+    """Evaluate a normal form over the context."""
+    match normal:
+        case All(parts):
+            return all(holds(part, context) for part in parts)
+        case Any(parts):
+            return any(holds(part, context) for part in parts)
+        case Values(name, kind, intervals):
+            value = scalar(context, name, kind)
+            return value is not None and sets.contains(intervals, value)
+        case Presence(name, present):
+            return evaluate(IsNull(name), context) is not present
+        case Box(west, south, east, north):
+            if context.point is None:
+                return False
+            longitude, latitude = context.point
+            return west <= longitude <= east and south <= latitude <= north
+        case Residual(expression, wanted):
+            return evaluate(expression, context) is wanted
+
+
+def scalar(context: Context, name: str, kind: Kind) -> Scalar | None:
+    """Give a property's value as one of this kind, or None if it has none."""
+    if name == T_R:
+        return context.t_r
+    if name == T_D:
+        return context.end
+    value = {"place": context.place, "vid": context.vid}.get(name) or context.attributes.get(name)
+    if isinstance(value, bool):
+        return int(value) if kind == "boolean" else None
+    if isinstance(value, int | float):
+        return value if kind == "number" else None
+    if isinstance(value, datetime):
+        return time.from_datetime(value) if kind == "instant" else None
+    if isinstance(value, str) and kind == "instant":
+        return time.as_instant(value)
+    return value if kind == "string" else None

@@ -1,0 +1,331 @@
+"""How does a text become an expression? `cql2` reads it; here every construct is checked."""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+import cql2
+import msgspec
+
+from roamcast.errors import FilterError, InputError, LimitError
+from roamcast.model import time
+from roamcast.model.contexts import RESERVED, check_place
+from roamcast.model.filters import scan, shapes, syntax
+from roamcast.model.filters.evaluate import fold
+from roamcast.model.filters.temporal import RELATIONS
+
+_COMPARATORS = ("=", "<>", "<", "<=", ">", ">=")
+_ARITHMETIC = ("+", "-", "*", "/", "%", "^", "div")
+_WHERE = re.compile(r"-->\s*(\d+):(\d+)")
+TOLERANCE_SECONDS_MAX = 10_000 * 366 * 86_400
+
+
+def parse_text(text: str) -> syntax.Expression:
+    """Read CQL2 text; an error names the position, counted in characters from 1."""
+    scan.check_text(text)
+    if not text.strip():
+        raise FilterError("a filter is empty; the one that matches everything is: true", position=1)
+    try:
+        tree = cql2.parse_text(text).to_json()
+    except Exception as error:  # noqa: BLE001 - `cql2` raises bare Exceptions, too
+        raise _parse_error(text, str(error)) from None
+    return _Builder(text).build(tree)
+
+
+def parse_json(source: Any) -> syntax.Expression:
+    """Read CQL2 JSON, as text or already decoded."""
+    text = source if isinstance(source, str) else msgspec.json.encode(source).decode()
+    scan.check_length(text)
+    try:
+        tree = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FilterError(f"not JSON: {error}") from None
+    _check_tree(tree)
+    try:
+        tree = cql2.parse_json(text).to_json()
+    except Exception as error:  # noqa: BLE001 - `cql2` raises bare Exceptions, too
+        raise FilterError(f"not CQL2 JSON: {error}") from None
+    return _Builder(text).build(tree)
+
+
+def _parse_error(text: str, message: str) -> FilterError:
+    where = _WHERE.search(message)
+    expected = message.rsplit("= ", 1)[-1].strip().splitlines()
+    problem = f"not CQL2: {expected[0][:200]}" if expected else "not CQL2"
+    if where is None:
+        return FilterError(problem)
+    lines = text.split("\n")
+    line, column = int(where[1]), int(where[2])
+    position = sum(len(before) + 1 for before in lines[: line - 1]) + column
+    return FilterError(problem, position=position)
+
+
+def _check_tree(tree: Any, depth: int = 0) -> None:
+    if depth > scan.DEPTH_MAX:
+        raise LimitError(f"nested deeper than {scan.DEPTH_MAX}")
+    if isinstance(tree, dict | list):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            _check_tree(part, depth + 1)
+    elif isinstance(tree, int) and not isinstance(tree, bool):
+        scan.check_number(str(abs(tree)))
+
+
+class _Builder:
+    """Builds one expression; counts its terms and knows the text for positions."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._terms = 0
+
+    def build(self, tree: Any) -> syntax.Expression:
+        """Turn a decoded CQL2 JSON predicate into our tree."""
+        if isinstance(tree, bool):
+            return syntax.Truth(tree)
+        if isinstance(tree, dict) and set(tree) == {"property"}:
+            return syntax.Comparison("=", self._property(tree["property"]), syntax.Constant(True))
+        if not isinstance(tree, dict) or "op" not in tree:
+            raise FilterError(f"a filter is true or false; {_shown(tree)} is a value")
+        op, args = str(tree["op"]), tree.get("args", [])
+        name = op.lower()
+        if name in {"and", "or"}:
+            parts = tuple(self.build(part) for part in self._many(op, args, 2))
+            return syntax.And(parts) if name == "and" else syntax.Or(parts)
+        if name == "not":
+            return syntax.Not(self.build(self._many(op, args, 1, 1)[0]))
+        self._count(1)
+        builder = self._builder_of(name)
+        if builder is None:
+            raise self._error(f"{op} is not supported", op)
+        try:
+            return builder(name, args)
+        except FilterError as error:
+            if error.position is None:
+                error.position = self._position(op)
+            raise
+
+    def _builder_of(self, name: str) -> Callable[[str, list[Any]], syntax.Expression] | None:
+        if name in _COMPARATORS:
+            return self._comparison
+        if name in syntax.SPATIAL:
+            return self._spatial
+        if name in RELATIONS:
+            return self._temporal
+        if name in syntax.PREDICATES:
+            return self._predicate
+        return {
+            "between": self._between,
+            "in": self._in,
+            "like": self._like,
+            "isnull": self._is_null,
+            "within": self._within,
+            "near": self._near,
+        }.get(name)
+
+    def _comparison(self, name: str, args: list[Any]) -> syntax.Expression:
+        left, right = self._many(name, args, 2, 2)
+        op = cast("syntax.Comparator", name)
+        return syntax.Comparison(op, self._operand(left), self._operand(right))
+
+    def _between(self, name: str, args: list[Any]) -> syntax.Expression:
+        value, low, high = (self._operand(part) for part in self._many(name, args, 3, 3))
+        return syntax.And(
+            (syntax.Comparison(">=", value, low), syntax.Comparison("<=", value, high))
+        )
+
+    def _in(self, name: str, args: list[Any]) -> syntax.Expression:
+        value, options = self._many(name, args, 2, 2)
+        if not isinstance(options, list) or not options:
+            raise FilterError("IN needs a list of values in parentheses")
+        self._count(len(options) - 1)
+        return syntax.In(self._operand(value), tuple(self._operand(part) for part in options))
+
+    def _like(self, name: str, args: list[Any]) -> syntax.Expression:
+        value, pattern = self._many(name, args, 2, 2)
+        folds = []
+        while isinstance(pattern, dict) and str(pattern.get("op")).lower() in {"casei", "accenti"}:
+            folds.append(str(pattern["op"]).lower())
+            pattern = self._many(name, pattern.get("args"), 1, 1)[0]
+        if not isinstance(pattern, str):
+            raise FilterError("LIKE needs a pattern in quotes")
+        for how in reversed(folds):
+            pattern = fold(how, pattern)
+        return syntax.Like(self._operand(value), pattern)
+
+    def _is_null(self, name: str, args: list[Any]) -> syntax.Expression:
+        (operand,) = self._many(name, args, 1, 1)
+        if not isinstance(operand, dict) or set(operand) != {"property"}:
+            raise FilterError("IS NULL asks for a property")
+        if operand["property"] == "geometry":
+            return syntax.IsNull("geometry")
+        return syntax.IsNull(self._property(operand["property"]).name)
+
+    def _within(self, name: str, args: list[Any]) -> syntax.Expression:
+        operand, path = self._many(name, args, 2, 2)
+        if operand != {"property": "place"} or not isinstance(path, str):
+            raise FilterError("within is written: within(place, 'campus/b35')")
+        try:
+            return syntax.Within(check_place(path))
+        except InputError as error:
+            raise FilterError(f"within: {error.problem}") from None
+
+    def _near(self, name: str, args: list[Any]) -> syntax.Expression:
+        operand, centre, metres = self._many(name, args, 3, 3)
+        form = "near is written: near(geometry, POINT(longitude latitude), metres)"
+        if operand != {"property": "geometry"} or not isinstance(centre, dict):
+            raise FilterError(form)
+        if centre.get("type") != "Point" or len(centre["coordinates"]) != 2:
+            raise FilterError(form)
+        longitude, latitude = centre["coordinates"]
+        if not (-180 <= longitude <= 180 and -90 <= latitude <= 90):
+            raise FilterError(f"near: {longitude}, {latitude} is no longitude and latitude")
+        if not isinstance(metres, int | float) or not 0 <= metres < math.inf:
+            raise FilterError("near: the distance is a number of metres, 0 or more")
+        return syntax.Near(float(longitude), float(latitude), float(metres))
+
+    def _spatial(self, name: str, args: list[Any]) -> syntax.Expression:
+        left, right = self._many(name, args, 2, 2)
+        ours = {"property": "geometry"}
+        if (left == ours) == (right == ours):
+            raise FilterError(f"{name} compares geometry with one shape")
+        shape = shapes.read(right if left == ours else left)
+        return syntax.Spatial(name, shape, left == ours)
+
+    def _temporal(self, name: str, args: list[Any]) -> syntax.Expression:
+        left, right = self._many(name, args, 2, 2)
+        return syntax.Temporal(name, self._stretch(left), self._stretch(right))
+
+    def _predicate(self, name: str, args: list[Any]) -> syntax.Expression:
+        most = 3 if name == "equals" else 2
+        operand, span, *rest = self._many(name, args, 2, most)
+        if operand != {"property": "time"}:
+            raise FilterError(f"{name} is written: {name}(time, INTERVAL('…','…'))")
+        stretch = self._stretch(span)
+        if not isinstance(stretch, syntax.Span):
+            raise FilterError(f"{name} takes an INTERVAL, a TIMESTAMP or a DATE")
+        seconds = rest[0] if rest else 0
+        if not isinstance(seconds, int | float) or not 0 <= seconds <= TOLERANCE_SECONDS_MAX:
+            raise FilterError("the tolerance of equals is a number of seconds, 0 or more")
+        return syntax.TimePredicate(name, stretch, round(seconds * time.MICROSECONDS))
+
+    def _stretch(
+        self, tree: Any
+    ) -> syntax.Lifetime | syntax.Property | syntax.Span | syntax.SpanOf:
+        if tree == {"property": "time"}:
+            return syntax.Lifetime()
+        if isinstance(tree, str):  # a text in a temporal position is a moment
+            tree = {"date" if len(tree) == 10 else "timestamp": tree}
+        operand = self._operand(tree)
+        if isinstance(operand, syntax.Property | syntax.Span | syntax.SpanOf):
+            return operand
+        raise FilterError(f"{_shown(tree)} is no time")
+
+    def _operand(self, tree: Any) -> Any:
+        """Turn a decoded value into an operand (or a span, for the callers that take one)."""
+        if isinstance(tree, bool | str):
+            return syntax.Constant(tree)
+        if isinstance(tree, int | float):
+            if not math.isfinite(tree):
+                raise FilterError("a number is too large")
+            return syntax.Constant(float(tree) + 0.0)  # -0.0 becomes 0.0
+        if tree is None:
+            raise FilterError("nothing compares with NULL; write IS NULL or IS NOT NULL")
+        if isinstance(tree, list):
+            raise FilterError("lists are values of IN only")
+        if "property" in tree:
+            return self._property(tree["property"])
+        if tree.keys() & {"timestamp", "date", "interval"}:
+            return self._moment(tree)
+        if "op" in tree:
+            return self._calculation(str(tree["op"]), tree.get("args", []))
+        raise FilterError("a shape stands only in a spatial predicate")
+
+    def _calculation(self, op: str, args: list[Any]) -> syntax.Operand:
+        name = op.lower()
+        if name in _ARITHMETIC:
+            self._count(1)
+            left, right = (self._scalar(part) for part in self._many(op, args, 2, 2))
+            return syntax.Arithmetic(name, left, right)
+        if name in {"casei", "accenti"}:
+            operand = self._scalar(self._many(op, args, 1, 1)[0])
+            if isinstance(operand, syntax.Constant) and isinstance(operand.value, str):
+                return syntax.Constant(fold(name, operand.value))
+            return syntax.Folded(name, operand)
+        raise self._error(f"{op} is not supported as a value", op)
+
+    def _scalar(self, tree: Any) -> syntax.Operand:
+        operand = self._operand(tree)
+        if isinstance(operand, syntax.SpanOf):
+            raise FilterError("an INTERVAL of attributes stands only in a temporal predicate")
+        return cast("syntax.Operand", operand)
+
+    def _moment(self, tree: dict[str, Any]) -> syntax.Span | syntax.SpanOf:
+        try:
+            if "timestamp" in tree:
+                instant = time.parse_instant(tree["timestamp"])
+                return syntax.Span(instant, instant)
+            if "date" in tree:
+                start = time.parse_day(tree["date"])
+                return syntax.Span(start, start + 86_400 * time.MICROSECONDS - 1)
+            start, end = tree["interval"]
+            if isinstance(start, dict) or isinstance(end, dict):
+                return syntax.SpanOf(
+                    self._end(start, syntax.BEGINNING), self._end(end, time.FOREVER)
+                )
+            span = syntax.Span(_limit(start, syntax.BEGINNING), _limit(end, time.FOREVER))
+        except InputError as error:
+            raise FilterError(error.problem) from None
+        if span.start > span.end:
+            raise FilterError("an INTERVAL ends before it starts")
+        return span
+
+    def _end(self, tree: Any, unbounded: int) -> syntax.Property | syntax.Span:
+        if isinstance(tree, str):
+            moment = _limit(tree, unbounded)
+            return syntax.Span(moment, moment)
+        operand = self._operand(tree)
+        if isinstance(operand, syntax.Property | syntax.Span):
+            return operand
+        raise FilterError("an INTERVAL goes from a time to a time")
+
+    def _property(self, name: Any) -> syntax.Property:
+        if not isinstance(name, str) or not name:
+            raise FilterError("a property needs a name")
+        if name in {"place", "vid"} or name not in RESERVED:
+            return syntax.Property(name)
+        if name == "geometry":
+            raise FilterError("geometry stands in spatial predicates, near and IS NULL only")
+        raise FilterError(
+            f"{name} is no value: ask with a temporal predicate such as during(time, INTERVAL(…))"
+        )
+
+    def _many(self, op: str, args: Any, least: int, most: int = scan.TERMS_MAX) -> list[Any]:
+        if isinstance(args, list) and least <= len(args) <= most:
+            return args
+        count = str(least) if least == most else f"{least} to {most}"
+        raise self._error(f"{op} takes {count} arguments", op)
+
+    def _count(self, terms: int) -> None:
+        self._terms += terms
+        if self._terms > scan.TERMS_MAX:
+            raise LimitError(f"more than {scan.TERMS_MAX} terms")
+
+    def _error(self, problem: str, construct: str) -> FilterError:
+        return FilterError(problem, position=self._position(construct))
+
+    def _position(self, construct: str) -> int | None:
+        found = self._text.lower().find(construct.lower())
+        return found + 1 if found >= 0 else None
+
+
+def _limit(text: Any, unbounded: int) -> int:
+    if text == "..":
+        return unbounded
+    if not isinstance(text, str):
+        raise InputError("an INTERVAL goes from a time to a time")
+    return time.parse_day(text) if len(text) == 10 else time.parse_instant(text)
+
+
+def _shown(tree: Any) -> str:
+    text = msgspec.json.encode(tree).decode()
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,106 @@
+"""Which shapes may a filter name, and how are they written? WKB inside, WKT in texts."""
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import shapely
+
+from roamcast.errors import FilterError, LimitError
+
+VERTICES_MAX = 10_000
+_KINDS = {
+    "Point",
+    "MultiPoint",
+    "LineString",
+    "MultiLineString",
+    "Polygon",
+    "MultiPolygon",
+    "GeometryCollection",
+}
+
+
+def read(tree: Any) -> bytes:
+    """Turn a decoded bbox or GeoJSON geometry into WKB of a normalised, valid, flat shape."""
+    if isinstance(tree, dict) and "bbox" in tree:
+        shape = _box(tree["bbox"])
+    elif isinstance(tree, dict) and tree.get("type") in _KINDS:
+        shape = _shape(tree)
+    else:
+        raise FilterError("a spatial predicate needs geometry on one side and a shape on the other")
+    return bytes(shapely.to_wkb(shapely.normalize(shape)))
+
+
+def _box(numbers: Any) -> Any:
+    finite = isinstance(numbers, list) and all(
+        isinstance(number, int | float) and np.isfinite(number) for number in numbers
+    )
+    if not finite or len(numbers) != 4:
+        raise FilterError("BBOX takes four numbers: west, south, east, north")
+    west, south, east, north = numbers
+    if south > north:
+        raise FilterError("a BBOX has its south above its north")
+    if west <= east:
+        return shapely.box(west, south, east, north)
+    if not -180 <= east < west <= 180:
+        raise FilterError("a BBOX has its west beyond its east")
+    halves = [shapely.box(west, south, 180, north), shapely.box(-180, south, east, north)]
+    return shapely.union_all(halves)  # across the antimeridian
+
+
+def _shape(tree: dict[str, Any]) -> Any:
+    try:
+        shape = shapely.geometry.shape(tree)
+    except (ValueError, TypeError, KeyError, IndexError, shapely.errors.ShapelyError) as error:
+        raise FilterError(f"{tree['type']} is malformed: {str(error).splitlines()[0]}") from None
+    if shapely.has_z(shape):
+        raise FilterError("shapes are flat: give longitude and latitude only")
+    if shapely.get_num_coordinates(shape) > VERTICES_MAX:
+        raise LimitError(f"a shape has at most {VERTICES_MAX} vertices")
+    if shape.is_empty or not np.isfinite(shapely.get_coordinates(shape)).all():
+        raise FilterError("a shape is empty or has a coordinate that is no number")
+    if not shape.is_valid:
+        raise FilterError(f"a shape is not valid: {shapely.is_valid_reason(shape)}")
+    return shape
+
+
+def rectangle(wkb: bytes) -> tuple[float, float, float, float] | None:
+    """Give west, south, east, north if the shape is exactly such a box."""
+    shape = shapely.from_wkb(wkb)
+    bounds = tuple(float(bound) for bound in shape.bounds)
+    same = shapely.normalize(shapely.box(*bounds)) if bounds[0] < bounds[2] else None
+    if same is None or bounds[1] >= bounds[3] or not shapely.equals_exact(shape, same):
+        return None
+    return bounds  # type: ignore[return-value]
+
+
+def bounds(wkb: bytes) -> tuple[float, float, float, float]:
+    """Give the west, south, east and north of a shape."""
+    west, south, east, north = shapely.from_wkb(wkb).bounds
+    return (float(west), float(south), float(east), float(north))
+
+
+def text(wkb: bytes) -> str:
+    """Write a shape as WKT that `cql2` reads back to the same bytes: no exponents."""
+    return _wkt(shapely.geometry.mapping(shapely.from_wkb(wkb)))
+
+
+def _wkt(tree: Any) -> str:
+    kind = tree["type"]
+    if kind == "GeometryCollection":
+        return f"GEOMETRYCOLLECTION({','.join(_wkt(part) for part in tree['geometries'])})"
+    return f"{kind.upper()}{_nested(tree['coordinates'], top=kind == 'Point')}"
+
+
+def _nested(coordinates: Any, *, top: bool = False) -> str:
+    if isinstance(coordinates[0], float | int):
+        pair = " ".join(plain(number) for number in coordinates)
+        return f"({pair})" if top else pair
+    return f"({','.join(_nested(part) for part in coordinates)})"
+
+
+def plain(number: float) -> str:
+    """Write a number exactly and without an exponent."""
+    if number == int(number) and abs(number) < 1e15:
+        return str(int(number))
+    return format(Decimal(repr(float(number))), "f")

@@ -1,0 +1,216 @@
+"""How is a filter written? CQL2 text that parses back to the same normal form."""
+
+import re
+from functools import lru_cache
+
+from roamcast.model import time
+from roamcast.model.filters import shapes, syntax, temporal
+from roamcast.model.filters.atoms import (
+    T_D,
+    T_R,
+    All,
+    Any,
+    Box,
+    Normal,
+    Presence,
+    Residual,
+    Values,
+)
+from roamcast.model.filters.values import FULL, Interval, Kind, Scalar, inside_place
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KEYWORDS = {
+    *("and", "or", "not", "in", "like", "between", "is", "null", "true", "false", "div"),
+    *("casei", "accenti", "date", "timestamp", "interval", "bbox", "point", "linestring"),
+    *("polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection", "z"),
+}
+
+
+@lru_cache(maxsize=65_536)
+def of(normal: Normal) -> str:
+    """Write a normal form."""
+    return _written(normal)[0]
+
+
+Written = tuple[str, int]
+"""A text and what it is: 3 a term, 2 a conjunction, 1 a disjunction."""
+
+
+def _written(normal: Normal) -> Written:
+    match normal:
+        case All(()):
+            return "true", 3
+        case Any(()):
+            return "false", 3
+        case All(parts):
+            return " AND ".join(_inside(_written(part), 2) for part in parts), 2
+        case Any(parts):
+            return " OR ".join(_inside(_written(part), 1) for part in parts), 1
+        case Presence(name, present):
+            return f"{name_text(name)} IS {'NOT ' if present else ''}NULL", 3
+        case Box(west, south, east, north):
+            numbers = ",".join(map(shapes.plain, (west, south, east, north)))
+            return f"S_INTERSECTS(geometry, BBOX({numbers}))", 3
+        case Residual(expression, wanted):
+            text = expression_text(expression)
+            return (text if wanted else f"NOT ({text})"), 3
+        case Values():
+            return _values(normal)
+
+
+def _inside(written: Written, level: int) -> str:
+    """Put parentheses round what binds less than its surroundings, or alike."""
+    text, own = written
+    return text if own > level else f"({text})"
+
+
+def _values(atom: Values) -> Written:
+    name, kind, intervals = name_text(atom.property), atom.kind, atom.intervals
+    if atom.property in (T_R, T_D):
+        stretches = [_lifetime(atom.property, interval) for interval in intervals]
+        return " OR ".join(stretches), 1 if len(stretches) > 1 else 3
+    if atom.property == "place":
+        path = _place_of(atom)
+        if path is not None:
+            return f"within(place, {quoted(path)})", 3
+    if intervals == FULL:  # any value of the kind: there is no shorter way to say it
+        zero = literal(0, kind)
+        return f"{name} <= {zero} OR {name} >= {zero}", 1
+    points = [i.low for i in intervals if i.low is not None and i.low == i.high]
+    parts: list[Written] = []
+    if len(points) == 1:
+        parts.append((f"{name} = {literal(points[0], kind)}", 3))
+    elif points:
+        listed = ", ".join(literal(value, kind) for value in points)
+        parts.append((f"{name} IN ({listed})", 3))
+    parts += [_range(name, kind, i) for i in intervals if i.low is None or i.low != i.high]
+    if len(parts) == 1:
+        return parts[0]
+    return " OR ".join(_inside(part, 1) for part in parts), 1
+
+
+def _range(name: str, kind: Kind, interval: Interval) -> Written:
+    low, high = interval.low, interval.high
+    if low is not None and high is not None and interval.low_closed and interval.high_closed:
+        return f"{name} BETWEEN {literal(low, kind)} AND {literal(high, kind)}", 3
+    parts = []
+    if low is not None:
+        parts.append(f"{name} {'>=' if interval.low_closed else '>'} {literal(low, kind)}")
+    if high is not None:
+        parts.append(f"{name} {'<=' if interval.high_closed else '<'} {literal(high, kind)}")
+    return " AND ".join(parts), 3 if len(parts) == 1 else 2
+
+
+def _lifetime(end: str, interval: Interval) -> str:
+    predicate = "start_by" if end == T_R else "end_by"
+    low, high = interval.low, interval.high
+    if low is not None and low == time.LATEST + 1:  # only what still lasts
+        return f"NOT end_by(time, INTERVAL('..','{time.format_instant(time.LATEST)}'))"
+    return f"{predicate}(time, INTERVAL('{_moment(low)}','{_moment(high)}'))"
+
+
+def _moment(value: Scalar | None) -> str:
+    if value is None:
+        return ".."
+    assert isinstance(value, int)
+    return time.format_instant(value)
+
+
+def _place_of(atom: Values) -> str | None:
+    """Recognise the paths of one place and all within it."""
+    path = atom.intervals[0].low
+    if not isinstance(path, str) or not path:
+        return None
+    return path if atom.intervals == inside_place(path) else None
+
+
+def literal(value: Scalar, kind: Kind) -> str:
+    """Write a value of a kind."""
+    if kind == "boolean":
+        return "true" if value else "false"
+    if kind == "instant":
+        assert isinstance(value, int)
+        return f"TIMESTAMP('{time.format_instant(value)}')"
+    return quoted(value) if isinstance(value, str) else number(value)
+
+
+def number(value: float) -> str:
+    """Write a number so that it reads back to the same float64."""
+    if value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return repr(float(value))
+
+
+def quoted(text: str) -> str:
+    """Write a text literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def name_text(name: str) -> str:
+    """Write a property's name, in quotes if it is not a plain word."""
+    if _PLAIN_NAME.fullmatch(name) and name.lower() not in _KEYWORDS:
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+def expression_text(expression: syntax.Expression) -> str:
+    """Write a predicate that stands in a residual."""
+    match expression:
+        case syntax.Comparison(op, left, right):
+            return f"{operand_text(left)} {op} {operand_text(right)}"
+        case syntax.In(operand, options):
+            listed = ", ".join(operand_text(option) for option in options)
+            return f"{operand_text(operand)} IN ({listed})"
+        case syntax.Like(operand, pattern):
+            return f"{operand_text(operand)} LIKE {quoted(pattern)}"
+        case syntax.Near(longitude, latitude, metres):
+            centre = f"POINT({shapes.plain(longitude)} {shapes.plain(latitude)})"
+            return f"near(geometry, {centre}, {number(metres)})"
+        case syntax.Spatial(op, shape, point_first):
+            pair = ["geometry", shapes.text(shape)]
+            pair = pair if point_first else pair[::-1]
+            return f"{op.upper()}({', '.join(pair)})"
+        case syntax.Temporal(op, left, right):
+            name = temporal.SPELLINGS.get(op, op)
+            return f"{name}({operand_text(left)}, {operand_text(right)})"
+        case _:
+            raise AssertionError(f"{type(expression).__name__} never stands in a residual")
+
+
+def operand_text(operand: syntax.Operand | syntax.Lifetime | syntax.SpanOf) -> str:
+    """Write a value; what is calculated stands in parentheses."""
+    match operand:
+        case syntax.Property(name):
+            return name_text(name)
+        case syntax.Constant(bool() as value):
+            return "true" if value else "false"
+        case syntax.Constant(str() as value):
+            return quoted(value)
+        case syntax.Constant(int() | float() as value):
+            return number(value)
+        case syntax.Lifetime():
+            return "time"
+        case syntax.Span(start, end):
+            return _span(start, end)
+        case syntax.SpanOf(start, end):
+            return f"INTERVAL({_span_end(start)}, {_span_end(end)})"
+        case syntax.Arithmetic(op, left, right):
+            return f"({operand_text(left)} {op} {operand_text(right)})"
+        case syntax.Folded(name, inner):
+            return f"{name}({operand_text(inner)})"
+
+
+def _span(start: int, end: int) -> str:
+    if start == end:
+        return f"TIMESTAMP('{time.format_instant(start)}')"
+    low = ".." if start == syntax.BEGINNING else time.format_instant(start)
+    high = ".." if end == time.FOREVER else time.format_instant(end)
+    return f"INTERVAL('{low}','{high}')"
+
+
+def _span_end(operand: syntax.Property | syntax.Span) -> str:
+    if isinstance(operand, syntax.Property):
+        return name_text(operand.name)
+    if operand.start in (syntax.BEGINNING, time.FOREVER):
+        return "'..'"
+    return quoted(time.format_instant(operand.start))

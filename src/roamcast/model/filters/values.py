@@ -1,0 +1,198 @@
+"""Which values does a predicate accept? Unions of intervals, with their set algebra.
+
+Every comparison of one property with constants is such a set: `a > 3`, `a IN (1, 2)`,
+`a LIKE 'ab%'`, `within(place, 'campus/b35')`, and the papers' temporal predicates as sets of
+t_r and t_d. Merging, contradiction and covering are then plain set operations.
+"""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+Scalar = int | float | str
+Kind = Literal["number", "string", "boolean", "instant"]
+"""What is compared: numbers, texts by code point, false/true as 0/1, microseconds."""
+
+DISCRETE: frozenset[Kind] = frozenset({"boolean", "instant"})
+"""Kinds whose values are integers: open ends become closed ones, neighbours merge."""
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """Values from `low` to `high`; None is unbounded, on that side always included."""
+
+    low: Scalar | None = None
+    high: Scalar | None = None
+    low_closed: bool = True
+    high_closed: bool = True
+
+    def __contains__(self, value: Scalar) -> bool:
+        """Tell whether the value lies inside."""
+        return _starts_before(self, value) and _ends_after(self, value)
+
+
+Intervals = tuple[Interval, ...]
+"""A set of values: disjoint intervals in ascending order, none touching the next."""
+
+EMPTY: Intervals = ()
+FULL: Intervals = (Interval(),)
+
+
+def point(value: Scalar) -> Intervals:
+    """Give the set of one value."""
+    return (Interval(value, value),)
+
+
+def below(value: Scalar, *, closed: bool) -> Intervals:
+    """Give all values up to one, with it or without."""
+    return (Interval(high=value, high_closed=closed),)
+
+
+def above(value: Scalar, *, closed: bool) -> Intervals:
+    """Give all values from one on, with it or without."""
+    return (Interval(low=value, low_closed=closed),)
+
+
+def between(low: Scalar, high: Scalar) -> Intervals:
+    """Give all values from low to high with both; none if they are the wrong way round."""
+    return normalise([Interval(low, high)])
+
+
+def prefixed(prefix: str) -> Intervals:
+    """Give all texts that begin with `prefix`, as one interval of the order by code point."""
+    end = _after_prefix(prefix)
+    if not prefix:
+        return (Interval("", None),)
+    return (Interval(prefix, end, high_closed=end is None),)
+
+
+def inside_place(path: str) -> Intervals:
+    """Give the paths of a place and of all places within it."""
+    return union(point(path), prefixed(path + "/"))
+
+
+def contains(intervals: Intervals, value: Scalar) -> bool:
+    """Tell whether the value is in the set."""
+    return any(value in interval for interval in intervals)
+
+
+def normalise(intervals: Iterable[Interval], kind: Kind | None = None) -> Intervals:
+    """Sort, drop what is empty, join what overlaps or touches."""
+    if kind in DISCRETE:
+        intervals = [_closed(interval) for interval in intervals]
+    kept = sorted((i for i in intervals if not _empty(i)), key=_low_cut)
+    joined: list[Interval] = []
+    for interval in kept:
+        if joined and _touch(joined[-1], interval, kind):
+            last = joined.pop()
+            longer = max(last, interval, key=_high_cut)
+            interval = Interval(last.low, longer.high, last.low_closed, longer.high_closed)
+        joined.append(interval)
+    return tuple(joined)
+
+
+def union(*sets: Intervals, kind: Kind | None = None) -> Intervals:
+    """Give the values of any of the sets."""
+    return normalise((interval for intervals in sets for interval in intervals), kind)
+
+
+def intersect(left: Intervals, right: Intervals, kind: Kind | None = None) -> Intervals:
+    """Give the values of both sets."""
+    pieces = []
+    for a in left:
+        for b in right:
+            later, earlier = max(a, b, key=_low_cut), min(a, b, key=_high_cut)
+            pieces.append(Interval(later.low, earlier.high, later.low_closed, earlier.high_closed))
+    return normalise(pieces, kind)
+
+
+def complement(intervals: Intervals, kind: Kind) -> Intervals:
+    """Give the values of this kind that are not in the set."""
+    gaps = []
+    low: Scalar | None = None
+    low_closed = True
+    unbounded = False
+    for interval in intervals:
+        if interval.low is not None:
+            gaps.append(Interval(low, interval.low, low_closed, not interval.low_closed))
+        low, low_closed = interval.high, not interval.high_closed
+        unbounded = interval.high is None
+    if not unbounded:
+        gaps.append(Interval(low, None, low_closed, True))
+    if kind == "boolean":
+        return intersect(tuple(gaps), (Interval(0, 1),), kind)
+    return normalise(gaps, kind)
+
+
+def subset(inner: Intervals, outer: Intervals) -> bool:
+    """Tell whether every value of `inner` is in `outer`; both normalised."""
+    return all(
+        any(_low_cut(o) <= _low_cut(i) and _high_cut(i) <= _high_cut(o) for o in outer)
+        for i in inner
+    )
+
+
+Cut = tuple[int, Scalar, int]
+"""Where an interval begins or ends, between values: (-1 | 0 | 1 for -∞ | at value | ∞, value,
+0 just before the value | 1 just after it)."""
+
+
+def _low_cut(interval: Interval) -> Cut:
+    if interval.low is None:
+        return (-1, 0, 0)
+    return (0, interval.low, 0 if interval.low_closed else 1)
+
+
+def _high_cut(interval: Interval) -> Cut:
+    if interval.high is None:
+        return (1, 0, 0)
+    return (0, interval.high, 1 if interval.high_closed else 0)
+
+
+def _empty(interval: Interval) -> bool:
+    return _low_cut(interval) >= _high_cut(interval)
+
+
+def _touch(left: Interval, right: Interval, kind: Kind | None) -> bool:
+    if _low_cut(right) <= _high_cut(left):
+        return True
+    if kind not in DISCRETE or left.high is None or right.low is None:
+        return False
+    assert isinstance(left.high, int)
+    return right.low == left.high + 1
+
+
+def _closed(interval: Interval) -> Interval:
+    low, high = interval.low, interval.high
+    if low is not None and not interval.low_closed:
+        assert isinstance(low, int)
+        low += 1
+    if high is not None and not interval.high_closed:
+        assert isinstance(high, int)
+        high -= 1
+    return Interval(low, high)
+
+
+def _starts_before(interval: Interval, value: Scalar) -> bool:
+    low = interval.low
+    if low is None:
+        return True
+    return low < value or (interval.low_closed and low == value)  # type: ignore[operator]
+
+
+def _ends_after(interval: Interval, value: Scalar) -> bool:
+    high = interval.high
+    if high is None:
+        return True
+    return value < high or (interval.high_closed and high == value)  # type: ignore[operator]
+
+
+def _after_prefix(prefix: str) -> str | None:
+    """Give the smallest text after all that begin with `prefix`, if there is one."""
+    for end in range(len(prefix) - 1, -1, -1):
+        code = ord(prefix[end]) + 1
+        if code == 0xD800:  # surrogates are no characters
+            code = 0xE000
+        if code <= 0x10FFFF:
+            return prefix[:end] + chr(code)
+    return None

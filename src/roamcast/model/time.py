@@ -1,0 +1,89 @@
+"""How is a moment written? Integer microseconds since 1970 UTC inside, RFC 3339 outside."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from roamcast.errors import InputError
+
+FOREVER = 2**63 - 1
+"""The t_d of a context that still lasts, where a number is needed."""
+
+MICROSECONDS = 1_000_000
+"""Microseconds in a second."""
+
+EARLIEST = -62_135_596_800 * MICROSECONDS
+LATEST = 253_402_300_800 * MICROSECONDS - 1
+"""Years 1 to 9999: what RFC 3339 can say."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_STAMP = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6})0*)?([Zz]|[+-]\d\d:\d\d)",
+    re.ASCII,
+)
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+
+
+def parse_instant(text: str) -> int:
+    """Read an RFC 3339 timestamp; the zone is mandatory, finer than microseconds is refused."""
+    found = _STAMP.fullmatch(text)
+    if found is None:
+        raise InputError(
+            f"{_shown(text)} is not an RFC 3339 timestamp such as 2026-11-15T09:00:00Z"
+        )
+    year, month, day, hour, minute, second = (int(part) for part in found.groups()[:6])
+    fraction = int((found[7] or "0").ljust(6, "0"))
+    zone = found[8]
+    try:
+        moment = datetime(year, month, day, hour, minute, second, fraction, tzinfo=UTC)
+    except ValueError as error:
+        raise InputError(f"{_shown(text)} is no real moment: {error}") from None
+    offset = 0
+    if zone not in "Zz":
+        offset = (int(zone[1:3]) * 60 + int(zone[4:6])) * 60 * MICROSECONDS
+        offset = -offset if zone[0] == "-" else offset
+    instant = from_datetime(moment) - offset
+    if not EARLIEST <= instant <= LATEST:
+        raise InputError(f"{_shown(text)} lies outside the years 1 to 9999 in UTC")
+    return instant
+
+
+def as_instant(text: str) -> int | None:
+    """Read a text as a moment if it is one: a string attribute may stand for a timestamp."""
+    if len(text) < 10 or not text[0].isdigit():
+        return None
+    try:
+        return parse_day(text) if len(text) == 10 else parse_instant(text)
+    except InputError:
+        return None
+
+
+def parse_day(text: str) -> int:
+    """Read a date as the first moment of that day in UTC."""
+    if _DAY.fullmatch(text) is None:
+        raise InputError(f"{_shown(text)} is not a date such as 2026-11-15")
+    return parse_instant(f"{text}T00:00:00Z")
+
+
+def format_instant(instant: int) -> str:
+    """Write a moment as RFC 3339 in UTC, with as many decimals as it needs."""
+    assert EARLIEST <= instant <= LATEST, instant
+    moment = _EPOCH + timedelta(microseconds=instant)
+    text = moment.strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
+    fraction = f".{moment.microsecond:06d}".rstrip("0") if moment.microsecond else ""
+    return f"{text}{fraction}Z"
+
+
+def from_datetime(moment: datetime) -> int:
+    """Turn an aware datetime into microseconds, exactly."""
+    if moment.tzinfo is None:
+        raise InputError(f"{moment.isoformat()} has no time zone; Roamcast keeps UTC")
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def to_datetime(instant: int) -> datetime:
+    """Turn microseconds into an aware datetime in UTC."""
+    return _EPOCH + timedelta(microseconds=instant)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "…")
