@@ -69,7 +69,7 @@ WRONG = [
     (collection(feature("a", kind="")), r"feature 0 \('a'\) has an empty kind"),
     (collection(feature("a//b")), "feature 0: path 'a//b' has an empty segment"),
     (collection(feature("")), "empty segment"),
-    (collection(feature("a\x07")), "control character"),
+    (collection(feature("a\x07")), "control or other unprintable character"),
     (collection(feature("a"), feature("a")), r"feature 1 \('a'\) is a path given before"),
     (collection(feature("a"), feature("a/b/c")), r"feature 1 .* add a feature for 'a/b'"),
     (collection(feature("a", neighbours=["b"])), r"feature 0 \('a'\) has an unknown neighbour 'b'"),

@@ -1,6 +1,7 @@
 """What is a place's path, and when does one lie within another?
 
-A path is `segment/segment/…`: segments of non-empty text without `/` and control characters.
+A path is `segment/segment/…`: segments of non-empty text without `/`, control or other
+unprintable characters.
 `path_within` is the meaning of the filter language's `within(place, 'a/b')`; every other
 containment test (the pre-order intervals of `places`) must agree with it.
 """
@@ -37,14 +38,8 @@ def check_path(path: object) -> str:
     parts = segments(path)
     if not all(parts):
         raise PlaceError(f"path {path!r} has an empty segment")
-    if any(_is_control(letter) for letter in path):
-        raise PlaceError(f"path {path!r} has a control character")
+    if not path.isprintable():  # as contexts.check_place: every place here may be a context's
+        raise PlaceError(f"path {path!r} has a control or other unprintable character")
     if len(parts) > DEPTH_MAX:
         raise LimitError(f"path {path[:40]!r}… is deeper than the limit of {DEPTH_MAX} segments")
     return path
-
-
-def _is_control(letter: str) -> bool:
-    # C0, DEL and C1; surrogates cannot be written as UTF-8 and are refused with them.
-    code = ord(letter)
-    return code < 0x20 or 0x7F <= code <= 0x9F or 0xD800 <= code <= 0xDFFF
