@@ -182,12 +182,8 @@ def operand_text(operand: syntax.Operand | syntax.Lifetime | syntax.SpanOf) -> s
     match operand:
         case syntax.Property(name):
             return name_text(name)
-        case syntax.Constant(bool() as value):
-            return "true" if value else "false"
-        case syntax.Constant(str() as value):
-            return quoted(value)
-        case syntax.Constant(int() | float() as value):
-            return number(value)
+        case syntax.Constant(value):
+            return _constant(value)
         case syntax.Lifetime():
             return "time"
         case syntax.Span(start, end):
@@ -198,6 +194,12 @@ def operand_text(operand: syntax.Operand | syntax.Lifetime | syntax.SpanOf) -> s
             return f"({operand_text(left)} {op} {operand_text(right)})"
         case syntax.Folded(name, inner):
             return f"{name}({operand_text(inner)})"
+
+
+def _constant(value: str | float | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return quoted(value) if isinstance(value, str) else number(value)
 
 
 def _span(start: int, end: int) -> str:

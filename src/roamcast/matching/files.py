@@ -1,0 +1,117 @@
+"""Which contexts of one file satisfy which filters of another? JSON lines in, pairs out."""
+
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, cast
+
+import msgspec
+
+from roamcast.errors import FilterError, InputError, LimitError, MissingError
+from roamcast.model.contexts import Context, decode
+from roamcast.model.filters import Filter
+
+LINE_BYTES_MAX = 1_048_576
+ID_LENGTH_MAX = 256
+BATCH = 4_096
+SPOOL_BYTES = 64 * 1_048_576
+"""Answers wait here, on disk beyond that, so that bad input prints nothing at all."""
+
+Pairs = Iterable[tuple[str, str]]
+
+
+def write_matches(
+    filters_path: Path, contexts_path: Path, out: IO[bytes], *, reference: bool = False
+) -> None:
+    """Write {"context": vid, "filter": id} a line: by context's line, then by filter's line."""
+    filters = dict(read_filters(filters_path))
+    contexts = read_contexts(contexts_path)
+    pairs = _by_reference(filters, contexts) if reference else _by_index(filters, contexts)
+    with SpooledTemporaryFile(max_size=SPOOL_BYTES) as spool:
+        encode = msgspec.json.Encoder().encode
+        for vid, name in pairs:
+            spool.write(encode({"context": vid, "filter": name}) + b"\n")
+        spool.seek(0)
+        shutil.copyfileobj(spool, out)
+    out.flush()
+
+
+def read_filters(path: Path) -> Iterator[tuple[str, Filter]]:
+    """Read FILTERS.jsonl: {"id": "f1", "filter": CQL2 text or JSON} a line, each id once."""
+    seen: set[str] = set()
+    for number, line in _lines(path):
+        try:
+            name, parsed = _filter(line)
+            if name in seen:
+                raise FilterError(f"the id {name!r} stands here a second time")
+        except InputError as error:
+            raise error.located(str(path), number) from None
+        seen.add(name)
+        yield name, parsed
+
+
+def read_contexts(path: Path) -> Iterator[Context]:
+    """Read CONTEXTS.jsonl: a GeoJSON Feature a line."""
+    for number, line in _lines(path):
+        try:
+            yield decode(line)
+        except InputError as error:
+            raise error.located(str(path), number) from None
+
+
+def _filter(line: str) -> tuple[str, Filter]:
+    try:
+        record: Any = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FilterError(f"not JSON: {error}") from None
+    if not isinstance(record, dict) or not record.keys() >= {"id", "filter"}:
+        raise FilterError('a line is an object with "id" and "filter"')
+    name = record["id"]
+    if not isinstance(name, str) or not name:
+        raise FilterError('"id" is not a text, or empty')
+    if len(name) > ID_LENGTH_MAX:
+        raise LimitError(f'"id" is longer than {ID_LENGTH_MAX} characters')
+    return name, Filter.parse(record["filter"])
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Read lines that are not blank, with their numbers from 1; bounded, UTF-8."""
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while raw := file.readline(LINE_BYTES_MAX + 1):
+                number += 1
+                if len(raw) > LINE_BYTES_MAX:
+                    raise LimitError(
+                        f"a line has at most {LINE_BYTES_MAX} bytes", source=str(path), line=number
+                    )
+                try:
+                    text = raw.decode()
+                except UnicodeDecodeError as error:
+                    raise InputError(
+                        "not UTF-8", source=str(path), line=number, position=error.start + 1
+                    ) from None
+                if text.strip():
+                    yield number, text
+    except OSError as error:
+        raise MissingError(f"{path}: {error.strerror}") from None
+
+
+def _by_reference(filters: dict[str, Filter], contexts: Iterable[Context]) -> Pairs:
+    for context in contexts:
+        for name, one in filters.items():
+            if one.matches(context):
+                yield context.vid, name
+
+
+def _by_index(filters: dict[str, Filter], contexts: Iterable[Context]) -> Pairs:
+    from roamcast.matching import FilterSet
+
+    index = FilterSet()
+    index.add_many(filters.items())
+    order = {name: number for number, name in enumerate(filters)}
+    for context in contexts:
+        found = cast("list[str]", index.match(context))
+        for name in sorted(found, key=order.__getitem__):
+            yield context.vid, name
