@@ -69,7 +69,7 @@ def _evaluate_where_and_when(
             left, right = (point, other) if point_first else (other, point)
             return bool(getattr(left, op.removeprefix("s_"))(right))
         case syntax.Temporal(op, left, right):
-            a, b = _stretch(left, context), _stretch(right, context)
+            a, b = stretch(left, context), stretch(right, context)
             return None if a is None or b is None else temporal.related(op, a, b)
         case syntax.TimePredicate():
             return temporal.lived(expression, context.t_r, context.end)
@@ -153,9 +153,10 @@ def moments(value: Any) -> Moments | None:
     return None if instant is None else (instant, instant)
 
 
-def _stretch(
+def stretch(
     operand: syntax.Lifetime | syntax.Property | syntax.Span | syntax.SpanOf, context: Context
 ) -> Moments | None:
+    """Give the operand of a temporal relation as two moments, if it is known."""
     if isinstance(operand, syntax.Lifetime):
         return (context.t_r, context.end)
     if isinstance(operand, syntax.SpanOf):

@@ -1,0 +1,46 @@
+"""Which contexts that meet a filter are nearest to a point? (AMS: the nearest printer)"""
+
+import heapq
+from collections.abc import Iterable
+
+import msgspec
+
+from roamcast.errors import InputError, LimitError
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.filters.evaluate import distance_metres
+
+COUNT_MAX = 1_000
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A context and how far away it is."""
+
+    metres: float
+    context: Context
+
+
+def nearest(
+    contexts: Iterable[Context],
+    to: tuple[float, float],
+    wanted: Filter,
+    *,
+    count: int = 1,
+    metres_max: float | None = None,
+) -> list[Found]:
+    """Give the `count` nearest contexts that satisfy the filter; ties by vid, so always the same.
+
+    A context without a point is nowhere near. Memory is bounded by `count`, whatever streams by.
+    """
+    if not 1 <= count <= COUNT_MAX:
+        raise LimitError(f"between 1 and {COUNT_MAX} nearest can be asked for")
+    if not (-180 <= to[0] <= 180 and -90 <= to[1] <= 90):
+        raise InputError(f"{to[0]}, {to[1]} is no longitude and latitude")
+    candidates = (
+        Found(distance_metres(context.point, to), context)
+        for context in contexts
+        if context.point is not None and wanted.matches(context)
+    )
+    if metres_max is not None:
+        candidates = (found for found in candidates if found.metres <= metres_max)
+    return heapq.nsmallest(count, candidates, key=lambda found: (found.metres, found.context.vid))

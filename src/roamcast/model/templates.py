@@ -1,0 +1,70 @@
+"""Which questions do people ask again and again? Filters with holes, filled by values (AMS IV-B).
+
+Many people who fill the same hole with the same value ask the same canonical filter, and so share
+one query record and one channel.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from roamcast.errors import FilterError
+from roamcast.model import time
+from roamcast.model.contexts import Attribute, check_place
+from roamcast.model.filters import Filter
+from roamcast.model.filters.text import number, quoted
+
+_HOLE = re.compile(r"\{([a-z][a-z_]*)\}")
+
+
+class Template(msgspec.Struct, frozen=True):
+    """A named filter text with holes such as {place}."""
+
+    name: str
+    text: str
+    says: str
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the holes, in order."""
+        return tuple(dict.fromkeys(_HOLE.findall(self.text)))
+
+    def fill(self, values: Mapping[str, Attribute]) -> Filter:
+        """Give the filter with every hole filled; values are quoted, never pasted."""
+        missing = [name for name in self.parameters if name not in values]
+        unknown = sorted(set(values) - set(self.parameters))
+        if missing or unknown:
+            wants = ", ".join(self.parameters)
+            problem = f"lacks {missing[0]}" if missing else f"has no {unknown[0]}"
+            raise FilterError(f"the template {self.name} {problem}; it takes: {wants}")
+        return Filter.parse(_HOLE.sub(lambda hole: _literal(hole[1], values[hole[1]]), self.text))
+
+
+def _literal(name: str, value: Attribute) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime):
+        return f"TIMESTAMP('{time.format_instant(time.from_datetime(value))}')"
+    if isinstance(value, int | float):
+        return number(value)
+    return quoted(check_place(value) if name == "place" else value)
+
+
+STANDARD = {
+    template.name: template
+    for template in (
+        Template("at", "place = {place}", "everything at exactly this place"),
+        Template("in", "within(place, {place})", "everything in this place or a part of it"),
+        Template("one", "vid = {vid}", "one object, wherever it goes"),
+        Template(
+            "kind-in", "type = {type} AND within(place, {place})", "one kind of thing in a place"
+        ),
+        Template("kind", "type = {type}", "one kind of thing anywhere"),
+        Template(
+            "group-in", "group = {group} AND within(place, {place})", "a group's members in a place"
+        ),
+    )
+}
+"""AMS's standard queries: at a place, in a region, one object, by attributes."""
