@@ -22,7 +22,8 @@ MAY_IMPORT = {
     "overlay": {"model", "matching", "channels", "placement", "identity", "errors"},
     "broker": {"model", "matching", "channels", "overlay", "placement", "identity", "errors"},
     "journal": {"model", "errors"},
-    "pipeline": {"model", "matching", "placement", "journal", "errors"},
+    # identity: the user agent's rules are written once and run live and in Spark (decision 0050)
+    "pipeline": {"model", "matching", "placement", "journal", "identity", "errors"},
     "client": {"model", "matching", "channels", "errors"},
     "sim": PURE | {"journal", "errors"},
     "live": PURE | {"journal", "pipeline", "client", "errors"},
