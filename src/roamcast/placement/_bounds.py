@@ -1,0 +1,107 @@
+"""Which vertices cannot be in any best placement of at most k filters?
+
+With a toll per filter instead of a limit the problem is easy (`_unlimited`), and any toll t gives a
+bound: nobody saves more than  best(t) + t·k. A placement that uses v saves at most
+best(t) + t·(k - 1) + solo(v), since no filter adds more than its solo saving. If that is less than
+what some known placement saves, v is out (docs/decisions/0011). On trees of interest a few hundred
+of a million vertices stay.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from roamcast.placement._greedy import add_greedily
+from roamcast.placement._sparse import Sparse, sparse
+from roamcast.placement._unlimited import bits_needed, solve_unlimited
+from roamcast.placement.problem import Problem
+
+ROUNDS_MAX = 16
+"""Tolls tried; each costs about as much as one look at every vertex that pays more than it."""
+
+ROUNDING = 1e-9
+"""Share of the cost by which sums of doubles may err; the threshold is lowered by it."""
+
+DECISIONS_MAX = 1 << 25
+"""Rows of a toll's problem beyond which the bound would cost more than it can save."""
+
+NODES_FIRST = 1024
+"""Vertices looked at first, beyond eight for each filter allowed."""
+
+
+def least_solo(problem: Problem, limit: int, guess: float | None = None) -> float:
+    """Give a solo saving under which no vertex is in a best placement of at most `limit` filters.
+
+    `guess`, the answer of a similar problem, only saves time.
+    """
+    enough = NODES_FIRST + 8 * limit
+    if guess is not None and limit <= np.count_nonzero(problem.solo >= guess) <= enough:
+        start = guess
+    else:
+        first = min(int(np.count_nonzero(problem.solo > 0)), enough)
+        start = float(np.partition(problem.solo, -first)[-first])
+    return _Search(problem, limit, sparse(problem, problem.solo >= start), start).least()
+
+
+@dataclass
+class _Search:
+    """The best toll so far: above it too few filters pay, below it too many."""
+
+    problem: Problem
+    limit: int
+    folded: Sparse
+    complete_from: float  # every vertex whose solo saving is at least this is in `folded`
+    saved: float = 0.0
+    above: tuple[float, float, int] | None = None  # toll, saving without tolls, filters used
+    below: tuple[float, float, int] | None = None
+    step: float = field(default=1 / 64)
+
+    def least(self) -> float:
+        """Give the solo saving under which a vertex is out."""
+        slack = ROUNDING * max(1.0, self.problem.unfiltered)
+        none = np.zeros(self.folded.up.size, dtype=np.bool_)
+        _, gains = add_greedily(self.folded, none, self.limit)
+        self.saved = max(self.saved, float(gains.sum()))
+        if gains.size < self.limit:
+            return 0.0
+        toll = float(gains[-1])
+        least = 0.0
+        for _ in range(ROUNDS_MAX):
+            if not self._covers(toll):
+                break
+            over, used = self._try(toll)
+            least = max(least, toll - max(0.0, over) - slack)
+            if over <= slack or used == self.limit:
+                break
+            following = self._next_toll(toll)
+            if abs(following - toll) <= slack:
+                break
+            toll = following
+        return least
+
+    def _covers(self, toll: float) -> bool:
+        """Make sure every vertex that could pay the toll is in the folded tree."""
+        if toll < self.complete_from:
+            self.folded = sparse(self.problem, self.problem.solo > toll)
+            self.complete_from = toll
+        return bits_needed(self.folded) <= DECISIONS_MAX
+
+    def _try(self, toll: float) -> tuple[float, int]:
+        """Solve with a toll; give the gap between the bound and the best known, and the count."""
+        cost, chosen = solve_unlimited(self.folded, toll)
+        used = int(np.count_nonzero(chosen))
+        bare = self.problem.unfiltered - cost + toll * used
+        if used <= self.limit:
+            _, added = add_greedily(self.folded, chosen, self.limit - used)
+            self.saved = max(self.saved, bare + float(added.sum()))
+            self.above = (toll, bare, used)
+        else:
+            self.below = (toll, bare, used)
+        return bare + toll * (self.limit - used) - self.saved, used
+
+    def _next_toll(self, toll: float) -> float:
+        if self.above and self.below:
+            # Where the two bounds cross: best(t) + t·k is convex in t, so the least is between.
+            return (self.below[1] - self.above[1]) / (self.below[2] - self.above[2])
+        self.step *= 2
+        return toll * (1 - self.step) if self.above else toll * (1 + self.step)

@@ -1,0 +1,41 @@
+"""Which of several equal vertices comes first? A key that knows shapes and flows but no names.
+
+Two vertices have the same key when a renaming of the tree could swap them, and only then (as far
+as 64 bits tell). So a tie broken by key is broken the same way whatever the vertices are called.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roamcast.placement._njit import njit
+from roamcast.placement._sparse import mix
+from roamcast.placement.problem import Problem
+from roamcast.placement.tree import Flags
+
+
+def keys(problem: Problem, filters: Flags) -> NDArray[np.uint64]:
+    """Give every position its key under a placement."""
+    found: NDArray[np.uint64] = _keys(
+        problem.tree.up, problem.flow, problem.link, problem.price, filters
+    )
+    return found
+
+
+@njit
+def _keys(up: Any, flow: Any, link: Any, price: Any, filters: Any) -> Any:
+    n = up.size
+    key = np.zeros(n, dtype=np.uint64)
+    flow_bits = flow.view(np.uint64)
+    link_bits = link.view(np.uint64)
+    price_bits = price.view(np.uint64)
+    for place in range(n - 1, -1, -1):
+        own = mix(flow_bits[place], mix(link_bits[place], price_bits[place]))
+        own = mix(own, key[place] + np.uint64(filters[place]))
+        key[place] = own
+        if place > 0:
+            key[up[place]] += own * own | np.uint64(1)
+    for place in range(1, n):
+        key[place] = mix(key[up[place]], key[place])
+    return key

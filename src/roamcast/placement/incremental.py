@@ -1,0 +1,205 @@
+"""Which placement is cheapest now that a few subscriptions changed?
+
+Keeps every subtree's union as a bitmap, renews those above the leaves that changed, and searches
+again with the last placement as the known one. The answer is an optimum of the new flows, exactly
+as if started again, because the bound that skips most of the search is exact (docs/decisions/0011).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roamcast.errors import LimitError, TreeError
+from roamcast.placement._njit import njit, popcount
+from roamcast.placement.flows import Subscriptions
+from roamcast.placement.optimal import Placement, optimal_from
+from roamcast.placement.problem import Problem, traffic
+from roamcast.placement.tree import Floats, Tree
+
+BITMAP_BYTES_MAX = 1 << 32
+"""Four gigabytes of unions: eight million vertices with 4,096 items."""
+
+
+class Replanner:
+    """A tree whose subscriptions change in small steps, and its best placement after each."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        subscriptions: Subscriptions,
+        limit: int | None,
+        objective: Callable[[Tree, Floats], Problem] = traffic,
+    ) -> None:
+        words = max(1, -(-subscriptions.items // 64))
+        if tree.vertices * words * 8 > BITMAP_BYTES_MAX:
+            raise LimitError(
+                f"unions of {subscriptions.items} items at {tree.vertices} vertices take"
+                f" {tree.vertices * words * 8} bytes; the limit is {BITMAP_BYTES_MAX}"
+            )
+        self.tree = tree
+        self.items = subscriptions.items
+        self.limit = limit
+        self._union = np.zeros((tree.vertices, words), dtype=np.uint64)
+        everywhere = np.arange(tree.vertices, dtype=np.int64)
+        start = subscriptions.start
+        _set_leaves(self._union, tree.position, everywhere, start, subscriptions.item)
+        flow = np.zeros(tree.vertices)
+        _unite(tree.up, self._union, flow)
+        self._problem = objective(tree, flow[tree.position])
+        self._stamp = np.zeros(tree.vertices, dtype=np.bool_)
+        self._guess: float | None = None
+        self.placement, self._guess = optimal_from(self._problem, limit, None)
+
+    @property
+    def problem(self) -> Problem:
+        """Give the problem as it stands; it changes in place with every `change`."""
+        return self._problem
+
+    @property
+    def flow(self) -> Floats:
+        """Give the flows as they stand, by vertex number."""
+        by_vertex: Floats = self._problem.flow[self.tree.position]
+        return by_vertex
+
+    def change(self, wants: Mapping[int, Iterable[int]]) -> Placement:
+        """Let some leaves want other items than before (item numbers); place filters anew."""
+        leaves = np.fromiter(sorted(wants), dtype=np.int64)
+        start = np.zeros(leaves.size + 1, dtype=np.int64)
+        wanted = [np.fromiter(wants[int(leaf)], dtype=np.int64) for leaf in leaves]
+        start[1:] = np.cumsum([items.size for items in wanted])
+        item = np.concatenate([np.zeros(0, dtype=np.int64), *wanted])
+        return self.change_many(leaves, start, item)
+
+    def change_many(
+        self, leaves: NDArray[np.int64], start: NDArray[np.int64], item: NDArray[Any]
+    ) -> Placement:
+        """Do the same for leaf `leaves[i]` with the items `item[start[i]:start[i + 1]]`."""
+        tree = self.tree
+        places = tree.places(leaves)
+        inner = leaves[tree.size[places] > 1]
+        if inner.size:
+            raise TreeError(f"vertex {inner[0]} is no leaf: only leaves want items")
+        if item.size and not 0 <= int(item.min()) <= int(item.max()) < self.items:
+            raise TreeError(f"an item is not among the {self.items} known: 0 to {self.items - 1}")
+        self._union[places] = 0
+        _set_leaves(self._union, tree.position, leaves, start, item)
+        problem = self._problem
+        _renew(
+            tree.up,
+            tree.size,
+            self._union.reshape(-1),
+            self._union.shape[1],
+            self._stamp,
+            places,
+            problem.flow,
+            problem.link,
+            problem.below,
+            problem.sent,
+            problem.price,
+            problem.solo,
+        )
+        self.placement, self._guess = optimal_from(problem, self.limit, self._guess)
+        return self.placement
+
+
+@njit
+def _set_leaves(union: Any, position: Any, leaves: Any, start: Any, item: Any) -> None:
+    one = np.uint64(1)
+    for index in range(leaves.size):
+        own = union[position[leaves[index]]]
+        for entry in range(start[index], start[index + 1]):
+            wanted = item[entry]
+            own[wanted >> 6] |= one << np.uint64(wanted & 63)
+
+
+@njit
+def _unite(up: Any, union: Any, flow: Any) -> None:
+    for place in range(up.size - 1, -1, -1):
+        found = 0
+        own = union[place]
+        above = union[max(0, up[place])]
+        for word in range(own.size):
+            found += popcount(own[word])
+            above[word] |= own[word]
+        flow[place] = found
+
+
+@njit
+def _renew(
+    up: Any,
+    size: Any,
+    union: Any,
+    words: int,
+    stamp: Any,
+    places: Any,
+    flow: Any,
+    link: Any,
+    below: Any,
+    sent: Any,
+    price: Any,
+    solo: Any,
+) -> None:
+    """Renew unions, flows and solo savings above changed leaves, as far up as they change."""
+    for place in places:
+        stamp[place] = True
+    at_root = flow[0]
+    for place in range(up.size - 1, -1, -1):  # a look at every stamp is cheaper than sorting
+        if not stamp[place]:
+            continue
+        stamp[place] = False
+        if size[place] == 1:
+            found = 0
+            for word in range(place * words, (place + 1) * words):
+                found += popcount(union[word])
+            flow[place] = found
+            changed = True
+        else:
+            changed = _unite_children(place, size, union, words, flow)
+            total = 0.0
+            child = place + 1
+            while child < place + size[place]:
+                total += (link[child] + below[child]) * flow[child]
+                child += size[child]
+            sent[place] = total
+            solo[place] = at_root * below[place] - total - price[place]
+        if changed and place > 0:
+            stamp[up[place]] = True
+    if flow[0] != at_root:
+        for place in range(up.size):
+            if size[place] > 1:
+                solo[place] = flow[0] * below[place] - sent[place] - price[place]
+
+
+@njit
+def _unite_children(place: int, size: Any, union: Any, words: int, flow: Any) -> bool:
+    """Unite the children's items anew, count them, and tell whether the union changed."""
+    first = place + 1
+    second = first + size[first]
+    end = place + size[place]
+    last = second if second < end else first
+    own_at = place * words
+    first_at = first * words
+    last_at = last * words
+    differing = np.uint64(0)
+    found = 0
+    if last + size[last] == end:  # one child or two: no list of children to go through per word
+        for word in range(words):
+            united = union[first_at + word] | union[last_at + word]
+            differing |= united ^ union[own_at + word]
+            found += popcount(united)
+            union[own_at + word] = united
+    else:
+        fresh = union[first_at : first_at + words].copy()
+        child = second
+        while child < end:
+            for word in range(words):
+                fresh[word] |= union[child * words + word]
+            child += size[child]
+        for word in range(words):
+            differing |= fresh[word] ^ union[own_at + word]
+            found += popcount(fresh[word])
+            union[own_at + word] = fresh[word]
+    flow[place] = found
+    return bool(differing != 0)

@@ -1,0 +1,104 @@
+"""Which placement is cheapest? Exactly, for any tree, any prices, with or without a limit."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from roamcast.errors import LimitError, TreeError
+from roamcast.placement._bounds import least_solo
+from roamcast.placement._limited import solve_limited
+from roamcast.placement._sparse import Sparse, cost_of_few, sparse
+from roamcast.placement._unlimited import bits_needed, solve_unlimited
+from roamcast.placement.cost import cost_of_flags
+from roamcast.placement.problem import Problem
+from roamcast.placement.tree import Flags, Floats
+
+BOUND_FROM = 1 << 16
+"""Vertices that pay × filters from which looking for a bound first costs less than it saves."""
+
+UNLIMITED_MAX = 1 << 31
+"""Decisions kept without a limit on filters, a byte each."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The vertices that filter, ascending, and what the tree then costs."""
+
+    filters: tuple[int, ...]
+    cost: float
+
+
+def optimal(problem: Problem, limit: int | None = None) -> Placement:
+    """Give the cheapest placement of at most `limit` filters (of any number if none is given).
+
+    Of equally cheap placements it is the one with the fewest filters; what ties are left are broken
+    by shapes and flows, by vertex numbers only between vertices that differ in nothing else.
+    """
+    return optimal_from(problem, limit, None)[0]
+
+
+def optimal_from(
+    problem: Problem, limit: int | None, guess: float | None
+) -> tuple[Placement, float | None]:
+    """Do the same with a guess at the least solo saving; give the one found for the next time."""
+    if limit is not None and limit < 0:
+        raise TreeError(f"the number of filters is {limit}: it must be at least 0")
+    paying: Flags = problem.solo > 0
+    most = int(np.count_nonzero(paying))
+    if limit is None or limit >= most:
+        folded = sparse(problem, paying)
+        return _placement(problem, folded, _unlimited(folded)), None
+    least = None
+    if limit > 0 and most * (limit + 1) > BOUND_FROM:
+        least = least_solo(problem, limit, guess)
+        paying &= problem.solo >= least
+    folded = sparse(problem, paying)
+    _, chosen = solve_limited(folded, limit)
+    return _placement(problem, folded, chosen), least
+
+
+def curve(problem: Problem, limit: int | None = None) -> Floats:
+    """Give the least cost with at most 0, 1, 2 … filters, up to `limit`, in one run.
+
+    Without a limit it ends where more filters change nothing.
+    """
+    folded = sparse(problem, problem.solo > 0)
+    most = folded.up.size
+    costs, _ = solve_limited(folded, most if limit is None else min(limit, most))
+    if limit is not None and limit > most:
+        costs = np.concatenate((costs, np.full(limit - most, costs[-1])))
+    return costs
+
+
+def worthwhile(costs: Floats, filter_cost: float) -> int:
+    """Give the number of filters where the next stops paying: the least cost + filter_cost · k."""
+    return int(np.argmin(costs + filter_cost * np.arange(costs.size)))
+
+
+def filled(problem: Problem, placement: Placement, limit: int) -> Placement:
+    """Use all `limit` filters, as far as there are inner vertices, where more cost nothing.
+
+    An optimal placement has as few filters as it can; this adds the others from the root down.
+    """
+    flags = problem.tree.flags(placement.filters)
+    spare = np.flatnonzero(problem.tree.inner() & ~flags)[: max(0, limit - len(placement.filters))]
+    flags[spare] = True
+    total = cost_of_flags(problem, flags)
+    assert total <= placement.cost or np.any(problem.price > 0)
+    return Placement(problem.tree.numbers(np.flatnonzero(flags)), total)
+
+
+def _unlimited(folded: Sparse) -> Flags:
+    needed = bits_needed(folded)
+    if needed > UNLIMITED_MAX:
+        raise LimitError(
+            f"the exact placement among {folded.up.size} vertices that pay keeps {needed}"
+            f" decisions; the limit is {UNLIMITED_MAX}: use the heuristic"
+        )
+    return solve_unlimited(folded)[1]
+
+
+def _placement(problem: Problem, folded: Sparse, chosen: Flags) -> Placement:
+    places = np.sort(folded.place[chosen])
+    # Added up afresh from the filters themselves, so the cost never rests on the tables' sums.
+    return Placement(problem.tree.numbers(places), cost_of_few(problem, places))
