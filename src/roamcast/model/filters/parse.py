@@ -1,7 +1,6 @@
 """How does a text become an expression? `cql2` reads it; here every construct is checked."""
 
 import math
-import re
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -11,98 +10,108 @@ import msgspec
 from roamcast.errors import FilterError, InputError, LimitError
 from roamcast.model import time
 from roamcast.model.contexts import RESERVED, check_place
-from roamcast.model.filters import scan, shapes, syntax
+from roamcast.model.filters import pieces, scan, shapes, syntax
 from roamcast.model.filters.evaluate import fold
 from roamcast.model.filters.temporal import RELATIONS
 
 _COMPARATORS = ("=", "<>", "<", "<=", ">", ">=")
 _ARITHMETIC = ("+", "-", "*", "/", "%", "^", "div")
-_WHERE = re.compile(r"-->\s*(\d+):(\d+)")
+DEPTH_MAX = 48
+"""Operators inside operators; a chain of arithmetic counts each of its operators."""
+
+SHAPE_JSON_DEPTH = 8
+"""What a shape's coordinates may nest below the innermost operator."""
+
 TOLERANCE_SECONDS_MAX = 10_000 * 366 * 86_400
 
 
 def parse_text(text: str) -> syntax.Expression:
     """Read CQL2 text; an error names the position, counted in characters from 1."""
-    scan.check_text(text)
+    groups = scan.check_text(text)
     if not text.strip():
         raise FilterError("a filter is empty; the one that matches everything is: true", position=1)
+    builder = _Builder()
     try:
-        tree = cql2.parse_text(text).to_json()
-    except Exception as error:  # noqa: BLE001 - `cql2` raises bare Exceptions, too
-        raise _parse_error(text, str(error)) from None
-    return _Builder(text).build(tree)
+        return builder.build(pieces.parse(text, groups))
+    except InputError as error:
+        if error.position is None:
+            error.position = scan.position_of(text, builder.visited)
+        raise
 
 
 def parse_json(source: Any) -> syntax.Expression:
-    """Read CQL2 JSON, as text or already decoded."""
-    text = source if isinstance(source, str) else msgspec.json.encode(source).decode()
-    scan.check_length(text)
+    """Read CQL2 JSON that was decoded already."""
+    _check_tree(source)
     try:
-        tree = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise FilterError(f"not JSON: {error}") from None
-    _check_tree(tree)
-    try:
+        text = msgspec.json.encode(source).decode()
+        scan.check_length(text)
         tree = cql2.parse_json(text).to_json()
+    except InputError:
+        raise
     except Exception as error:  # noqa: BLE001 - `cql2` raises bare Exceptions, too
-        raise FilterError(f"not CQL2 JSON: {error}") from None
-    return _Builder(text).build(tree)
-
-
-def _parse_error(text: str, message: str) -> FilterError:
-    where = _WHERE.search(message)
-    expected = message.rsplit("= ", 1)[-1].strip().splitlines()
-    problem = f"not CQL2: {expected[0][:200]}" if expected else "not CQL2"
-    if where is None:
-        return FilterError(problem)
-    lines = text.split("\n")
-    line, column = int(where[1]), int(where[2])
-    position = sum(len(before) + 1 for before in lines[: line - 1]) + column
-    return FilterError(problem, position=position)
+        raise FilterError(f"not CQL2 JSON: {str(error)[:200]}") from None
+    return _Builder().build(tree)
 
 
 def _check_tree(tree: Any, depth: int = 0) -> None:
-    if depth > scan.DEPTH_MAX:
-        raise LimitError(f"nested deeper than {scan.DEPTH_MAX}")
+    if depth > 2 * DEPTH_MAX + SHAPE_JSON_DEPTH:  # an operator is an object with a list
+        raise LimitError(f"nested deeper than {DEPTH_MAX}")
     if isinstance(tree, dict | list):
         for part in tree.values() if isinstance(tree, dict) else tree:
             _check_tree(part, depth + 1)
     elif isinstance(tree, int) and not isinstance(tree, bool):
-        scan.check_number(str(abs(tree)))
+        scan.check_number(str(abs(tree)) if tree.bit_length() < 1100 else "1" * 400)
+    elif isinstance(tree, str):
+        scan.check_length(tree)
 
 
 class _Builder:
-    """Builds one expression; counts its terms and knows the text for positions."""
+    """Builds one expression; counts its terms, its depth and which constructs it came across."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self) -> None:
+        self.visited: list[str] = []
         self._terms = 0
+        self._depth = 0
 
     def build(self, tree: Any) -> syntax.Expression:
         """Turn a decoded CQL2 JSON predicate into our tree."""
         if isinstance(tree, bool):
             return syntax.Truth(tree)
-        if isinstance(tree, dict) and set(tree) == {"property"}:
+        if isinstance(tree, dict) and tree.keys() == {"property"}:
             return syntax.Comparison("=", self._property(tree["property"]), syntax.Constant(True))
         if not isinstance(tree, dict) or "op" not in tree:
             raise FilterError(f"a filter is true or false; {_shown(tree)} is a value")
         op, args = str(tree["op"]), tree.get("args", [])
         name = op.lower()
+        self._enter(name)
         if name in {"and", "or"}:
-            parts = tuple(self.build(part) for part in self._many(op, args, 2))
-            return syntax.And(parts) if name == "and" else syntax.Or(parts)
-        if name == "not":
-            return syntax.Not(self.build(self._many(op, args, 1, 1)[0]))
-        self._count(1)
-        builder = self._builder_of(name)
-        if builder is None:
-            raise self._error(f"{op} is not supported", op)
-        try:
-            return builder(name, args)
-        except FilterError as error:
-            if error.position is None:
-                error.position = self._position(op)
-            raise
+            parts = tuple(self.build(part) for part in self._flat(name, args))
+            built: syntax.Expression = syntax.And(parts) if name == "and" else syntax.Or(parts)
+        elif name == "not":
+            built = syntax.Not(self.build(self._many(op, args, 1, 1)[0]))
+        else:
+            self._count(1)
+            builder = self._builder_of(name)
+            if builder is None:
+                raise FilterError(f"{op[:60]} is not supported")
+            built = builder(name, args)
+        self._depth -= 1
+        return built
+
+    def _flat(self, name: str, args: Any) -> list[Any]:
+        """Give the parts of a conjunction, and those of its parts that are conjunctions too."""
+        parts = []
+        for part in self._many(name, args, 2):
+            inner = part.get("op") if isinstance(part, dict) else None
+            same = isinstance(inner, str) and inner.lower() == name
+            parts += self._flat(name, part.get("args")) if same else [part]
+        return parts
+
+    def _enter(self, construct: str) -> None:
+        self.visited.append(construct)
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise LimitError(f"nested deeper than {DEPTH_MAX}")
 
     def _builder_of(self, name: str) -> Callable[[str, list[Any]], syntax.Expression] | None:
         if name in _COMPARATORS:
@@ -125,10 +134,10 @@ class _Builder:
     def _comparison(self, name: str, args: list[Any]) -> syntax.Expression:
         left, right = self._many(name, args, 2, 2)
         op = cast("syntax.Comparator", name)
-        return syntax.Comparison(op, self._operand(left), self._operand(right))
+        return syntax.Comparison(op, self._scalar(left), self._scalar(right))
 
     def _between(self, name: str, args: list[Any]) -> syntax.Expression:
-        value, low, high = (self._operand(part) for part in self._many(name, args, 3, 3))
+        value, low, high = (self._scalar(part) for part in self._many(name, args, 3, 3))
         return syntax.And(
             (syntax.Comparison(">=", value, low), syntax.Comparison("<=", value, high))
         )
@@ -138,7 +147,7 @@ class _Builder:
         if not isinstance(options, list) or not options:
             raise FilterError("IN needs a list of values in parentheses")
         self._count(len(options) - 1)
-        return syntax.In(self._operand(value), tuple(self._operand(part) for part in options))
+        return syntax.In(self._scalar(value), tuple(self._scalar(part) for part in options))
 
     def _like(self, name: str, args: list[Any]) -> syntax.Expression:
         value, pattern = self._many(name, args, 2, 2)
@@ -150,7 +159,7 @@ class _Builder:
             raise FilterError("LIKE needs a pattern in quotes")
         for how in reversed(folds):
             pattern = fold(how, pattern)
-        return syntax.Like(self._operand(value), pattern)
+        return syntax.Like(self._scalar(value), pattern)
 
     def _is_null(self, name: str, args: list[Any]) -> syntax.Expression:
         (operand,) = self._many(name, args, 1, 1)
@@ -179,7 +188,7 @@ class _Builder:
         longitude, latitude = centre["coordinates"]
         if not (-180 <= longitude <= 180 and -90 <= latitude <= 90):
             raise FilterError(f"near: {longitude}, {latitude} is no longitude and latitude")
-        if not isinstance(metres, int | float) or not 0 <= metres < math.inf:
+        if not _is_number(metres) or not 0 <= metres < math.inf:
             raise FilterError("near: the distance is a number of metres, 0 or more")
         return syntax.Near(float(longitude), float(latitude), float(metres))
 
@@ -204,7 +213,7 @@ class _Builder:
         if not isinstance(stretch, syntax.Span):
             raise FilterError(f"{name} takes an INTERVAL, a TIMESTAMP or a DATE")
         seconds = rest[0] if rest else 0
-        if not isinstance(seconds, int | float) or not 0 <= seconds <= TOLERANCE_SECONDS_MAX:
+        if not _is_number(seconds) or not 0 <= seconds <= TOLERANCE_SECONDS_MAX:
             raise FilterError("the tolerance of equals is a number of seconds, 0 or more")
         return syntax.TimePredicate(name, stretch, round(seconds * time.MICROSECONDS))
 
@@ -240,18 +249,24 @@ class _Builder:
             return self._calculation(str(tree["op"]), tree.get("args", []))
         raise FilterError("a shape stands only in a spatial predicate")
 
-    def _calculation(self, op: str, args: list[Any]) -> syntax.Operand:
+    def _calculation(self, op: str, args: Any) -> syntax.Operand:
         name = op.lower()
+        self._enter(name)
         if name in _ARITHMETIC:
             self._count(1)
-            left, right = (self._scalar(part) for part in self._many(op, args, 2, 2))
-            return syntax.Arithmetic(name, left, right)
-        if name in {"casei", "accenti"}:
-            operand = self._scalar(self._many(op, args, 1, 1)[0])
-            if isinstance(operand, syntax.Constant) and isinstance(operand.value, str):
-                return syntax.Constant(fold(name, operand.value))
-            return syntax.Folded(name, operand)
-        raise self._error(f"{op} is not supported as a value", op)
+            left, right = self._many(op, args, 2, 2)
+            made: syntax.Operand = syntax.Arithmetic(name, self._scalar(left), self._scalar(right))
+        elif name in {"casei", "accenti"}:
+            made = self._folded(name, self._scalar(self._many(op, args, 1, 1)[0]))
+        else:
+            raise FilterError(f"{op[:60]} is not supported as a value")
+        self._depth -= 1
+        return made
+
+    def _folded(self, name: str, operand: syntax.Operand) -> syntax.Operand:
+        if isinstance(operand, syntax.Constant) and isinstance(operand.value, str):
+            return syntax.Constant(fold(name, operand.value))
+        return syntax.Folded(name, operand)
 
     def _scalar(self, tree: Any) -> syntax.Operand:
         operand = self._operand(tree)
@@ -262,11 +277,13 @@ class _Builder:
     def _moment(self, tree: dict[str, Any]) -> syntax.Span | syntax.SpanOf:
         try:
             if "timestamp" in tree:
-                instant = time.parse_instant(tree["timestamp"])
+                instant = time.parse_instant(_quoted("TIMESTAMP", tree["timestamp"]))
                 return syntax.Span(instant, instant)
             if "date" in tree:
-                start = time.parse_day(tree["date"])
+                start = time.parse_day(_quoted("DATE", tree["date"]))
                 return syntax.Span(start, start + 86_400 * time.MICROSECONDS - 1)
+            if not isinstance(tree["interval"], list) or len(tree["interval"]) != 2:
+                raise FilterError("INTERVAL takes two ends")
             start, end = tree["interval"]
             if isinstance(start, dict) or isinstance(end, dict):
                 return syntax.SpanOf(
@@ -303,19 +320,22 @@ class _Builder:
         if isinstance(args, list) and least <= len(args) <= most:
             return args
         count = str(least) if least == most else f"{least} to {most}"
-        raise self._error(f"{op} takes {count} arguments", op)
+        raise FilterError(f"{op[:60]} takes {count} argument{'s' if most > 1 else ''}")
 
     def _count(self, terms: int) -> None:
         self._terms += terms
         if self._terms > scan.TERMS_MAX:
             raise LimitError(f"more than {scan.TERMS_MAX} terms")
 
-    def _error(self, problem: str, construct: str) -> FilterError:
-        return FilterError(problem, position=self._position(construct))
 
-    def _position(self, construct: str) -> int | None:
-        found = self._text.lower().find(construct.lower())
-        return found + 1 if found >= 0 else None
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _quoted(function: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise FilterError(f"{function} takes a text in quotes")
+    return value
 
 
 def _limit(text: Any, unbounded: int) -> int:

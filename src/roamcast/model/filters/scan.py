@@ -1,94 +1,199 @@
 """Is a filter's text safe to hand to the parser? Limits are checked on the characters.
 
-The parser of `cql2` is recursive: very deep input overflows its stack, and an unclosed
-parenthesis makes it try exponentially many ways. So length, nesting, and the number of operators
-are bounded here, before it sees anything.
+The parser of `cql2` is recursive: very deep input overflows its stack, and every parenthesis that
+groups makes it try twice as many ways when something inside does not parse. So length, nesting
+and the number of operators are bounded here before it sees anything, and the parentheses that
+group are found for `pieces` to take apart.
 """
 
 import re
+from collections.abc import Sequence
+
+import msgspec
 
 from roamcast.errors import FilterError, LimitError
 
 LENGTH_MAX = 65_536
-DEPTH_MAX = 48
+PARENTHESES_DEPTH_MAX = 128
+"""Open parentheses, NOTs, signs and operators in a row: what can be pending at one character."""
+
 TERMS_MAX = 4_096
+SHAPE_DEPTH_MAX = 4
+"""GEOMETRYCOLLECTION(MULTIPOLYGON(((…))))."""
+
 EXACT_INTEGER_MAX = 2**53
 
 _TOKEN = re.compile(
-    r"""(?P<text>'(?:[^']|'')*')
+    r"""(?P<space>\s+)
+      | (?P<text>'(?:[^']|'')*')
       | (?P<name>"(?:[^"]|"")*")
       | (?P<broken>['"])
-      | (?P<shape>\b(?:(?:MULTI)?(?:POINT|LINESTRING|POLYGON)|GEOMETRYCOLLECTION)\s*Z?\s*(?=\())
+      | (?P<shape>\b(?:(?:MULTI)?(?:POINT|LINESTRING|POLYGON)|GEOMETRYCOLLECTION)
+            \s*(?:ZM|Z|M)?\s*(?=\())
       | (?P<word>[^\W\d][\w.:]*)
       | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)
       | (?P<open>\()
       | (?P<close>\))
+      | (?P<comma>,)
       | (?P<operator>[-+*/%^]|[<>=]+)
-      | (?P<other>[\s\S])
+      | (?P<other>.)
     """,
-    re.VERBOSE | re.IGNORECASE,
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
-_PREFIX_WORDS = {"not"}
-_TERM_WORDS = {"and", "or", "div", "between", "in", "like", "is"}
+_JOINING = frozenset({"and", "or"})
+_BETWEEN_VALUES = frozenset({"and", "or", "not", "in", "like", "between", "is", "div"})
+_BEFORE_VALUES = _BETWEEN_VALUES | {"null"}
+_IN_SHAPES = frozenset({"number", "comma", "open", "close", "shape"})
 
 
-def check_text(text: str) -> None:
-    """Raise if the text is too long, nested too deeply, unbalanced, or has too many terms."""
+class Group(msgspec.Struct):
+    """A pair of parentheses that groups or lists: not a function's, not a shape's."""
+
+    start: int
+    end: int
+    is_list: bool
+    depth: int
+
+
+def check_text(text: str) -> list[Group]:
+    """Raise if the text is too long, too deep, unbalanced or has too many terms; find its groups.
+
+    Groups come in the order in which they close: what is inside comes first.
+    """
     check_length(text)
     scanner = _Scanner()
     for token in _TOKEN.finditer(text):
-        if not (token.lastgroup == "other" and token[0].isspace()):
-            scanner.take(token)
+        kind = token.lastgroup
+        if kind != "space":
+            scanner.take(token, kind or "other")
     if scanner.opened:
-        raise FilterError("a ( is never closed", position=scanner.opened[-1])
+        raise FilterError("a ( is never closed", position=scanner.opened[-1].position)
+    return scanner.groups
+
+
+_WRITTEN = {"isnull": "is", "*": "-"}
+"""How a construct may stand in a text that `cql2` gives another name."""
+
+
+def position_of(text: str, visited: Sequence[str]) -> int:
+    """Say where the last of the constructs stands that were visited in the order of the text."""
+    if not visited:
+        return 1
+    starts: dict[str, list[int]] = {}
+    for token in _TOKEN.finditer(text.replace("!=", "<>")):
+        starts.setdefault(token[0].lower(), []).append(token.start() + 1)
+    name = visited[-1]
+    found = starts.get(name) or starts.get(_WRITTEN.get(name, "")) or [1]
+    return found[min(visited.count(name), len(found)) - 1]
+
+
+class _Open(msgspec.Struct):
+    """An open parenthesis, and what was pending before it."""
+
+    position: int
+    group: Group | None
+    pending: int
 
 
 class _Scanner:
     """Counts parentheses, operators and signs, token by token."""
 
     def __init__(self) -> None:
-        self.opened: list[int] = []
+        self.opened: list[_Open] = []
+        self.groups: list[Group] = []
         self._operators = 0
-        self._prefixes = 0
+        self._pending = 0
+        self._group_depth = 0
+        self._before = "operator"
         self._shape_depth: int | None = None
 
-    def take(self, token: re.Match[str]) -> None:
-        kind, position = token.lastgroup, token.start() + 1
-        if kind == "broken":
+    def take(self, token: re.Match[str], kind: str) -> None:
+        position = token.start() + 1
+        if self._shape_depth is not None:
+            self._in_shape(token, kind, position)
+        elif kind == "word":
+            kind = self._word(token[0], position)
+        elif kind == "number":
+            check_number(token[0], position)
+        elif kind == "operator":
+            self._count(position)
+            self._pending += 1
+        elif kind == "broken":
             raise FilterError(f"the quote {token[0]} is never closed", position=position)
+        elif kind == "comma":
+            self._comma()
+        elif kind == "shape":
+            self._shape_depth = len(self.opened)
         if kind == "open":
-            self.opened.append(position)
+            self._open(position)
         elif kind == "close":
             self._close(position)
-        if self._shape_depth is None:  # coordinates hold many signs and no operators
-            self._count(token, kind, position)
-        if kind == "shape":
-            self._shape_depth = len(self.opened)
-        if len(self.opened) + self._prefixes > DEPTH_MAX:
-            raise LimitError(f"nested deeper than {DEPTH_MAX}", position=position)
+        self._before = kind
+        if len(self.opened) + self._pending > PARENTHESES_DEPTH_MAX:
+            raise LimitError(f"nested deeper than {PARENTHESES_DEPTH_MAX}", position=position)
+
+    def _word(self, written: str, position: int) -> str:
+        word = written.lower()
+        if word not in _BETWEEN_VALUES:
+            # `cql2` would read `a = 1 andnot(b)`, too; parentheses must not hide behind a word
+            if self._before in {"word", "text", "name", "number", "close", "other"}:
+                problem = f"{written[:40]} stands where AND, OR or a comparison is expected"
+                raise FilterError(f"not CQL2: {problem}", position=position)
+            return "null" if word == "null" else "word"
+        self._count(position)
+        if word in _JOINING:
+            self._pending = self.opened[-1].pending if self.opened else 0
+        else:
+            self._pending += word in {"not", "div"}
+        return "in" if word == "in" else "keyword"
+
+    def _in_shape(self, token: re.Match[str], kind: str, position: int) -> None:
+        assert self._shape_depth is not None
+        deepest = len(self.opened) - self._shape_depth + (kind == "open")
+        if deepest > SHAPE_DEPTH_MAX or (kind not in _IN_SHAPES and token[0] not in "+-"):
+            raise FilterError(
+                f"not CQL2: {token[0][:40]!r} stands inside a shape", position=position
+            )
+
+    def _open(self, position: int) -> None:
+        group = None
+        if self._shape_depth is None and self._before not in {"word", "name"}:
+            self._group_depth += 1
+            group = Group(position - 1, -1, self._before == "in", self._group_depth)
+        self.opened.append(_Open(position, group, self._pending))
 
     def _close(self, position: int) -> None:
         if not self.opened:
             raise FilterError("a ) without its (", position=position)
-        self.opened.pop()
+        opened = self.opened.pop()
+        self._pending = opened.pending
+        if opened.group is not None:
+            opened.group.end = position - 1
+            self.groups.append(opened.group)
+            self._group_depth -= 1
         if self._shape_depth is not None and len(self.opened) <= self._shape_depth:
             self._shape_depth = None
 
-    def _count(self, token: re.Match[str], kind: str | None, position: int) -> None:
-        word = token[0].lower() if kind == "word" else ""
-        is_prefix = word in _PREFIX_WORDS or token[0] in "+-"
-        self._prefixes = self._prefixes + 1 if is_prefix else 0
-        self._operators += kind == "operator" or word in _TERM_WORDS or word in _PREFIX_WORDS
+    def _comma(self) -> None:
+        if self.opened:
+            self._pending = self.opened[-1].pending
+            group = self.opened[-1].group
+            if group is not None:
+                group.is_list = True
+
+    def _count(self, position: int) -> None:
+        self._operators += 1
         if self._operators > 2 * TERMS_MAX:
             raise LimitError(f"more than {TERMS_MAX} terms", position=position)
-        if kind == "number":
-            check_number(token[0], position)
 
 
 def check_length(text: str) -> None:
     """Raise if the text is too long or not Unicode."""
     if len(text) > LENGTH_MAX:
-        raise LimitError(f"a filter has at most {LENGTH_MAX} characters, this one {len(text)}")
+        raise LimitError(
+            f"a filter has at most {LENGTH_MAX} characters, this one {len(text)}",
+            position=LENGTH_MAX + 1,
+        )
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -99,10 +204,9 @@ def check_length(text: str) -> None:
 
 def check_number(text: str, position: int | None = None) -> None:
     """Raise for a whole number that float64, the parser's only number, cannot hold exactly."""
-    if text.isdigit() and len(text) <= 400:
-        if int(text) > EXACT_INTEGER_MAX and int(float(text)) != int(text):
-            raise FilterError(
-                f"{text[:40]} is not exact in float64; compare text", position=position
-            )
-    elif text.isdigit():
+    if not text.isdigit() or len(text) < 16:
+        return
+    if len(text) > 308:
         raise FilterError("a number is too large", position=position)
+    if int(float(text)) != int(text):
+        raise FilterError(f"{text[:40]} is not exact in float64; compare text", position=position)

@@ -1,0 +1,101 @@
+"""How is a text with deep parentheses parsed? In pieces, one for each pair that groups.
+
+`cql2` tries what follows a `(` as an expression and again as a list: where something inside does
+not parse, nested parentheses cost 2 to the power of their depth. So beyond a small depth every
+group is parsed by itself and stands in its surroundings as one made-up property.
+"""
+
+import re
+from typing import Any
+
+import cql2
+
+from roamcast.errors import FilterError
+from roamcast.model.filters.scan import Group
+
+DIRECT_DEPTH_MAX = 3
+"""Up to here the parser gets the text whole: at worst eight times the work."""
+
+_WHERE = re.compile(r"-->\s*(\d+):(\d+)")
+_PRIVATE = range(0xE000, 0xF900)
+
+Segment = tuple[int, str]
+"""A part of a piece, and where in the whole text it stands."""
+
+
+def parse(text: str, groups: list[Group]) -> Any:
+    """Give the tree of CQL2 JSON; an error names the position, counted in characters from 1."""
+    if all(group.depth <= DIRECT_DEPTH_MAX for group in groups):
+        return _parse([(0, text)])
+    return _Pieces(text, groups).parse()
+
+
+class _Pieces:
+    def __init__(self, text: str, groups: list[Group]) -> None:
+        self._text = text
+        used = set(text)
+        self._mark = next(chr(code) for code in _PRIVATE if chr(code) not in used)
+        self._trees: dict[str, Any] = {}
+        self._lists = [group for group in groups if group.is_list]
+        self._ends = {group.end: group for group in groups if not group.is_list}
+        self._starts = {group.start for group in self._ends.values()}
+
+    def parse(self) -> Any:
+        self._refuse_nested_lists()
+        frames: list[list[Segment]] = [[]]
+        cursor = 0
+        for position in sorted(self._starts | self._ends.keys()):
+            frames[-1].append((cursor, self._text[cursor:position]))
+            if position in self._starts:
+                frames.append([])
+            else:
+                name = f"{self._mark}{len(self._trees)}"
+                self._trees[name] = self._filled(_parse(frames.pop()))
+                frames[-1].append((self._ends[position].start, f'"{name}"'))
+            cursor = position + 1
+        frames[-1].append((cursor, self._text[cursor:]))
+        return self._filled(_parse(frames.pop()))
+
+    def _refuse_nested_lists(self) -> None:
+        """A list stays in its piece, so lists in lists would be tried twice again at each depth."""
+        inner_end = -1
+        for group in sorted(self._lists, key=lambda group: group.start):
+            if group.start < inner_end:
+                raise FilterError("a list inside a list is not supported", position=group.start + 1)
+            inner_end = group.end
+
+    def _filled(self, tree: Any) -> Any:
+        """Put the trees of the groups where their made-up properties stand."""
+        if isinstance(tree, list):
+            return [self._filled(part) for part in tree]
+        if not isinstance(tree, dict):
+            return tree
+        name = tree.get("property")
+        if isinstance(name, str) and name in self._trees:
+            return self._trees[name]
+        return {key: self._filled(part) for key, part in tree.items()}
+
+
+def _parse(segments: list[Segment]) -> Any:
+    text = "".join(part for _, part in segments)
+    try:
+        return cql2.parse_text(text).to_json()
+    except Exception as error:  # noqa: BLE001 - `cql2` raises bare Exceptions, too
+        raise _error(segments, text, str(error)) from None
+
+
+def _error(segments: list[Segment], text: str, message: str) -> FilterError:
+    where = _WHERE.search(message)
+    expected = message.rsplit("= ", 1)[-1].strip().splitlines()
+    problem = f"not CQL2: {expected[0][:200]}" if expected else "not CQL2"
+    if where is None:
+        return FilterError(problem)
+    lines = text.split("\n")
+    line, column = int(where[1]), int(where[2])
+    offset = sum(len(before) + 1 for before in lines[: line - 1]) + column - 1
+    for start, part in segments:
+        if offset < len(part):
+            return FilterError(problem, position=start + offset + 1)
+        offset -= len(part)
+    start, part = segments[-1]
+    return FilterError(problem, position=start + len(part) + 1)
