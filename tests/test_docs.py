@@ -107,3 +107,25 @@ def test_the_readmes_commands_run() -> None:
             f"{binary}/{line}", shell=True, cwd=ROOT, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+
+def test_the_readme_shows_what_match_answers() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    binary = Path(sys.executable).with_name("roamcast")
+    done = subprocess.run(
+        [binary, "match", "examples/filters.jsonl", "examples/contexts.jsonl"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown == [done.stdout]
+
+
+def test_the_readmes_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(block, "README.md", "exec"), {})
+        said = re.findall(r"print\(.*\)  # (.+)", block)
+        assert capsys.readouterr().out.splitlines() == said
