@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -41,7 +42,10 @@ class Demand:
 
 
 def read_demand(text: bytes) -> Demand:
-    """Read a TREE.json; anything wrong with it is one line."""
+    """Read a TREE.json; anything wrong with it is one line.
+
+    An item named twice by a leaf is wanted once; a leaf that is not named wants nothing.
+    """
     _not_too_large(text)
     document = _decoded(text, _Document)
     _no_key_twice(text, document)
@@ -93,8 +97,8 @@ def _no_key_twice(text: bytes, document: _Document) -> None:
     doubled: list[str] = []
 
     def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        doubled.extend(sorted({name for name in names if names.count(name) > 1})[:1])
+        names = Counter(name for name, _ in pairs)
+        doubled.extend(name for name, count in names.items() if count > 1)
         return dict(pairs)
 
     json.loads(text, object_pairs_hook=note)
