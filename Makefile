@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench figures swarm docs lock clean
+.PHONY: help setup run test lint bench figures swarm web docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ figures: setup ## reproduce the papers' figures into build/figures
 
 swarm: setup ## a thousand seeds of random faults in virtual time
 	@$(BIN)/roamcast swarm --seeds 1000
+
+web: setup ## build the map page
+	@if [ -d web ]; then cd web && npm ci && npm run build; else echo "there is no map page yet"; fi
 
 docs: setup ## regenerate the generated pages of docs/
 	@$(BIN)/python scripts/docs.py

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,58 @@ def test_nothing_names_a_registry_host_or_a_workplace() -> None:
         if "__pycache__" in inside or path.name == "test_tidy.py" or path.suffix == ".png":
             continue
         assert not banned.search(path.read_text(encoding="utf-8", errors="ignore")), path
+
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def commands() -> list[str]:
+    """Give every command the command line offers, as `group name` or `name`."""
+    from typer.main import get_command
+
+    from roamcast.cli import build
+
+    found = []
+    for name, command in get_command(build()).commands.items():
+        inner = getattr(command, "commands", None)
+        found += [f"{name} {sub}" for sub in inner] if inner else [name]
+    return found
+
+
+def test_every_command_is_documented() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for command in commands():
+        assert f"roamcast {command}" in text, f"no page shows: roamcast {command}"
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_explains_itself(command: str) -> None:
+    binary = Path(sys.executable).with_name("roamcast")
+    done = subprocess.run(
+        [binary, *command.split(), "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+
+
+def test_the_targets_the_readme_names_are_real() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        named = set(re.findall(r"^make ([a-z]+)", text, re.MULTILINE))
+        named |= set(re.findall(r"`make ([a-z]+)`", text))
+        assert named <= targets, page.name
+
+
+def test_the_readmes_commands_run() -> None:
+    """Every line that starts with .venv/bin/roamcast in the README, as it stands there."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\.venv/bin/(roamcast [^#\n]+)", text, re.MULTILINE)
+    assert lines
+    binary = Path(sys.executable).parent
+    for line in lines:
+        done = subprocess.run(
+            f"{binary}/{line}", shell=True, cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{line}\n{done.stderr}"

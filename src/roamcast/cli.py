@@ -1,9 +1,10 @@
 """The `roamcast` command: gathers `roamcast.commands` and turns errors into one line."""
 
 import importlib
+import os
 import pkgutil
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -45,7 +46,26 @@ def build() -> typer.Typer:
 def main() -> None:
     """Run the command line; the world's errors become one line on stderr and exit code 2."""
     try:
-        build()()
+        code = build()(standalone_mode=False)
     except RoamcastError as error:
-        sys.stderr.write(f"roamcast: {' '.join(str(error).split())}\n")
-        sys.exit(2)
+        _fail(str(error))
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        say = getattr(error, "format_message", None)  # what typer raises for a wrong call
+        if say is None:
+            raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(say())
+            sys.exit(0)
+        _fail(f"{say()} (roamcast --help says how it is called)")
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(problem: str) -> NoReturn:
+    sys.stderr.write(f"roamcast: {' '.join(problem.split())}\n")
+    sys.exit(2)

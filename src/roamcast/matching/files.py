@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import msgspec
 
@@ -112,6 +112,5 @@ def _by_index(filters: dict[str, Filter], contexts: Iterable[Context]) -> Pairs:
     index.add_many(filters.items())
     order = {name: number for number, name in enumerate(filters)}
     for context in contexts:
-        found = cast("list[str]", index.match(context))
-        for name in sorted(found, key=order.__getitem__):
+        for name in sorted(index.match(context), key=order.__getitem__):
             yield context.vid, name
