@@ -235,7 +235,7 @@ def _clip(intervals: Intervals, *, forever: bool) -> Intervals:
     for low, high in ((interval.low, interval.high) for interval in intervals):
         assert low is None or isinstance(low, int)
         assert high is None or isinstance(high, int)
-        lasts = forever and (high is None or high >= FOREVER)
+        lasts = forever and (high is None or high >= FOREVER) and (low is None or low <= FOREVER)
         top = LATEST + 1 if lasts else LATEST
         low = EARLIEST if low is None or low < EARLIEST else low
         low = LATEST + 1 if lasts and low > LATEST else low
