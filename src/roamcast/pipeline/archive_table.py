@@ -1,0 +1,209 @@
+"""What does the archive hold at this moment? One snapshot of its Delta table, and commits to it.
+
+Readers see a snapshot; writers commit whole batches. Appends carry (application, batch): a batch
+that was committed is not committed again. Every job that rewrites files carries a transaction of
+its own, so of two that began at the same snapshot one is refused: delta-rs does not compare the
+files they remove (docs/decisions/0042).
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import PrimitiveType
+from deltalake.transaction import AddAction, RemoveAction
+
+from roamcast.errors import InputError, LimitError, MissingError, RoamcastError
+from roamcast.model.context_arrow import FIXED, KINDS
+from roamcast.pipeline.archive_files import DataFile
+from roamcast.pipeline.archive_layout import (
+    COLUMNS_MAX,
+    PARTITIONS,
+    ArchiveSettings,
+    check_settings,
+    context_name,
+    stored_name,
+)
+from roamcast.pipeline.storage import Storage
+
+ATTEMPTS_MAX = 8
+REWRITING = "roamcast-rewriting"
+"""The application under which compaction, retention and erasure exclude each other."""
+
+_DELTA_TYPES = {
+    "string": "string",
+    "integer": "long",
+    "float": "double",
+    "boolean": "boolean",
+    "timestamp": "timestamp",
+}
+Result = TypeVar("Result")
+
+
+class RefusedError(RoamcastError):
+    """Somebody else committed in between, again and again; the archive is as they left it."""
+
+
+class Archive:
+    """A handle on one archive: its settings, its files, its commits."""
+
+    def __init__(self, storage: Storage, table: DeltaTable) -> None:
+        self.storage = storage
+        self.table = table
+        self.settings = ArchiveSettings.decode(table.metadata().description)
+
+    @classmethod
+    def open(cls, archive: str | Path) -> "Archive":
+        """Open an archive that exists."""
+        storage = Storage(archive)
+        try:
+            return cls(storage, DeltaTable(storage.uri))
+        except TableNotFoundError:
+            raise MissingError(
+                f"no archive at {storage.uri}: `roamcast pipeline load` or `ingest` makes one"
+            ) from None
+        except DeltaError as error:
+            raise InputError(f"the archive at {storage.uri} cannot be read: {error}") from None
+
+    @classmethod
+    def make(cls, archive: str | Path, settings: ArchiveSettings | None = None) -> "Archive":
+        """Open an archive, or make an empty one with these settings."""
+        storage = Storage(archive)
+        chosen = check_settings(settings or ArchiveSettings())
+        fields = pa.schema(
+            [field.with_nullable(True) for field in FIXED]
+            + [pa.field(name, pa.string()) for name in PARTITIONS]
+        )
+        try:
+            if not DeltaTable.is_deltatable(storage.uri):
+                DeltaTable.create(
+                    storage.uri,
+                    Schema.from_arrow(fields),
+                    mode="ignore",
+                    partition_by=PARTITIONS,
+                    description=chosen.encode(),
+                )
+            made = cls(storage, DeltaTable(storage.uri))
+        except (OSError, DeltaError) as error:
+            raise RoamcastError(f"cannot make an archive at {storage.uri}: {error}") from None
+        if settings is not None and made.settings != settings:
+            raise InputError(
+                f"the archive at {storage.uri} has cells of resolution {made.settings.resolution};"
+                f" it cannot become {settings.resolution}"
+            )
+        return made
+
+    @property
+    def version(self) -> int:
+        """The snapshot's number."""
+        return int(self.table.version())
+
+    def refresh(self) -> None:
+        """Move to the newest snapshot."""
+        self.table.update_incremental()
+
+    def columns(self) -> list[str]:
+        """Name the attribute columns, as in `model.context_arrow`."""
+        names = (field.name for field in self.table.schema().fields)
+        return [context_name(name) for name in names if ":" in name]
+
+    def files(self) -> pa.Table:
+        """Give the files of this snapshot with their statistics, a row each."""
+        return pa.table(self.table.get_add_actions(flatten=True))
+
+    def last_batch(self, application: str) -> int | None:
+        """Give the number of the last batch that this application committed."""
+        found = self.table.transaction_version(application)
+        return None if found is None else int(found)
+
+    def add_columns(self, columns: Iterable[str]) -> None:
+        """Give the table these attribute columns; what it has already stays."""
+
+        def add() -> None:
+            known = set(self.columns())
+            new = [name for name in dict.fromkeys(columns) if name not in known]
+            if len(known) + len(new) > COLUMNS_MAX:
+                raise LimitError(f"an archive has at most {COLUMNS_MAX} attribute columns")
+            if new:
+                self.table.alter.add_columns([_field(name) for name in new])
+
+        self.retry(add)
+
+    def append(self, files: Sequence[DataFile], transaction: tuple[str, int] | None) -> bool:
+        """Commit new files; False if the transaction's batch was committed before."""
+
+        def commit() -> bool:
+            if transaction is not None:
+                done = self.last_batch(transaction[0])
+                if done is not None and done >= transaction[1]:
+                    return False
+            marks = [Transaction(*transaction)] if transaction else []
+            self._commit([_added(file, data_change=True) for file in files], marks)
+            return True
+
+        return self.retry(commit)
+
+    def replace(
+        self, old: Sequence[dict[str, Any]], new: Sequence[DataFile], now: int, *, changed: bool
+    ) -> None:
+        """Commit new files in the place of old ones (rows of `files()`), from this snapshot only.
+
+        Raises CommitFailedError if another job that rewrites committed since the snapshot.
+        """
+        number = self.last_batch(REWRITING) or 0
+        actions = [
+            RemoveAction(
+                file["path"],
+                changed,
+                now // 1_000,
+                file["size_bytes"],
+                {name: file[f"partition.{name}"] for name in PARTITIONS},
+            )
+            for file in old
+        ]
+        added = [_added(file, data_change=changed) for file in new]
+        self._commit([*actions, *added], [Transaction(REWRITING, number + 1)])
+
+    def retry(self, attempt: Callable[[], Result]) -> Result:
+        """Try something that commits; when somebody was faster, look again and retry."""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return attempt()
+            except CommitFailedError:
+                self.refresh()
+            except (OSError, DeltaError) as error:
+                raise RoamcastError(
+                    f"cannot commit to the archive at {self.storage.uri}: {error}"
+                ) from None
+        raise RefusedError(
+            f"others kept committing to the archive at {self.storage.uri}; try again"
+        )
+
+    def _commit(self, actions: list[Any], marks: list[Transaction]) -> None:
+        self.table.create_write_transaction(
+            actions,
+            "append",
+            self.table.schema(),
+            PARTITIONS,
+            commit_properties=CommitProperties(app_transactions=marks),
+        )
+        self.refresh()
+
+
+def kind_of_column(column: str) -> pa.DataType:
+    """Give the Arrow type of an attribute column."""
+    return KINDS[column.partition(":")[0]]
+
+
+def _field(column: str) -> Field:
+    kind = column.partition(":")[0]
+    return Field(stored_name(column), PrimitiveType(_DELTA_TYPES[kind]), nullable=True)
+
+
+def _added(file: DataFile, *, data_change: bool) -> AddAction:
+    written = time.time_ns() // 1_000_000
+    return AddAction(file.path, file.size, file.partition, written, data_change, file.stats)

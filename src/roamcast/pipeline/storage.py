@@ -1,0 +1,83 @@
+"""Where do an archive's files lie? In a folder, or in an object store that pyarrow can reach."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from roamcast.errors import MissingError
+
+
+class Storage:
+    """One archive's folder; small and picklable, so that tasks can open it where they run."""
+
+    def __init__(self, archive: str | Path) -> None:
+        text = str(archive)
+        self.uri = text if "://" in text else str(Path(text).resolve())
+        self._opened: tuple[Any, str] | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether it is a folder of this machine's file system."""
+        return "://" not in self.uri
+
+    def create(self, path: str) -> Any:
+        """Open a new file for writing; its folders are made."""
+        system, root = self._open()
+        full = f"{root}/{path}"
+        if self.local:
+            Path(full).parent.mkdir(parents=True, exist_ok=True)
+        return system.open_output_stream(full)
+
+    def open(self, path: str) -> Any:
+        """Open a file for reading, in memory where it is local."""
+        system, root = self._open()
+        try:
+            if self.local:
+                return pa.memory_map(f"{root}/{path}")
+            return system.open_input_file(f"{root}/{path}")
+        except FileNotFoundError:
+            raise GoneError(f"{path} is no longer in the archive at {self.uri}") from None
+
+    def size(self, path: str) -> int:
+        """Give a file's size in bytes."""
+        system, root = self._open()
+        return int(system.get_file_info(f"{root}/{path}").size)
+
+    def discard(self, paths: Iterable[str]) -> None:
+        """Delete files that no commit names (best effort: vacuum finds the rest)."""
+        system, root = self._open()
+        for path in paths:
+            try:
+                system.delete_file(f"{root}/{path}")
+            except OSError:
+                continue
+
+    def files(self) -> list[str]:
+        """List all data files that lie here, committed or not, by path."""
+        system, root = self._open()
+        found = system.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+        inside = [info.path[len(root) + 1 :] for info in found if info.is_file]
+        return sorted(p for p in inside if p.endswith(".parquet") and p.split("/")[0][:1] != "_")
+
+    def _open(self) -> tuple[Any, str]:
+        if self._opened is None:
+            if self.local:
+                self._opened = (fs.LocalFileSystem(), self.uri)
+            else:
+                system, root = fs.FileSystem.from_uri(self.uri)
+                self._opened = (system, root.rstrip("/"))
+        return self._opened
+
+    def __getstate__(self) -> str:
+        return self.uri
+
+    def __setstate__(self, uri: str) -> None:
+        self.uri = uri
+        self._opened = None
+
+
+class GoneError(MissingError):
+    """A file that the plan names was deleted since: plan again."""
