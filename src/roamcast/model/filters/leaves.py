@@ -214,7 +214,14 @@ def _related(expression: syntax.Temporal, wanted: bool) -> Normal | None:
     return Values(left.name, "instant", accepted)
 
 
+_SPATIAL_MIRROR = {"s_contains": "s_within", "s_within": "s_contains"}
+"""Every other relation reads the same both ways."""
+
+
 def _spatial(expression: syntax.Spatial, wanted: bool) -> Normal:
+    if not expression.point_first:
+        op = _SPATIAL_MIRROR.get(expression.op, expression.op)
+        expression = syntax.Spatial(op, expression.shape, True)
     meets = expression.op == "s_intersects" and wanted
     meets = meets or (expression.op == "s_disjoint" and not wanted)
     box = shapes.rectangle(expression.shape) if meets else None

@@ -18,11 +18,11 @@ from roamcast.model.filters.atoms import (
 )
 from roamcast.model.filters.values import FULL, Interval, Kind, Scalar, inside_place
 
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# `cql2` reads names that begin with a shape's as shapes (pointempty), so those stand in quotes
+_PLAIN_NAME = re.compile(r"(?!(?i:multi|point|linestring|polygon|geometryc))[A-Za-z][A-Za-z0-9_]*")
 _KEYWORDS = {
     *("and", "or", "not", "in", "like", "between", "is", "null", "true", "false", "div"),
-    *("casei", "accenti", "date", "timestamp", "interval", "bbox", "point", "linestring"),
-    *("polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection", "z"),
+    *("casei", "accenti", "date", "timestamp", "interval", "bbox"),
 }
 
 
