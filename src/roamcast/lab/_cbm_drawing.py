@@ -6,6 +6,7 @@ vertices becomes a dashed link, what hangs below one becomes a wedge with its co
 """
 
 import heapq
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -65,7 +66,9 @@ def _kept(problem: Problem, standing: Standing) -> list[int]:
     while chosen.size and _deepest(problem, standing, kept) > LEVELS_MAX:
         chosen = chosen[: chosen.size * 3 // 4]
         kept = _with_meetings(problem, {0, *map(int, chosen)})
-    # Fill up from the busiest children of what is drawn, so the picture grows where traffic is.
+    # Fill up from the busiest children of what is drawn, so the picture grows where traffic is;
+    # never between two drawn vertices, where a dashed link says enough and keeps the tree flat.
+    fixed = sorted(kept)
     load = standing.entering * (problem.below + problem.link)
     level = {place: spot.level for place, spot in _spots(problem, standing, sorted(kept)).items()}
     heap: list[tuple[float, int, int]] = []
@@ -74,7 +77,10 @@ def _kept(problem: Problem, standing: Standing) -> list[int]:
     heapq.heapify(heap)
     while heap and len(kept) < DRAWN_MAX:
         _, place, depth = heapq.heappop(heap)
-        if place not in kept and depth <= FILL_LEVELS_MAX:
+        following = bisect_left(fixed, place)
+        end = place + int(tree.size[place])
+        between = following < len(fixed) and fixed[following] < end
+        if not between and depth <= FILL_LEVELS_MAX:
             kept.add(place)
             for child in _children(problem, place):
                 heapq.heappush(heap, (-load[child], child, depth + 1))
