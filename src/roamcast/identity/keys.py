@@ -1,0 +1,105 @@
+"""Which key sealed a vid? The trusted node's keys, one an epoch, in a file for its owner only.
+
+Rotation adds a key and seals with it from then on. Destroying an epoch's key makes all its vids
+meaningless for ever: nobody, the trusted node included, can say whose they were.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from roamcast.errors import InputError, LimitError
+
+KEY_BYTES = 32
+EPOCH_MAX = 2**16 - 1
+FILE_BYTES_MAX = 8 << 20
+NAME_LENGTH_MAX = 200
+"""Leaves room for the opaque part within a context's longest vid."""
+
+_NAME = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
+
+RandomBytes = Callable[[int], bytes]
+"""Where randomness comes from: `secrets.token_bytes` in a service, a seeded one in tests."""
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """A trusted node's name and the keys of the epochs that have not been destroyed."""
+
+    node: str
+    epochs: Mapping[int, bytes]
+    current: int
+
+    @property
+    def key(self) -> bytes:
+        """The key that seals now."""
+        if self.current not in self.epochs:
+            raise InputError(f"the key of epoch {self.current} is destroyed: rotate first")
+        return self.epochs[self.current]
+
+    def rotated(self, random_bytes: RandomBytes) -> "Keys":
+        """Begin the next epoch with a fresh key; the old keys still resolve."""
+        if self.current >= EPOCH_MAX:
+            raise LimitError(f"a trusted node has at most {EPOCH_MAX} epochs")
+        number = self.current + 1
+        return Keys(self.node, {**self.epochs, number: random_bytes(KEY_BYTES)}, number)
+
+    def without(self, epoch: int) -> "Keys":
+        """Destroy the key of an epoch."""
+        if epoch not in self.epochs:
+            raise InputError(f"there is no key of epoch {epoch}")
+        kept = {number: key for number, key in self.epochs.items() if number != epoch}
+        return Keys(self.node, kept, self.current)
+
+
+def new_keys(node: str, random_bytes: RandomBytes) -> Keys:
+    """Make the first key of a trusted node called by its fully qualified domain name."""
+    if len(node) > NAME_LENGTH_MAX or not _NAME.fullmatch(node):
+        raise InputError(f"{node[:60]!r} is no domain name such as trusted.example.org")
+    return Keys(node, {1: random_bytes(KEY_BYTES)}, 1)
+
+
+def save_keys(keys: Keys, path: Path) -> None:
+    """Write the key file whole or not at all, readable by its owner only, and on disk."""
+    document = {
+        "node": keys.node,
+        "current": keys.current,
+        "epochs": {str(number): key.hex() for number, key in sorted(keys.epochs.items())},
+    }
+    beside = path.with_name(path.name + ".new")
+    beside.unlink(missing_ok=True)
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(document)))
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def load_keys(path: Path) -> Keys:
+    """Read a key file; one that others may read is refused, for its secrets may be out."""
+    try:
+        status = path.stat()
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            raise InputError("others may read this key file: chmod 600 it", source=str(path))
+        if status.st_size > FILE_BYTES_MAX:
+            raise LimitError(f"larger than {FILE_BYTES_MAX} bytes", source=str(path))
+        document = msgspec.json.decode(path.read_bytes(), type=_Document)
+        epochs = {int(number): bytes.fromhex(key) for number, key in document.epochs.items()}
+    except OSError as error:
+        raise InputError(f"cannot read the key file: {error.strerror}", source=str(path)) from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InputError(f"not a key file: {error}", source=str(path)) from None
+    wrong = [n for n, key in epochs.items() if len(key) != KEY_BYTES or not 0 < n <= EPOCH_MAX]
+    if wrong or not 0 < document.current <= EPOCH_MAX or not _NAME.fullmatch(document.node):
+        raise InputError("not a key file: a name, an epoch or a key is wrong", source=str(path))
+    return Keys(document.node, epochs, document.current)
+
+
+class _Document(msgspec.Struct):
+    node: str
+    current: int
+    epochs: dict[str, str]

@@ -1,0 +1,149 @@
+"""Who is behind a vid? Only the trusted node can say; nobody else can link two of them.
+
+TCC's virtual identity is `opaque@fqdn`, a new one for every context. Ours:
+
+    opaque = base64url( epoch (2 bytes) ‖ AES-256_key(epoch)( handle (10) ‖ nonce (6) ) )
+
+A person's handle is 80 random bits that stand for the person in one place only, the trusted
+node's register. AES is a permutation that nobody without the key can tell from a random one, so
+two vids of one person share nothing but the epoch, which everyone's vids of that time share; a
+forged vid opens to a handle that is in no register. One block a vid also means that a whole column
+is sealed by one call into the AES hardware, and that vids stay short (24 characters and the name).
+
+Forgetting: without an epoch's key (`keys.Keys.without`) no vid of the epoch opens. Without the
+person's line in the register, the person's vids open to a number that means nothing any more, to
+anybody. What still hangs together by that number is broken by erasing the vids from the archive
+(`vids_of` lists them), or by the epoch's end.
+"""
+
+import base64
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from roamcast.errors import InputError
+from roamcast.identity.keys import Keys, RandomBytes
+
+HANDLE_BYTES = 10
+NONCE_BYTES = 6
+EPOCH_BYTES = 2
+BLOCK_BYTES = HANDLE_BYTES + NONCE_BYTES
+SEALED_BYTES = EPOCH_BYTES + BLOCK_BYTES
+OPAQUE_LENGTH = 24
+"""18 bytes are 24 characters without padding: columns are encoded as one long text."""
+
+HANDLE = pa.binary(HANDLE_BYTES)
+REGISTER = pa.schema([pa.field("person", pa.string(), False), pa.field("handle", HANDLE, False)])
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def new_handles(count: int, random_bytes: RandomBytes) -> pa.Array:
+    """Draw handles for people who have none yet."""
+    data = random_bytes(count * HANDLE_BYTES)
+    return pa.Array.from_buffers(HANDLE, count, [None, pa.py_buffer(data)])
+
+
+def seal(handles: pa.Array, keys: Keys, random_bytes: RandomBytes) -> pa.Array:
+    """Give a fresh vid for each handle; a handle that stands twice gets two unlike vids."""
+    count = len(handles)
+    blocks = np.empty((count, BLOCK_BYTES), dtype=np.uint8)
+    blocks[:, :HANDLE_BYTES] = _matrix(handles, HANDLE_BYTES)
+    nonces = np.frombuffer(random_bytes(count * NONCE_BYTES), dtype=np.uint8)
+    blocks[:, HANDLE_BYTES:] = nonces.reshape(count, NONCE_BYTES)
+    sealed = np.empty((count, SEALED_BYTES), dtype=np.uint8)
+    sealed[:, :EPOCH_BYTES] = np.frombuffer(keys.current.to_bytes(EPOCH_BYTES, "big"), np.uint8)
+    encryptor = _cipher(keys.key).encryptor()
+    encrypted = encryptor.update(blocks.tobytes()) + encryptor.finalize()
+    sealed[:, EPOCH_BYTES:] = np.frombuffer(encrypted, np.uint8).reshape(count, BLOCK_BYTES)
+    return _texts(base64.urlsafe_b64encode(sealed.tobytes()), count, keys.node)
+
+
+def open_vids(vids: pa.Array, keys: Keys) -> pa.Array:
+    """Give the handle in each vid; null where it is not ours, malformed, or its key destroyed."""
+    count = len(vids)
+    handles = np.zeros((count, HANDLE_BYTES), dtype=np.uint8)
+    opened = np.zeros(count, dtype=bool)
+    pattern = f"^[A-Za-z0-9_-]{{{OPAQUE_LENGTH}}}@{keys.node.replace('.', '[.]')}$"
+    ours = pc.fill_null(pc.match_substring_regex(vids, pattern), False)
+    rows = np.flatnonzero(ours.to_numpy(zero_copy_only=False))
+    opaque = pc.utf8_slice_codeunits(vids.take(pa.array(rows)), 0, OPAQUE_LENGTH)
+    text = _joined(opaque)
+    sealed = np.frombuffer(base64.urlsafe_b64decode(text), np.uint8).reshape(-1, SEALED_BYTES)
+    epochs = sealed[:, :EPOCH_BYTES].astype(np.int64) @ np.array([256, 1])
+    for epoch, key in sorted(keys.epochs.items()):
+        chosen = np.flatnonzero(epochs == epoch)
+        if not len(chosen):
+            continue
+        decryptor = _cipher(key).decryptor()
+        plain = decryptor.update(sealed[chosen, EPOCH_BYTES:].tobytes()) + decryptor.finalize()
+        blocks = np.frombuffer(plain, np.uint8).reshape(-1, BLOCK_BYTES)
+        handles[rows[chosen]] = blocks[:, :HANDLE_BYTES]
+        opened[rows[chosen]] = True
+    data = pa.Array.from_buffers(HANDLE, count, [None, pa.py_buffer(handles.tobytes())])
+    return pc.if_else(pa.array(opened), data, pa.scalar(None, HANDLE))
+
+
+def resolve(vids: pa.Array, keys: Keys, register: pa.Table) -> pa.Array:
+    """Give the person behind each vid, null where there is none (any more)."""
+    known = register.combine_chunks()
+    handles = open_vids(vids, keys)
+    found = pc.index_in(handles, value_set=known["handle"].combine_chunks(), skip_nulls=True)
+    return known["person"].combine_chunks().take(found)
+
+
+def vids_of(person: str, vids: pa.Array, keys: Keys, register: pa.Table) -> pa.Array:
+    """Choose those vids that are this person's: what to hand to the archive for erasure."""
+    return vids.filter(pc.fill_null(pc.equal(resolve(vids, keys, register), person), False))
+
+
+def forget(person: str, register: pa.Table) -> pa.Table:
+    """Give the register without this person; a person it does not know is an error."""
+    kept = register.filter(pc.not_equal(register["person"], person))
+    if kept.num_rows == register.num_rows:
+        raise InputError("the register knows no such person")
+    return kept
+
+
+def trusted_node_of(vid: str) -> str:
+    """Give the name after the @: which trusted node resolves this vid."""
+    opaque, at, node = vid.rpartition("@")
+    if not at or not opaque or not node:
+        raise InputError(f"{vid[:60]!r} is no vid such as opaque@trusted.example.org")
+    return node
+
+
+def _cipher(key: bytes) -> Cipher[modes.ECB]:
+    # ECB is right here and only here: every block is one whole vid with its own random nonce.
+    return Cipher(algorithms.AES(key), modes.ECB())  # noqa: S305
+
+
+def _matrix(column: pa.Array, width: int) -> Bytes:
+    if column.null_count or column.type != pa.binary(width):
+        raise InputError(f"handles are {width} bytes each, none missing")
+    start = column.offset * width
+    data = np.frombuffer(column.buffers()[1], dtype=np.uint8)[start : start + len(column) * width]
+    return data.reshape(len(column), width)
+
+
+def _joined(opaque: pa.Array) -> bytes:
+    """Give the letters of equally long texts in one piece, without a Python object a text."""
+    offsets = np.frombuffer(opaque.buffers()[1], np.int32)[opaque.offset :]
+    if not len(opaque):
+        return b""
+    letters: bytes = opaque.buffers()[2].to_pybytes()
+    return letters[offsets[0] : offsets[len(opaque)]]
+
+
+def _texts(opaque: bytes, count: int, node: str) -> pa.Array:
+    tail = np.frombuffer(f"@{node}".encode(), dtype=np.uint8)
+    width = OPAQUE_LENGTH + len(tail)
+    letters = np.empty((count, width), dtype=np.uint8)
+    letters[:, :OPAQUE_LENGTH] = np.frombuffer(opaque, np.uint8).reshape(count, OPAQUE_LENGTH)
+    letters[:, OPAQUE_LENGTH:] = tail
+    offsets = np.arange(count + 1, dtype=np.int64) * width
+    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(letters.tobytes())]
+    return pa.Array.from_buffers(pa.large_string(), count, buffers).cast(pa.string())

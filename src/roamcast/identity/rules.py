@@ -1,0 +1,172 @@
+"""What may this viewer see of this person? A person's privacy rules, applied to one context.
+
+AMS: the agent publishes "subject to any privacy constraints the user has set". A rule says who may
+see, how precisely, when, which attributes, and whether also the past. Without a rule that allows
+it nothing is shown; a rule that hides wins over all others. Brokers apply `visible` to queries,
+subscriptions and current sets alike.
+
+Precision cuts the place's path (`campus/b35/2/2104` on the floor is `campus/b35/2`) and moves the
+point to the centre of what is left, or hides it where no polygon is known. For the present alone,
+a context shows from now on and not since when it lasts. For the past, a rule with hours shows a
+context only if it lies within one span of them: a longer one would tell of the time outside.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+import msgspec
+
+from roamcast.errors import InputError, LimitError
+from roamcast.model.contexts import Context
+from roamcast.model.places import Places
+from roamcast.model.places_path import segments
+from roamcast.model.time import MICROSECONDS
+
+Precision = Literal["hidden", "presence", "region", "building", "floor", "room", "exact"]
+"""From nothing to everything; `presence` is that somebody is there at all, without where."""
+
+LEVELS: tuple[Precision, ...] = (
+    "hidden",
+    "presence",
+    "region",
+    "building",
+    "floor",
+    "room",
+    "exact",
+)
+DEPTHS: dict[Precision, int] = {"region": 1, "building": 2, "floor": 3, "room": 4}
+"""How many segments of a path a precision keeps, where no hierarchy tells the kinds of places."""
+
+EVERYONE = "*"
+RULES_MAX = 1_000
+VIEWERS_MAX = 10_000
+MINUTES_A_DAY = 1_440
+_MINUTE = 60 * MICROSECONDS
+_DAY = MINUTES_A_DAY * _MINUTE
+
+
+class Hours(msgspec.Struct, frozen=True):
+    """A span of minutes on some weekdays (Monday is 0), `offset_min` east of UTC."""
+
+    days: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
+    start_min: int = 0
+    end_min: int = MINUTES_A_DAY
+    offset_min: int = 0
+
+    def span(self, instant: int) -> tuple[int, int] | None:
+        """Give the span around an instant, half-open, or none if it lies outside."""
+        local = instant + self.offset_min * _MINUTE
+        day, within = divmod(local, _DAY)
+        weekday = (day + 3) % 7  # 1 January 1970 was a Thursday
+        if weekday not in self.days:
+            return None
+        if not self.start_min * _MINUTE <= within < self.end_min * _MINUTE:
+            return None
+        midnight = day * _DAY - self.offset_min * _MINUTE
+        return midnight + self.start_min * _MINUTE, midnight + self.end_min * _MINUTE
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """Viewers by name or group (`*` is everyone); `attributes` None shows all of them."""
+
+    viewers: tuple[str, ...]
+    precision: Precision
+    hours: Hours | None = None
+    past: bool = False
+    attributes: tuple[str, ...] | None = None
+
+
+class Viewer(msgspec.Struct, frozen=True):
+    """Who looks: a name, and the groups the viewer belongs to."""
+
+    name: str
+    groups: frozenset[str] = frozenset()
+
+
+def check_rules(rules: Sequence[Rule]) -> Sequence[Rule]:
+    """Return the rules if they are valid."""
+    if len(rules) > RULES_MAX:
+        raise LimitError(f"a person has at most {RULES_MAX} rules")
+    for rule in rules:
+        if len(rule.viewers) > VIEWERS_MAX:
+            raise LimitError(f"a rule names at most {VIEWERS_MAX} viewers")
+        if rule.precision not in LEVELS:
+            raise InputError(f"precision is not one of {', '.join(LEVELS)}")
+        hours = rule.hours
+        if hours is None:
+            continue
+        if not 0 <= hours.start_min < hours.end_min <= MINUTES_A_DAY:
+            raise InputError("hours begin before they end, within one day")
+        if not all(0 <= day <= 6 for day in hours.days) or abs(hours.offset_min) > MINUTES_A_DAY:
+            raise InputError("days are 0 (Monday) to 6, the offset less than a day")
+    return rules
+
+
+def visible(
+    context: Context,
+    rules: Collection[Rule],
+    viewer: Viewer,
+    now: int,
+    places: Places | None = None,
+) -> Context | None:
+    """Give the context as this viewer may see it now, or nothing."""
+    theirs = [rule for rule in rules if _names(rule, viewer)]
+    shown = [rule for rule in theirs if _applies(rule, context, now)]
+    if any(rule.precision == "hidden" for rule in shown) or not shown:
+        return None
+    # The finest precision granted; what else a rule grants is granted only as precisely as itself.
+    best = max(shown, key=lambda rule: (LEVELS.index(rule.precision), rule.past))
+    attributes = {
+        name: value
+        for name, value in context.attributes.items()
+        if best.attributes is None or name in best.attributes
+    }
+    t_r = context.t_r if best.past else max(context.t_r, now)
+    t_d = context.t_d
+    if best.hours is not None and _lasts(context, now):
+        span = best.hours.span(now)
+        assert span is not None
+        t_r = max(t_r, span[0])
+    if best.precision == "exact":
+        return Context(context.vid, context.place, context.point, attributes, t_r, t_d)
+    place = truncated(context.place, best.precision, places)
+    point = None
+    if place is not None and places is not None and place in places:
+        point = places.centre(place)
+    return Context(context.vid, place, point, attributes, t_r, t_d)
+
+
+def truncated(place: str | None, precision: Precision, places: Places | None) -> str | None:
+    """Cut a path to a precision: to the kind of that name, else to its usual depth."""
+    if place is None or precision not in DEPTHS:
+        return place if precision == "exact" else None
+    if places is not None and place in places:
+        kinds = {places[path].kind: path for path in (*places.ancestors(place), place)}
+        wanted = LEVELS[LEVELS.index(precision) :: -1]
+        found = next((kinds[level] for level in wanted if level in kinds), None)
+        if found is not None:
+            return found
+    return "/".join(segments(place)[: DEPTHS[precision]])
+
+
+def _names(rule: Rule, viewer: Viewer) -> bool:
+    return any(
+        name == EVERYONE or name == viewer.name or name in viewer.groups for name in rule.viewers
+    )
+
+
+def _lasts(context: Context, now: int) -> bool:
+    return context.t_r <= now < context.end
+
+
+def _applies(rule: Rule, context: Context, now: int) -> bool:
+    if _lasts(context, now):
+        return rule.hours is None or rule.hours.span(now) is not None
+    if rule.precision == "hidden":
+        return True  # what is hidden in some hours is hidden when it is told about later, too
+    if not rule.past:
+        return False
+    if rule.hours is None:
+        return True
+    span = rule.hours.span(context.t_r)
+    return span is not None and context.end <= span[1]

@@ -1,0 +1,173 @@
+"""Privacy rules: nothing finer than allowed ever comes out."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roamcast.errors import InputError, LimitError
+from roamcast.identity.rules import (
+    DEPTHS,
+    LEVELS,
+    RULES_MAX,
+    VIEWERS_MAX,
+    Hours,
+    Rule,
+    Viewer,
+    check_rules,
+    truncated,
+    visible,
+)
+from roamcast.model.buildings import building
+from roamcast.model.contexts import Context
+from roamcast.model.places import Place, Places
+from roamcast.model.places_path import path_within
+
+HOUR = 3_600_000_000
+PLACES = Places([Place("campus", "region"), *building("campus/b35", 2)])
+ROOM = PLACES.of_kind("office")[0]
+BOB = Viewer("bob", frozenset({"legal"}))
+
+hours = st.none() | st.builds(
+    Hours,
+    days=st.sets(st.integers(0, 6)).map(lambda days: tuple(sorted(days))),
+    start_min=st.integers(0, 700),
+    end_min=st.integers(701, 1440),
+    offset_min=st.sampled_from([-300, 0, 60]),
+)
+some_rules = st.lists(
+    st.builds(
+        Rule,
+        viewers=st.sampled_from([("*",), ("bob",), ("legal",), ("cid",), ()]),
+        precision=st.sampled_from(LEVELS),
+        hours=hours,
+        past=st.booleans(),
+        attributes=st.sampled_from([None, (), ("role",)]),
+    ),
+    max_size=5,
+)
+some_contexts = st.builds(
+    lambda place, t_r, lasts: Context(
+        "v@t", place, (1.0, 2.0), {"role": "guest", "age": 5}, t_r, t_r + lasts if lasts else None
+    ),
+    st.sampled_from([None, "campus", "x/y/z/1/2", *PLACES.paths[:12], ROOM]),
+    st.integers(0, 200).map(lambda n: n * HOUR),
+    st.sampled_from([0, HOUR, 30 * HOUR]),
+)
+
+
+@given(some_contexts, some_rules, st.integers(0, 240), st.booleans())
+@settings(max_examples=400)
+def test_nothing_finer_than_allowed_ever_comes_out(
+    context: Context, rules: list[Rule], now_h: int, with_places: bool
+) -> None:
+    now = now_h * HOUR
+    shown = visible(context, rules, BOB, now, PLACES if with_places else None)
+    theirs = [r for r in rules if set(r.viewers) & {"*", "bob", "legal"}]
+    if shown is None:
+        return
+    assert theirs
+    finest = max(LEVELS.index(r.precision) for r in theirs)
+    lasting = context.t_r <= now < context.end
+    if LEVELS[finest] != "exact":
+        assert shown.point != context.point
+        if shown.place is not None:
+            assert context.place is not None
+            assert path_within(context.place, shown.place)
+            if not with_places:
+                assert shown.place.count("/") < DEPTHS[LEVELS[finest]]
+    if not any(r.past for r in theirs):
+        assert lasting
+        assert shown.t_r == now
+    if all(r.attributes is not None for r in theirs):
+        assert "age" not in shown.attributes
+    assert (shown.vid, shown.t_d) == (context.vid, context.t_d)
+    assert shown.t_r >= context.t_r
+    assert set(shown.attributes) <= set(context.attributes)
+
+
+@given(some_contexts, some_rules, st.integers(0, 240))
+@settings(max_examples=200)
+def test_a_rule_less_never_shows_more(context: Context, rules: list[Rule], now_h: int) -> None:
+    def level(of: Sequence[Rule]) -> int:
+        shown = visible(context, of, BOB, now_h * HOUR)
+        return (
+            -1 if shown is None else len((shown.place or "").split("/")) * (shown.place is not None)
+        )
+
+    granting = [r for r in rules if r.precision != "hidden"]
+    for index in range(len(granting)):
+        assert level(granting[:index] + granting[index + 1 :]) <= level(granting)
+
+
+def test_without_a_rule_nothing_is_shown() -> None:
+    assert visible(Context("v@t", ROOM), [], BOB, 1) is None
+
+
+def test_hiding_wins_over_every_other_rule() -> None:
+    rules = [
+        Rule(viewers=("*",), precision="exact", past=True),
+        Rule(viewers=("legal",), precision="hidden"),
+    ]
+    assert visible(Context("v@t", ROOM), rules, BOB, 1) is None
+    assert visible(Context("v@t", ROOM), rules, Viewer("cid"), 1) is not None
+
+
+@pytest.mark.parametrize(
+    ("precision", "place"),
+    [("room", "campus/b35/2/2104"), ("floor", "campus/b35/2"), ("building", "campus/b35"),
+     ("region", "campus"), ("presence", None), ("exact", "campus/b35/2/2104/desk")],
+)  # fmt: skip
+def test_precision_cuts_the_path(precision: str, place: str | None) -> None:
+    assert truncated("campus/b35/2/2104/desk", precision, None) == place  # type: ignore[arg-type]
+
+
+def test_a_known_hierarchy_cuts_by_kind_and_snaps_to_the_centre() -> None:
+    rule = Rule(viewers=("*",), precision="floor")
+    shown = visible(Context("v@t", ROOM, (1.0, 2.0)), [rule], BOB, 1, PLACES)
+    assert shown is not None
+    assert shown.place is not None
+    assert PLACES[shown.place].kind == "floor"
+    assert shown.point == PLACES.centre(shown.place)
+
+
+def test_working_hours_hide_the_evening_and_the_weekend() -> None:
+    rule = Rule(
+        viewers=("*",), precision="room", hours=Hours((0, 1, 2, 3, 4), 540, 1020), past=True
+    )
+    thursday_9 = 9 * HOUR
+    context = Context("v@t", ROOM, t_r=thursday_9)
+    assert visible(context, [rule], BOB, thursday_9 + HOUR) is not None
+    assert visible(context, [rule], BOB, thursday_9 + 8 * HOUR) is None
+    assert visible(context, [rule], BOB, thursday_9 + 48 * HOUR) is None
+    morning = Context("v@t", ROOM, t_r=thursday_9, t_d=thursday_9 + HOUR)
+    overtime = Context("v@t", ROOM, t_r=thursday_9, t_d=thursday_9 + 10 * HOUR)
+    assert visible(morning, [rule], BOB, 240 * HOUR) == morning.__class__(
+        "v@t", ROOM, None, {}, thursday_9, thursday_9 + HOUR
+    )
+    assert visible(overtime, [rule], BOB, 240 * HOUR) is None
+
+
+def test_rules_have_limits() -> None:
+    rule = Rule(viewers=("*",), precision="room")
+    assert check_rules([rule] * RULES_MAX)
+    with pytest.raises(LimitError):
+        check_rules([rule] * (RULES_MAX + 1))
+    assert check_rules([Rule(viewers=("a",) * VIEWERS_MAX, precision="room")])
+    with pytest.raises(LimitError):
+        check_rules([Rule(viewers=("a",) * (VIEWERS_MAX + 1), precision="room")])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [Hours(start_min=5, end_min=5), Hours(end_min=1441), Hours(days=(7,)), Hours(offset_min=9999)],
+)
+def test_impossible_hours_are_refused(wrong: Hours) -> None:
+    with pytest.raises(InputError):
+        check_rules([Rule(viewers=("*",), precision="room", hours=wrong)])
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(InputError):
+        check_rules([Rule(viewers=("*",), precision="desk")])  # type: ignore[arg-type]
