@@ -197,8 +197,10 @@ class _Builder:
         ours = {"property": "geometry"}
         if (left == ours) == (right == ours):
             raise FilterError(f"{name} compares geometry with one shape")
-        shape = shapes.read(right if left == ours else left)
-        return syntax.Spatial(name, shape, left == ours)
+        other = right if left == ours else left
+        if isinstance(other, dict) and "op" in other:
+            raise FilterError(f"{str(other['op'])[:60]} is not supported as a shape")
+        return syntax.Spatial(name, shapes.read(other), left == ours)
 
     def _temporal(self, name: str, args: list[Any]) -> syntax.Expression:
         left, right = self._many(name, args, 2, 2)
