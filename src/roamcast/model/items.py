@@ -1,0 +1,184 @@
+"""What does a source disseminate? CBM's information items, as one more kind of context.
+
+CBM 3.1: an item has a major key, a minor key and subkeys, "all triples of the form (type, name,
+value)". As a context, an item has the attributes `major` and `minor` (the keys' values),
+`major_name` and `minor_name`, and each subkey under its name; so filters, matching and covering
+need not know that it is an item:
+
+    major = 'NYSE' AND minor = 'IBM' AND current_price > 100
+
+`Criterion` is the paper's own form of a filter, (type, name, operator, value); its `text` is CQL2,
+which logical operators combine.
+"""
+
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from roamcast.errors import ContextError, LimitError, MessageError
+from roamcast.model import time
+from roamcast.model.contexts import Attribute, Context, check
+from roamcast.model.filters.text import name_text, number, quoted
+
+SUBKEYS_MAX = 252
+"""A context has at most 256 attributes; the two keys take four."""
+
+KEY_NAMES = ("major", "major_name", "minor", "minor_name")
+
+Kind = Literal["string", "integer", "float", "boolean", "timestamp"]
+_TYPES: dict[str, type] = {
+    "string": str,
+    "integer": int,
+    "float": float,
+    "boolean": bool,
+    "timestamp": datetime,
+}
+OPERATORS = ("=", "<>", "<", "<=", ">", ">=")
+
+
+class Triple(msgspec.Struct, frozen=True, array_like=True):
+    """(type, name, value); timestamps as aware datetimes."""
+
+    type: Kind
+    name: str
+    value: Attribute
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One item of information."""
+
+    major: Triple
+    minor: Triple
+    subkeys: tuple[Triple, ...] = ()
+
+
+class Criterion(msgspec.Struct, frozen=True, array_like=True):
+    """(type, name, operator, value): CBM's filter criterion."""
+
+    type: Kind
+    name: str
+    operator: str
+    value: Attribute
+
+    def text(self) -> str:
+        """Write the criterion as CQL2; combine texts with AND, OR, NOT."""
+        if self.operator not in OPERATORS:
+            raise MessageError(f"{self.operator!r} is none of the operators {' '.join(OPERATORS)}")
+        check_triple(Triple(self.type, self.name, self.value))
+        return f"{name_text(self.name)} {self.operator} {_literal(self.value)}"
+
+
+def check_triple(triple: Triple) -> Triple:
+    """Return the triple if its value is of its type; an integer may stand for a float."""
+    wanted = _TYPES.get(triple.type)
+    if wanted is None:
+        raise MessageError(f"{triple.type!r} is none of the types {', '.join(_TYPES)}")
+    exact = type(triple.value) is wanted or (
+        wanted is datetime and isinstance(triple.value, datetime)
+    )
+    if not exact and not (wanted is float and type(triple.value) is int):
+        raise MessageError(f"{triple.name!r} is not of the type {triple.type}")
+    if not triple.name:
+        raise MessageError("a triple has a name")
+    return triple
+
+
+def to_context(item: Item, vid: str, t_r: int, t_d: int | None = None) -> Context:
+    """Make a context of an item, valid from t_r to t_d."""
+    if len(item.subkeys) > SUBKEYS_MAX:
+        raise LimitError(f"an item has at most {SUBKEYS_MAX} subkeys")
+    attributes: dict[str, Attribute] = {}
+    for key, triple in (("major", item.major), ("minor", item.minor)):
+        attributes[key] = _value(triple)
+        attributes[f"{key}_name"] = triple.name
+    for triple in item.subkeys:
+        if triple.name in attributes:
+            raise MessageError(f"the subkey {triple.name!r} is given twice, or is a key's name")
+        attributes[triple.name] = _value(triple)
+    try:
+        return check(Context(vid, None, None, attributes, t_r, t_d))
+    except ContextError as error:
+        raise MessageError(error.problem) from None
+
+
+def from_context(context: Context) -> Item:
+    """Take an item out of the context that `to_context` made."""
+    attributes = dict(context.attributes)
+    keys = []
+    for key in ("major", "minor"):
+        value, name = attributes.pop(key, None), attributes.pop(f"{key}_name", None)
+        if value is None or not isinstance(name, str):
+            raise MessageError(f"this context is no item: it lacks {key!r} or '{key}_name'")
+        keys.append(_triple(name, value))
+    subkeys = tuple(_triple(name, value) for name, value in attributes.items())
+    return Item(keys[0], keys[1], subkeys)
+
+
+def decode_item(text: bytes | str) -> Item:
+    """Read an item from JSON: `{"major": [type, name, value], "minor": […], "subkeys": [[…]]}`."""
+    try:
+        said = msgspec.json.decode(text, type=_Written)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise MessageError(f"not an item: {error}") from None
+    if len(said.subkeys) > SUBKEYS_MAX:
+        raise LimitError(f"an item has at most {SUBKEYS_MAX} subkeys")
+    return Item(_read(said.major), _read(said.minor), tuple(map(_read, said.subkeys)))
+
+
+def encode_item(item: Item) -> bytes:
+    """Write an item as JSON."""
+    triples = [_written(triple) for triple in (item.major, item.minor, *item.subkeys)]
+    return msgspec.json.encode(_Written(triples[0], triples[1], tuple(triples[2:])))
+
+
+_Said = tuple[str, str, Any]
+
+
+class _Written(msgspec.Struct, frozen=True):
+    major: _Said
+    minor: _Said
+    subkeys: tuple[_Said, ...] = ()
+
+
+def _read(said: _Said) -> Triple:
+    kind, name, value = said
+    if kind == "timestamp" and isinstance(value, str):
+        value = time.to_datetime(time.parse_instant(value))
+    if kind == "float" and type(value) is int:
+        value = _as_float(name, value)
+    return check_triple(Triple(kind, name, value))  # type: ignore[arg-type] # checked just here
+
+
+def _written(triple: Triple) -> _Said:
+    value = triple.value
+    if isinstance(value, datetime):
+        value = time.format_instant(time.from_datetime(value))
+    return triple.type, triple.name, value
+
+
+def _value(triple: Triple) -> Attribute:
+    check_triple(triple)
+    return _as_float(triple.name, triple.value) if triple.type == "float" else triple.value
+
+
+def _as_float(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise MessageError(f"{name!r} is too large for a float") from None
+
+
+def _triple(name: str, value: Attribute) -> Triple:
+    kinds: dict[type, Kind] = {bool: "boolean", int: "integer", float: "float", str: "string"}
+    return Triple(kinds.get(type(value), "timestamp"), name, value)
+
+
+def _literal(value: Attribute) -> str:
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, datetime):
+        return f"TIMESTAMP('{time.format_instant(time.from_datetime(value))}')"
+    return number(value)
