@@ -10,7 +10,6 @@ import pytest
 import shapely
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.strategies_places import documents, path, square
 
 from roamcast.errors import InputError, LimitError, PlaceError
 from roamcast.model import places_path
@@ -18,6 +17,7 @@ from roamcast.model.places import Place, PlaceLimits, Places
 from roamcast.model.places_geojson import from_geojson, read_places, to_geojson, write_places
 from roamcast.model.places_path import check_path, path_within
 from roamcast.model.places_walk import great_circle_m
+from tests.strategies_places import documents, path, square
 
 
 def feature(path: object, geometry: object = None, kind: object = "room", **more: Any) -> Any:
@@ -259,6 +259,7 @@ def test_routes_are_the_shortest_and_each_step_is_a_door(document: dict[str, Any
         assert steps[0] == a
         assert steps[-1] == b
         assert sum(doors[step] for step in itertools.pairwise(steps)) == pytest.approx(route.metres)
+        assert graph.lengths_to(b)[a] == pytest.approx(route.metres)
 
 
 def test_of_equally_short_ways_the_lowest_next_place_is_taken() -> None:

@@ -25,7 +25,8 @@ class FloorPlan(msgspec.Struct, frozen=True):
     """A corridor of `cells`, each with `rooms_per_side` rooms on either side.
 
     The first rooms of the plan are `meeting_rooms` and `kitchens`, spread evenly along the
-    corridor; all others are offices.
+    corridor; all others are offices. `stairs_m` is one storey's stairs; `lift_m` half of any ride,
+    the wait included, as far as one would have walked in the time.
     """
 
     cells: int = 12
@@ -36,7 +37,7 @@ class FloorPlan(msgspec.Struct, frozen=True):
     room_depth_m: float = 5.0
     corridor_width_m: float = 3.0
     stairs_m: float = 14.0
-    lift_m: float = 10.0
+    lift_m: float = 25.0
 
     @property
     def rooms(self) -> int:

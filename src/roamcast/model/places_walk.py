@@ -6,8 +6,10 @@ metre; else one metre. Of several equally short ways the one that takes the lowe
 place, seen from the start, wins: the same file always gives the same ways.
 """
 
+import heapq
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -71,31 +73,101 @@ class WalkingGraph:
         lengths[goal] = 0.0
         return lengths
 
-    def next_to(self, goal: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Give for every place the next one on its way to `goal` (-1: none), and its length there.
+    def door_of(self, place: int) -> int:
+        """Give the only door of a dead end (most rooms), or the place itself."""
+        doors = self.doors[place]
+        return doors[0][0] if len(doors) == 1 else place
 
-        Dijkstra's lengths are sums along the way back from the goal, so on a shortest way the
-        equality below holds exactly in floating point.
-        """
-        lengths = self.lengths_to(goal)
-        after = np.full(len(self._paths), len(self._paths), dtype=np.int64)
-        with np.errstate(invalid="ignore"):
-            shortest = lengths[self.ends] + self.metres == lengths[self.starts]
-        shortest &= np.isfinite(lengths[self.starts])
-        np.minimum.at(after, self.starts[shortest], self.ends[shortest])
-        after[after == len(self._paths)] = -1
-        after[goal] = -1
-        return after, lengths
+    def ways_to(self, goal: int) -> "WaysTo":
+        """Give the ways to a goal; all dead ends behind one door can share them."""
+        return WaysTo(self, self.door_of(goal))
 
     def route(self, start: int, goal: int) -> Route | None:
         """Give the shortest way between two places by number, or none."""
-        after, lengths = self.next_to(goal)
-        if not math.isfinite(lengths[start]):
+        ways = self.ways_to(goal)
+        metres = ways.metres(start, goal)
+        if metres is None:
             return None
-        steps = [start]
-        while steps[-1] != goal:
-            steps.append(int(after[steps[-1]]))
-        return Route(tuple(self._paths[step] for step in steps), float(lengths[start]))
+        steps = [start, *ways.steps(start, goal)]
+        return Route(tuple(self._paths[step] for step in steps), metres)
+
+    @cached_property
+    def doors(self) -> list[list[tuple[int, float]]]:
+        """For each place its neighbours and their distance, ascending."""
+        doors: list[list[tuple[int, float]]] = [[] for _ in self._paths]
+        both = zip(self.starts.tolist(), self.ends.tolist(), self.metres.tolist(), strict=True)
+        for start, end, metres in both:
+            doors[start].append((end, metres))
+        return doors
+
+
+class WaysTo:
+    """Dijkstra's search from a goal's door, resumed whenever a start further away is asked for.
+
+    People mostly walk nearby, and most places are dead ends: on a campus of a hundred thousand
+    places a way along a storey settles a few dozen. A library's search ends or covers everything;
+    it cannot be resumed, nor told our ties.
+    """
+
+    def __init__(self, graph: WalkingGraph, root: int) -> None:
+        self._graph = graph
+        self._doors = graph.doors
+        self._root = root
+        self._settled: dict[int, float] = {}
+        self._open: list[tuple[float, int]] = [(0.0, root)]
+
+    def __len__(self) -> int:
+        return len(self._settled)
+
+    def metres(self, start: int, goal: int) -> float | None:
+        """Give the length of the shortest way, or none where no way leads."""
+        assert self._graph.door_of(goal) == self._root
+        if start == goal:
+            return 0.0
+        first, last = self._graph.door_of(start), self._root
+        if goal == first or start == last:
+            return next(metres for other, metres in self._doors[start] if other == goal)
+        between = self._to_root(first)
+        if between is None:
+            return None
+        head = 0.0 if first == start else self._doors[start][0][1]
+        tail = 0.0 if last == goal else self._doors[goal][0][1]
+        return head + between + tail
+
+    def steps(self, start: int, goal: int) -> list[int]:
+        """Give the places of the way after `start`, in order; there must be one.
+
+        A length is the sum along the way back from the root, so on a shortest way the equality
+        below holds exactly in floating point; doors are sorted, so the first is the lowest.
+        """
+        if start == goal:
+            return []
+        here = self._graph.door_of(start)
+        steps = [] if here == start else [here]
+        if here == goal:
+            return steps
+        reached = self._to_root(here)
+        assert reached is not None, "ask metres first"
+        while here != self._root:
+            here = next(
+                other
+                for other, metres in self._doors[here]
+                if other in self._settled and self._settled[other] + metres == self._settled[here]
+            )
+            steps.append(here)
+        return steps if here == goal else [*steps, goal]
+
+    def _to_root(self, start: int) -> float | None:
+        settled, waiting = self._settled, self._open
+        while start not in settled and waiting:
+            metres, place = heapq.heappop(waiting)
+            if place in settled:
+                continue
+            settled[place] = metres
+            for other, length in self._doors[place]:
+                if other not in settled and len(self._doors[other]) > 1:
+                    heapq.heappush(waiting, (metres + length, other))
+        return settled.get(start)
 
 
 def _straight_m(one: tuple[float, float] | None, other: tuple[float, float] | None) -> float:
