@@ -4,6 +4,7 @@ The archive is a Delta table of contexts in the columns of `model.context_arrow`
 of a batch or nothing of it. `append` is the one way in, for `load` and `ingest` alike.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from roamcast.errors import RoamcastError
+from roamcast.errors import ContextError, InputError, LimitError, RoamcastError
 from roamcast.pipeline.archive_files import FILE_SCHEMA, DataFile, write_sorted, write_table
 from roamcast.pipeline.archive_layout import (
     ORDER,
@@ -22,7 +23,7 @@ from roamcast.pipeline.archive_layout import (
     placed,
 )
 from roamcast.pipeline.archive_table import Archive
-from roamcast.pipeline.storage import Storage
+from roamcast.pipeline.storage import GoneError, Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -146,9 +147,18 @@ def collected(written: "DataFrame", storage: Storage) -> pa.Table:
     try:
         return written.toArrow()
     except PySparkException as error:
-        reason = [line for line in str(error).splitlines() if line.startswith("roamcast.errors.")]
-        told = reason[-1].partition(": ")[2] if reason else str(error).strip().splitlines()[0]
-        raise RoamcastError(f"a task on the archive at {storage.uri} failed: {told}") from None
+        raise told_by_task(str(error), storage) from None
+
+
+def told_by_task(text: str, storage: Storage) -> RoamcastError:
+    """Turn what Spark says of a failed task into the error that the task raised."""
+    told = re.findall(r"^roamcast\.[\w.]+\.(\w+Error): (.*)$", text, re.MULTILINE)
+    if not told:
+        first = text.strip().splitlines()[0] if text.strip() else "no reason given"
+        return RoamcastError(f"a task on the archive at {storage.uri} failed: {first}")
+    name, problem = told[-1]
+    known = {kind.__name__: kind for kind in (GoneError, InputError, ContextError, LimitError)}
+    return known.get(name, RoamcastError)(problem)
 
 
 _FILES = pa.schema(

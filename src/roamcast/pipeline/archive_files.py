@@ -94,7 +94,8 @@ def _write(storage: Storage, table: pa.Table) -> DataFile:
     path = f"{folder}/{uuid4().hex}.parquet"
     rows = table.drop_columns([name for name in ORDER if name != "t_r"])
     empty = [field.name for field in rows.schema if rows.column(field.name).null_count == len(rows)]
-    rows = rows.drop_columns([name for name in empty if ":" in name])
+    lacking = [name for name in empty if ":" in name]
+    rows = rows.drop_columns(lacking)
     rows = rows.rename_columns([stored_name(name) for name in rows.schema.names])
     rows = rows.replace_schema_metadata({GROUPS_KEY: group_bounds(rows).tobytes()})
     try:
@@ -115,7 +116,9 @@ def _write(storage: Storage, table: pa.Table) -> DataFile:
         raise RoamcastError(
             f"cannot write to the archive at {storage.uri}: {error.strerror or error}"
         ) from None
-    return DataFile(path, size, len(rows), partition, json.dumps(_statistics(rows)))
+    stats = _statistics(rows)
+    stats["nullCount"] |= {stored_name(name): len(rows) for name in lacking}
+    return DataFile(path, size, len(rows), partition, json.dumps(stats))
 
 
 def group_bounds(rows: pa.Table) -> Array:

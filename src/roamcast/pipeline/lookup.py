@@ -1,0 +1,191 @@
+"""Whom does a historic message reach? Distinct vids per message, from the archive.
+
+The plan is made here from the table's statistics. A small plan is read in this process; a large
+one by Spark tasks, each reading its share of the files itself (docs/decisions/0043). The messages
+travel to the tasks as one file beside the data, not in a closure.
+"""
+
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from roamcast.errors import LimitError
+from roamcast.matching import FilterSet
+from roamcast.model.filters import Filter
+from roamcast.pipeline.archive import collected
+from roamcast.pipeline.archive_table import Archive
+from roamcast.pipeline.lookup_needs import Needs, properties
+from roamcast.pipeline.lookup_plan import Share, Statistics, plan
+from roamcast.pipeline.lookup_read import ANSWER, Reader
+from roamcast.pipeline.storage import GoneError, Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MESSAGES_MAX = 1_000_000
+ANSWERS_MAX = 100_000_000
+"""Pairs of message and vid that one lookup may give."""
+
+DRIVER_ROWS = 500_000
+"""Up to so many rows in the files of a plan, a Spark job would only add its own 100 ms."""
+
+DRIVER_ROWS_COLD = 20_000_000
+"""The same when Spark would have to be started first, which takes seconds."""
+
+TASK_ROWS = 500_000
+TASKS_MIN, TASKS_MAX = 4, 4_096
+PLANS_MAX = 5
+"""How often a lookup plans again because files it named were compacted and deleted."""
+
+LOOKUPS = "_lookups"
+"""The folder for travelling messages; table readers skip names that begin with an underscore."""
+
+
+class Lookup:
+    """An archive that is asked again and again: its statistics are kept from call to call."""
+
+    def __init__(
+        self,
+        archive: str | Path,
+        spark: "SparkSession | Callable[[], SparkSession] | None" = None,
+        *,
+        driver_rows: int | None = None,
+    ) -> None:
+        self.archive = Archive.open(archive)
+        self._spark = spark
+        cold = spark is None or callable(spark)
+        self._driver_rows = driver_rows
+        if driver_rows is None:
+            self._driver_rows = DRIVER_ROWS_COLD if cold else DRIVER_ROWS
+        self._statistics: Statistics | None = None
+
+    def ask(self, messages: Mapping[str, Filter]) -> dict[str, list[str]]:
+        """Give for each message, in its order, the distinct vids it reaches, sorted."""
+        if len(messages) > MESSAGES_MAX:
+            raise LimitError(f"one lookup takes at most {MESSAGES_MAX} messages")
+        found = self.pairs(list(messages.values()))
+        vids = found["vid"].to_pylist()
+        ends = np.searchsorted(np.asarray(found["message"]), np.arange(len(messages)), "right")
+        starts = [0, *ends.tolist()]
+        return {name: vids[starts[i] : starts[i + 1]] for i, name in enumerate(messages)}
+
+    def pairs(self, messages: list[Filter]) -> pa.Table:
+        """Give the distinct pairs (number of the message, vid), sorted."""
+        needs, filters = Needs(messages), FilterSet()
+        filters.add_many((str(number), message) for number, message in enumerate(messages))
+        reader = Reader(filters, needs, properties(messages))
+        for attempt in range(PLANS_MAX):
+            try:
+                return _distinct(self._read(reader, self.plan(needs)))
+            except GoneError:
+                if attempt == PLANS_MAX - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def plan(self, needs: Needs) -> list[Share]:
+        """Give the files that can hold a match in the newest snapshot."""
+        self.archive.refresh()
+        if self._statistics is None or self._statistics.version != self.archive.version:
+            self._statistics = Statistics(self.archive)
+        return plan(self._statistics, needs)
+
+    def _read(self, reader: Reader, shares: list[Share]) -> Iterable[pa.RecordBatch]:
+        rows = sum(share.rows for share in shares)
+        if self._spark is None or rows <= (self._driver_rows or 0):
+            return reader.answers(self.archive.storage, shares)
+        if callable(self._spark):
+            self._spark, self._driver_rows = self._spark(), DRIVER_ROWS
+        return _read_on(self._spark, self.archive.storage, reader, shares)
+
+
+def _read_on(
+    spark: "SparkSession", storage: Storage, reader: Reader, shares: list[Share]
+) -> list[pa.RecordBatch]:
+    """Let Spark's workers read the shares; the messages and the plan go there as a file."""
+    tasks = _divided(shares)
+    path = f"{LOOKUPS}/{uuid4().hex}"
+    with storage.create(path) as sink:
+        sink.write(pickle.dumps((reader, tasks), protocol=pickle.HIGHEST_PROTOCOL))
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from run_tasks(storage, path, batches)
+
+    try:
+        numbers = spark.range(0, len(tasks), 1, len(tasks))
+        answers = numbers.mapInArrow(work, "message int, vid string").select("message", "vid")
+        found: list[pa.RecordBatch] = collected(answers, storage).to_batches()
+        return found
+    finally:
+        storage.discard([path])
+
+
+def run_tasks(
+    storage: Storage, path: str, numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Do the tasks with these numbers, in a worker."""
+    for batch in numbers:
+        reader, tasks = _message_file(storage, path)
+        for number in batch.column(0).to_pylist():
+            yield from reader.answers(storage, tasks[number])
+
+
+_loaded: dict[str, Any] = {}
+
+
+def _message_file(storage: Storage, path: str) -> Any:
+    """Read the travelling file; a worker that is used again keeps the last one."""
+    key = f"{storage.uri}/{path}"
+    if key not in _loaded:
+        _loaded.clear()
+        with storage.open(path) as source:
+            _loaded[key] = pickle.loads(source.read())  # noqa: S301 - we wrote it ourselves
+    return _loaded[key]
+
+
+def _divided(shares: list[Share]) -> list[list[Share]]:
+    """Deal the files out so that each task has about the same work, in a fixed way."""
+    rows = sum(share.rows for share in shares)
+    count = max(TASKS_MIN, min(TASKS_MAX, -(-rows // TASK_ROWS)))
+    tasks: list[list[Share]] = [[] for _ in range(min(count, len(shares)))]
+    for number, share in enumerate(sorted(shares, key=lambda s: (-s.rows, s.path))):
+        tasks[number % len(tasks)].append(share)
+    return tasks
+
+
+def _distinct(batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    held = list(batches)
+    if sum(batch.num_rows for batch in held) > ANSWERS_MAX:
+        raise LimitError(f"one lookup gives at most {ANSWERS_MAX} pairs of message and vid")
+    found = pa.Table.from_batches(held, schema=ANSWER)
+    found = found.group_by(["message", "vid"], use_threads=False).aggregate([])
+    return found.sort_by([("message", "ascending"), ("vid", "ascending")])
+
+
+def write_answers(
+    answers: Mapping[str, list[str]], out: IO[bytes] | None = None, *, by_node: bool = False
+) -> None:
+    """Write {"id": …, "vids": […]} a line; by_node: a line for each trusted node that has some."""
+    sink = out or sys.stdout.buffer
+    encode = msgspec.json.Encoder().encode
+    for name, vids in answers.items():
+        if not by_node:
+            sink.write(encode({"id": name, "vids": vids}) + b"\n")
+            continue
+        for node, some in nodes(vids).items():
+            sink.write(encode({"id": name, "node": node, "vids": some}) + b"\n")
+    sink.flush()
+
+
+def nodes(vids: Iterable[str]) -> dict[str, list[str]]:
+    """Divide vids by the trusted node that can resolve them: the part after the last @."""
+    found: dict[str, list[str]] = {}
+    for vid in vids:
+        found.setdefault(vid.rpartition("@")[2] if "@" in vid else "", []).append(vid)
+    return dict(sorted(found.items()))

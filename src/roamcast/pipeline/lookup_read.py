@@ -1,0 +1,200 @@
+"""Which vids of these files match which messages? One function, for the driver and for workers.
+
+Of each file only the row groups that can match are read, of those first the times and points;
+rows outside every need are dropped, and the rest goes through the matching kernel, with the
+messages as its filters.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from roamcast.errors import InputError
+from roamcast.matching import FilterSet
+from roamcast.model.context_arrow import FIXED, KINDS
+from roamcast.pipeline.archive_files import BOUNDS, GROUPS_KEY, times
+from roamcast.pipeline.archive_layout import Array, context_name
+from roamcast.pipeline.lookup_kernel import mark
+from roamcast.pipeline.lookup_needs import Asked, Hull, Needs
+from roamcast.pipeline.lookup_plan import KINDS_OF, Share
+from roamcast.pipeline.storage import Storage
+
+MATCHED_TOGETHER = 8_192
+"""Rows gathered before the matching kernel runs: a call costs as much as some hundred rows."""
+
+FOOTERS_KEPT = 4_096
+ANSWER = pa.schema([("message", pa.int32()), ("vid", pa.string())])
+_WHERE = ["t_r", "t_d", "lon", "lat"]
+
+
+class Footer:
+    """What a data file says of itself: its columns, and the bounds of its row groups."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        with storage.open(path) as source, _damage(path):
+            self.metadata = pq.read_metadata(source)
+            schema = self.metadata.schema.to_arrow_schema()
+        self.columns = {context_name(name): name for name in schema.names}
+        for field in FIXED:
+            if field.name not in self.columns:
+                raise InputError(f"{path} in the archive has no column {field.name!r}")
+        for name, stored in self.columns.items():
+            expected = _TYPES.get(name) or KINDS.get(name.partition(":")[0])
+            if schema.field(stored).type != expected:
+                found = schema.field(stored).type
+                raise InputError(f"{path} in the archive: {name!r} is {found}, not {expected}")
+        groups = self.metadata.num_row_groups
+        told = (self.metadata.metadata or {}).get(GROUPS_KEY)
+        self.bounds: Array | None = None
+        self._places: list[Any] | None = None
+        if told is not None and len(told) == 8 * len(BOUNDS) * groups:
+            self.bounds = np.frombuffer(told).reshape(len(BOUNDS), groups)
+        self.starts = np.cumsum(
+            [0, *(self.metadata.row_group(group).num_rows for group in range(groups))]
+        )
+
+    def possible(self, needs: Needs, chosen: Array) -> Array:
+        """Give for each chosen need and each row group whether it may match there."""
+        groups = len(self.starts) - 1
+        if self.bounds is None:
+            return np.ones((len(chosen), groups), bool)
+        west, east, south, north, low_r, high_r, low_d, high_d = self.bounds
+        from_r, to_r, from_d, to_d = (column[:, None] for column in needs.times[chosen].T)
+        found: Array = (from_r <= high_r) & (to_r >= low_r) & (from_d <= high_d) & (to_d >= low_d)
+        left, right, low, high = (column[:, None] for column in needs.boxes[chosen].T)
+        # Here NaN means that no row has a point, so a box rules the group out.
+        inside = (left <= east) & (right >= west) & (low <= north) & (high >= south)
+        found &= inside | ~needs.boxed[chosen][:, None]
+        for row, number in enumerate(chosen.tolist()):
+            if number in needs.places:
+                found[row] &= self._in_places(needs.places[number])
+            if not all(self._has(asked) for asked in needs.asked.get(number, ())):
+                found[row] = False
+        return found
+
+    def _has(self, asked: Asked) -> bool:
+        return any(f"{kind}:{asked.name}" in self.columns for kind in KINDS_OF[asked.kind])
+
+    def _in_places(self, hulls: Sequence[Hull]) -> Array:
+        """Tell which row groups have a place between some pair of ends."""
+        if self._places is None:
+            column = self.metadata.schema.names.index("place")
+            groups = range(self.metadata.num_row_groups)
+            self._places = [self.metadata.row_group(g).column(column).statistics for g in groups]
+        return np.array([_between(statistics, hulls) for statistics in self._places], bool)
+
+
+def _between(statistics: Any, hulls: Sequence[Hull]) -> bool:
+    if statistics is None or not statistics.has_min_max:
+        # without a range there may be any place, unless all are null
+        return statistics is None or not statistics.has_null_count or statistics.num_values > 0
+    return any(
+        (low is None or low <= statistics.max) and (high is None or high >= statistics.min)
+        for low, high in hulls
+    )
+
+
+_TYPES = {field.name: field.type for field in FIXED}
+
+
+@lru_cache(maxsize=FOOTERS_KEPT)
+def _footer(uri: str, path: str) -> Footer:
+    """Read a footer; files never change once written, so it stays right."""
+    return Footer(Storage(uri), path)
+
+
+class _damage:  # noqa: N801 - reads as a statement
+    """Tell which file is damaged, in one line."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        if isinstance(error, pa.ArrowException | OSError):
+            told = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(f"{self._path} in the archive is damaged: {told}") from None
+
+
+class Reader:
+    """The messages of a lookup, ready to be held against files."""
+
+    def __init__(self, filters: FilterSet, needs: Needs, asked: Iterable[str]) -> None:
+        self._filters = filters
+        self._needs = needs
+        self._asked = frozenset(asked)
+
+    def answers(self, storage: Storage, shares: Iterable[Share]) -> Iterator[pa.RecordBatch]:
+        """Give the pairs of message and vid that these files hold, distinct within a batch."""
+        held: list[pa.Table] = []
+        for share in shares:
+            held.extend(self._rows(storage, share))
+            if sum(part.num_rows for part in held) >= MATCHED_TOGETHER:
+                yield self._matched(held)
+                held = []
+        if held:
+            yield self._matched(held)
+
+    def _rows(self, storage: Storage, share: Share) -> Iterator[pa.Table]:
+        """Read the rows of a file that lie within some need."""
+        footer = _footer(storage.uri, share.path)
+        possible = footer.possible(self._needs, share.needs)
+        groups = np.flatnonzero(possible.any(axis=0))
+        if not len(groups):
+            return
+        with storage.open(share.path) as source, _damage(share.path):
+            file = pq.ParquetFile(source, metadata=footer.metadata)
+            where = file.read_row_groups(groups.tolist(), columns=_WHERE, use_threads=False)
+            keep, kept = self._scan(footer, where, groups, share.needs, possible)
+            if not kept.any():
+                return
+            rest = [
+                stored
+                for name, stored in footer.columns.items()
+                if name == "vid" or name in self._asked or name.partition(":")[2] in self._asked
+            ]
+            wanted = [stored for stored in rest if stored not in _WHERE]
+            other = file.read_row_groups(groups[kept].tolist(), columns=wanted, use_threads=False)
+        sizes = np.diff(footer.starts)[groups]
+        where = where.filter(pa.array(np.repeat(kept, sizes)))
+        chosen = pa.array(np.flatnonzero(keep[np.repeat(kept, sizes)]))
+        columns = {name: where[name] for name in _WHERE} | {
+            context_name(name): other[name] for name in wanted
+        }
+        columns.setdefault("place", pa.nulls(where.num_rows, pa.string()))
+        yield pa.table(columns).take(chosen)
+
+    def _scan(
+        self, footer: Footer, where: pa.Table, groups: Array, needs: Array, possible: Array
+    ) -> tuple[Array, Array]:
+        """Mark the rows that lie within some need, and the row groups that have one."""
+        moments = [times(where[name]) for name in ("t_r", "t_d")]
+        points = [np.asarray(where[name]) for name in ("lon", "lat")]
+        keep = np.zeros(where.num_rows, np.bool_)
+        kept = np.zeros(len(groups), bool)
+        first = 0
+        for number, group in enumerate(groups.tolist()):
+            last = first + int(footer.starts[group + 1] - footer.starts[group])
+            chosen = needs[possible[:, group]]
+            kept[number] = mark(
+                *moments, *points, first, last, chosen, self._needs.times, self._needs.boxed,
+                self._needs.boxes, keep,
+            )  # fmt: skip
+            first = last
+        return keep, kept
+
+    def _matched(self, held: list[pa.Table]) -> pa.RecordBatch:
+        table = pa.concat_tables(held, promote_options="default").combine_chunks()
+        pairs = self._filters.match_batch(table)
+        messages = pa.array(pairs.ids.astype(np.int32))
+        found = pa.table({"message": messages, "vid": table["vid"].take(pa.array(pairs.rows))})
+        distinct = found.group_by(["message", "vid"], use_threads=False).aggregate([])
+        return pa.RecordBatch.from_arrays(
+            [distinct[name].combine_chunks() for name in ANSWER.names], schema=ANSWER
+        )
