@@ -9,7 +9,7 @@ import pytest
 
 from roamcast.errors import FilterError, InputError, LimitError
 from roamcast.model.filters import Filter
-from roamcast.model.filters.parse import DEPTH_MAX
+from roamcast.model.filters.parse import DEPTH_MAX, PATTERN_LENGTH_MAX
 from roamcast.model.filters.scan import LENGTH_MAX, PARENTHESES_DEPTH_MAX, TERMS_MAX
 from roamcast.model.filters.shapes import VERTICES_MAX
 
@@ -295,6 +295,11 @@ def test_vertices_at_the_limit() -> None:
 
     assert Filter.parse(line(VERTICES_MAX)).text
     assert "10000 vertices" in str(refused(line(VERTICES_MAX + 1), LimitError))
+
+
+def test_patterns_at_the_limit() -> None:
+    assert Filter.parse(f"a LIKE '{'x' * PATTERN_LENGTH_MAX}'").text
+    assert "1024 characters" in str(refused(f"a LIKE '{'x' * 1_025}'", LimitError))
 
 
 def test_whole_numbers_are_exact_or_refused() -> None:

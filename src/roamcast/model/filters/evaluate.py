@@ -218,19 +218,29 @@ def fold(name: str, text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def like(pattern: str) -> re.Pattern[str]:
-    """Compile a LIKE pattern."""
-    out, escaped = [], False
+    """Compile a LIKE pattern.
+
+    Between two % the leftmost place that fits is as good as any, so what was found is never tried
+    again (an atomic group): the work stays linear in the text where `.*` would be exponential.
+    """
+    runs, escaped = [[""]], False
     for character in pattern:
         if escaped or character not in "%_\\":
-            out.append(re.escape(character))
+            runs[-1].append(re.escape(character))
             escaped = False
         elif character == "\\":
             escaped = True
-        else:
-            out.append(".*" if character == "%" else ".")
+        elif character == "_":
+            runs[-1].append(".")
+        elif runs[-1] != [""] or len(runs) == 1:
+            runs.append([""])
     if escaped:  # a lone backslash at the end stands for itself
-        out.append(re.escape("\\"))
-    return re.compile("".join(out), re.DOTALL)
+        runs[-1].append(re.escape("\\"))
+    first, *between = ("".join(run) for run in runs)
+    if not between:
+        return re.compile(first, re.DOTALL)
+    middle = "".join(f"(?>.*?{run})" for run in between[:-1])
+    return re.compile(f"{first}{middle}.*{between[-1]}", re.DOTALL)
 
 
 @lru_cache(maxsize=4096)

@@ -22,6 +22,9 @@ DEPTH_MAX = 48
 SHAPE_JSON_DEPTH = 8
 """What a shape's coordinates may nest below the innermost operator."""
 
+PATTERN_LENGTH_MAX = 1_024
+"""Matching a pattern may cost its length times the text's."""
+
 TOLERANCE_SECONDS_MAX = 10_000 * 366 * 86_400
 
 
@@ -157,6 +160,8 @@ class _Builder:
             pattern = self._many(name, pattern.get("args"), 1, 1)[0]
         if not isinstance(pattern, str):
             raise FilterError("LIKE needs a pattern in quotes")
+        if len(pattern) > PATTERN_LENGTH_MAX:
+            raise LimitError(f"a LIKE pattern has at most {PATTERN_LENGTH_MAX} characters")
         for how in reversed(folds):
             pattern = fold(how, pattern)
         return syntax.Like(self._scalar(value), pattern)
