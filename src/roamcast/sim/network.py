@@ -1,0 +1,267 @@
+"""What becomes of a message on its way? Links that delay, queue, lose, double and reorder.
+
+Every directed link draws from its own generator, so that one more host changes nobody else's luck.
+A frame is encoded once and read once; copies share the message, which is frozen. A truncated copy
+is read for itself, and what cannot be read is dropped with the reason the wire gives.
+"""
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from roamcast.model.machine import Ignore, Listen, Multicast, Received, Send
+from roamcast.model.records import Drop, Record, Transmission
+from roamcast.model.wire import Message, Registry, Unreadable, tag_of
+from roamcast.sim.host import Host
+from roamcast.sim.kernel import Kernel
+
+MICROSECONDS: Final = 1_000_000
+GROUPS_MAX: Final = 1_000_000
+
+Reach = Callable[[Host, Host], int | None]
+"""How many hops apart two hosts are, None if there is no way (see `sim.radio`)."""
+
+
+class LinkQuality(msgspec.Struct, frozen=True):
+    """How a link treats what is sent over it; probabilities from 0 to 1, times per hop."""
+
+    delay_us: int = 1_000
+    jitter_us: int = 0
+    bandwidth_bps: int = 0
+    """Bits per second, 0 for no limit."""
+    queue_bytes_max: int = 1_000_000
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    reorder_us: int = 50_000
+    """How much later than its place a reordered message may come."""
+    truncate: float = 0.0
+
+
+QualityOf = Callable[[str, str], LinkQuality | None]
+"""The quality of the link from one host to another, None for the network's."""
+
+
+class Link:
+    """One direction between two hosts: its generator and what is on it."""
+
+    __slots__ = ("arrived_us", "busy_until_us", "draw", "quality")
+
+    def __init__(self, draw: Callable[[], float], quality: LinkQuality | None) -> None:
+        self.draw = draw
+        self.quality = quality
+        self.busy_until_us = 0
+        self.arrived_us = 0
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """A partition: these hosts are apart from all others, in one or both directions."""
+
+    hosts: frozenset[str]
+    inwards: bool = True
+    outwards: bool = True
+
+    def separates(self, source: str, destination: str) -> bool:
+        """Whether a message from source to destination is stopped."""
+        leaves = source in self.hosts
+        if leaves == (destination in self.hosts):
+            return False
+        return self.outwards if leaves else self.inwards
+
+
+class Network:
+    """Carries `Send` and `Multicast` between hosts."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        registry: Registry,
+        *,
+        quality: LinkQuality,
+        note: Callable[[Host, Record], None],
+    ) -> None:
+        self.quality = quality
+        self.quality_of: QualityOf | None = None
+        self.reach: Reach | None = None
+        self.hosts: dict[str, Host] = {}
+        self._kernel = kernel
+        self._registry = registry
+        self._note = note
+        self._groups: dict[str, dict[str, Host]] = {}
+        self._qualities: dict[tuple[str, str], LinkQuality] = {}
+        self._egress: dict[str, LinkQuality] = {}
+        self._cuts: list[Cut] = []
+        kernel.on(Send, self._send)
+        kernel.on(Multicast, self._multicast)
+        kernel.on(Listen, self._listen)
+        kernel.on(Ignore, self._ignore)
+
+    def set_quality(self, source: str, destination: str, quality: LinkQuality) -> None:
+        """Give one direction a quality of its own."""
+        self._qualities[source, destination] = quality
+        self.hosts[source].links.pop(destination, None)
+
+    def set_egress(self, host: str, *, bandwidth_bps: int, queue_bytes_max: int) -> None:
+        """Bound what a host sends over all its links; a multicast counts once."""
+        self._egress[host] = LinkQuality(
+            bandwidth_bps=bandwidth_bps, queue_bytes_max=queue_bytes_max
+        )
+
+    def cut(self, cut: Cut) -> None:
+        """Begin a partition."""
+        self._cuts.append(cut)
+
+    def mend(self, cut: Cut) -> None:
+        """End a partition."""
+        if cut in self._cuts:
+            self._cuts.remove(cut)
+
+    def mend_all(self, quality: LinkQuality) -> None:
+        """End every partition and give every link the same quality."""
+        self._cuts.clear()
+        self._qualities.clear()
+        self.quality_of = None
+        self.quality = quality
+        for host in self.hosts.values():
+            for link in host.links.values():
+                link.quality = None
+
+    def members(self, group: str) -> list[str]:
+        """Name the members of a group, in the order they came."""
+        return list(self._groups.get(group, ()))
+
+    def forget(self, host: Host) -> None:
+        """Take a host that crashed out of all groups."""
+        for members in self._groups.values():
+            members.pop(host.name, None)
+
+    def _listen(self, host: Host, effect: Listen) -> None:
+        assert len(self._groups) < GROUPS_MAX
+        self._groups.setdefault(effect.group, {})[host.name] = host
+
+    def _ignore(self, host: Host, effect: Ignore) -> None:
+        members = self._groups.get(effect.group, {})
+        members.pop(host.name, None)
+        if not members:
+            self._groups.pop(effect.group, None)
+
+    def _send(self, source: Host, effect: Send) -> None:
+        destination = self.hosts.get(effect.to)
+        receivers = [] if destination is None else [destination]
+        if destination is None:
+            self._drop(source, "no such host", effect.message, 0, effect.to)
+        self._transmit(source, effect.message, "", effect.to, receivers)
+
+    def _multicast(self, source: Host, effect: Multicast) -> None:
+        members = self._groups.get(effect.group, {}).values()
+        scope = effect.scope
+        if not within(source.site, scope):
+            self._drop(source, "outside scope", effect.message, 0, "")
+            return
+        receivers = [host for host in members if host is not source and within(host.site, scope)]
+        self._transmit(source, effect.message, effect.group, "", receivers)
+
+    def _transmit(
+        self, source: Host, message: Message, group: str, peer: str, receivers: list[Host]
+    ) -> None:
+        frame = self._registry.encode(message)
+        tag = tag_of(type(message))
+        self._note(source, Transmission(tag, len(frame), group, peer, len(receivers)))
+        start = self._kernel.now
+        if source.name in self._egress:
+            leaves = queued(source, self._egress[source.name], len(frame), start)
+            if leaves is None:
+                self._drop(source, "egress queue full", message, len(frame), peer)
+                return
+            start = leaves
+        read = self._registry.decode(frame)
+        assert not isinstance(read, Unreadable), f"we sent what nobody can read: {read}"
+        received = Received(source.name, read, group)
+        for destination in receivers:
+            self._carry(source, destination, received, frame, start)
+
+    def _carry(
+        self, source: Host, destination: Host, received: Received, frame: bytes, start: int
+    ) -> None:
+        """Take one copy from host to host, or drop it with the reason."""
+        size = len(frame)
+        if self._cuts and any(cut.separates(source.name, destination.name) for cut in self._cuts):
+            return self._drop(source, "partition", received.message, size, destination.name)
+        hops = 1 if self.reach is None else self.reach(source, destination)
+        if hops is None:
+            return self._drop(source, "out of reach", received.message, size, destination.name)
+        link = source.links.get(destination.name) or self._link(source, destination)
+        quality, draw = link.quality or self.quality, link.draw
+        if quality.loss and draw() >= (1.0 - quality.loss) ** hops:
+            return self._drop(source, "loss", received.message, size, destination.name)
+        if quality.bandwidth_bps:
+            sent = queued(link, quality, size, start)
+            if sent is None:
+                return self._drop(source, "queue full", received.message, size, destination.name)
+            start = sent
+        copies = 2 if quality.duplicate and draw() < quality.duplicate else 1
+        for _ in range(copies):
+            arrival = start + quality.delay_us * hops
+            if quality.jitter_us:
+                arrival += int(draw() * quality.jitter_us)
+            if quality.reorder and draw() < quality.reorder:
+                arrival += int(draw() * quality.reorder_us)
+            else:  # without reordering a link is a queue: nothing overtakes
+                link.arrived_us = arrival = max(arrival, link.arrived_us)
+            if quality.truncate and draw() < quality.truncate:
+                self._deliver_truncated(source, destination, received, frame, draw, arrival)
+            else:
+                self._kernel.give(arrival, destination, received)
+        return None
+
+    def _deliver_truncated(
+        self,
+        source: Host,
+        destination: Host,
+        received: Received,
+        frame: bytes,
+        draw: Callable[[], float],
+        arrival: int,
+    ) -> None:
+        read = self._registry.decode(frame[: int(draw() * len(frame))])
+        if isinstance(read, Unreadable):
+            reason = f"unreadable: {read.reason}"
+            self._drop(source, reason, received.message, len(frame), destination.name)
+        else:
+            item = Received(source.name, read, received.group)
+            self._kernel.give(arrival, destination, item)
+
+    def _link(self, source: Host, destination: Host) -> Link:
+        generator: random.Random = self._kernel.generator(f"link/{source.name}/{destination.name}")
+        quality = self._qualities.get((source.name, destination.name))
+        if quality is None and self.quality_of is not None:
+            quality = self.quality_of(source.name, destination.name)
+        link = source.links[destination.name] = Link(generator.random, quality)
+        return link
+
+    def _drop(self, source: Host, reason: str, message: Message, size: int, peer: str) -> None:
+        self._note(source, Drop(reason, tag_of(type(message)), size, peer))
+
+
+def queued(queue: Link | Host, quality: LinkQuality, size: int, now: int) -> int | None:
+    """Put bytes into a queue that empties at the bandwidth; say when they are out, None if full."""
+    start = max(now, queue.busy_until_us)
+    waiting_bytes = (start - now) * quality.bandwidth_bps // (8 * MICROSECONDS)
+    if waiting_bytes + size > quality.queue_bytes_max:
+        return None
+    queue.busy_until_us = start + -(-size * 8 * MICROSECONDS // quality.bandwidth_bps)
+    return queue.busy_until_us
+
+
+def within(site: str, scope: str) -> bool:
+    """Whether a site lies in a scope: the same, or below it; "" is everywhere."""
+    return not scope or site == scope or site.startswith(scope + "/")
+
+
+def connect(network: Network, pairs: Iterable[tuple[str, str]], quality: LinkQuality) -> None:
+    """Give both directions of each pair the same quality."""
+    for one, other in pairs:
+        network.set_quality(one, other, quality)
+        network.set_quality(other, one, quality)

@@ -1,0 +1,172 @@
+"""What happens under one seed? A scenario: sizes, link quality and faults, drawn or narrowed down.
+
+A scenario runs in three parts: faults and users together, with safety checked all the time; then
+everything is healed and nobody asks for more; then the promises of liveness must come true.
+"""
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from roamcast.errors import InputError, LimitError
+from roamcast.journal.book import Journal
+from roamcast.sim.checkers import Violation
+from roamcast.sim.faults import AnyFault, draw_faults, draw_quality, schedule
+from roamcast.sim.kernel import Kernel, Runaway
+from roamcast.sim.network import LinkQuality, QualityOf
+from roamcast.sim.workload import Make
+from roamcast.sim.world import World
+
+DURATION_US_MIN, DURATION_US_MAX = 100_000, 6_000_000
+SETTLE_STEP_US = 250_000
+EVENTS_MAX = 5_000_000
+TAIL_LINES = 20
+SEED_MAX = 2**63 - 1
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """Everything a run depends on, beside the code."""
+
+    workload: str
+    seed: int
+    duration_us: int
+    sizes: dict[str, int]
+    qualities: tuple[LinkQuality, ...]
+    """The first for most links, the others for some that are different."""
+    faults: tuple[AnyFault, ...]
+
+
+class Narrowing(msgspec.Struct, frozen=True):
+    """Less than the seed says: which faults stay, and which sizes are set."""
+
+    faults: tuple[int, ...] | None = None
+    settings: dict[str, int] = {}
+
+    def options(self) -> str:
+        """Give the command line options that say the same."""
+        said = [f"--set {name}={value}" for name, value in self.settings.items()]
+        if self.faults is not None:
+            said.append(f"--faults {','.join(map(str, self.faults)) or 'none'}")
+        return " ".join(said)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a run came to; `promise` is empty when every promise was kept."""
+
+    workload: str
+    seed: int
+    digest: str
+    events: int
+    virtual_us: int
+    metrics: dict[str, float]
+    promise: str = ""
+    detail: str = ""
+    tail: list[str] = []
+
+    @property
+    def failed(self) -> bool:
+        """Whether a promise was broken."""
+        return bool(self.promise)
+
+
+def draw_scenario(name: str, make: Make, seed: int) -> Scenario:
+    """Draw sizes (small ones as likely as large), link quality and faults from the seed."""
+    if not 0 <= seed <= SEED_MAX:
+        raise LimitError(f"a seed lies between 0 and {SEED_MAX}")
+    generator = Kernel(seed).generator(f"scenario/{name}")
+    bounds = make().sizes
+    sizes = {}
+    for size, (least, most) in bounds.items():
+        spread = math.log(most + 1) - math.log(least + 1)
+        drawn = math.exp(math.log(least + 1) + spread * generator.random()) - 1
+        sizes[size] = min(max(round(drawn), least), most)
+    duration = generator.randint(DURATION_US_MIN, DURATION_US_MAX)
+    qualities = tuple(draw_quality(generator) for _ in range(generator.choice((1, 1, 2, 4))))
+    faults = draw_faults(generator, duration)
+    return Scenario(name, seed, duration, sizes, qualities, faults)
+
+
+def narrow(scenario: Scenario, narrowing: Narrowing) -> Scenario:
+    """Leave faults out, set sizes; `duration_ms` and `calm` (no loss, no delay drawn) as well."""
+    sizes = dict(scenario.sizes)
+    duration, qualities = scenario.duration_us, scenario.qualities
+    for name, value in narrowing.settings.items():
+        if name == "duration_ms":
+            if not 1 <= value <= DURATION_US_MAX // 1_000:
+                raise LimitError(f"duration_ms lies between 1 and {DURATION_US_MAX // 1_000}")
+            duration = value * 1_000
+        elif name == "calm":
+            qualities = (LinkQuality(),) if value else qualities
+        elif name in sizes:
+            sizes[name] = value
+        else:
+            known = ", ".join([*sizes, "duration_ms", "calm"])
+            raise InputError(f"{name!r} is nothing to set; there are: {known}")
+    kept = scenario.faults
+    if narrowing.faults is not None:
+        if any(not 0 <= number < len(kept) for number in narrowing.faults):
+            raise InputError(f"the seed has {len(kept)} faults, numbered from 0")
+        kept = tuple(kept[number] for number in narrowing.faults)
+    return Scenario(scenario.workload, scenario.seed, duration, sizes, qualities, kept)
+
+
+def check_sizes(bounds: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> None:
+    """Refuse sizes that the workload does not offer."""
+    for name, value in sizes.items():
+        least, most = bounds[name]
+        if not least <= value <= most:
+            raise LimitError(f"{name} lies between {least} and {most}")
+
+
+def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> Outcome:
+    """Run a scenario to its end or to the first broken promise."""
+    workload = make()
+    check_sizes(workload.sizes, scenario.sizes)
+    quality = scenario.qualities[0]
+    world = World(scenario.seed, workload.registry, quality=quality, journal=journal)
+    if len(scenario.qualities) > 1:
+        world.network.quality_of = _assigned(world.kernel, scenario.qualities)
+    promise = detail = ""
+    events = 0
+    try:
+        workload.setup(world, scenario.sizes)
+        workload.start(world, scenario.duration_us)
+        for fault in scenario.faults:
+            if fault.at_us < scenario.duration_us:
+                schedule(world, fault)
+        events = world.kernel.run(scenario.duration_us, EVENTS_MAX)
+        world.mend()
+        end = scenario.duration_us + workload.settle_us_max
+        while world.now < end:
+            events += world.kernel.run(world.now + SETTLE_STEP_US, EVENTS_MAX)
+            if workload.settled(world):
+                break
+        workload.check(world)
+    except Violation as violation:
+        promise, detail = violation.promise, violation.detail
+    except Runaway as runaway:
+        promise, detail = "bounded work", str(runaway)
+    except AssertionError as mistake:
+        promise, detail = "own assertion", str(mistake) or repr(mistake)
+    return Outcome(
+        workload=scenario.workload,
+        seed=scenario.seed,
+        digest=world.journal.digest(),
+        events=events,
+        virtual_us=world.now,
+        metrics=workload.metrics(world),
+        promise=promise,
+        detail=detail,
+        tail=world.journal.tail(TAIL_LINES) if promise else [],
+    )
+
+
+def _assigned(kernel: Kernel, qualities: tuple[LinkQuality, ...]) -> QualityOf:
+    """Give half the links the first quality and the rest one of the others, by their names."""
+
+    def choose(source: str, destination: str) -> LinkQuality | None:
+        generator = kernel.generator(f"quality/{source}/{destination}")
+        return None if generator.random() < 0.5 else generator.choice(qualities[1:])
+
+    return choose

@@ -1,0 +1,72 @@
+"""What is tried in a simulated world? A workload: set up, start, settle, check, measure.
+
+Each protocol brings its own, a module of `sim.workloads` that names it `WORKLOAD`; the swarm finds
+it there. A workload draws from the world's generators only, by names of its own.
+"""
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from roamcast.errors import InputError
+from roamcast.model.wire import Registry
+from roamcast.sim.world import World
+
+Sizes = Mapping[str, int]
+
+
+class Workload(ABC):
+    """One protocol under load in one world; a fresh one for every run."""
+
+    name: ClassVar[str]
+    registry: ClassVar[Registry]
+    sizes: ClassVar[Mapping[str, tuple[int, int]]]
+    """What the swarm varies: name → (least, most), both included."""
+    settle_us_max: ClassVar[int] = 60_000_000
+    """How long after everything is healed the promises of liveness may take."""
+
+    @abstractmethod
+    def setup(self, world: World, sizes: Sizes) -> None:
+        """Add the hosts that exist from the beginning."""
+
+    @abstractmethod
+    def start(self, world: World, duration_us: int) -> None:
+        """Schedule what users do during the time of faults, and only then."""
+
+    @abstractmethod
+    def settled(self, world: World) -> bool:
+        """Whether everything that must happen after the healing has happened."""
+
+    @abstractmethod
+    def check(self, world: World) -> None:
+        """Raise `Violation` where a promise is broken; called once, at the end."""
+
+    @abstractmethod
+    def metrics(self, world: World) -> dict[str, float]:
+        """Count what the run did, for people."""
+
+
+Make = Callable[[], Workload]
+
+
+def workload_names() -> list[str]:
+    """Name every workload there is."""
+    from roamcast.sim import workloads
+
+    return sorted(
+        info.name.replace("_", "-")
+        for info in pkgutil.iter_modules(workloads.__path__)
+        if info.name[0] != "_"
+    )
+
+
+def find_workload(name: str) -> Make:
+    """Find a workload by name."""
+    names = workload_names()
+    if name not in names:
+        raise InputError(f"no workload is called {name!r}; there are: {', '.join(names)}")
+    module = importlib.import_module(f"roamcast.sim.workloads.{name.replace('-', '_')}")
+    found: Make = module.WORKLOAD
+    return found
