@@ -68,6 +68,7 @@ def schema_of(contexts: Iterable[Context]) -> pa.Schema:
 def to_arrow(contexts: Sequence[Context], into: pa.Schema | None = None) -> pa.RecordBatch:
     """Put contexts into one record batch; a schema without room for an attribute is refused."""
     target = schema_of(contexts) if into is None else into
+    _check_fixed(target)
     columns: dict[str, list[Any]] = {field.name: [None] * len(contexts) for field in target}
     for row, context in enumerate(contexts):
         columns["vid"][row] = context.vid
@@ -92,10 +93,8 @@ def to_arrow(contexts: Sequence[Context], into: pa.Schema | None = None) -> pa.R
 
 def from_arrow(batch: pa.RecordBatch | pa.Table) -> list[Context]:
     """Take the contexts out of a record batch again."""
+    _check_fixed(batch.schema)
     names = set(batch.schema.names)
-    for field in FIXED:
-        if field.name not in names or batch.schema.field(field.name).type != field.type:
-            raise ContextError(f"the batch needs a column {field.name!r} of type {field.type}")
     attributes = schema(names - {field.name for field in FIXED}).names[len(FIXED) :]
     for column in attributes:
         if batch.schema.field(column).type != KINDS[column.partition(":")[0]]:
@@ -104,9 +103,21 @@ def from_arrow(batch: pa.RecordBatch | pa.Table) -> list[Context]:
     return [_row(data, attributes, row) for row in range(batch.num_rows)]
 
 
+def _check_fixed(given: pa.Schema) -> None:
+    for name in given.names:
+        if len(given.get_all_field_indices(name)) > 1:
+            raise ContextError(f"the batch has two columns {name[:60]!r}")
+    for field in FIXED:
+        if field.name not in given.names or given.field(field.name).type != field.type:
+            raise ContextError(f"the batch needs a column {field.name!r} of type {field.type}")
+
+
 def _listed(column: Any) -> list[Any]:
     values = column.cast(pa.int64()) if column.type == STAMP else column
-    return list(values.to_pylist())
+    try:
+        return list(values.to_pylist())
+    except UnicodeDecodeError:
+        raise ContextError("a column of texts is not UTF-8") from None
 
 
 def _row(data: dict[str, list[Any]], columns: list[str], row: int) -> Context:
@@ -118,10 +129,18 @@ def _row(data: dict[str, list[Any]], columns: list[str], row: int) -> Context:
         kind, _, name = column.partition(":")
         if name in attributes:
             raise ContextError(f"attribute {name!r} has two values in row {row}")
-        attributes[name] = time.to_datetime(value) if kind == "timestamp" else value
+        attributes[name] = _moment(name, value) if kind == "timestamp" else value
     lon, lat = data["lon"][row], data["lat"][row]
     if (lon is None) != (lat is None):
         raise ContextError(f"row {row} has a longitude or a latitude alone")
     point = None if lon is None else (lon, lat)
     vid, place, t_r, t_d = (data[name][row] for name in ("vid", "place", "t_r", "t_d"))
+    if vid is None or t_r is None:
+        raise ContextError(f"row {row} has no {'vid' if vid is None else 't_r'}")
     return check(Context(vid, place, point, attributes, t_r, t_d))
+
+
+def _moment(name: str, instant: int) -> datetime:
+    if not time.EARLIEST <= instant <= time.LATEST:
+        raise ContextError(f"attribute {name!r} lies outside the years 1 to 9999 in UTC")
+    return time.to_datetime(instant)

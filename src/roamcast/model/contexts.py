@@ -131,7 +131,10 @@ def encode(context: Context) -> bytes:
 def _read_attribute(name: str, value: Any) -> Attribute:
     if isinstance(value, Mapping):
         if set(value) == {"timestamp"} and isinstance(value["timestamp"], str):
-            return time.to_datetime(time.parse_instant(value["timestamp"]))
+            try:
+                return time.to_datetime(time.parse_instant(value["timestamp"]))
+            except InputError as error:
+                raise ContextError(f"attribute {name[:60]!r}: {error}") from None
         raise ContextError(f'attribute {name!r} is an object, and not {{"timestamp": "…"}}')
     if isinstance(value, str | int | float):
         return value

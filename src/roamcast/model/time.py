@@ -17,7 +17,8 @@ LATEST = 253_402_300_800 * MICROSECONDS - 1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STAMP = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6})0*)?([Zz]|[+-]\d\d:\d\d)",
+    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6})0*)?"
+    r"([Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)",
     re.ASCII,
 )
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
