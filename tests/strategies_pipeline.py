@@ -63,10 +63,9 @@ def messages(seed: int, count: int) -> dict[str, Filter]:
 
 
 def _message(draw: random.Random, number: int) -> str:
-    parts = [_when(draw, PREDICATES[number % len(PREDICATES)])]
-    for make in (_where, _place, _attribute, _attribute):
-        if draw.random() < 0.55:
-            parts.append(make(draw))
+    others = (_where, _place, _attribute, _attribute)
+    chosen = [make(draw) for make in others if draw.random() < 0.55]
+    parts = [_when(draw, PREDICATES[number % len(PREDICATES)]), *chosen]
     text = " AND ".join(f"({part})" for part in parts)
     if draw.random() < 0.2:
         text = f"({text}) OR ({_where(draw)} AND {_when(draw, 'overlaps')} AND {_place(draw)})"

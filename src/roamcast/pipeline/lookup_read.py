@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from roamcast.errors import InputError
 from roamcast.matching import FilterSet
-from roamcast.model.context_arrow import FIXED, KINDS
 from roamcast.pipeline.archive_files import BOUNDS, GROUPS_KEY, times
 from roamcast.pipeline.archive_layout import Array, context_name
+from roamcast.pipeline.archive_read import check_columns, damage
 from roamcast.pipeline.lookup_kernel import mark
 from roamcast.pipeline.lookup_needs import Asked, Hull, Needs
 from roamcast.pipeline.lookup_plan import KINDS_OF, Share
@@ -35,18 +34,10 @@ class Footer:
     """What a data file says of itself: its columns, and the bounds of its row groups."""
 
     def __init__(self, storage: Storage, path: str) -> None:
-        with storage.open(path) as source, _damage(path):
+        with storage.open(path) as source, damage(path):
             self.metadata = pq.read_metadata(source)
             schema = self.metadata.schema.to_arrow_schema()
-        self.columns = {context_name(name): name for name in schema.names}
-        for field in FIXED:
-            if field.name not in self.columns:
-                raise InputError(f"{path} in the archive has no column {field.name!r}")
-        for name, stored in self.columns.items():
-            expected = _TYPES.get(name) or KINDS.get(name.partition(":")[0])
-            if schema.field(stored).type != expected:
-                found = schema.field(stored).type
-                raise InputError(f"{path} in the archive: {name!r} is {found}, not {expected}")
+        self.columns = check_columns(path, schema)
         groups = self.metadata.num_row_groups
         told = (self.metadata.metadata or {}).get(GROUPS_KEY)
         self.bounds: Array | None = None
@@ -98,28 +89,10 @@ def _between(statistics: Any, hulls: Sequence[Hull]) -> bool:
     )
 
 
-_TYPES = {field.name: field.type for field in FIXED}
-
-
 @lru_cache(maxsize=FOOTERS_KEPT)
 def _footer(uri: str, path: str) -> Footer:
     """Read a footer; files never change once written, so it stays right."""
     return Footer(Storage(uri), path)
-
-
-class _damage:  # noqa: N801 - reads as a statement
-    """Tell which file is damaged, in one line."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
-        if isinstance(error, pa.ArrowException | OSError):
-            told = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InputError(f"{self._path} in the archive is damaged: {told}") from None
 
 
 class Reader:
@@ -148,7 +121,7 @@ class Reader:
         groups = np.flatnonzero(possible.any(axis=0))
         if not len(groups):
             return
-        with storage.open(share.path) as source, _damage(share.path):
+        with storage.open(share.path) as source, damage(share.path):
             file = pq.ParquetFile(source, metadata=footer.metadata)
             where = file.read_row_groups(groups.tolist(), columns=_WHERE, use_threads=False)
             keep, kept = self._scan(footer, where, groups, share.needs, possible)

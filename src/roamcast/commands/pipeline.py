@@ -1,0 +1,238 @@
+"""`roamcast pipeline`: contexts into the archive, questions out of it, and its upkeep."""
+
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
+
+    from pyspark.sql import SparkSession
+
+app = typer.Typer(no_args_is_help=True, help="Run the data pipeline; large jobs run on Spark.")
+
+ArchiveOption = Annotated[str, typer.Option("--archive", help="The archive's folder or URI.")]
+SparkOption = Annotated[
+    str | None,
+    typer.Option(
+        "--spark", help="Spark master: local[*], spark://host:port, sc://host. [$ROAMCAST_SPARK]"
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def register(root: typer.Typer) -> None:
+    """Add the group, with the commands that other modules give it."""
+    package = "roamcast.commands"
+    for name in ("_pipeline_ingest", "_pipeline_metrics"):
+        if importlib.util.find_spec(f"{package}.{name}") is not None:
+            importlib.import_module(f"{package}.{name}").add(app)
+    root.add_typer(app, name="pipeline")
+
+
+@app.command("load")
+def load_contexts(
+    contexts: Annotated[Path, typer.Argument(help="CONTEXTS.jsonl: a GeoJSON Feature a line.")],
+    archive: ArchiveOption,
+    resolution: Annotated[
+        int | None, typer.Option(help="H3 resolution of a new archive's cells (default 4).")
+    ] = None,
+    batch: Annotated[
+        str | None, typer.Option(help="NAME:NUMBER; a batch that landed before is not repeated.")
+    ] = None,
+    spark: SparkOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Append ready-made contexts, vids kept: all of the file, or nothing."""
+    from contextlib import ExitStack
+
+    from roamcast.pipeline.archive_layout import ArchiveSettings
+    from roamcast.pipeline.load import load
+
+    settings = None if resolution is None else ArchiveSettings(resolution)
+    with ExitStack() as stack:
+        done = load(
+            contexts,
+            archive,
+            settings=settings,
+            transaction=_transaction(batch),
+            spark=_later(stack, spark),
+        )
+    told = f"{done.rows:,} contexts in {done.files:,} files"
+    _tell(done, told if done.committed else "this batch was loaded before", json=json)
+
+
+@app.command("lookup")
+def lookup_messages(
+    messages: Annotated[Path, typer.Argument(help='Lines of {"id": …, "filter": CQL2}.')],
+    archive: ArchiveOption,
+    by_node: Annotated[
+        bool, typer.Option(help="A line for each trusted node: the part of a vid after @.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option(help="MESSAGES is a folder: answer files as they arrive, into --out.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="With --watch: the folder for answers.")] = None,
+    once: Annotated[bool, typer.Option(help="With --watch: stop when all is answered.")] = False,
+    spark: SparkOption = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON lines, as always.")] = False,
+) -> None:
+    """Print whom each historic message reaches: {"id": …, "vids": […]} a line, vids sorted."""
+    del json
+    from contextlib import ExitStack
+
+    from roamcast.errors import InputError
+
+    with ExitStack() as stack:
+        if watch:
+            from roamcast.pipeline.lookup_stream import answer_folder
+
+            if out is None:
+                raise InputError("--watch needs --out: the folder that answers go to")
+            answer_folder(_later(stack, spark)(), messages, archive, out, once=once)
+            return
+        from roamcast.matching.files import read_filters
+        from roamcast.pipeline.lookup import Lookup, write_answers
+
+        asked = dict(read_filters(messages))
+        found = Lookup(archive, _later(stack, spark)).ask(asked)
+        write_answers(found, by_node=by_node)
+
+
+@app.command("compact")
+def compact_archive(
+    archive: ArchiveOption, spark: SparkOption = None, json: JsonOption = False
+) -> None:
+    """Join small files into sorted ones; lookups go on meanwhile."""
+    from contextlib import ExitStack
+
+    from roamcast.pipeline.archive_care import compact
+
+    with ExitStack() as stack:
+        done = compact(archive, _if_named(stack, spark))
+    _tell(done, f"{done.files_replaced:,} files became {done.files_written:,}", json=json)
+
+
+@app.command("vacuum")
+def vacuum_archive(
+    archive: ArchiveOption,
+    hours: Annotated[int, typer.Option(help="Keep what was replaced within so many hours.")] = 24,
+    dry_run: Annotated[bool, typer.Option(help="Only list the files.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Delete files that are no longer part of the archive."""
+    from roamcast.pipeline.archive_care import vacuum
+
+    found = vacuum(archive, hours=hours, dry_run=dry_run)
+    told = f"{len(found):,} files {'to delete' if dry_run else 'deleted'}"
+    _tell({"files": found, "deleted": not dry_run}, told, json=json)
+
+
+@app.command("retain")
+def retain_archive(
+    archive: ArchiveOption,
+    reduce_days: Annotated[
+        int | None, typer.Option(help="Reduce contexts that ended so many days ago.")
+    ] = None,
+    drop_days: Annotated[
+        int | None, typer.Option(help="Drop contexts that ended so many days ago.")
+    ] = None,
+    now: Annotated[str | None, typer.Option(help="Count from this RFC 3339 moment.")] = None,
+    spark: SparkOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Reduce old contexts to place and time, and drop older ones."""
+    import time
+    from contextlib import ExitStack
+
+    from roamcast.errors import InputError
+    from roamcast.model.time import MICROSECONDS, parse_instant
+    from roamcast.pipeline.retention import retain
+
+    if reduce_days is None and drop_days is None:
+        raise InputError("give --reduce-days, --drop-days or both")
+    today = parse_instant(now) if now else time.time_ns() // 1_000
+    before = [
+        None if days is None else today - days * 86_400 * MICROSECONDS
+        for days in (reduce_days, drop_days)
+    ]
+    with ExitStack() as stack:
+        done = retain(
+            archive,
+            reduce_before=before[0],
+            drop_before=before[1],
+            spark=_if_named(stack, spark),
+        )
+    _tell(done, f"{done.rows_dropped:,} dropped, {done.files_replaced:,} files changed", json=json)
+
+
+@app.command("erase")
+def erase_vids(
+    vids: Annotated[Path, typer.Argument(help="A file with a vid a line, or - for stdin.")],
+    archive: ArchiveOption,
+    spark: SparkOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make contexts unreachable now; says how many files still hold one of the vids."""
+    import sys
+    from contextlib import ExitStack
+
+    from roamcast.errors import MissingError, RoamcastError
+    from roamcast.pipeline.retention import erase
+
+    try:
+        text = sys.stdin.read() if str(vids) == "-" else vids.read_text(encoding="utf-8")
+    except OSError as error:
+        raise MissingError(f"{vids}: {error.strerror}") from None
+    wanted = [line.strip() for line in text.splitlines() if line.strip()]
+    with ExitStack() as stack:
+        done = erase(archive, wanted, _if_named(stack, spark))
+    _tell(done, f"{done.rows_erased:,} contexts erased, {done.files_left:,} files left", json=json)
+    if done.files_left:
+        raise RoamcastError(
+            f"{done.files_left} files outside the archive still hold these vids: "
+            "a writer is at work or crashed; run vacuum, then erase again"
+        )
+
+
+def _transaction(batch: str | None) -> tuple[str, int] | None:
+    from roamcast.errors import InputError
+
+    if batch is None:
+        return None
+    name, _, number = batch.rpartition(":")
+    if not name or not number.isdigit():
+        raise InputError(f"{batch!r} is not NAME:NUMBER, such as nightly:17")
+    return name, int(number)
+
+
+def _later(stack: "ExitStack", master: str | None) -> "Callable[[], SparkSession]":
+    """Start Spark when, and only if, a job needs it; stop it when the command ends."""
+
+    def start() -> "SparkSession":
+        from roamcast.pipeline.session import Settings, started
+
+        return stack.enter_context(started(Settings(master=master)))
+
+    return start
+
+
+def _if_named(stack: "ExitStack", master: str | None) -> "SparkSession | None":
+    """Use Spark for upkeep only where a master was named: on one machine it would not pay."""
+    import os
+
+    from roamcast.pipeline.session import MASTER_VARIABLE
+
+    if master is None and MASTER_VARIABLE not in os.environ:
+        return None
+    return _later(stack, master)()
+
+
+def _tell(result: Any, text: str, *, json: bool) -> None:
+    import msgspec
+
+    typer.echo(msgspec.json.encode(result).decode() if json else text)
