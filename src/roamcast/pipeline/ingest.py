@@ -1,0 +1,160 @@
+"""How do sightings become archived contexts? One batch of files at a time, each exactly once.
+
+Read and check the rows; bring each person's together, in order, with what was open before; run the
+user agent's rules over them (`ingest_scan`); write everything to the private folder; commit the
+contexts to the archive last. `ingest_once` takes files that are there, `ingest_watch` those that
+come; both run `ingest_batch`, so a stream's result is a batch's.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from roamcast.errors import InputError, RoamcastError
+from roamcast.identity.agent_settings import AgentSettings
+from roamcast.identity.whereabouts import CELL_RESOLUTION
+from roamcast.model import context_arrow
+from roamcast.model.places_geojson import read_places
+from roamcast.model.time import MICROSECONDS
+from roamcast.pipeline import archive
+from roamcast.pipeline import ingest_job as job
+from roamcast.pipeline import ingest_rows as rows
+from roamcast.pipeline.archive_layout import ArchiveSettings
+from roamcast.pipeline.ingest_files import Reading, SightingFile, check_reading, listed
+from roamcast.pipeline.ingest_read import read_sightings, shape_of
+from roamcast.pipeline.ingest_scan import ScanTask
+from roamcast.pipeline.ingest_state import Batch, IngestState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EVER = 2**61
+"""Later than every moment: nothing waits."""
+LATE_MAX_S = 3_660 * 86_400
+Clock = Callable[[], int]
+
+
+class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to read and how to decide; durations in seconds.
+
+    `late_s`: how long a stream waits for rows that come out of order. `future_s`: how far ahead
+    of now a row's time may lie.
+    """
+
+    agent: AgentSettings = AgentSettings()
+    reading: Reading = Reading()
+    late_s: float = 600.0
+    future_s: float = 60.0
+    places: str | None = None
+    resolution: int = CELL_RESOLUTION
+    archive: ArchiveSettings | None = None
+
+
+def check_settings(settings: IngestSettings) -> IngestSettings:
+    """Return the settings if all of them can be used; the hierarchy of places is read once."""
+    settings.agent.vector()
+    check_reading(settings.reading)
+    for name in ("late_s", "future_s"):
+        if not 0 <= getattr(settings, name) <= LATE_MAX_S:
+            raise InputError(f"{name} is not between 0 and {LATE_MAX_S} s")
+    if settings.places is not None:
+        try:
+            read_places(Path(settings.places).read_bytes())
+        except OSError as error:
+            raise InputError(
+                f"cannot read places: {error.strerror}", source=settings.places
+            ) from None
+        except InputError as error:
+            raise error.located(settings.places) from None
+    return settings
+
+
+def ingest_once(
+    spark: "SparkSession",
+    state: IngestState,
+    paths: Sequence[Path],
+    settings: IngestSettings,
+    clock: Clock,
+    *,
+    finish: bool = True,
+) -> Batch:
+    """Ingest what has not been ingested yet; `finish` closes what is open at its last sighting."""
+    check_settings(settings)
+    found = listed(paths, settings.reading)
+    if not found:
+        raise InputError("no sightings there: .jsonl, .csv or .parquet", source=str(paths[0]))
+    files = [file for file in found if file not in state.done]
+    for file in files:
+        shape_of(file, settings.reading)  # raises for a file that cannot be read, before any work
+    waiting = state.last.counts.get("open", 0) + state.last.counts.get("pending", 0)
+    if not files and not (finish and waiting):
+        return msgspec.structs.replace(state.last, files=(), counts=dict.fromkeys(rows.COUNTED, 0))
+    return ingest_batch(spark, state, files, settings, clock(), finish=finish)
+
+
+def ingest_batch(
+    spark: "SparkSession",
+    state: IngestState,
+    files: Sequence[SightingFile],
+    settings: IngestSettings,
+    now: int,
+    *,
+    finish: bool,
+    stream: tuple[str, int] | None = None,
+    unreadable: Sequence[tuple[str, str]] = (),
+) -> Batch:
+    """Work one batch of files in and commit it; `unreadable` are (path, reason) of dead files."""
+    number = state.begin()
+    last = state.last
+    waited = max(last.released, last.newest - round(settings.late_s * MICROSECONDS))
+    release_until = EVER if finish else waited
+    task = ScanTask(state.keys, settings.agent, release_until, settings.places, settings.resolution)
+    parts = job.remembered(spark, state)
+    if files:
+        latest = now + round(settings.future_s * MICROSECONDS)
+        read = read_sightings(spark, files, settings.reading, latest)
+        parts.append(job.ranked(read, rows.RANK_SIGHTING, fresh=True))
+    if unreadable:
+        parts.append(job.dead_files(spark, unreadable))
+    if not parts:
+        parts.append(job.ranked(job.empty(spark), rows.RANK_SIGHTING, fresh=True))
+    target = state.batch_folder(number) / "rows"
+    size = sum(file.size for file in files)
+    job.run(lambda: job.write(parts, task, target, job.partitions(spark, size)))
+    counts, columns, newest = job.counted(target)
+    newest = max(last.newest, newest)
+    dead = counts["malformed"] + counts["late"]
+    batch = Batch(
+        number=number,
+        files=tuple(files),
+        stream=stream or last.stream,
+        newest=newest,
+        released=newest if finish else release_until,
+        counts=counts,
+        columns=columns,
+        names=job.run(lambda: job.names(spark, [f.path for f in files])) if dead else {},
+    )
+    state.prepare(batch)
+    _commit(spark, state, batch, settings)
+    return batch
+
+
+def _commit(
+    spark: "SparkSession", state: IngestState, batch: Batch, settings: IngestSettings
+) -> None:
+    """Commit a batch's contexts to the archive: from then on the batch has happened."""
+    folder = state.rows(batch.number, rows.CONTEXT)
+    contexts: Any = context_arrow.schema([]).empty_table()
+    if folder is not None:
+        contexts = job.contexts(spark, folder, batch.columns)
+    landed = archive.append(
+        contexts,
+        state.archive,
+        transaction=(state.application, batch.number),
+        settings=settings.archive,
+    )
+    if not landed.committed:
+        raise RoamcastError(f"batch {batch.number} was committed by somebody else; nothing changed")
+    state.committed(batch)

@@ -1,0 +1,168 @@
+"""What passes between ingest's stages? One wide row, of which each kind uses a part.
+
+Into the scan go people (with their handles), open intervals, sightings and dead letters, sorted by
+person; out come the same kinds for the next batch, and contexts. One schema for all of them is
+what lets one Spark job write everything at once (docs/decisions/0052).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from roamcast.identity import agent_core as core
+from roamcast.identity.pseudonyms import HANDLE_BYTES
+from roamcast.identity.whereabouts import cell_or_place
+
+PERSON, OPEN, PENDING, DEAD, CONTEXT, COUNT = (
+    "person",
+    "open",
+    "pending",
+    "dead",
+    "context",
+    "count",
+)
+"""The kinds of rows that the scan gives."""
+
+RANK_PERSON, RANK_OPEN, RANK_SIGHTING, RANK_DEAD = 0, 1, 2, 3
+"""The order of one person's rows on the way in."""
+
+HELD = pa.struct([("numbers", pa.list_(pa.int64())), ("texts", pa.list_(pa.string()))])
+_SHARED = {
+    "person": pa.string(),
+    "time": pa.int64(),
+    "source": pa.int8(),
+    "place": pa.string(),
+    "lon": pa.float64(),
+    "lat": pa.float64(),
+    "attributes": pa.string(),
+    "handle": pa.binary(),
+    "held": HELD,
+    "file": pa.int64(),
+    "reason": pa.string(),
+    "raw": pa.string(),
+}
+GIVEN = pa.schema(
+    [*_SHARED.items(), ("t_d", pa.int64()), ("vid", pa.string()), ("kind", pa.string())]
+)
+"""What the scan gives: for a context, `time` is its t_r and `attributes` their canonical text."""
+
+TAKEN_SQL = (
+    "person string, time long, source tinyint, place string, lon double, lat double, "
+    "attributes string, handle binary, held struct<numbers: array<bigint>, texts: array<string>>, "
+    "file long, reason string, raw string"
+)
+GIVEN_SQL = f"{TAKEN_SQL}, t_d long, vid string, kind string"
+SORTED_BY = ("person", "rank", "time", "source", "place", "lon", "lat", "attributes")
+
+COUNTED = ("sightings", "repeated", "late", "malformed", "pending", "contexts", "open", "people")
+"""What every task counts, in the order of its numbers; the newest time follows them."""
+
+
+def given(kind: str, count: int, columns: Mapping[str, Any]) -> pa.RecordBatch:
+    """Make rows of one kind; the columns it does not use are null."""
+    arrays = [
+        pa.array([kind] * count, pa.string())
+        if field.name == "kind"
+        else columns.get(field.name, pa.nulls(count, field.type))
+        for field in GIVEN
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=GIVEN)
+
+
+def passed_on(kind: str, rows: pa.Table, reasons: pa.Array | None = None) -> pa.RecordBatch:
+    """Give sightings on as they came: to wait, or as dead letters with a reason."""
+    columns = {name: rows[name].combine_chunks() for name in _SHARED if name != "held"}
+    if reasons is not None:
+        columns["reason"] = reasons
+    return given(kind, rows.num_rows, columns)
+
+
+def held_rows(states: core.Integers, texts: pa.Array) -> pa.Array:
+    """Write states with the texts of their keys (`texts` begins with a null for no key)."""
+    count = len(states)
+    codes = states[:, list(core.KEY_COLUMNS)]
+    kept = texts.take(pa.array(codes.ravel()))
+    return pa.StructArray.from_arrays(
+        [_lists(pa.array(states.ravel()), count), _lists(kept, count)], fields=list(HELD)
+    )
+
+
+def held_states(held: pa.Array) -> tuple[core.Integers, pa.Array]:
+    """Read states and, in rows of the same order, the texts of their keys."""
+    numbers = held.field("numbers").flatten().to_numpy().reshape(-1, core.STATE_WIDTH).copy()
+    return numbers, held.field("texts").flatten()
+
+
+def _lists(values: pa.Array, count: int) -> pa.Array:
+    width = len(values) // count if count else 0
+    offsets = np.arange(count + 1, dtype=np.int32) * width
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def points(numbers: npt.NDArray[np.int64]) -> pa.Array:
+    """Turn bits into degrees, null where there is no point."""
+    degrees = np.ascontiguousarray(numbers).view(np.float64)
+    return pa.array(degrees, pa.float64(), mask=np.isnan(degrees))
+
+
+def context_rows(
+    closed: core.Integers, texts: pa.Array, attributes: pa.Array, vids: pa.Array
+) -> pa.RecordBatch:
+    """Give closed contexts under their vids; the person is left behind here."""
+    return given(
+        CONTEXT,
+        len(closed),
+        {
+            "time": pa.array(closed[:, core.CLOSED_FROM]),
+            "t_d": pa.array(closed[:, core.CLOSED_TO]),
+            "place": cell_or_place(texts.take(pa.array(closed[:, core.CLOSED_PLACE]))),
+            "lon": points(closed[:, core.CLOSED_LON]),
+            "lat": points(closed[:, core.CLOSED_LAT]),
+            "attributes": attributes,
+            "vid": vids,
+        },
+    )
+
+
+def person_rows(
+    people: pa.Array, handles: npt.NDArray[np.uint8], horizons: core.Integers
+) -> pa.RecordBatch:
+    """Give the register's lines; `time` is up to when the person's sightings are worked in."""
+    data = pa.py_buffer(np.ascontiguousarray(handles).tobytes())
+    column = pa.Array.from_buffers(pa.binary(HANDLE_BYTES), len(people), [None, data])
+    columns = {"person": people, "handle": column.cast(pa.binary()), "time": pa.array(horizons)}
+    return given(PERSON, len(people), columns)
+
+
+def handle_matrix(column: pa.Array) -> npt.NDArray[np.uint8]:
+    """Read handles as a matrix of bytes, one row each."""
+    fixed = column.cast(pa.binary(HANDLE_BYTES))
+    start = fixed.offset * HANDLE_BYTES
+    data = np.frombuffer(fixed.buffers()[1], np.uint8)
+    return data[start : start + len(fixed) * HANDLE_BYTES].reshape(-1, HANDLE_BYTES)
+
+
+def degrees(column: Any, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Read some rows of a column of degrees, NaN where it is null."""
+    values = column.combine_chunks().take(pa.array(chosen)).fill_null(np.nan)
+    return np.array(values.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def numbered(parts: list[pa.Array]) -> tuple[list[core.Integers], pa.Array]:
+    """Number the texts of all parts alike from 1, 0 for none; give numbers and the texts."""
+    encoded = pa.concat_arrays(parts).dictionary_encode()
+    numbers = encoded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False) + 1
+    cuts = np.cumsum([len(part) for part in parts])[:-1]
+    texts = pa.concat_arrays([pa.nulls(1, pa.string()), encoded.dictionary])
+    return np.split(numbers, cuts), texts
+
+
+def renumbered(states: core.Integers, texts: pa.Array) -> tuple[core.Integers, pa.Array]:
+    """Number the keys of states by their own texts."""
+    codes, dictionary = numbered([texts])
+    states = states.copy()
+    states[:, list(core.KEY_COLUMNS)] = codes[0].reshape(len(states), -1)
+    return states, dictionary
