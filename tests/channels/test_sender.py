@@ -174,6 +174,28 @@ def test_few_get_the_snapshot_each_and_many_get_it_together() -> None:
     assert isinstance(together, Multicast)
 
 
+def test_a_crowd_is_not_kept_waiting_for_more_to_come() -> None:
+    settings = ChannelSettings(snapshot_unicasts_max=3)
+    machine = sender(settings, starts_empty=False)
+    for number in range(4):
+        give(machine, Join(NAME, 0, 1), 100 + number, f"listener-{number}")
+    assert machine.deadline() == 103
+    assert machine.advance(103) == [SnapshotWanted(NAME)]
+
+
+def test_requests_that_crossed_the_shared_snapshot_are_not_answered_again() -> None:
+    settings = ChannelSettings(snapshot_unicasts_max=1)
+    machine = sender(settings, starts_empty=False)
+    for name in ("ann", "bob"):
+        give(machine, Join(NAME, 0, 1), 0, name)
+    machine.advance(0)
+    machine.receive(SnapshotTaken(b"state"), 0)
+    give(machine, Join(NAME, 0, 1), settings.round_trip_us - 1, "cat")
+    assert machine.state is SenderState.STEADY
+    give(machine, Join(NAME, 0, 1), settings.round_trip_us, "cat")
+    assert machine.state is SenderState.GATHERING
+
+
 def test_a_snapshot_too_large_for_a_datagram_goes_to_those_that_fit_the_bound() -> None:
     settings = ChannelSettings(snapshot_unicasts_max=3, snapshot_multicast_bytes_max=4)
     assert [type(effect) for effect in snapshot_for(9, b"state", settings)] == [Send] * 3

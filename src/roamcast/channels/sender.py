@@ -120,6 +120,7 @@ class ChannelSender:
         self._gathered_at: int | None = None
         self._sync_at = now + settings.sync_interval_us
         self._told_until = now
+        self._shared_until = now
 
     @property
     def first(self) -> int:
@@ -144,7 +145,7 @@ class ChannelSender:
             case Received(sender, Join() as request) if request.channel == self.channel:
                 return self._join(sender, request, now)
             case SnapshotTaken(payload):
-                return self._snapshot(payload)
+                return self._snapshot(payload, now)
             case Audience(receivers):
                 self._receivers = receivers
         return ()
@@ -221,6 +222,8 @@ class ChannelSender:
         return effects
 
     def _note_behind(self, sender: str, now: int) -> None:
+        if now < self._shared_until:  # the snapshot that went to everyone is on its way
+            return
         self.state = step(SENDER_TABLE, self.state, SenderEvent.BEHIND)
         if self.state is SenderState.GATHERING and self._gathered_at is None:
             self._gathered_at = now + self._settings.gather_us
@@ -228,10 +231,12 @@ class ChannelSender:
             return
         if len(self._behind) < self._settings.snapshot_unicasts_max:
             self._behind[sender] = None
-        else:
+        else:  # it goes to everyone: waiting longer would only bring more requests
             self._behind_more = True
+            if self.state is SenderState.GATHERING:
+                self._gathered_at = now
 
-    def _snapshot(self, payload: bytes) -> Sequence[Effect]:
+    def _snapshot(self, payload: bytes, now: int) -> Sequence[Effect]:
         if len(payload) > SNAPSHOT_BYTES_MAX:
             raise LimitError(f"a snapshot of {len(payload)} bytes exceeds {SNAPSHOT_BYTES_MAX}")
         self.state = step(SENDER_TABLE, self.state, SenderEvent.TAKEN)
@@ -240,6 +245,7 @@ class ChannelSender:
         self._behind.clear()
         self._behind_more = False
         if more and len(payload) <= self._settings.snapshot_multicast_bytes_max:
+            self._shared_until = now + self._settings.round_trip_us
             return (Multicast(self.channel, snapshot, self._scope),)
         return [Send(receiver, snapshot) for receiver in waiting]
 

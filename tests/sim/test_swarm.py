@@ -1,0 +1,250 @@
+"""The swarm: keeps promises honest, finds machines broken on purpose, narrows failures down."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from roamcast.channels.messages import Data, HealResponse
+from roamcast.channels.receiver import ChannelReceiver
+from roamcast.errors import InputError, LimitError
+from roamcast.model.machine import Effect, Input, Received
+from roamcast.sim.scenario import SEED_MAX, Narrowing, draw_scenario, narrow, play
+from roamcast.sim.swarm import REPEAT_EVERY, Failure, run_seed, run_swarm, shrink
+from roamcast.sim.workload import Make, Workload, find_workload, workload_names
+from roamcast.sim.workloads.channel import ChannelWorkload
+from roamcast.sim.world import World
+
+SEEDS = 48
+
+
+@pytest.mark.parametrize("name", workload_names())
+def test_a_few_dozen_seeds_of_everything_keep_every_promise(name: str) -> None:
+    for outcome in run_swarm([name], range(SEEDS), workers=1):
+        assert not outcome.failed, f"{outcome.seed}: {outcome.promise}: {outcome.detail}"
+
+
+class IgnoresHundredthGap(ChannelReceiver):
+    """Broken on purpose: every hundredth gap is never asked for."""
+
+    gaps = 0
+
+    def _notice(self, first: int, last: int, now: int) -> None:
+        self.gaps += 1
+        if self.gaps % 100:
+            super()._notice(first, last, now)
+
+
+class MixesIncarnations(ChannelReceiver):
+    """Broken on purpose: a restarted sender's messages pass for the old sender's."""
+
+    def receive(self, given: Input, now: int) -> list[Effect]:
+        if isinstance(given, Received) and isinstance(given.message, Data) and self.incarnation:
+            message = msgspec.structs.replace(given.message, incarnation=self.incarnation)
+            given = Received(given.sender, message, given.group)
+        return list(super().receive(given, now))
+
+
+class DeliversTwice(ChannelReceiver):
+    """Broken on purpose: a healed message that was already there is delivered again."""
+
+    def receive(self, given: Input, now: int) -> list[Effect]:
+        effects = list(super().receive(given, now))
+        if isinstance(given, Received) and isinstance(given.message, HealResponse) and effects:
+            effects.append(effects[0])
+        return effects
+
+
+class Hoards(ChannelReceiver):
+    """Broken on purpose: what waits has no bound."""
+
+    def _keep(self, sequence: int, payload: bytes) -> None:
+        self._ahead[sequence] = payload
+        self._ahead_bytes += len(payload)
+        self._missing.pop(sequence, None)
+
+
+def first_failure(make: Make, seeds: int = 1_000) -> Failure | None:
+    for outcome in run_swarm(["channel"], range(seeds), workers=1, make_of=lambda _: make):
+        if outcome.failed:
+            return shrink(outcome, make)
+    return None
+
+
+def broken(receiver: type[ChannelReceiver]) -> Make:
+    return lambda: ChannelWorkload(receiver=receiver)
+
+
+@pytest.mark.parametrize(
+    ("receiver", "promise"),
+    [
+        (IgnoresHundredthGap, "liveness"),
+        (MixesIncarnations, "sequence or snapshot"),
+        (DeliversTwice, "sequence or snapshot"),
+        (Hoards, "bounded state"),
+    ],
+)
+def test_a_machine_broken_on_purpose_is_found_within_a_thousand_seeds(
+    receiver: type[ChannelReceiver], promise: str
+) -> None:
+    failure = first_failure(broken(receiver))
+    assert failure is not None
+    assert failure.outcome.promise == promise
+    assert failure.outcome.tail
+    # The seed reproduces it, whole and narrowed down, and the sound machine passes both.
+    seed = failure.outcome.seed
+    assert run_seed("channel", broken(receiver), seed).promise == promise
+    sound = find_workload("channel")
+    scenario = narrow(draw_scenario("channel", sound, seed), failure.narrowing)
+    assert play(scenario, broken(receiver)) == failure.outcome
+    assert not run_seed("channel", sound, seed).failed
+    assert not play(scenario, sound).failed
+    assert failure.command.startswith(f"roamcast swarm --seed {seed} --only channel")
+
+
+def test_shrinking_leaves_less_than_the_seed_had() -> None:
+    failure = first_failure(broken(DeliversTwice))
+    assert failure is not None
+    whole = draw_scenario("channel", find_workload("channel"), failure.outcome.seed)
+    assert failure.scenario.faults == ()
+    assert failure.scenario.sizes["receivers"] == 1
+    assert failure.scenario.sizes["messages"] < whole.sizes["messages"]
+    assert failure.scenario.duration_us <= whole.duration_us
+    assert "--set receivers=1" in failure.command
+
+
+def digest_in_a_fresh_process(seed: int, hash_seed: str) -> str:
+    code = (
+        "from roamcast.sim.scenario import *\n"
+        "from roamcast.sim.workload import find_workload\n"
+        "make = find_workload('channel')\n"
+        f"print(play(draw_scenario('channel', make, {seed}), make).digest)"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_same_seed_gives_the_same_digest_across_processes_and_hash_seeds() -> None:
+    make = find_workload("channel")
+    for seed in (11, 12):
+        here = play(draw_scenario("channel", make, seed), make).digest
+        assert {digest_in_a_fresh_process(seed, hash_seed) for hash_seed in ("random", "7")} == {
+            here
+        }
+
+
+def test_another_seed_gives_another_digest() -> None:
+    make = find_workload("channel")
+    digests = {play(draw_scenario("channel", make, seed), make).digest for seed in range(20)}
+    assert len(digests) == 20
+
+
+def test_a_run_that_depends_on_more_than_the_seed_is_caught() -> None:
+    runs: list[None] = []
+
+    class Moody(ChannelWorkload):
+        def start(self, world: World, duration_us: int) -> None:
+            runs.append(None)
+            super().start(world, duration_us)
+            if len(runs) % 2:
+                world.kernel.call(0, lambda _: world.pause(world.hosts["server"]))
+
+    assert not run_seed("channel", Moody, REPEAT_EVERY + 1).failed
+    assert run_seed("channel", Moody, REPEAT_EVERY).promise == "same seed, same run"
+
+
+def test_outcomes_do_not_depend_on_the_number_of_workers() -> None:
+    seeds = range(100, 112)
+    alone = list(run_swarm(["channel"], seeds, workers=1))
+    together = list(run_swarm(["channel"], seeds, workers=2))
+    assert alone == together
+    assert [outcome.seed for outcome in alone] == list(seeds)
+
+
+def failing(raises: Callable[[], None]) -> Make:
+    class Failing(ChannelWorkload):
+        def check(self, _world: World) -> None:
+            raises()
+
+    return Failing
+
+
+def test_a_failed_assertion_inside_a_machine_is_a_finding() -> None:
+    def mistake() -> None:
+        raise AssertionError("impossible")
+
+    outcome = run_seed("channel", failing(mistake), 3)
+    assert (outcome.promise, outcome.detail) == ("own assertion", "impossible")
+
+
+def test_a_bug_of_the_workload_itself_is_not_swallowed() -> None:
+    def bug() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_seed("channel", failing(bug), 3)
+
+
+def test_a_scenario_is_drawn_within_its_bounds_and_reaches_both_ends() -> None:
+    make = find_workload("channel")
+    bounds = make().sizes
+    drawn = [draw_scenario("channel", make, seed) for seed in range(400)]
+    for size, (least, most) in bounds.items():
+        values = [scenario.sizes[size] for scenario in drawn]
+        assert min(values) >= least
+        assert max(values) <= most
+        assert min(values) <= least + (most - least) * 0.05
+        assert max(values) >= most * 0.9
+    assert max(scenario.qualities[0].loss for scenario in drawn) == 0.3
+    assert {type(fault).__name__ for scenario in drawn for fault in scenario.faults} == {
+        "Crash",
+        "Pause",
+        "Partition",
+        "Weather",
+    }
+
+
+def test_narrowing_says_itself_in_options_and_refuses_what_is_not_there() -> None:
+    make = find_workload("channel")
+    scenario = draw_scenario("channel", make, 5)
+    narrowing = Narrowing((0,), {"receivers": 2, "duration_ms": 50, "calm": 1})
+    assert narrowing.options() == "--set receivers=2 --set duration_ms=50 --set calm=1 --faults 0"
+    assert Narrowing(()).options() == "--faults none"
+    small = narrow(scenario, narrowing)
+    assert small.sizes["receivers"] == 2
+    assert small.duration_us == 50_000
+    assert small.qualities[0].loss == 0
+    assert small.faults == scenario.faults[:1]
+    for wrong in (Narrowing((99,)), Narrowing(None, {"nothing": 1})):
+        with pytest.raises(InputError):
+            narrow(scenario, wrong)
+    with pytest.raises(LimitError, match="receivers lies between"):
+        play(narrow(scenario, Narrowing(None, {"receivers": 10**6})), make)
+    with pytest.raises(LimitError, match="duration_ms"):
+        narrow(scenario, Narrowing(None, {"duration_ms": 10**6}))
+
+
+@pytest.mark.parametrize("seed", [-1, SEED_MAX + 1])
+def test_a_seed_outside_its_bounds_is_refused(seed: int) -> None:
+    with pytest.raises(LimitError):
+        draw_scenario("channel", find_workload("channel"), seed)
+
+
+def test_the_largest_seed_runs() -> None:
+    assert not run_seed("channel", find_workload("channel"), SEED_MAX).failed
+
+
+def test_workloads_are_found_by_name() -> None:
+    assert "channel" in workload_names()
+    for name in workload_names():
+        workload = find_workload(name)()
+        assert isinstance(workload, Workload)
+        assert workload.name == name
+    with pytest.raises(InputError, match="there are: "):
+        find_workload("nothing")
