@@ -157,7 +157,7 @@ def plan(statistics: Statistics, needs: Needs) -> list[Share]:
     order = np.argsort(files, kind="stable")
     which, files = which[order], files[order]
     distinct, starts = np.unique(files, return_index=True)
-    ends = np.append(starts[1:], len(files))
+    ends = np.append(starts, len(files))[1:]
     return [
         Share(statistics.paths[file], int(statistics.rows[file]), which[start:end].astype(np.int32))
         for file, start, end in zip(distinct.tolist(), starts.tolist(), ends.tolist(), strict=True)

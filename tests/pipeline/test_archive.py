@@ -1,0 +1,283 @@
+"""What goes into the archive comes out again, once, whatever the order of commits."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake.exceptions import CommitFailedError
+
+from roamcast.errors import ContextError, InputError, LimitError, MissingError
+from roamcast.model.context_arrow import STAMP, schema
+from roamcast.model.time import LATEST
+from roamcast.pipeline import archive_layout
+from roamcast.pipeline.archive import append
+from roamcast.pipeline.archive_care import compact, vacuum
+from roamcast.pipeline.archive_files import BOUNDS, GROUP_ROWS, group_bounds
+from roamcast.pipeline.archive_layout import ArchiveSettings, context_name, placed, stored_name
+from roamcast.pipeline.archive_read import read_file
+from roamcast.pipeline.archive_table import Archive
+from tests.strategies_pipeline import BEGIN, DAY, contexts
+
+
+def everything(archive: Path) -> pa.Table:
+    opened = Archive.open(archive)
+    parts = [read_file(opened.storage, path) for path in opened.files()["path"].to_pylist()]
+    return pa.concat_tables(parts, promote_options="default").sort_by("vid")
+
+
+def same(left: pa.Table, right: pa.Table) -> bool:
+    names = sorted(set(left.schema.names) | set(right.schema.names))
+    filled = [
+        t.select([n for n in names if n in t.schema.names]).sort_by("vid").combine_chunks()
+        for t in (left, right)
+    ]
+    return all(
+        filled[0].column(n).to_pylist() == filled[1].column(n).to_pylist()
+        if n in filled[0].schema.names and n in filled[1].schema.names
+        else True
+        for n in names
+    )
+
+
+def one(vid: str, t_r: int = BEGIN, t_d: int | None = None, **columns: object) -> pa.Table:
+    names = [n.replace("__", ":") for n in columns if "__" in n]
+    row = {"vid": vid, "t_r": t_r, "t_d": t_d}
+    row |= {n.replace("__", ":"): v for n, v in columns.items()}
+    target = schema(names)
+    arrays = [
+        pa.array([row.get(f.name)], pa.int64()).cast(STAMP)
+        if f.type == STAMP
+        else pa.array([row.get(f.name)], f.type)
+        for f in target
+    ]
+    return pa.table(arrays, schema=target)
+
+
+def test_contexts_come_out_as_they_went_in(tmp_path: Path) -> None:
+    table = contexts(1, 1_500)
+    done = append(table, tmp_path / "a")
+    assert (done.rows, done.committed) == (1_500, True)
+    found = everything(tmp_path / "a")
+    assert found.schema.names.count("integer:age") == 1
+    assert same(found, table)
+
+
+def test_a_batch_lands_once_however_often_it_is_repeated(tmp_path: Path) -> None:
+    table = contexts(1, 50)
+    first = append(table, tmp_path / "a", transaction=("app", 7))
+    again = append(table, tmp_path / "a", transaction=("app", 7))
+    older = append(table, tmp_path / "a", transaction=("app", 6))
+    other = append(table, tmp_path / "a", transaction=("other", 1))
+    assert [d.committed for d in (first, again, older, other)] == [True, False, False, True]
+    assert everything(tmp_path / "a").num_rows == 100
+    assert len(Archive.open(tmp_path / "a").storage.files()) == first.files + other.files
+
+
+def test_two_writers_of_one_batch_cannot_both_land(tmp_path: Path) -> None:
+    append(contexts(1, 20), tmp_path / "a")
+    slow = Archive.open(tmp_path / "a")
+    append(contexts(2, 20), tmp_path / "a", transaction=("app", 1))
+    assert slow.last_batch("app") is None  # it has not seen the other's commit
+    assert slow.append([], ("app", 1)) is False
+
+
+def test_two_appends_from_one_snapshot_both_land(tmp_path: Path) -> None:
+    append(contexts(1, 20), tmp_path / "a")
+    handles = [Archive.open(tmp_path / "a") for _ in range(2)]
+    for number, handle in enumerate(handles):
+        assert handle.append([], (f"app{number}", 1))
+    fresh = Archive.open(tmp_path / "a")
+    assert [fresh.last_batch("app0"), fresh.last_batch("app1")] == [1, 1]
+
+
+def test_of_two_rewrites_from_one_snapshot_only_one_lands(tmp_path: Path) -> None:
+    append(contexts(1, 20), tmp_path / "a")
+    first, second = (Archive.open(tmp_path / "a") for _ in range(2))
+    old = first.files().to_pylist()[:1]
+    first.replace(old, [], 0, changed=True)
+    with pytest.raises(CommitFailedError):
+        second.replace(old, [], 0, changed=True)
+
+
+def test_a_new_attribute_becomes_a_column(tmp_path: Path) -> None:
+    append(one("a", integer__age=3), tmp_path / "a")
+    append(one("b", string__age="old", float__b=2.5), tmp_path / "a")
+    assert Archive.open(tmp_path / "a").columns() == ["integer:age", "float:b", "string:age"]
+    rows = {row["vid"]: row for row in everything(tmp_path / "a").to_pylist()}
+    assert (rows["a"]["integer:age"], rows["b"]["string:age"]) == (3, "old")
+
+
+@pytest.mark.parametrize("name", ["age", "Age", "größe", "a b,c;{}()=", "100%", "x:y", "a.b-c_d"])
+def test_any_attribute_name_can_be_stored(name: str, tmp_path: Path) -> None:
+    column = f"string:{name}"
+    assert context_name(stored_name(column)) == column
+    assert stored_name(column).partition(":")[2].replace("%", "").isascii()
+    table = pa.table([*one("v").columns, pa.array(["x"])], schema=schema([column]))
+    append(table, tmp_path / "a")
+    assert everything(tmp_path / "a")[column].to_pylist() == ["x"]
+
+
+def test_names_that_differ_in_case_stay_apart() -> None:
+    assert stored_name("string:Age").lower() != stored_name("string:age").lower()
+
+
+def test_columns_beyond_the_limit_are_refused_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roamcast.pipeline.archive_table.COLUMNS_MAX", 2)
+    append(one("a", integer__a=1, integer__b=1), tmp_path / "a")
+    with pytest.raises(LimitError, match="at most 2"):
+        append(one("b", integer__c=1), tmp_path / "a")
+    assert everything(tmp_path / "a")["vid"].to_pylist() == ["a"]
+    assert len(Archive.open(tmp_path / "a").storage.files()) == 1
+
+
+def test_each_duration_class_has_its_own_periods() -> None:
+    day = 20_000 * DAY  # 2024-10-04, a Friday
+    hour = DAY // 24
+    spans = [0, 12 * hour, 12 * hour + 1, 8 * DAY, 8 * DAY + 1, 400 * DAY]
+    table = pa.concat_tables(
+        [*(one(f"v{i}", day + hour, day + hour + d) for i, d in enumerate(spans)), one("o", day)]
+    )
+    found = placed(table.combine_chunks().to_batches()[0], ArchiveSettings())
+    assert found.column("span").to_pylist() == [
+        "hours", "hours", "days", "days", "months", "months", "open",
+    ]  # fmt: skip
+    assert found.column("day").to_pylist() == [
+        "2024-10-04", "2024-10-04", "2024-09-30", "2024-09-30", "2024-10-01", "2024-10-01",
+        "2024-10-01",
+    ]  # fmt: skip
+    assert set(found.column("cell").to_pylist()) == {"none"}
+
+
+def test_cells_are_those_of_h3() -> None:
+    import h3
+
+    table = contexts(5, 500)
+    found = placed(table.combine_chunks().to_batches()[0], ArchiveSettings(5))
+    fine = 5 + archive_layout.FINER
+    for row in found.to_pylist():
+        if row["lon"] is None:
+            assert row["cell"] == "none"
+        else:
+            child = h3.latlng_to_cell(row["lat"], row["lon"], fine)
+            assert row["cell"] == h3.cell_to_parent(child, 5)
+            assert row["fine"] == h3.str_to_int(child)
+
+
+def test_row_groups_are_bounded_by_what_they_hold() -> None:
+    table = contexts(6, 2 * GROUP_ROWS + 10)
+    bounds = dict(zip(BOUNDS, group_bounds(table), strict=True))
+    assert all(len(column) == 3 for column in bounds.values())
+    for group in range(3):
+        part = table.slice(group * GROUP_ROWS, GROUP_ROWS)
+        lon = part["lon"].drop_null().to_numpy()
+        t_r = part["t_r"].cast(pa.int64()).to_numpy()
+        assert (bounds["west"][group], bounds["east"][group]) == (lon.min(), lon.max())
+        assert bounds["t_r_low"][group] < t_r.min()
+        assert t_r.max() < bounds["t_r_high"][group] < t_r.max() + 2
+        assert bounds["t_d_high"][group] >= 2.0**63  # some still last
+
+
+def test_statistics_hold_the_last_moment_there_is(tmp_path: Path) -> None:
+    append(one("v", LATEST, LATEST, place="ü" * 40), tmp_path / "a")
+    (file,) = Archive.open(tmp_path / "a").files().to_pylist()
+    assert file["min.place"] == "ü" * 32
+    assert file["max.place"] > "ü" * 40
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        (one("v").drop_columns(["t_r"]), "contexts need a column 't_r'"),
+        (one("v").set_column(4, "t_r", pa.array([1])), "column 't_r' is int64"),
+        (one("v").append_column("age", pa.array([1])), "not an attribute column"),
+        (one("v").append_column("integer:age", pa.array(["x"])), "is string, not int64"),
+        (one("v", BEGIN, BEGIN - 1), "t_d before its t_r"),
+        (one("v", lon=181.0, lat=0.0), "no WGS84"),
+        (one("v", lon=float("nan"), lat=0.0), "no WGS84"),
+        (one("v", lon=1.0), "longitude without a latitude"),
+        (one("v").set_column(0, "vid", pa.array([None], pa.string())), "without vid"),
+    ],
+)
+def test_what_is_no_context_is_refused_and_the_archive_stays(
+    table: pa.Table, problem: str, tmp_path: Path
+) -> None:
+    append(one("before"), tmp_path / "a")
+    version = Archive.open(tmp_path / "a").version
+    with pytest.raises(ContextError, match=problem):
+        append(table, tmp_path / "a")
+    after = Archive.open(tmp_path / "a")
+    assert after.version == version
+    assert len(after.storage.files()) == 1
+
+
+def test_the_resolution_of_an_archive_stays(tmp_path: Path) -> None:
+    append(one("v"), tmp_path / "a", settings=ArchiveSettings(6))
+    assert Archive.open(tmp_path / "a").settings.resolution == 6
+    with pytest.raises(InputError, match="resolution 6"):
+        append(one("w"), tmp_path / "a", settings=ArchiveSettings(5))
+    with pytest.raises(LimitError, match="0 to 13"):
+        append(one("w"), tmp_path / "b", settings=ArchiveSettings(14))
+
+
+def test_a_folder_without_an_archive_is_told(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="no archive at"):
+        Archive.open(tmp_path / "nothing")
+
+
+def test_another_delta_table_is_no_archive(tmp_path: Path) -> None:
+    from deltalake import DeltaTable, Schema
+
+    DeltaTable.create(str(tmp_path / "t"), Schema.from_arrow(pa.schema([("x", pa.int64())])))
+    with pytest.raises(InputError, match="not an archive"):
+        Archive.open(tmp_path / "t")
+
+
+def test_compaction_keeps_every_context_and_sorts(tmp_path: Path) -> None:
+    parts = [contexts(seed, 300) for seed in range(3)]
+    renamed = [
+        part.set_column(0, "vid", pa.array([f"{n}-{vid}" for vid in part["vid"].to_pylist()]))
+        for n, part in enumerate(parts)
+    ]
+    for part in renamed:
+        append(part, tmp_path / "a")
+    before = len(Archive.open(tmp_path / "a").files())
+    done = compact(tmp_path / "a")
+    after = Archive.open(tmp_path / "a")
+    assert done.rows_dropped == 0
+    assert len(after.files()) < before
+    partitions = after.files().select([f"partition.{n}" for n in ("span", "day", "cell")])
+    assert len(partitions.group_by(partitions.schema.names).aggregate([])) == len(after.files())
+    assert same(everything(tmp_path / "a"), pa.concat_tables(renamed))
+    assert compact(tmp_path / "a").files_replaced == 0
+
+
+def test_vacuum_deletes_only_what_is_replaced_and_old(tmp_path: Path) -> None:
+    for seed in range(2):
+        append(contexts(seed, 200), tmp_path / "a")
+    compact(tmp_path / "a")
+    opened = Archive.open(tmp_path / "a")
+    kept = set(opened.files()["path"].to_pylist())
+    assert vacuum(tmp_path / "a", hours=1) == []
+    listed = vacuum(tmp_path / "a", hours=0, dry_run=True)
+    assert set(listed) == set(opened.storage.files()) - kept
+    vacuum(tmp_path / "a", hours=0)
+    assert set(opened.storage.files()) == kept
+
+
+def test_settings_travel_in_the_table_itself(tmp_path: Path) -> None:
+    append(one("v"), tmp_path / "a", settings=ArchiveSettings(3))
+    log = (tmp_path / "a" / "_delta_log" / "00000000000000000000.json").read_text()
+    told = [json.loads(line) for line in log.splitlines()]
+    (meta,) = [line["metaData"] for line in told if "metaData" in line]
+    assert json.loads(meta["description"]) == {"roamcast": {"resolution": 3}}
+
+
+def test_an_empty_append_is_a_commit_of_its_batch_only(tmp_path: Path) -> None:
+    done = append(schema([]).empty_table(), tmp_path / "a", transaction=("app", 1))
+    assert (done.rows, done.files, done.committed) == (0, 0, True)
+    assert Archive.open(tmp_path / "a").last_batch("app") == 1
+    assert np.asarray(Archive.open(tmp_path / "a").files()["num_records"]).sum() == 0
