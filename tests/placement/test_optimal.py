@@ -191,7 +191,7 @@ def test_decisions_have_a_limit(monkeypatch):
     tree = Tree.of([-1, *[(vertex - 1) // 2 for vertex in range(1, 127)]])
     wanted = generator.random((64, 64)) < 0.1
     problem = traffic(tree, flows(tree, Subscriptions.of_table(tree, range(63, 127), wanted)))
-    folded = module.sparse(problem, problem.solo > 0)
+    folded = module.sparse(problem, module.paying(problem))
     needed = sum(_limited.decisions_needed(folded, 5))
     monkeypatch.setattr(_limited, "DECISIONS_MAX", needed)
     expected = optimal(problem, 5)

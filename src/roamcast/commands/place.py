@@ -159,6 +159,8 @@ def _signals(demand: "Demand", now: tuple[int, ...], found: "Placement") -> list
 def _curve(problem: "Problem", limit: int | None) -> list[float]:
     from roamcast.placement.optimal import curve
 
+    most = int(problem.tree.inner().sum())
+    limit = None if limit is None else min(limit, most)
     return [_number(value) for value in curve(problem, limit)]
 
 

@@ -7,11 +7,15 @@ what some known placement saves, v is out (docs/decisions/0011). On trees of int
 of a million vertices stay.
 """
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roamcast.placement._greedy import add_greedily
+from roamcast.placement._njit import njit
 from roamcast.placement._sparse import Sparse, sparse
 from roamcast.placement._unlimited import bits_needed, solve_unlimited
 from roamcast.placement.problem import Problem
@@ -29,18 +33,53 @@ NODES_FIRST = 1024
 """Vertices looked at first, beyond eight for each filter allowed."""
 
 
-def least_solo(problem: Problem, limit: int, guess: float | None = None) -> float:
-    """Give a solo saving under which no vertex is in a best placement of at most `limit` filters.
+def paying(problem: Problem) -> NDArray[np.int64]:
+    """Give the positions where a filter alone would save anything; no other ever does."""
+    return np.flatnonzero(problem.solo > 0)
 
-    `guess`, the answer of a similar problem, only saves time.
+
+def survey(
+    problem: Problem, limit: int | None, guess: float | None
+) -> tuple[int, NDArray[np.int64] | None]:
+    """Count the vertices that pay and list those from `guess` on, if they are a fit number."""
+    least = math.inf if guess is None else guess
+    room = 0 if limit is None or guess is None else NODES_FIRST + 8 * limit
+    most, found, places = _survey(problem.solo, least, room)
+    fit = limit is not None and limit <= found <= room
+    return int(most), places[:found] if fit else None
+
+
+def candidates(
+    problem: Problem, limit: int, most: int, guess: float | None, likely: NDArray[np.int64] | None
+) -> tuple[NDArray[np.int64], float]:
+    """Give the positions that may filter in a best placement of at most `limit` filters.
+
+    Also gives the least solo saving among them, the `guess` for a similar problem; `most` and
+    `likely` are what `survey` found for the guess.
     """
-    enough = NODES_FIRST + 8 * limit
-    if guess is not None and limit <= np.count_nonzero(problem.solo >= guess) <= enough:
-        start = guess
-    else:
-        first = min(int(np.count_nonzero(problem.solo > 0)), enough)
-        start = float(np.partition(problem.solo, -first)[-first])
-    return _Search(problem, limit, sparse(problem, problem.solo >= start), start).least()
+    if likely is None or guess is None:
+        first = min(most, NODES_FIRST + 8 * limit)
+        guess = float(np.partition(problem.solo, -first)[-first])
+        likely = np.flatnonzero(problem.solo >= guess)
+    least = _Search(problem, limit, sparse(problem, likely), guess).least()
+    if least >= guess:
+        return likely[problem.solo[likely] >= least], least
+    return np.flatnonzero((problem.solo > 0) & (problem.solo >= least)), least
+
+
+@njit
+def _survey(solo: Any, least: float, room: int) -> Any:
+    places = np.empty(room, dtype=np.int64)
+    most = 0
+    found = 0
+    for place in range(solo.size):
+        if solo[place] > 0:
+            most += 1
+            if solo[place] >= least:
+                if found < room:
+                    places[found] = place
+                found += 1
+    return most, found, places
 
 
 @dataclass
@@ -82,7 +121,7 @@ class _Search:
     def _covers(self, toll: float) -> bool:
         """Make sure every vertex that could pay the toll is in the folded tree."""
         if toll < self.complete_from:
-            self.folded = sparse(self.problem, self.problem.solo > toll)
+            self.folded = sparse(self.problem, np.flatnonzero(self.problem.solo > toll))
             self.complete_from = toll
         return bits_needed(self.folded) <= DECISIONS_MAX
 

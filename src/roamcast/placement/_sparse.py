@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from roamcast.placement._njit import njit
 from roamcast.placement.problem import Problem
-from roamcast.placement.tree import Flags, Floats, Places, preorder
+from roamcast.placement.tree import Floats, Places, preorder
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +35,9 @@ FEW = 16
 """Up to one candidate in so many vertices, climbing from each is quicker than a walk over all."""
 
 
-def sparse(problem: Problem, candidates: Flags) -> Sparse:
-    """Fold the tree onto the candidates, siblings in an order without names."""
-    place, up, plain, cut, entry, fixed = _folded(problem, np.flatnonzero(candidates))
+def sparse(problem: Problem, candidates: NDArray[np.int64]) -> Sparse:
+    """Fold the tree onto the candidates (ascending positions), siblings in a nameless order."""
+    place, up, plain, cut, entry, fixed = _folded(problem, candidates)
     order = _nameless_order(up, plain, cut, entry)
     place, plain, cut, entry = place[order], plain[order], cut[order], entry[order]
     renumbered = np.empty(order.size, dtype=np.int32)

@@ -126,28 +126,30 @@ def _add_unions(
 ) -> None:
     # In reverse pre-order a vertex comes right after its whole subtree, so one union per level is
     # enough: the vertex takes its level's, counts it, hands it to the level above and clears it.
-    union = np.zeros((depth.max() + 1, words), dtype=np.uint64)
+    # Words are indexed by unsigned numbers: checking whether a signed index counts from the end
+    # keeps the compiler from using wide registers. Counts are unsigned for Numba's sums as well.
+    union = np.zeros((depth.max() + 1) * words, dtype=np.uint64)
     one = np.uint64(1)
+    width = np.uint64(words)
     first_item = first_word * 64
     last_item = first_item + words * 64
     for place in range(order.size - 1, -1, -1):
         vertex = order[place]
-        level = depth[place]
-        own = union[level]
+        own = np.uint64(depth[place]) * width
         for entry in range(start[vertex], start[vertex + 1]):
             wanted = item[entry]
             if first_item <= wanted < last_item:
-                bit = wanted - first_item
-                own[bit >> 6] |= one << np.uint64(bit & 63)
-        found = 0
-        if level > 0:
-            above = union[level - 1]
-            for word in range(words):
-                bits = own[word]
+                bit = np.uint64(wanted - first_item)
+                union[own + (bit >> np.uint64(6))] |= one << (bit & np.uint64(63))
+        found = np.uint64(0)
+        if depth[place] > 0:
+            above = own - width
+            for word in range(width):
+                bits = union[own + word]
                 found += popcount(bits)
-                above[word] |= bits
-                own[word] = 0
+                union[above + word] |= bits
+                union[own + word] = np.uint64(0)
         else:
-            for word in range(words):
-                found += popcount(own[word])
+            for word in range(width):
+                found += popcount(union[own + word])
         count[place] += found

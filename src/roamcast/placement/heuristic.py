@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roamcast.errors import TreeError
+from roamcast.placement._bounds import paying
 from roamcast.placement._greedy import add_greedily
 from roamcast.placement._njit import njit
 from roamcast.placement._sparse import sparse
@@ -78,7 +79,7 @@ def greedy(problem: Problem, limit: int | None = None) -> Placement:
     """Place the most important vertex again and again until none pays or `limit` is reached."""
     if limit is not None and limit < 0:
         raise TreeError(f"the number of filters is {limit}: it must be at least 0")
-    folded = sparse(problem, problem.solo > 0)
+    folded = sparse(problem, paying(problem))
     nodes = folded.up.size
     none = np.zeros(nodes, dtype=np.bool_)
     chosen, _ = add_greedily(folded, none, nodes if limit is None else min(limit, nodes))

@@ -41,12 +41,13 @@ class Replanner:
         self.tree = tree
         self.items = subscriptions.items
         self.limit = limit
-        self._union = np.zeros((tree.vertices, words), dtype=np.uint64)
+        self._union = np.zeros(tree.vertices * words, dtype=np.uint64)
+        self._words = words
         everywhere = np.arange(tree.vertices, dtype=np.int64)
         start = subscriptions.start
-        _set_leaves(self._union, tree.position, everywhere, start, subscriptions.item)
+        _set_leaves(self._union, words, tree.position, everywhere, start, subscriptions.item)
         flow = np.zeros(tree.vertices)
-        _unite(tree.up, self._union, flow)
+        _unite(tree.up, self._union, words, flow)
         self._problem = objective(tree, flow[tree.position])
         self._stamp = np.zeros(tree.vertices, dtype=np.bool_)
         self._guess: float | None = None
@@ -83,14 +84,14 @@ class Replanner:
             raise TreeError(f"vertex {inner[0]} is no leaf: only leaves want items")
         if item.size and not 0 <= int(item.min()) <= int(item.max()) < self.items:
             raise TreeError(f"an item is not among the {self.items} known: 0 to {self.items - 1}")
-        self._union[places] = 0
-        _set_leaves(self._union, tree.position, leaves, start, item)
+        self._union.reshape(-1, self._words)[places] = 0
+        _set_leaves(self._union, self._words, tree.position, leaves, start, item)
         problem = self._problem
         _renew(
             tree.up,
             tree.size,
-            self._union.reshape(-1),
-            self._union.shape[1],
+            self._union,
+            self._words,
             self._stamp,
             places,
             problem.flow,
@@ -104,26 +105,39 @@ class Replanner:
         return self.placement
 
 
+# Words are indexed by unsigned numbers: a signed index might count from the end, and checking that
+# keeps the compiler from using wide registers, at nine times the cost. Counts are unsigned as
+# well, because Numba adds signed and unsigned numbers in floats.
+
+
 @njit
-def _set_leaves(union: Any, position: Any, leaves: Any, start: Any, item: Any) -> None:
+def _set_leaves(union: Any, words: int, position: Any, leaves: Any, start: Any, item: Any) -> None:
     one = np.uint64(1)
     for index in range(leaves.size):
-        own = union[position[leaves[index]]]
+        own = np.uint64(position[leaves[index]]) * np.uint64(words)
         for entry in range(start[index], start[index + 1]):
-            wanted = item[entry]
-            own[wanted >> 6] |= one << np.uint64(wanted & 63)
+            wanted = np.uint64(item[entry])
+            union[own + (wanted >> np.uint64(6))] |= one << (wanted & np.uint64(63))
 
 
 @njit
-def _unite(up: Any, union: Any, flow: Any) -> None:
+def _count(union: Any, place: int, words: int) -> Any:
+    found = np.uint64(0)
+    start = np.uint64(place) * np.uint64(words)
+    for word in range(start, start + np.uint64(words)):
+        found += popcount(union[word])
+    return found
+
+
+@njit
+def _unite(up: Any, union: Any, words: int, flow: Any) -> None:
     for place in range(up.size - 1, -1, -1):
-        found = 0
-        own = union[place]
-        above = union[max(0, up[place])]
-        for word in range(own.size):
-            found += popcount(own[word])
-            above[word] |= own[word]
-        flow[place] = found
+        flow[place] = _count(union, place, words)
+        if place > 0:
+            own = np.uint64(place) * np.uint64(words)
+            above = np.uint64(up[place]) * np.uint64(words)
+            for word in range(np.uint64(words)):
+                union[above + word] |= union[own + word]
 
 
 @njit
@@ -150,10 +164,7 @@ def _renew(
             continue
         stamp[place] = False
         if size[place] == 1:
-            found = 0
-            for word in range(place * words, (place + 1) * words):
-                found += popcount(union[word])
-            flow[place] = found
+            flow[place] = _count(union, place, words)
             changed = True
         else:
             changed = _unite_children(place, size, union, words, flow)
@@ -179,27 +190,28 @@ def _unite_children(place: int, size: Any, union: Any, words: int, flow: Any) ->
     second = first + size[first]
     end = place + size[place]
     last = second if second < end else first
-    own_at = place * words
-    first_at = first * words
-    last_at = last * words
+    own = np.uint64(place) * np.uint64(words)
+    one = np.uint64(first) * np.uint64(words)
+    other = np.uint64(last) * np.uint64(words)
     differing = np.uint64(0)
-    found = 0
+    found = np.uint64(0)
     if last + size[last] == end:  # one child or two: no list of children to go through per word
-        for word in range(words):
-            united = union[first_at + word] | union[last_at + word]
-            differing |= united ^ union[own_at + word]
+        for word in range(np.uint64(words)):
+            united = union[one + word] | union[other + word]
+            differing |= united ^ union[own + word]
             found += popcount(united)
-            union[own_at + word] = united
+            union[own + word] = united
     else:
-        fresh = union[first_at : first_at + words].copy()
+        fresh = union[first * words : (first + 1) * words].copy()
         child = second
         while child < end:
-            for word in range(words):
-                fresh[word] |= union[child * words + word]
+            other = np.uint64(child) * np.uint64(words)
+            for word in range(np.uint64(words)):
+                fresh[word] |= union[other + word]
             child += size[child]
-        for word in range(words):
-            differing |= fresh[word] ^ union[own_at + word]
+        for word in range(np.uint64(words)):
+            differing |= fresh[word] ^ union[own + word]
             found += popcount(fresh[word])
-            union[own_at + word] = fresh[word]
+            union[own + word] = fresh[word]
     flow[place] = found
     return bool(differing != 0)

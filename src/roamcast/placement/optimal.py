@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roamcast.errors import LimitError, TreeError
-from roamcast.placement._bounds import least_solo
+from roamcast.placement._bounds import candidates, paying, survey
 from roamcast.placement._limited import solve_limited
 from roamcast.placement._sparse import Sparse, cost_of_few, sparse
 from roamcast.placement._unlimited import bits_needed, solve_unlimited
@@ -13,7 +13,7 @@ from roamcast.placement.cost import cost_of_flags
 from roamcast.placement.problem import Problem
 from roamcast.placement.tree import Flags, Floats
 
-BOUND_FROM = 1 << 16
+BOUND_FROM = 1 << 12
 """Vertices that pay × filters from which looking for a bound first costs less than it saves."""
 
 UNLIMITED_MAX = 1 << 31
@@ -43,16 +43,18 @@ def optimal_from(
     """Do the same with a guess at the least solo saving; give the one found for the next time."""
     if limit is not None and limit < 0:
         raise TreeError(f"the number of filters is {limit}: it must be at least 0")
-    paying: Flags = problem.solo > 0
-    most = int(np.count_nonzero(paying))
+    if limit is not None:
+        limit = min(limit, problem.tree.vertices)
+    most, likely = survey(problem, limit, guess)
     if limit is None or limit >= most:
-        folded = sparse(problem, paying)
+        folded = sparse(problem, paying(problem))
         return _placement(problem, folded, _unlimited(folded)), None
     least = None
     if limit > 0 and most * (limit + 1) > BOUND_FROM:
-        least = least_solo(problem, limit, guess)
-        paying &= problem.solo >= least
-    folded = sparse(problem, paying)
+        places, least = candidates(problem, limit, most, guess, likely)
+    else:
+        places = paying(problem)
+    folded = sparse(problem, places)
     _, chosen = solve_limited(folded, limit)
     return _placement(problem, folded, chosen), least
 
@@ -62,7 +64,7 @@ def curve(problem: Problem, limit: int | None = None) -> Floats:
 
     Without a limit it ends where more filters change nothing.
     """
-    folded = sparse(problem, problem.solo > 0)
+    folded = sparse(problem, paying(problem))
     most = folded.up.size
     costs, _ = solve_limited(folded, most if limit is None else min(limit, most))
     if limit is not None and limit > most:

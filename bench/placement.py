@@ -1,0 +1,370 @@
+"""How fast are filters placed? Beside computing the flows, plain tables, and starting anew.
+
+Times are CPU seconds of this process, medians of repeats, so that a busy machine disturbs them
+little. Memory is the growth of a fresh process at its highest while it places filters.
+"""
+
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roamcast.lab.report import Claim, Report, Steps
+from roamcast.placement._limited import solve_limited
+from roamcast.placement._sparse import sparse
+from roamcast.placement.flows import UNION_BYTES_MAX, Subscriptions, flows
+from roamcast.placement.heuristic import best_move
+from roamcast.placement.incremental import Replanner
+from roamcast.placement.optimal import optimal
+from roamcast.placement.problem import Problem, traffic
+from roamcast.placement.tree import Tree
+
+TITLE = "filter placement: optimal, heuristic and incremental, with the flows' time beside them"
+
+SHAPES = ("complete", "random", "caterpillar")
+N = 131_071
+K = 15
+LARGE = 1_048_575
+LARGE_K = 100
+DEMANDS = ((64, 0.1), (1024, 0.05), (4096, 0.05))
+FLOWS_BAR = 6.0
+INCREMENTAL_BAR = 10.0
+MEMORY_BAR = 1 << 30
+
+
+def run(quick: bool, progress: Steps) -> Report:
+    repeats = 5 if quick else 15
+    rows: list[dict[str, Any]] = []
+    claims: list[Claim] = []
+    parts = (_beside_flows, _growth_with_n, _growth_with_k, _large, _heuristic, _incremental)
+    _warm_up()
+    with progress("parts", len(parts) + 1) as step:
+        for part in parts:
+            part(rows, claims, quick, repeats)
+            step(1)
+        _million_leaves(rows, claims, quick)
+        step(1)
+    parameters = {"n": N, "k": K, "repeats": repeats, "quick": quick}
+    return Report("placement", parameters, rows, claims)
+
+
+def shaped(shape: str, vertices: int) -> Tree:
+    if shape == "complete":
+        parent = (np.arange(vertices) - 1) // 2
+    elif shape == "random":
+        share = np.random.default_rng(2).random(vertices)
+        parent = np.floor(share * np.arange(vertices)).astype(np.int64)
+    else:  # a spine of even numbers, each with one odd leg
+        number = np.arange(vertices)
+        parent = np.where(number % 2 == 0, number - 2, number - 1)
+    parent[0] = -1
+    return Tree.of(parent)
+
+
+def subscribed(tree: Tree, items: int, chance: float, seed: int = 1) -> Subscriptions:
+    source = np.random.default_rng(seed)
+    leaves = np.flatnonzero(tree.size[tree.position] == 1)
+    start = np.zeros(tree.vertices + 1, dtype=np.int64)
+    start[leaves + 1] = source.binomial(items, chance, leaves.size)
+    start = np.cumsum(start)
+    return Subscriptions(start, source.integers(0, items, start[-1], dtype=np.int32), items)
+
+
+def demanded(shape: str, vertices: int, items: int = 1024, chance: float = 0.05) -> Problem:
+    tree = shaped(shape, vertices)
+    return traffic(tree, flows(tree, subscribed(tree, items, chance)))
+
+
+def plain_tables(problem: Problem, limit: int) -> float:
+    """The paper's tables for every vertex that pays, without the bound: what ours is beside."""
+    costs, _ = solve_limited(sparse(problem, np.flatnonzero(problem.solo > 0)), limit)
+    return float(costs[-1])
+
+
+def seconds(call: Callable[[], object]) -> float:
+    begin = time.process_time()
+    call()
+    return time.process_time() - begin
+
+
+def peak_bytes(shape: str, n: int, k: int, items: int, chance: float) -> int:
+    """Give by how much a fresh process grew while it placed filters (k = 0: computed flows)."""
+    # Freed memory goes back at once, or what was used before would hide what is used now.
+    frugal = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    words = [shape, n, k, items, chance]
+    done = subprocess.run(  # noqa: S603 (this file, with numbers)
+        [sys.executable, __file__, *map(str, words)],
+        env={**os.environ, **frugal},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+def _measure(shape: str, n: int, k: int, items: int, chance: float) -> int:
+    _warm_up()
+    tree = shaped(shape, n)
+    subscriptions = subscribed(tree, items, chance)
+    if k > 0:
+        problem = traffic(tree, flows(tree, subscriptions))
+        del subscriptions
+        call = lambda: optimal(problem, k)  # noqa: E731
+    else:
+        call = lambda: flows(tree, subscriptions)  # noqa: E731
+    Path("/proc/self/clear_refs").write_text("5")  # the highest mark starts anew
+    before = _status("VmRSS")
+    call()
+    return max(0, _status("VmHWM") - before)
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1]) * 1024
+
+
+def exponent(sizes: list[float], values: list[float]) -> float:
+    """Fit value ∝ size^exponent."""
+    return float(np.polyfit(np.log(sizes), np.log(np.maximum(values, 1e-9)), 1)[0])
+
+
+def _warm_up() -> None:
+    problem = demanded("complete", 16_383)
+    optimal(problem, K)
+    plain_tables(problem, K)
+    best_move(problem, [0, 1, 2], 3)
+    tree = problem.tree
+    Replanner(tree, subscribed(tree, 64, 0.1), K).change({16_382: [1]})
+
+
+def _row(rows: list[dict[str, Any]], what: str, shape: str, n: int, k: int, **more: Any) -> None:
+    rows.append({"what": what, "shape": shape, "n": n, "k": k, **more})
+
+
+def _beside_flows(rows: Any, claims: Any, quick: bool, repeats: int) -> None:
+    worst = 0.0
+    for shape in SHAPES:
+        for items, chance in DEMANDS[1:2] if quick else DEMANDS:
+            tree = shaped(shape, N)
+            subscriptions = subscribed(tree, items, chance)
+            flow = flows(tree, subscriptions)
+            place = lambda tree=tree, flow=flow: optimal(traffic(tree, flow), K)  # noqa: E731
+            pairs = [
+                (seconds(lambda t=tree, s=subscriptions: flows(t, s)), seconds(place))
+                for _ in range(repeats)
+            ]
+            flows_s, placed_s = np.median(pairs, axis=0)
+            ratio = float(placed_s / flows_s)
+            worst = max(worst, ratio)
+            _row(
+                rows, "optimal beside flows", shape, N, K,
+                items=items, flows_ms=1e3 * float(flows_s), ms=1e3 * float(placed_s), ratio=ratio,
+            )  # fmt: skip
+    claims.append(
+        Claim(
+            f"optimal with traceback, n = {N:,}, k = {K}: time over the flows' alone, worst case",
+            worst,
+            worst <= FLOWS_BAR,
+            bar=FLOWS_BAR,
+        )
+    )
+
+
+def _growth_with_n(rows: Any, claims: Any, quick: bool, repeats: int) -> None:
+    for shape in SHAPES:
+        sizes, times, memory = [], [], []
+        for power in range(12, 18 if quick else 21, 1 if quick else 2):
+            n = 2**power - 1
+            problem = demanded(shape, n)
+            place = lambda p=problem: optimal(p, K)  # noqa: E731
+            place()
+            taken = float(np.median([seconds(place) for _ in range(repeats)]))
+            sizes.append(float(n))
+            times.append(taken)
+            row = {"ms": 1e3 * taken}
+            if power >= 16:
+                memory.append((float(n), float(peak_bytes(shape, n, K, 1024, 0.05))))
+                row["peak_mb"] = memory[-1][1] / 2**20
+            _row(rows, "growth with n", shape, n, K, **row)
+        fitted = exponent(sizes, times)
+        by_memory = exponent([n for n, _ in memory], [peak for _, peak in memory])
+        claims.append(
+            Claim(
+                f"{shape}: optimal's time grows with n to the power",
+                fitted,
+                fitted <= 1.2,
+                bar=1.2,
+                note=f"its memory, from n = 65,535, to the power {by_memory:.2f}",
+            )
+        )
+
+
+def _growth_with_k(rows: Any, claims: Any, quick: bool, repeats: int) -> None:
+    sizes, ours, tables, memory = [], [], [], []
+    problem = demanded("complete", N if not quick else 16_383)
+    n = problem.tree.vertices
+    for k in (1, 4, 15, 63, 255) if quick else (1, 4, 15, 63, 255, 1023, 4095):
+        place = lambda k=k: optimal(problem, k)  # noqa: E731
+        found = place()
+        taken = float(np.median([seconds(place) for _ in range(max(3, repeats // 3))]))
+        peak = peak_bytes("complete", n, k, 1024, 0.05)
+        plain = seconds(lambda k=k: plain_tables(problem, k))
+        assert plain_tables(problem, k) == found.cost
+        sizes.append(float(k))
+        ours.append(taken)
+        tables.append(plain)
+        memory.append(float(peak))
+        _row(
+            rows, "growth with k", "complete", n, k,
+            ms=1e3 * taken, plain_tables_ms=1e3 * plain, peak_mb=peak / 2**20,
+        )  # fmt: skip
+    fitted, by_tables = exponent(sizes, ours), exponent(sizes, tables)
+    claims.append(
+        Claim(
+            "complete: optimal's time grows with k to the power",
+            fitted,
+            fitted <= 1.2,
+            bar=1.2,
+            note=f"memory {exponent(sizes, memory):.2f}; plain tables' time {by_tables:.2f};"
+            f" at k = 15 ours is {tables[2] / ours[2]:.0f} times faster than plain tables",
+        )
+    )
+
+
+def _large(rows: Any, claims: Any, quick: bool, repeats: int) -> None:
+    n, k = (N, LARGE_K) if quick else (LARGE, LARGE_K)
+    worst = 0
+    for shape in SHAPES:
+        problem = demanded(shape, n, 4096, 0.01)
+        found = optimal(problem, k)
+        times = [seconds(lambda p=problem: optimal(p, k)) for _ in range(max(3, repeats // 4))]
+        taken = float(np.median(times))
+        peak = peak_bytes(shape, n, k, 4096, 0.01)
+        worst = max(worst, peak)
+        _row(
+            rows, "large", shape, n, k,
+            ms=1e3 * taken, peak_mb=peak / 2**20, filters=len(found.filters),
+        )  # fmt: skip
+    claims.append(
+        Claim(
+            f"n = {n:,} with k = {k} is solved in bounded memory, MB at the highest",
+            worst / 2**20,
+            worst <= MEMORY_BAR,
+            bar=MEMORY_BAR / 2**20,
+        )
+    )
+
+
+def _heuristic(rows: Any, claims: Any, quick: bool, repeats: int) -> None:
+    for shape in SHAPES:
+        sizes, times = [], []
+        for power in range(14, 18 if quick else 21, 1 if quick else 2):
+            n = 2**power - 1
+            problem = demanded(shape, n)
+            source = np.random.default_rng(3)
+            inner = np.flatnonzero(problem.tree.inner()[problem.tree.position])
+            filters = sorted(map(int, source.choice(inner, 100, replace=False)))
+            move = lambda p=problem, f=filters: best_move(p, f, 100)  # noqa: E731
+            move()
+            taken = float(np.median([seconds(move) for _ in range(repeats)]))
+            sizes.append(float(n))
+            times.append(taken)
+            _row(rows, "one heuristic step", shape, n, 100, ms=1e3 * taken)
+        fitted = exponent(sizes, times)
+        claims.append(
+            Claim(
+                f"{shape}: one heuristic step grows with n to the power",
+                fitted,
+                fitted <= 1.25,
+                bar=1.25,
+                note=f"{times[-1] / sizes[-1] * 1e9:.0f} ns a vertex at n = {int(sizes[-1]):,}",
+            )
+        )
+
+
+def _incremental(rows: Any, claims: Any, quick: bool, repeats: int) -> None:
+    for items, chance in DEMANDS[2:] if quick else ((4096, 0.01), *DEMANDS):
+        tree = shaped("complete", N)
+        subscriptions = subscribed(tree, items, chance)
+        replanner = Replanner(tree, subscriptions, K)
+        source = np.random.default_rng(4)
+        leaves = np.flatnonzero(tree.size[tree.position] == 1)
+        again, steps = [], []
+        for _ in range(repeats):
+            changed = np.sort(source.choice(leaves, leaves.size // 100, replace=False))
+            counts = source.binomial(items, chance, changed.size)
+            start = np.concatenate(([0], np.cumsum(counts)))
+            item = source.integers(0, items, start[-1], dtype=np.int32)
+            subscriptions = _changed(subscriptions, changed, counts, item)
+            begin = time.process_time()
+            fresh = optimal(traffic(tree, flows(tree, subscriptions)), K)
+            middle = time.process_time()
+            kept = replanner.change_many(changed, start, item)
+            end = time.process_time()
+            assert kept.cost == fresh.cost
+            again.append(middle - begin)
+            steps.append(end - middle)
+        ratio = float(np.median(again) / np.median(steps))
+        _row(
+            rows, "1 % of leaves change", "complete", N, K, items=items,
+            wanted_by_each=round(items * chance), anew_ms=1e3 * float(np.median(again)),
+            ms=1e3 * float(np.median(steps)), ratio=1 / ratio,
+        )  # fmt: skip
+    claims.append(
+        Claim(
+            f"after 1 % of leaves change ({items:,} items, {round(items * chance)} wanted by each)"
+            " a step is faster than starting again, times",
+            ratio,
+            ratio >= INCREMENTAL_BAR,
+            bar=INCREMENTAL_BAR,
+            note="same cost every time; fewer subscriptions narrow the lead, see the rows",
+        )
+    )
+
+
+def _changed(
+    old: Subscriptions, leaves: np.ndarray, counts: np.ndarray, item: np.ndarray
+) -> Subscriptions:
+    """Write the changes into a copy, so that starting again has all it needs."""
+    lengths = np.diff(old.start)
+    pieces, at, taken = [], 0, 0
+    for leaf, count in zip(leaves.tolist(), counts.tolist(), strict=True):
+        pieces.append(old.item[at : old.start[leaf]])
+        pieces.append(item[taken : taken + count])
+        at, taken = old.start[leaf + 1], taken + count
+    lengths[leaves] = counts
+    start = np.concatenate(([0], np.cumsum(lengths)))
+    return Subscriptions(start, np.concatenate([*pieces, old.item[at:]]), old.items)
+
+
+def _million_leaves(rows: Any, claims: Any, quick: bool) -> None:
+    n = 2 ** (18 if quick else 21) - 1
+    tree = shaped("complete", n)
+    subscriptions = subscribed(tree, 4096, 0.005)
+    taken = seconds(lambda: flows(tree, subscriptions))
+    peak = peak_bytes("complete", n, 0, 4096, 0.005)
+    _row(
+        rows, "flows", "complete", n, 0, items=4096,
+        wanted_by_each=20, ms=1e3 * taken, peak_mb=peak / 2**20,
+    )  # fmt: skip
+    bar = (UNION_BYTES_MAX + 64 * n) / 2**20
+    claims.append(
+        Claim(
+            f"flows of {(n + 1) // 2:,} leaves and 4,096 items take bounded memory, MB",
+            peak / 2**20,
+            peak / 2**20 <= bar,
+            bar=round(bar),
+            note=f"{taken * 1e3:.0f} ms; all unions at once would take {math.ceil(n / 2048)} MB",
+        )
+    )
+
+
+if __name__ == "__main__":
+    named, *numbers = sys.argv[1:]
+    sys.stdout.write(str(_measure(named, *map(int, numbers[:3]), float(numbers[3]))))
