@@ -221,7 +221,9 @@ def test_the_commands_of_the_page_print_what_it_shows(run, tmp_path, monkeypatch
     """Every ``console`` block: a line with $ is run, the lines below it are what it prints."""
     monkeypatch.chdir(tmp_path)
     text = DOCS.read_text(encoding="utf-8")
-    (tmp_path / "tree.json").write_text(re.findall(r"```json\n(.*?)```", text, re.DOTALL)[0])
+    trees = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    for name, tree in zip(("tree.json", "later.json"), trees, strict=True):
+        (tmp_path / name).write_text(tree)
     blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
     shown = 0
     for block in blocks:

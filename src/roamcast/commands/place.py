@@ -190,5 +190,5 @@ def _print(answer: dict[str, Any], *, json: bool) -> None:
             shown = ", ".join(f"{part:,}" if name == "curve" else str(part) for part in value)
             shown = shown or "none"
         else:
-            shown = f"{value:,}"
+            shown = f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
         typer.echo(f"{name.replace('_', ' '):<17} {shown}")

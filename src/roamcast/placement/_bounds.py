@@ -23,6 +23,9 @@ from roamcast.placement.problem import Problem
 ROUNDS_MAX = 16
 """Tolls tried; each costs about as much as one look at every vertex that pays more than it."""
 
+MANY, ROUNDS_FEW = 16, 4
+"""If more than one vertex in `MANY` may filter, few can be ruled out: fewer tolls are tried."""
+
 ROUNDING = 1e-9
 """Share of the cost by which sums of doubles may err; the threshold is lowered by it."""
 
@@ -105,7 +108,8 @@ class _Search:
             return 0.0
         toll = float(gains[-1])
         least = 0.0
-        for _ in range(ROUNDS_MAX):
+        many = self.limit * MANY > np.count_nonzero(self.problem.solo > 0)
+        for _ in range(ROUNDS_FEW if many else ROUNDS_MAX):
             if not self._covers(toll):
                 break
             over, used = self._try(toll)
