@@ -9,6 +9,7 @@ from typing import IO, Any
 import msgspec
 
 from roamcast.errors import FilterError, InputError, LimitError, MissingError
+from roamcast.model import json_text
 from roamcast.model.contexts import Context, decode
 from roamcast.model.filters import Filter
 
@@ -46,7 +47,7 @@ def read_filters(path: Path) -> Iterator[tuple[str, Filter]]:
             if name in seen:
                 raise FilterError(f"the id {name!r} stands here a second time")
         except InputError as error:
-            raise error.located(str(path), number) from None
+            raise _located(error, path, number) from None
         seen.add(name)
         yield name, parsed
 
@@ -57,14 +58,18 @@ def read_contexts(path: Path) -> Iterator[Context]:
         try:
             yield decode(line)
         except InputError as error:
-            raise error.located(str(path), number) from None
+            raise _located(error, path, number) from None
+
+
+def _located(error: InputError, path: Path, number: int) -> InputError:
+    """Say in which line; what has no position of its own stands where the line's object begins."""
+    located = error.located(str(path), number)
+    located.position = 1 if error.position is None else error.position
+    return located
 
 
 def _filter(line: str) -> tuple[str, Filter]:
-    try:
-        record: Any = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise FilterError(f"not JSON: {error}") from None
+    record: Any = json_text.read(line, FilterError)
     if not isinstance(record, dict) or not record.keys() >= {"id", "filter"}:
         raise FilterError('a line is an object with "id" and "filter"')
     name = record["id"]
@@ -84,7 +89,10 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 number += 1
                 if len(raw) > LINE_BYTES_MAX:
                     raise LimitError(
-                        f"a line has at most {LINE_BYTES_MAX} bytes", source=str(path), line=number
+                        f"a line has at most {LINE_BYTES_MAX} bytes",
+                        source=str(path),
+                        line=number,
+                        position=LINE_BYTES_MAX + 1,
                     )
                 try:
                     text = raw.decode()

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from roamcast.errors import ContextError, InputError, LimitError
-from roamcast.model import time
+from roamcast.model import json_text, time
 
 Attribute = str | int | float | bool | datetime
 """A typed value: string, integer, float, boolean or timestamp (an aware datetime)."""
@@ -116,11 +116,7 @@ def to_feature(context: Context) -> dict[str, Any]:
 
 def decode(line: bytes | str) -> Context:
     """Read one line of CONTEXTS.jsonl."""
-    try:
-        feature = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ContextError(f"not JSON: {error}") from None
-    return from_feature(feature)
+    return from_feature(json_text.read(line, ContextError))
 
 
 def encode(context: Context) -> bytes:
