@@ -219,7 +219,8 @@ def _simplified(atom: Atom) -> Normal:
             return _or_false(Values(name, "boolean", both))
         case Values(name, "string", intervals):
             # the empty text is the smallest: from it on is everything
-            clipped = intersect(intervals, (Interval("", None),))
+            unbounded = bool(intervals) and intervals[0].low is None
+            clipped = intersect(intervals, (Interval("", None),)) if unbounded else intervals
             always = name == "vid" and clipped == (Interval("", None),)
             return TRUE if always else _or_false(Values(name, "string", clipped))
         case Values():

@@ -80,7 +80,10 @@ def normalise(intervals: Iterable[Interval], kind: Kind | None = None) -> Interv
     """Sort, drop what is empty, join what overlaps or touches."""
     if kind in DISCRETE:
         intervals = [_closed(interval) for interval in intervals]
-    kept = sorted((i for i in intervals if not _empty(i)), key=_low_cut)
+    kept = [interval for interval in intervals if not _empty(interval)]
+    if len(kept) < 2:  # nearly always, and nothing to sort or join
+        return tuple(kept)
+    kept.sort(key=_low_cut)
     joined: list[Interval] = []
     for interval in kept:
         if joined and _touch(joined[-1], interval, kind):
