@@ -111,6 +111,7 @@ class Kernel:
         self._bucket_ids: list[int] = []
         self._shift = 0
         self._horizon = NEVER
+        self._heap_only = True
         self._thin_refills = 0
         self._rearranging = False
         self._sequence_max = NEVER
@@ -135,13 +136,16 @@ class Kernel:
     def give(self, time: int, target: Target, item: object, priority: int = INPUT) -> None:
         """Hand an input to a target at a time."""
         assert time >= self.now
-        assert item is not None
         sequence = self._next()
         if sequence > self._sequence_max:
             raise Runaway(f"more than {self._sequence_max} events by {self.now} µs")
-        self._push((time, priority, sequence, target, item))
-        if self._horizon == NEVER and len(self._near) > HEAP_MAX:
-            self._grow()
+        if self._heap_only:
+            near = self._near
+            heappush(near, (time, priority, sequence, target, item))
+            if len(near) > HEAP_MAX:
+                self._grow()
+        else:
+            self._push((time, priority, sequence, target, item))
 
     def arm(self, target: Target) -> None:
         """Schedule a target's deadline after something else than the kernel has driven it."""
@@ -149,7 +153,7 @@ class Kernel:
         if due is not None and due < target.wake:
             target.wake = due = max(due, self.now)
             self._push((due, TIMER, self._next(), target, None))
-            if self._horizon == NEVER and len(self._near) > HEAP_MAX:
+            if self._heap_only and len(self._near) > HEAP_MAX:
                 self._grow()
 
     def perform(self, target: Target, effects: Sequence[Effect]) -> None:
@@ -220,7 +224,7 @@ class Kernel:
         near, current, handlers, following = self._near, self._current, self._handlers, self._next
         event = self._pop()
         buckets, shift, horizon = self._buckets, self._shift, self._horizon
-        heap_only = horizon == NEVER
+        heap_only = self._heap_only
         while True:
             now, _, _, target, item = event
             self.now = now
@@ -263,7 +267,7 @@ class Kernel:
             else:
                 event = self._pop()
                 buckets, shift, horizon = self._buckets, self._shift, self._horizon
-                heap_only = horizon == NEVER
+                heap_only = self._heap_only
 
     def _pop(self) -> Event:
         """Take the first event; where the near ones are used up, sort the next bucket."""
@@ -296,7 +300,9 @@ class Kernel:
         if len(waiting) <= HEAP_MAX:
             self._near.extend(waiting)
             self._horizon = NEVER
+            self._heap_only = True
             return
+        self._heap_only = False
         # Three quarters of the events decide; a few far timers must not stretch the buckets.
         body = len(waiting) * 3 // 4
         width = max((waiting[body][0] - waiting[0][0]) * BUCKET_TARGET // body, 1)
