@@ -1,0 +1,54 @@
+"""Does this context satisfy this row? Every predicate of its record, exactly."""
+
+import numpy as np
+
+from roamcast.matching.compiled import inlined, kernel
+from roamcast.matching.grids import cut_label
+from roamcast.matching.layout import COLUMN_BITS, MORE, ORDERED, PREDICATE_WORDS, Array, Int
+
+
+@kernel
+def number_key(value: float) -> Int:
+    """Turn a float64 into an integer of the same order; -0.0 and 0.0 are one."""
+    bits = np.float64(value + 0.0).view(np.int64)
+    return bits if bits >= 0 else bits ^ np.int64(0x7FFFFFFFFFFFFFFF)
+
+
+@kernel
+def number_keys(values: Array, keys: Array) -> None:
+    """Turn many numbers into their keys."""
+    for i in range(len(values)):
+        keys[i] = number_key(values[i])
+
+
+@inlined
+def satisfied_plain(records: Array, keys: Array, at: Int, predicates: Int) -> Int:
+    """Check every predicate without a branch: a wrong guess costs more than all five checks."""
+    ok = True
+    for _ in range(predicates):
+        key = keys[records[at] & COLUMN_BITS]
+        ok &= (records[at + 1] <= key) & (key <= records[at + 2])
+        at += PREDICATE_WORDS
+    return ok
+
+
+@inlined
+def satisfied(records: Array, labels: Array, keys: Array, at: Int, predicates: Int) -> Int:
+    """Check every predicate of a record exactly."""
+    end = at + PREDICATE_WORDS * predicates
+    while at < end:
+        word = records[at]
+        key = keys[word & COLUMN_BITS]
+        found = False
+        while True:
+            low, high = records[at + 1], records[at + 2]
+            if word & ORDERED:
+                low, high = cut_label(labels, low), cut_label(labels, high)
+            found |= low <= key <= high
+            at += PREDICATE_WORDS
+            if not word & MORE:
+                break
+            word = records[at]
+        if not found:
+            return False
+    return True

@@ -1,0 +1,119 @@
+"""How does a context come in? As numbers, keys and tokens of the columns that filters speak of."""
+
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from roamcast.matching.layout import Array
+from roamcast.matching.vocabulary import Property, Vocabulary
+from roamcast.model import time
+from roamcast.model.contexts import Context
+from roamcast.model.filters.atoms import T_D, T_R
+
+Event = tuple[Array, Array, int]
+"""Columns of the numbers, then (column, key) pairs, then tokens; the numbers; where tokens begin.
+
+Two arrays instead of four: making one and handing it over costs as much as five attributes.
+"""
+
+
+def encode(vocabulary: Vocabulary, context: Context) -> Event:
+    """Say a context in the vocabulary's terms; what no filter speaks of is left out."""
+    at: list[int] = []
+    numbers: list[float] = []
+    other: list[int] = []
+    tokens: list[int] = []
+    properties = vocabulary.properties
+    for name, value in context.attributes.items():
+        known = properties.get(name)
+        if known is None:
+            continue
+        kind = type(value)
+        if kind is str:
+            token = known.text_tokens.get(value)
+            if token is not None:
+                tokens.append(token)
+        elif kind is int or kind is float:
+            if known.number >= 0:
+                at.append(known.number)
+                numbers.append(value)  # type: ignore[arg-type]
+            token = known.number_tokens.get(value)
+            if token is not None:
+                tokens.append(token)
+        elif kind is bool:
+            if known.boolean >= 0:
+                other += (known.boolean, int(value))  # type: ignore[arg-type]
+            token = known.truth_tokens.get(value)
+            if token is not None:
+                tokens.append(token)
+        if known.special:
+            _special(vocabulary, known, value, other, tokens)
+    _frame(vocabulary, context, at, numbers, other, tokens)
+    begin = len(at) + len(other)
+    return np.array(at + other + tokens, np.int64), np.array(numbers, np.float64), begin
+
+
+def _frame(
+    vocabulary: Vocabulary,
+    context: Context,
+    at: list[int],
+    numbers: list[float],
+    other: list[int],
+    tokens: list[int],
+) -> None:
+    """Add what every context has beside its attributes: place, vid, time and point."""
+    properties = vocabulary.properties
+    for name, value in (("place", context.place), ("vid", context.vid)):
+        known = properties.get(name)
+        if known is not None and value is not None:
+            token = known.text_tokens.get(value)
+            if token is not None:
+                tokens.append(token)
+            if known.special:
+                _special(vocabulary, known, value, other, tokens)
+    known = properties.get(T_R)
+    if known is not None and known.instant >= 0:
+        other += (known.instant, context.t_r)
+    known = properties.get(T_D)
+    if known is not None and known.instant >= 0:
+        other += (known.instant, context.end)
+    if context.point is None:
+        return
+    if vocabulary.longitude >= 0:
+        at += (vocabulary.longitude, vocabulary.latitude)
+        numbers += context.point
+    known = properties.get("geometry")
+    if known is not None and known.presence >= 0:
+        other += (known.presence, 1)
+
+
+def _special(
+    vocabulary: Vocabulary, known: Property, value: Any, other: list[int], tokens: list[int]
+) -> None:
+    """Add what is asked beyond equality: order, place, instant, presence."""
+    if known.presence >= 0:
+        other += (known.presence, 1)
+    if isinstance(value, str):
+        if known.order >= 0:
+            other += (known.order, known.texts.label(value, vocabulary.labels))
+        if known.within_tokens:
+            tokens += places_of(known, value)
+        if known.instant >= 0:
+            instant = time.as_instant(value)
+            if instant is not None:
+                other += (known.instant, instant)
+    elif isinstance(value, datetime) and known.instant >= 0:
+        other += (known.instant, time.from_datetime(value))
+
+
+def places_of(known: Property, path: str) -> list[int]:
+    """List the tokens of the places that a path is within, from the whole path upwards."""
+    found = []
+    end = len(path)
+    while end >= 0:
+        token = known.within_tokens.get(path[:end])
+        if token is not None:
+            found.append(token)
+        end = path.rfind("/", 0, end)
+    return found

@@ -1,0 +1,318 @@
+"""Which filters does this context satisfy? `FilterSet`: add, remove, match one or a batch."""
+
+import pickle
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from roamcast.errors import InputError, LimitError
+from roamcast.matching import warming
+from roamcast.matching.events import encode
+from roamcast.matching.index import Index
+from roamcast.matching.layout import ROW_OWNER, ROW_SIBLING, VERIFY, Array, Tuning, grown
+from roamcast.matching.vocabulary import Row
+from roamcast.model.context_arrow import from_arrow
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.filters.atoms import All, Conjunction, Normal, conjunctions
+from roamcast.model.filters.holds import holds
+
+FILTERS_MAX = 1 << 24
+CONJUNCTIONS_MAX = 32
+"""A disjunction is taken apart into so many rows at most; beyond, the reference decides it."""
+
+CHUNK = 16_384
+"""Filters compiled together by `add_many`."""
+
+BATCH_ROWS = 1024
+"""Contexts searched together by `match_batch`; enough to reuse a page while it is in the cache."""
+
+
+class Pairs(NamedTuple):
+    """What `match_batch` found: row numbers of the batch, ascending, and beside each an id."""
+
+    rows: Array
+    ids: Array
+
+    def to_arrow(self) -> pa.Table:
+        """Give the pairs as an Arrow table with the columns `row` and `id`."""
+        return pa.table({"row": self.rows, "id": pa.array(self.ids, pa.string())})
+
+
+class FilterSet:
+    """Filters by id. Ids of one meaning share one compiled filter.
+
+    Results come in the order of the filters' numbers: a filter gets the lowest number that was
+    never used, or the one that was freed last. So without removals it is the order of addition,
+    and it is the same for every run with the same calls.
+    """
+
+    def __init__(self, *, tuning: Tuning | None = None, filters_max: int = FILTERS_MAX) -> None:
+        self._index = Index(tuning or Tuning())
+        self._filters_max = filters_max
+        self._numbers: dict[str, int] = {}
+        self._names: Array = np.empty(64, object)
+        self._free: list[int] = []
+        self._owners: Array = np.full(64, -1, np.int32)  # number → number that has the rows
+        self._first_rows: Array = np.full(64, -1, np.int32)
+        self._digests: Array = np.empty(64, object)
+        self._owner_of: dict[bytes, int] = {}
+        self._residuals: dict[int, tuple[Normal, ...]] = {}  # by row
+        self._split = 0  # filters of several rows: their ids may be found more than once
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._numbers
+
+    @property
+    def ids(self) -> Iterator[str]:
+        """The ids, in the order they were added."""
+        return iter(self._numbers)
+
+    def add(self, name: str, one: Filter) -> None:
+        """Add a filter under a new id."""
+        self._add_chunk([(name, one)])
+
+    def add_many(self, items: Iterable[tuple[str, Filter]]) -> None:
+        """Add filters, much faster than one by one; if one is refused, none is added."""
+        added: list[str] = []
+        chunk: list[tuple[str, Filter]] = []
+        try:
+            for item in items:
+                chunk.append(item)
+                if len(chunk) == CHUNK:
+                    self._add_chunk(chunk)
+                    added += (name for name, _ in chunk)
+                    chunk = []
+            self._add_chunk(chunk)
+        except BaseException:
+            for name in added:
+                self.remove(name)
+            raise
+
+    def remove(self, name: str) -> None:
+        """Remove the filter with this id."""
+        number = self._numbers.pop(name, None)
+        if number is None:
+            raise InputError(f"no filter has the id {name!r}")
+        owner = int(self._owners[number])
+        twins = self._index.arrays.twins
+        if owner != number:
+            before = owner
+            while twins[before] != number:
+                before = int(twins[before])
+            twins[before] = twins[number]
+            self._name_owner(owner)
+        elif twins[number] >= 0:
+            self._hand_over(number, int(twins[number]))
+        else:
+            self._delete_rows(number)
+            del self._owner_of[self._digests[number]]
+        twins[number] = -1
+        self._names[number] = self._digests[number] = None
+        self._owners[number] = self._first_rows[number] = -1
+        self._free.append(number)
+
+    def match(self, context: Context) -> list[str]:
+        """Give the ids of the filters that the context satisfies."""
+        found = self._index.search(encode(self._index.vocabulary, context))
+        if self._residuals:
+            found = self._verified(found, {0: context})
+        found.sort()
+        if self._split and len(found) > 1:
+            found = _distinct(found)
+        ids: list[str] = self._names[found].tolist()
+        return ids
+
+    def match_batch(self, batch: pa.RecordBatch | pa.Table) -> Pairs:
+        """Give the pairs of row and id for contexts in the form of `model.context_arrow`."""
+        from roamcast.matching.events_arrow import encode_batch
+
+        rows: list[Array] = []
+        numbers: list[Array] = []
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            part = batch.slice(start, BATCH_ROWS)
+            found = self._index.search_batch(*encode_batch(self._index.vocabulary, part))
+            if self._residuals:
+                found = self._verified(found, _Contexts(part))
+            found.sort()
+            if self._split and len(found) > 1:
+                found = _distinct(found)
+            rows.append((found >> 32) + start)
+            numbers.append(found & 0xFFFFFFFF)
+        if not rows:
+            return Pairs(np.empty(0, np.int64), np.empty(0, object))
+        return Pairs(np.concatenate(rows), self._names[np.concatenate(numbers)])
+
+    def warm_up(self) -> None:
+        """Load the compiled code now, so that the first call does not wait for it."""
+        warming.warm_up(FilterSet)
+
+    def snapshot(self) -> bytes:
+        """Give the set as bytes for `load`; only what cannot be derived is in it.
+
+        It is a pickle: load only what a process of one's own wrote.
+        """
+        return pickle.dumps(self, protocol=pickle.HIGHEST_PROTOCOL)
+
+    @classmethod
+    def load(cls, data: bytes) -> "FilterSet":
+        """Make a set from `snapshot`'s bytes."""
+        loaded = pickle.loads(data)  # noqa: S301 – our own snapshot
+        assert isinstance(loaded, cls)
+        return loaded
+
+    def __getstate__(self) -> dict[str, Any]:
+        from roamcast.matching.snapshots import freeze
+
+        return freeze(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        from roamcast.matching.snapshots import thaw
+
+        thaw(self, state)
+
+    def _add_chunk(self, chunk: list[tuple[str, Filter]]) -> None:
+        """Compile and place filters; nothing is changed if one of them is refused."""
+        names = [name for name, _ in chunk]
+        for name in names:
+            if name in self._numbers:
+                raise InputError(f"a filter has the id {name!r} already")
+        if len(set(names)) < len(names):
+            raise InputError("an id stands twice among the filters to add")
+        if len(self) + len(names) > self._filters_max:
+            raise LimitError(f"a set has at most {self._filters_max} filters")
+        digests = [digest(one.normal) for _, one in chunk]
+        made: dict[bytes, list[Row]] = {}
+        for (_, one), key in zip(chunk, digests, strict=True):
+            if key not in self._owner_of and key not in made:
+                made[key] = self._rows(one.normal)
+        self._index.check_room(sum(map(len, made.values())))
+        rows: list[Row] = []
+        owners: list[int] = []
+        for name, key in zip(names, digests, strict=True):
+            number = self._take_number(name)
+            owner = self._owner_of.setdefault(key, number)
+            if owner == number:
+                self._owners[number] = number
+                self._digests[number] = key
+                self._split += len(made[key]) > 1
+                rows += made[key]
+                owners += [number] * len(made[key])
+            else:
+                self._add_twin(owner, number)
+        if rows:
+            self._place(rows, owners)
+
+    def _place(self, rows: list[Row], owners: list[int]) -> None:
+        marks = np.array([VERIFY if row.residual else 0 for row in rows], np.int64)
+        placed = self._index.insert(rows, np.array(owners, np.int32), marks)
+        siblings = self._index.arrays.rows
+        for row, number, owner in zip(rows, placed.tolist(), owners, strict=True):
+            if row.residual:
+                self._residuals[number] = tuple(row.residual)
+            siblings[number, ROW_SIBLING] = self._first_rows[owner]
+            self._first_rows[owner] = number
+
+    def _rows(self, normal: Normal) -> list[Row]:
+        """Take a filter apart into rows of which one must hold."""
+        parts: list[Conjunction] | list[tuple[Normal, ...]] | None
+        parts = conjunctions(normal, CONJUNCTIONS_MAX)
+        if parts is None:  # too many: what must hold in any case, and the rest by the reference
+            parts = [normal.parts if isinstance(normal, All) else (normal,)]
+        made = (self._index.vocabulary.row(part) for part in parts)
+        return [row for row in made if row is not None]
+
+    def _take_number(self, name: str) -> int:
+        number = self._free.pop() if self._free else len(self._numbers)
+        self._numbers[name] = number
+        if number >= len(self._names):
+            self._names = grown(self._names, number + 1)
+            self._digests = grown(self._digests, len(self._names))
+            self._owners = grown(self._owners, len(self._names))
+            self._first_rows = grown(self._first_rows, len(self._names))
+        self._names[number] = name
+        self._first_rows[number] = -1
+        self._index.set_twin(number, -1)
+        return number
+
+    def _add_twin(self, owner: int, number: int) -> None:
+        twins = self._index.arrays.twins
+        self._owners[number] = owner
+        twins[number] = twins[owner]
+        twins[owner] = number
+        self._name_owner(owner)
+
+    def _name_owner(self, owner: int) -> None:
+        row = int(self._first_rows[owner])
+        while row >= 0:
+            self._index.name_owner(row, owner)
+            row = int(self._index.arrays.rows[row, ROW_SIBLING])
+
+    def _hand_over(self, number: int, heir: int) -> None:
+        """Let the next of several ids with one filter own its rows."""
+        self._owner_of[self._digests[number]] = heir
+        self._digests[heir] = self._digests[number]
+        self._first_rows[heir] = self._first_rows[number]
+        arrays = self._index.arrays
+        twin = heir
+        while twin >= 0:
+            self._owners[twin] = heir
+            twin = int(arrays.twins[twin])
+        self._name_owner(heir)
+
+    def _delete_rows(self, number: int) -> None:
+        row, count = int(self._first_rows[number]), 0
+        while row >= 0:
+            following = int(self._index.arrays.rows[row, ROW_SIBLING])
+            self._index.delete(row)
+            self._residuals.pop(row, None)
+            row = following
+            count += 1
+        self._split -= count > 1
+
+    def _verified(self, found: Array, contexts: "dict[int, Context] | _Contexts") -> Array:
+        """Ask the reference about rows that it must confirm; give all owners then."""
+        doubtful = -1 - found[found < 0]
+        if not len(doubtful):
+            return found
+        sure = found[found >= 0].tolist()
+        arrays = self._index.arrays
+        for pair in doubtful.tolist():
+            row, context = pair & 0xFFFFFFFF, contexts[pair >> 32]
+            if all(holds(part, context) for part in self._residuals[row]):
+                number = int(arrays.rows[row, ROW_OWNER])
+                while number >= 0:
+                    sure.append((pair >> 32 << 32) | number)
+                    number = int(arrays.twins[number])
+        return np.array(sure, np.int64)
+
+
+class _Contexts:
+    """The contexts of a batch, made from Arrow only where the reference needs one."""
+
+    def __init__(self, batch: pa.RecordBatch | pa.Table) -> None:
+        self._batch = batch
+        self._made: dict[int, Context] = {}
+
+    def __getitem__(self, row: int) -> Context:
+        context = self._made.get(row)
+        if context is None:
+            context = self._made[row] = from_arrow(self._batch.slice(row, 1))[0]
+        return context
+
+
+def digest(normal: Normal) -> bytes:
+    """Name a meaning: filters with equal normal forms are compiled once."""
+    return blake2b(msgspec.msgpack.encode(normal), digest_size=16).digest()
+
+
+def _distinct(ascending: Array) -> Array:
+    kept: Array = ascending[np.concatenate([[True], ascending[1:] != ascending[:-1]])]
+    return kept

@@ -1,0 +1,203 @@
+"""How do compiled code and Python meet? The index keeps the arrays large enough and calls kernels.
+
+It knows rows and numbers. Which id a number stands for, and what only the reference can decide,
+is the business of `FilterSet`.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from roamcast.errors import LimitError
+from roamcast.matching import clustering, grids, hashing, layout, searching
+from roamcast.matching.events import Event
+from roamcast.matching.layout import Array, Arrays, Tuning, grown
+from roamcast.matching.vocabulary import PREDICATES_MAX, Row, Vocabulary
+
+ROWS_MAX = 1 << 26
+PAIRS_MAX = 1 << 24
+"""Pairs found in one go; a batch that has more is taken in halves."""
+
+ROW_SPARE = 64
+DEPTH_SPARE = 8
+
+
+class Index:
+    """Rows in clusters, pages and records; the vocabulary they are written in."""
+
+    def __init__(self, tuning: Tuning, vocabulary: Vocabulary | None = None) -> None:
+        self.tuning = tuning
+        self.vocabulary = vocabulary or Vocabulary()
+        self.arrays: Arrays = layout.empty(tuning)
+        self.rows = 0
+        self._heads: Array = np.full(0, -1, np.int32)
+        self._pairs: Array = np.empty(1 << 12, np.int64)
+        self._one: tuple[Array, Array, Array, Array] = _scratch(0, 0, 0, 1)
+        self._listed: Array = np.empty(searching.LISTED_MAX, np.int64)
+        self._dropped: Array = np.empty(PREDICATES_MAX * 2, np.int64)
+
+    def check_room(self, rows: int) -> None:
+        """Refuse rows beyond the limit, before anything is changed."""
+        if self.rows + rows > ROWS_MAX:
+            raise LimitError(f"a set of filters has at most {ROWS_MAX} conjunctions")
+
+    def insert(self, rows: Sequence[Row], owners: Array, marks: Array) -> Array:
+        """Place rows; give their numbers."""
+        words = np.array([word for row in rows for word in (*row.words, *row.tokens)], np.int64)
+        predicates = np.array([len(row.words) // 3 for row in rows], np.int64)
+        tokens = np.array([len(row.tokens) for row in rows], np.int64)
+        return self.insert_words(words, predicates, tokens, owners, marks)
+
+    def insert_words(
+        self, words: Array, predicates: Array, tokens: Array, owners: Array, marks: Array
+    ) -> Array:
+        """Place rows that are flat already."""
+        self.vocabulary.settle()
+        self._adopt_vocabulary()
+        grids.survey(self.arrays, words, predicates, tokens)
+        grids.renew_all(self.arrays, words, predicates, tokens)
+        numbers = np.empty(len(owners), np.int32)
+        done, word = 0, 0
+        while done < len(owners):
+            length = int(3 * predicates[done] + tokens[done])
+            self._make_room(length, (len(words) - word) * 5 // 4, len(owners) - done)
+            done, word = clustering.insert(
+                self.arrays, done, word, words, predicates, tokens, owners, marks, numbers
+            )
+        self.rows += len(owners)
+        return numbers
+
+    def delete(self, row: int) -> None:
+        """Take a row out, and forget values that no row speaks of any more."""
+        count = clustering.delete(self.arrays, row, self._dropped)
+        if count:
+            self.vocabulary.forget(self._dropped[:count].tolist())
+        self.rows -= 1
+
+    def search(self, event: Event) -> Array:
+        """Give what one context satisfies: numbers of owners, and -1 - row where to verify."""
+        arrays = self.arrays
+        keys, lines, tokens, stack = self._one
+        grids_count = int(arrays.counters[layout.GRIDS])
+        if (
+            keys.shape[1] < len(self.vocabulary.defaults)
+            or lines.shape[1] < grids_count
+            or len(tokens) < len(event[0]) + 4 * grids_count
+        ):
+            self._one = _scratch(
+                2 * len(self.vocabulary.defaults), 2 * grids_count, 2 * len(event[0]), 1
+            )
+            keys, lines, tokens, stack = self._one
+        while True:
+            found = searching.search_one(
+                arrays,
+                self.vocabulary.defaults,
+                *event,
+                keys[0],
+                lines[0],
+                tokens,
+                stack,
+                self._listed,
+                self._pairs,
+            )
+            if found <= len(self._pairs):
+                return self._pairs[:found]
+            self._pairs = np.empty(found * 3 // 2, np.int64)
+
+    def search_batch(self, keys: Array, given: Array) -> Array:
+        """Give what many contexts satisfy, as context × 2³² + number, or -1 - (… + row)."""
+        room = max(1 << 16, 1024 * len(keys))
+        while True:
+            pairs = np.empty(room, np.int64)
+            found = self._search_pages(keys, given, pairs)
+            if found <= room:
+                return pairs[:found]
+            if found > PAIRS_MAX and len(keys) > 1:
+                half = len(keys) // 2
+                first = self.search_batch(keys[:half], given[:half])
+                second = self.search_batch(keys[half:], given[half:])
+                moved = second + np.where(second < 0, -1, 1) * (half << 32)
+                return np.concatenate([first, moved])
+            room = found
+
+    def _search_pages(self, keys: Array, given: Array, pairs: Array) -> int:
+        """Find which clusters the contexts enter, then search those page by page."""
+        arrays = self.arrays
+        grids_count = int(arrays.counters[layout.GRIDS])
+        _, lines, tokens, stack = _scratch(0, grids_count, given.shape[1], len(keys))
+        if len(self._heads) < len(arrays.clusters):
+            self._heads = np.full(len(arrays.clusters), -1, np.int32)
+        visited = 1 << 16
+        while True:
+            visits = np.empty((visited, 2), np.int32)
+            order = np.empty(visited, np.int32)
+            entered, visited = searching.find_clusters(
+                arrays, given, keys, lines, tokens, stack, self._heads, visits, order
+            )
+            if visited <= len(visits):
+                break
+            self._heads[order[:entered]] = -1
+        found: int = searching.search_clusters(
+            arrays, keys, lines, self._heads, visits, order, entered, self._listed, pairs
+        )
+        return found
+
+    def set_twin(self, number: int, twin: int) -> None:
+        """Let whoever satisfies `number` satisfy `twin` too; -1 for nobody."""
+        if number >= len(self.arrays.twins):
+            twins = grown(self.arrays.twins, number + 1)
+            self.arrays = self.arrays._replace(twins=twins)
+        self.arrays.twins[number] = twin
+
+    def name_owner(self, row: int, owner: int) -> None:
+        """Let a row belong to this number, and note whether that has twins."""
+        clustering.name_owner(self.arrays, row, owner)
+
+    def _adopt_vocabulary(self) -> None:
+        vocabulary, arrays = self.vocabulary, self.arrays
+        room = int(arrays.counters[layout.GRIDS]) + vocabulary.columns_count
+        self.arrays = arrays._replace(
+            columns=vocabulary.columns,
+            tokens=vocabulary.tokens,
+            labels=vocabulary.labels.values,
+            samples=grown(arrays.samples, vocabulary.columns_count),
+            grids=grown(arrays.grids, room),
+            grid_bounds=grown(arrays.grid_bounds, room * layout.LINES_MAX),
+        )
+
+    def _make_room(self, next_words: int, words: int, rows: int) -> None:
+        """Grow what is too small for the next row, with a view to all that are to come."""
+        arrays, counters = self.arrays, self.arrays.counters
+        clusters = grown(
+            arrays.clusters, int(counters[layout.CLUSTERS]) + DEPTH_SPARE + self.tuning.depth
+        )
+        pages = grown(arrays.pages, int(counters[layout.PAGES]) + 2)
+        need = max(words, 2 * next_words + 512)
+        self.arrays = arrays._replace(
+            rows=grown(arrays.rows, int(counters[layout.ROWS]) + max(rows, ROW_SPARE)),
+            records=grown(arrays.records, int(counters[layout.RECORD_WORDS]) + need),
+            clusters=clusters,
+            cluster_masks=grown(arrays.cluster_masks, len(clusters)),
+            pages=pages,
+            page_slots=grown(arrays.page_slots, len(pages) * layout.SLOTS_MAX * 2),
+            pool=grown(arrays.pool, int(counters[layout.POOL]) + clustering.POOL_SPARE),
+        )
+        hashed = 2 * (int(counters[layout.HASHED]) + self.tuning.depth) + 2
+        if hashed >= len(arrays.hash_keys):
+            keys = np.full(2 * len(arrays.hash_keys), -1, np.int64)
+            clusters_of = np.full(len(keys), -1, np.int32)
+            hashing.rehash(arrays.hash_keys, arrays.hash_clusters, keys, clusters_of)
+            self.arrays = self.arrays._replace(hash_keys=keys, hash_clusters=clusters_of)
+
+
+def _scratch(
+    columns: int, grids_count: int, given: int, contexts: int
+) -> tuple[Array, Array, Array, Array]:
+    """Give room for keys, lines, tokens and the clusters still to enter."""
+    tokens = given + layout.LEVELS * grids_count + 16
+    return (
+        np.empty((contexts, columns), np.int64),
+        np.zeros((contexts, grids_count), np.int32),
+        np.empty((tokens, 2), np.int64),
+        np.empty(tokens * DEPTH_SPARE, np.int32),
+    )

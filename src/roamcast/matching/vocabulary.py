@@ -1,0 +1,307 @@
+"""What do names and values mean to compiled code? Columns, keys and tokens; filters in their terms.
+
+A property has one column for each way it is compared: as a number, as a text by its code or by
+its order, as a boolean, as an instant, and whether it is there at all.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from roamcast.errors import LimitError
+from roamcast.matching.layout import (
+    CODES,
+    COLUMN_ORDINALS,
+    HIGHEST,
+    LOWEST,
+    MISSING,
+    MORE,
+    ORDERED,
+    ORDERS,
+    RANGES,
+    Array,
+    grown,
+)
+from roamcast.matching.texts import AFTER, AT, BEFORE, FIRST, LAST, Labels, TextOrder
+from roamcast.model.filters.atoms import Box, Normal, Presence, Residual, Values
+from roamcast.model.filters.values import Interval, Intervals, inside_place
+
+COLUMNS_MAX = 1 << 16
+TOKENS_KNOWN_MAX = 1 << 29
+PREDICATES_MAX = 4096
+"""Intervals in one row; an atom beyond that is left to the reference."""
+
+EXACT_BELOW = 2.0**53
+"""From here on float64 no longer tells integers apart: such bounds are confirmed by reference."""
+
+NUMBER_BITS = struct.Struct("<d")
+INTEGER_BITS = struct.Struct("<q")
+
+
+class Property:
+    """One property's columns (-1: never compared that way) and the tokens of its values."""
+
+    __slots__ = (
+        "boolean",
+        "codes",
+        "instant",
+        "number",
+        "number_tokens",
+        "order",
+        "presence",
+        "special",
+        "text_tokens",
+        "texts",
+        "truth_tokens",
+        "within",
+        "within_tokens",
+    )
+
+    def __init__(self) -> None:
+        self.number = self.codes = self.order = self.boolean = self.instant = -1
+        self.presence = self.within = -1
+        self.number_tokens: dict[Any, int] = {}
+        self.text_tokens: dict[Any, int] = {}
+        self.truth_tokens: dict[Any, int] = {}
+        self.within_tokens: dict[Any, int] = {}
+        self.texts = TextOrder()
+        self.special = False  # a text needs more than its code
+
+
+class Row:
+    """One conjunction in the terms of compiled code."""
+
+    __slots__ = ("residual", "tokens", "words")
+
+    def __init__(self) -> None:
+        self.words: list[int] = []
+        self.tokens: list[int] = []
+        self.residual: list[Normal] = []
+
+
+class Vocabulary:
+    """All properties, columns and tokens that the filters of a set speak of."""
+
+    def __init__(self) -> None:
+        self.properties: dict[str, Property] = {}
+        self.columns: Array = np.zeros((16, 6), np.int64)
+        self.columns_count = 0
+        self.defaults: Array = np.zeros(0, np.int64)
+        self.tokens: Array = np.zeros((64, 4), np.int32)
+        self.tokens_count = 0
+        self.labels = Labels()
+        self.longitude = self.latitude = -1
+        self._unsettled: dict[int, TextOrder] = {}
+        self._token_homes: list[tuple[dict[Any, int], Any]] = []
+        self._tokens_free: list[int] = []
+
+    def settle(self) -> None:
+        """Give new texts their labels; needed before rows with them are placed."""
+        for texts in self._unsettled.values():
+            texts.settle(self.labels)
+        self._unsettled.clear()
+
+    def forget(self, tokens: Sequence[int]) -> None:
+        """Give back tokens that no row uses any more."""
+        for token in tokens:
+            home, value = self._token_homes[token]
+            del home[value]
+            self._token_homes[token] = ({}, None)
+            self._tokens_free.append(token)
+
+    def row(self, conjunction: Sequence[Normal]) -> Row | None:
+        """Say a conjunction in these terms; None if it can never hold."""
+        row = Row()
+        for atom in conjunction:
+            if isinstance(atom, Values):
+                if not atom.intervals:
+                    return None
+                self._values(atom, row)
+            elif isinstance(atom, Presence):
+                key = int(atom.present)
+                _write(row, self._presence(atom.property), [(key, key)])
+            elif isinstance(atom, Box):
+                self._box(atom, row)
+            else:
+                if isinstance(atom, Residual) and atom.envelope is not None:
+                    self._box(atom.envelope, row)
+                row.residual.append(atom)
+        return row
+
+    def property(self, name: str) -> Property:
+        """Give the property of this name, a new one if need be."""
+        found = self.properties.get(name)
+        if found is None:
+            found = self.properties[name] = Property()
+        return found
+
+    def _values(self, atom: Values, row: Row) -> None:
+        if len(row.words) // 3 + len(atom.intervals) > PREDICATES_MAX:
+            row.residual.append(atom)
+            return
+        known = self.property(atom.property)
+        if atom.kind == "string":
+            self._texts(known, atom.intervals, row)
+        elif atom.kind == "number":
+            self._numbers(known, atom, row)
+        elif atom.kind == "boolean":
+            known.boolean = self._column(known.boolean, RANGES)
+            _write(row, known.boolean, [_whole(interval) for interval in atom.intervals])
+            self._token_of_point(known.truth_tokens, known.boolean, atom.intervals, row)
+        else:
+            known.instant = self._column(known.instant, RANGES)
+            known.special = True
+            _write(row, known.instant, [_whole(interval) for interval in atom.intervals])
+
+    def _numbers(self, known: Property, atom: Values, row: Row) -> None:
+        known.number = self._column(known.number, RANGES)
+        ends = [_number(interval) for interval in atom.intervals]
+        _write(row, known.number, [(low, high) for low, high, _ in ends])
+        if not all(exact for _, _, exact in ends):
+            row.residual.append(atom)
+        self._token_of_point(known.number_tokens, known.number, atom.intervals, row)
+
+    def _token_of_point(
+        self, home: dict[Any, int], column: int, intervals: Intervals, row: Row
+    ) -> None:
+        if len(intervals) == 1 and _is_point(intervals[0]):
+            row.tokens.append(self._token(home, intervals[0].low, column, sets=-1))
+
+    def _texts(self, known: Property, intervals: Intervals, row: Row) -> None:
+        if all(_is_point(interval) for interval in intervals):
+            known.codes = self._column(known.codes, CODES)
+            codes = [
+                self._token(known.text_tokens, interval.low, known.codes, sets=known.codes)
+                for interval in intervals
+            ]
+            _write(row, known.codes, [(code, code) for code in codes])
+            if len(codes) == 1:
+                row.tokens.append(codes[0])
+            return
+        known.order = self._column(known.order, ORDERS)
+        known.special = True
+        self._unsettled[id(known.texts)] = known.texts
+        cuts = [self._cuts(known.texts, interval) for interval in intervals]
+        _write(row, known.order, cuts, ORDERED)
+        path = intervals[0].low
+        if len(intervals) == 2 and isinstance(path, str) and inside_place(path) == intervals:
+            known.within = self._column(known.within, RANGES)
+            row.tokens.append(self._token(known.within_tokens, path, known.within, sets=-1))
+
+    def _cuts(self, texts: TextOrder, interval: Interval) -> tuple[int, int]:
+        low, high = FIRST * 4 + AT, LAST * 4 + AT
+        if interval.low is not None:
+            assert isinstance(interval.low, str)
+            side = AT if interval.low_closed else AFTER
+            low = texts.number(interval.low, self.labels) * 4 + side
+        if interval.high is not None:
+            assert isinstance(interval.high, str)
+            side = AT if interval.high_closed else BEFORE
+            high = texts.number(interval.high, self.labels) * 4 + side
+        return low, high
+
+    def _presence(self, name: str) -> int:
+        known = self.property(name)
+        if known.presence < 0:
+            known.presence = self._column(-1, RANGES)
+            self.defaults[known.presence] = 0
+            known.special = True
+        return known.presence
+
+    def _box(self, box: Box, row: Row) -> None:
+        self.longitude = self._column(self.longitude, RANGES)
+        self.latitude = self._column(self.latitude, RANGES)
+        _write(row, self.longitude, [(number_key(box.west), number_key(box.east))])
+        _write(row, self.latitude, [(number_key(box.south), number_key(box.north))])
+
+    def _column(self, column: int, kind: int) -> int:
+        """Give the column, or a new one for -1."""
+        if column >= 0:
+            return column
+        column = self.columns_count
+        if column == COLUMNS_MAX:
+            raise LimitError(f"the filters of a set compare at most {COLUMNS_MAX} columns")
+        self.columns_count += 1
+        self.columns = grown(self.columns, column + 1)
+        self.columns[column] = 0
+        self.columns[column, :2] = (kind, -1)
+        self.defaults = np.append(self.defaults, MISSING)
+        return column
+
+    def _token(self, home: dict[Any, int], value: Any, column: int, *, sets: int) -> int:
+        """Give the token of a value, a new one if need be."""
+        token = home.get(value)
+        if token is not None:
+            return token
+        if self._tokens_free:
+            token = self._tokens_free.pop()
+            self._token_homes[token] = (home, value)
+        else:
+            token = self.tokens_count
+            if token == TOKENS_KNOWN_MAX:
+                raise LimitError(f"the filters of a set have at most {TOKENS_KNOWN_MAX} values")
+            self.tokens_count += 1
+            self._token_homes.append((home, value))
+            self.tokens = grown(self.tokens, token + 1)
+        home[value] = token
+        self.tokens[token] = (column, sets, self.columns[column, COLUMN_ORDINALS] & 0x7FFFFFFF, 0)
+        self.columns[column, COLUMN_ORDINALS] += 1
+        return token
+
+
+def number_key(value: float) -> int:
+    """Turn a float64 into an integer of the same order; -0.0 and 0.0 are one."""
+    bits: int = INTEGER_BITS.unpack(NUMBER_BITS.pack(value + 0.0))[0]
+    return bits if bits >= 0 else bits ^ HIGHEST
+
+
+def _number(interval: Interval) -> tuple[int, int, bool]:
+    """Give an interval of numbers as keys, and whether they are exact.
+
+    Rounding to float64 keeps the order, so closed ends are never too narrow; an open end moves by
+    one key, which is right below 2⁵³ and left to the reference above.
+    """
+    low, high, exact = LOWEST, HIGHEST, True
+    if interval.low is not None:
+        value = _rounded(interval.low)
+        low = number_key(value)
+        if abs(value) >= EXACT_BELOW:
+            exact = False
+        elif not interval.low_closed:
+            low += 1
+    if interval.high is not None:
+        value = _rounded(interval.high)
+        high = number_key(value)
+        if abs(value) >= EXACT_BELOW:
+            exact = False
+        elif not interval.high_closed:
+            high -= 1
+    return low, high, exact
+
+
+def _rounded(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _whole(interval: Interval) -> tuple[int, int]:
+    """Give an interval of whole numbers as closed keys; contexts hold 64 bits and no more."""
+    low = LOWEST if interval.low is None else int(interval.low) + (not interval.low_closed)
+    high = HIGHEST if interval.high is None else int(interval.high) - (not interval.high_closed)
+    if low > HIGHEST or high < LOWEST:
+        return HIGHEST, LOWEST
+    return max(low, LOWEST), min(high, HIGHEST)
+
+
+def _is_point(interval: Interval) -> bool:
+    return interval.low is not None and interval.low == interval.high
+
+
+def _write(row: Row, column: int, ends: Sequence[tuple[int, int]], flags: int = 0) -> None:
+    last = len(ends) - 1
+    for i, (low, high) in enumerate(ends):
+        row.words += (column | flags | (MORE if i < last else 0), low, high)
