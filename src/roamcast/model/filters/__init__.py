@@ -26,11 +26,12 @@ CONJUNCTIONS_MAX = 64
 class Filter:
     """One filter. Two are equal if their canonical texts are, and then they mean the same."""
 
-    __slots__ = ("__dict__", "expression", "source")
+    __slots__ = ("__dict__", "_given", "expression", "source")
 
-    def __init__(self, expression: Expression, source: str) -> None:
+    def __init__(self, expression: Expression, source: str, given: Any = None) -> None:
         self.expression = expression
         self.source = source
+        self._given = source if given is None else given
 
     @classmethod
     def parse(cls, source: Any) -> "Filter":
@@ -38,7 +39,7 @@ class Filter:
         if isinstance(source, str):
             return cls(parse_text(source), source)
         if isinstance(source, dict | bool):
-            made = cls(parse_json(source), "")
+            made = cls(parse_json(source), "", source)
             made.source = made.text
             return made
         raise FilterError("a filter is CQL2 text, or a CQL2 JSON object")
@@ -83,4 +84,4 @@ class Filter:
         return f"Filter({self.source!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Filter.parse, (self.source,))
+        return (Filter.parse, (self._given,))

@@ -204,29 +204,25 @@ def _unite_atoms(atoms: Iterable[Atom]) -> list[Atom] | None:
 
 def _simplified(atom: Atom) -> Normal:
     """Recognise the atom that is always or never true, and write each set in one way."""
-    match atom:
-        case Presence("vid", present):
-            return TRUE if present else FALSE
-        case Values(name, "instant", intervals) if name in (T_R, T_D):
-            clipped = _clip(intervals, forever=name == T_D)
-            return TRUE if clipped == FULL else _or_false(Values(name, "instant", clipped))
-        case Values("vid" | "place", "number" | "boolean", _):
-            return FALSE
-        case Values(name, "instant", intervals):
-            return _or_false(Values(name, "instant", _clip(intervals, forever=False)))
-        case Values(name, "boolean", intervals):
-            both = intersect(intervals, (Interval(0, 1),), "boolean")
-            return _or_false(Values(name, "boolean", both))
-        case Values(name, "string", intervals):
-            # the empty text is the smallest: from it on is everything
-            unbounded = bool(intervals) and intervals[0].low is None
-            clipped = intersect(intervals, (Interval("", None),)) if unbounded else intervals
-            always = name == "vid" and clipped == (Interval("", None),)
-            return TRUE if always else _or_false(Values(name, "string", clipped))
-        case Values():
-            return _or_false(atom)
-        case _:
-            return atom
+    if isinstance(atom, Presence):
+        return atom if atom.property != "vid" else TRUE if atom.present else FALSE
+    if not isinstance(atom, Values):
+        return atom
+    name, kind, intervals = atom.property, atom.kind, atom.intervals
+    if kind == "number":
+        return FALSE if name in ("vid", "place") else _or_false(atom)
+    if kind == "string":
+        # the empty text is the smallest: from it on is everything
+        if intervals and intervals[0].low is None:
+            intervals = intersect(intervals, (Interval("", None),))
+        always = name == "vid" and intervals == (Interval("", None),)
+        return TRUE if always else _or_false(Values(name, kind, intervals))
+    if kind == "boolean":
+        both = intersect(intervals, (Interval(0, 1),), kind)
+        return FALSE if name in ("vid", "place") else _or_false(Values(name, kind, both))
+    clipped = _clip(intervals, forever=name == T_D)
+    always = name in (T_R, T_D) and clipped == FULL
+    return TRUE if always else _or_false(Values(name, kind, clipped))
 
 
 def _clip(intervals: Intervals, *, forever: bool) -> Intervals:
