@@ -71,6 +71,16 @@ def check_settings(settings: IngestSettings) -> IngestSettings:
     return settings
 
 
+def check_files(paths: Sequence[Path], settings: IngestSettings) -> list[SightingFile]:
+    """List the files meant; one that cannot be read is an error before any work, or Spark."""
+    found = listed(paths, check_settings(settings).reading)
+    if not found:
+        raise InputError("no sightings there: .jsonl, .csv or .parquet", source=str(paths[0]))
+    for file in found:
+        shape_of(file, settings.reading)
+    return found
+
+
 def ingest_once(
     spark: "SparkSession",
     state: IngestState,
@@ -81,13 +91,7 @@ def ingest_once(
     finish: bool = True,
 ) -> Batch:
     """Ingest what has not been ingested yet; `finish` closes what is open at its last sighting."""
-    check_settings(settings)
-    found = listed(paths, settings.reading)
-    if not found:
-        raise InputError("no sightings there: .jsonl, .csv or .parquet", source=str(paths[0]))
-    files = [file for file in found if file not in state.done]
-    for file in files:
-        shape_of(file, settings.reading)  # raises for a file that cannot be read, before any work
+    files = [file for file in check_files(paths, settings) if file not in state.done]
     waiting = state.last.counts.get("open", 0) + state.last.counts.get("pending", 0)
     if not files and not (finish and waiting):
         return msgspec.structs.replace(state.last, files=(), counts=dict.fromkeys(rows.COUNTED, 0))

@@ -1,0 +1,194 @@
+"""`roamcast pipeline ingest`: sightings in, archived contexts out."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands to the `pipeline` group."""
+    app.command("ingest")(ingest)
+    app.command("dead-letters")(dead_letters)
+    app.command("vids")(vids)
+
+
+def ingest(
+    sightings: Annotated[
+        list[Path], typer.Argument(help="Files or folders; .jsonl, .csv, .parquet.")
+    ],
+    archive: Annotated[str, typer.Option(help="The archive's folder; made if it is missing.")],
+    watch: Annotated[
+        bool, typer.Option(help="Go on with files that come into the folder.")
+    ] = False,
+    until_idle: Annotated[
+        bool, typer.Option(help="End a watch when nothing is left to do.")
+    ] = False,
+    keep_open: Annotated[
+        bool, typer.Option(help="More will come: leave open what is open at the end.")
+    ] = False,
+    places: Annotated[Path | None, typer.Option(help="GeoJSON hierarchy of places.")] = None,
+    resolution: Annotated[int, typer.Option(help="H3 resolution where no place is known.")] = 9,
+    late_s: Annotated[float, typer.Option(help="How long a watch waits for late rows.")] = 600.0,
+    heartbeat_s: Annotated[float, typer.Option(help="Silence that ends a context.")] = 300.0,
+    dwell_s: Annotated[float, typer.Option(help="How long a new place must hold.")] = 20.0,
+    format: Annotated[str | None, typer.Option(help="json, csv or parquet.")] = None,  # noqa: A002
+    column: Annotated[
+        list[str] | None, typer.Option(help="A field's column, such as person=uid.")
+    ] = None,
+    constant: Annotated[
+        list[str] | None, typer.Option(help="A field's value, such as source=gps.")
+    ] = None,
+    zone: Annotated[str | None, typer.Option(help="Zone of times without one: +00:00.")] = None,
+    private: Annotated[
+        Path | None, typer.Option(help="The trusted node's folder; default ARCHIVE.private.")
+    ] = None,
+    trusted_node: Annotated[str, typer.Option(help="Its name, the part after @.")] = "localhost",
+    files_a_batch: Annotated[int, typer.Option(min=1, help="Of a watch.")] = 1_000,
+    spark: Annotated[str | None, typer.Option(help="Spark master; default local[*].")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Turn sightings of people into contexts under fresh vids, and archive them exactly once.
+
+    Files that were ingested before are left out. Malformed rows are kept and counted:
+    `roamcast pipeline dead-letters`.
+    """
+    import time
+    from secrets import token_bytes
+
+    from roamcast.identity.agent_settings import AgentSettings
+    from roamcast.pipeline import ingest as work
+    from roamcast.pipeline.ingest_files import Reading
+    from roamcast.pipeline.ingest_state import opened, private_folder
+    from roamcast.pipeline.session import Settings, started
+
+    settings = work.check_settings(
+        work.IngestSettings(
+            agent=AgentSettings(heartbeat_s=heartbeat_s, dwell_s=dwell_s),
+            reading=Reading(
+                format=format, columns=_pairs(column), constants=_pairs(constant), zone=zone
+            ),
+            late_s=late_s,
+            places=None if places is None else str(places.resolve()),
+            resolution=resolution,
+        )
+    )
+
+    def clock() -> int:
+        return time.time_ns() // 1_000
+
+    folder = private or private_folder(archive)
+    with opened(folder, archive, trusted_node, token_bytes) as state:
+        if not watch:
+            work.check_files(sightings, settings)
+        with started(Settings(master=spark, name="roamcast ingest")) as session:
+            if watch:
+                _watch(session, state, sightings, settings, clock, until_idle, files_a_batch, json)
+                return
+            batch = work.ingest_once(
+                session, state, sightings, settings, clock, finish=not keep_open
+            )
+        _print(batch, json=json)
+
+
+def dead_letters(
+    archive: Annotated[str, typer.Option(help="The archive's folder.")],
+    private: Annotated[Path | None, typer.Option(help="Default ARCHIVE.private.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+) -> None:
+    """Print the rows that were no sightings, with reason and file; without --json, count them."""
+    import msgspec
+
+    from roamcast.pipeline import dead_letters as letters
+
+    with _opened(archive, private) as state:
+        if json:
+            for row in letters.dead_letters(state).to_pylist():
+                typer.echo(msgspec.json.encode(row))
+            return
+        for reason, count in letters.counted(state).items():
+            typer.echo(f"{count:>12,}  {reason}")
+
+
+def vids(
+    person: Annotated[str, typer.Argument(help="The person, as in the sightings.")],
+    archive: Annotated[str, typer.Option(help="The archive's folder.")],
+    private: Annotated[Path | None, typer.Option(help="Default ARCHIVE.private.")] = None,
+    forget: Annotated[
+        bool, typer.Option(help="Also delete the person here: nobody can ever ask again.")
+    ] = False,
+) -> None:
+    """Print a person's vids in the archive, one a line, for `roamcast pipeline erase`."""
+    from roamcast.pipeline.ingest_people import forget_person, vids_of_person
+
+    with _opened(archive, private) as state:
+        for vid in vids_of_person(state, person):
+            typer.echo(vid)
+        if forget:
+            forget_person(state, person)
+
+
+def _opened(archive: str, private: Path | None) -> Any:
+    from secrets import token_bytes
+
+    from roamcast.errors import MissingError
+    from roamcast.pipeline.ingest_state import opened, private_folder
+
+    folder = private or private_folder(archive)
+    if not (folder / "keys.json").exists():
+        raise MissingError(f"no trusted node at {folder}: `roamcast pipeline ingest` makes one")
+    return opened(folder, archive, "localhost", token_bytes)
+
+
+def _watch(
+    session: Any,
+    state: Any,
+    sightings: list[Path],
+    settings: Any,
+    clock: Any,
+    until_idle: bool,
+    files_a_batch: int,
+    json: bool,
+) -> None:
+    from roamcast.errors import InputError
+    from roamcast.pipeline.ingest_watch import ingest_watch, wait
+
+    if len(sightings) != 1:
+        raise InputError("--watch takes one folder")
+    with ingest_watch(
+        session,
+        state,
+        sightings[0],
+        settings,
+        clock,
+        files_a_batch=files_a_batch,
+        until_idle=until_idle,
+        told=lambda batch: _print(batch, json=json),
+    ) as query:
+        wait(query)
+
+
+def _print(batch: Any, *, json: bool) -> None:
+    import msgspec
+
+    counts = batch.counts
+    dead = counts["malformed"] + counts["late"]
+    if json:
+        told = {"batch": batch.number, "files": len(batch.files), "dead_letters": dead, **counts}
+        typer.echo(msgspec.json.encode(told))
+        return
+    typer.echo(
+        f"batch {batch.number}: {len(batch.files):,} files, {counts['sightings']:,} sightings → "
+        f"{counts['contexts']:,} contexts of {counts['people']:,} people; {dead:,} dead letters, "
+        f"{counts['repeated']:,} repeated, {counts['pending']:,} waiting, {counts['open']:,} open"
+    )
+
+
+def _pairs(given: list[str] | None) -> dict[str, str]:
+    from roamcast.errors import InputError
+
+    pairs = [text.partition("=") for text in given or []]
+    for field, equals, value in pairs:
+        if not field or not equals or not value:
+            raise InputError(f"{field + equals + value!r} is not FIELD=VALUE")
+    return {field: value for field, _, value in pairs}
