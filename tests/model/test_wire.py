@@ -1,5 +1,7 @@
 """Frames: what is written is read again, and what cannot be read is a value, never a crash."""
 
+import importlib.util
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -156,3 +158,13 @@ def test_the_page_names_every_message_field_and_limit() -> None:
             assert f"| `{field}` |" in page
     assert "list of int, ≥ 1" in page
     assert f"length ≤ {PAYLOAD_BYTES_MAX:,}" in page
+
+
+def test_the_generated_pages_of_the_docs_are_current() -> None:
+    path = Path(__file__).parents[2] / "scripts" / "docs.py"
+    spec = importlib.util.spec_from_file_location("docs_script", path)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.stale() == [], "run `make docs`"

@@ -134,10 +134,14 @@ def _described(kind: Any) -> tuple[str, str]:
             said = note.description or said
             bounds = {"≥": note.ge, "≤": note.le, "length ≥": note.min_length}
             bounds["length ≤"] = note.max_length
-            limits += [f"{sign} {value:,}" for sign, value in bounds.items() if value is not None]
+            limits += [f"{sign} {_shown(v)}" for sign, v in bounds.items() if v is not None]
     if get_origin(kind) is tuple:
         inner, inner_said = _described(get_args(kind)[0])
         name, said = f"list of {inner}", said or inner_said
     else:
         name = getattr(kind, "__name__", str(kind))
     return ", ".join([name, *limits]), said
+
+
+def _shown(limit: float) -> str:
+    return "2⁶³ − 1" if limit == 2**63 - 1 else f"{limit:,}"

@@ -1,0 +1,103 @@
+"""Which pages of docs/ follow from the code? This writes them; a test checks that they are current.
+
+`python scripts/docs.py` writes every page, `python scripts/docs.py --check` says which are stale. A
+new protocol adds one `Section`; nothing else is written by hand.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from roamcast.channels.messages import PROTOCOL
+from roamcast.channels.receiver import RECEIVER_TABLE, ReceiverState
+from roamcast.channels.sender import SENDER_TABLE, SenderState
+from roamcast.model.wire import FRAME_BYTES_MAX, Reason, Registry, page_of
+
+ROOT = Path(__file__).resolve().parents[1]
+
+Table = Mapping[tuple[StrEnum, StrEnum], StrEnum]
+
+
+class Section(NamedTuple):
+    """One protocol: its messages, and its machines' tables with the state each begins in."""
+
+    title: str
+    says: str
+    registry: Registry
+    machines: tuple[tuple[str, StrEnum, Table], ...]
+
+
+SECTIONS = (
+    Section(
+        "The reliable channel",
+        "AMS 6 and 12: one sender, many receivers, nothing lost unannounced "
+        "(`channels/sender.py`, `channels/receiver.py`, [decision 0023]"
+        "(decisions/0023-heals-go-to-everyone-requests-to-the-sender.md)).",
+        PROTOCOL,
+        (
+            ("The sender", SenderState.STEADY, SENDER_TABLE),
+            ("The receiver", ReceiverState.JOINING, RECEIVER_TABLE),
+        ),
+    ),
+)
+
+
+def protocol_page() -> str:
+    """Write docs/protocol.md: frames, messages, and the machines' states as drawn from tables."""
+    reasons = ", ".join(f"`{reason.value}`" for reason in Reason)
+    lines = [
+        "# The wire protocol",
+        "",
+        "Written by `make docs` from the registries and tables in the code; do not edit.",
+        "",
+        "A frame is one byte of protocol version, then one MessagePack array: the message's tag,",
+        "then its fields in the order given here. Fields added later stand at the end and have a",
+        f"default. A frame has at most {FRAME_BYTES_MAX:,} bytes. What cannot be read is dropped",
+        f"with one of these reasons, and nothing else happens: {reasons}.",
+        "",
+    ]
+    for section in SECTIONS:
+        lines += [f"## {section.title}", "", section.says, "", page_of(section.registry)]
+        for name, first, table in section.machines:
+            lines += [f"### {name}'s states", "", *_diagram(first, table), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _diagram(first: StrEnum, table: Table) -> list[str]:
+    """Draw a machine's table as a Mermaid state diagram."""
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first.name}"]
+    lines += [f"    {state.name}: {state.value}" for state in type(first)]
+    lines += [
+        f"    {state.name} --> {following.name}: {event.value}"
+        for (state, event), following in table.items()
+    ]
+    return [*lines, "```"]
+
+
+PAGES: Mapping[str, Callable[[], str]] = {"docs/protocol.md": protocol_page}
+
+
+def stale() -> list[str]:
+    """Name the pages that differ from what the code says."""
+    return [
+        name
+        for name, page in PAGES.items()
+        if not (ROOT / name).is_file() or (ROOT / name).read_text(encoding="utf-8") != page()
+    ]
+
+
+def main() -> int:
+    """Write the pages, or with --check only say which ones would change."""
+    changed = stale()
+    if "--check" in sys.argv[1:]:
+        sys.stderr.writelines(f"{name} is stale: run `make docs`\n" for name in changed)
+        return 1 if changed else 0
+    for name in changed:
+        (ROOT / name).write_text(PAGES[name](), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
