@@ -23,10 +23,10 @@ CONTEXTS = schema(
 )
 
 
-def contexts(seed: int, count: int) -> pa.Table:
+def contexts(seed: int, count: int, days: int = DAYS) -> pa.Table:
     """Contexts that last from a second to four months, some still lasting, some without a point."""
     rng = np.random.default_rng(seed)
-    t_r = BEGIN + rng.integers(0, DAYS * DAY, count)
+    t_r = BEGIN + rng.integers(0, days * DAY, count)
     lasting = rng.random(count) < 0.03
     spread = np.exp(rng.uniform(np.log(MICROSECONDS), np.log(DAYS * DAY), count)).astype(np.int64)
     number = rng.integers(0, 90, count)

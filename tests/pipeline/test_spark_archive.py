@@ -15,6 +15,7 @@ from roamcast.model.filters import Filter
 from roamcast.pipeline import load as loading
 from roamcast.pipeline.archive import append
 from roamcast.pipeline.archive_care import compact, vacuum
+from roamcast.pipeline.archive_layout import ArchiveSettings
 from roamcast.pipeline.archive_table import Archive
 from roamcast.pipeline.load import load, read_stretch
 from roamcast.pipeline.lookup import Lookup
@@ -24,12 +25,15 @@ from tests.pipeline.test_archive import everything, same
 from tests.strategies_pipeline import CONTEXTS, contexts, expected, lines, messages
 
 pytestmark = pytest.mark.spark
+COARSE = ArchiveSettings(0)
+"""Few cells, so few files: these tests are about commits, not about pruning."""
+
 EVERYONE = {"m": Filter.parse("1 = 1")}
 
 
 @pytest.fixture(scope="module")
 def table() -> pa.Table:
-    return contexts(21, 1_000)
+    return contexts(21, 1_000, days=3)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +141,7 @@ def test_lookups_miss_nothing_while_files_are_compacted_and_deleted(
     spark: Any, table: pa.Table, tmp_path: Path
 ) -> None:
     for start in range(0, 1_000, 250):
-        append(table.slice(start, 250), tmp_path / "a")
+        append(table.slice(start, 250), tmp_path / "a", settings=COARSE)
     everyone = sorted(table["vid"].to_pylist())
     stop = threading.Event()
     problems: list[object] = []
@@ -173,7 +177,7 @@ def test_workers_rewrite_as_the_driver_does(
 ) -> None:
     monkeypatch.setattr("roamcast.pipeline.archive_care.SPARK_BYTES", 0)
     for start in (0, 500):
-        append(table.slice(start, 500), tmp_path / "a")
+        append(table.slice(start, 500), tmp_path / "a", settings=COARSE)
     assert compact(tmp_path / "a", spark).files_replaced > 0
     assert same(everything(tmp_path / "a"), table)
     gone = table["vid"].to_pylist()[5:25]

@@ -1,0 +1,204 @@
+"""How fast are historic messages answered, beside DuckDB on the same pruned list of files?
+
+Both are warm, both read the same Parquet files. DuckDB gets each question's file list for free,
+and answers one question after another; ours plans, reads and matches all messages in one batch.
+`ROAMCAST_FULL=1` adds 100 million contexts.
+"""
+
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from roamcast.lab.report import Claim, Report, Steps
+from roamcast.model.filters import Filter
+from roamcast.pipeline.archive import commit
+from roamcast.pipeline.archive_care import compact
+from roamcast.pipeline.archive_files import write_table
+from roamcast.pipeline.archive_layout import placed
+from roamcast.pipeline.archive_table import Archive
+from roamcast.pipeline.lookup import Lookup
+from roamcast.pipeline.lookup_needs import Needs
+from roamcast.pipeline.session import Settings, started
+
+sys.path.append(str(Path(__file__).parent))  # benches live outside the package
+import _contexts as generator
+
+TITLE = "Historic lookups: one batch on Spark beside DuckDB one by one"
+MESSAGES = [1, 10, 100, 1_000, 10_000]
+TOGETHER = 10
+"""Millions of contexts sorted into files together; more are compacted afterwards."""
+
+SINGLE = 50
+REPEATS = 3
+
+
+def run(quick: bool, progress: Steps) -> Report:
+    """Build the archives, ask both, compare every answer."""
+    sizes = [200_000, 1_000_000] if quick else [1_000_000, 10_000_000]
+    if os.environ.get("ROAMCAST_FULL"):
+        sizes.append(100_000_000)
+    rows: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="roamcast-bench-") as folder,
+        started(Settings(master="local[2]", memory="3g")) as spark,
+    ):
+        for size in sizes:
+            archive = Path(folder) / str(size)
+            _build(archive, size, progress)
+            with progress(f"{size:,} contexts", len(MESSAGES)) as step:
+                rows += _asked(archive, size, spark, step)
+            if size != sizes[-1]:
+                shutil.rmtree(archive)
+    parameters = {"contexts": sizes, "messages": MESSAGES, "spark": "local[2]", "repeats": REPEATS}
+    return Report("lookup", parameters, rows, _claims(rows, sizes))
+
+
+def _build(archive: Path, size: int, progress: Steps) -> None:
+    target = Archive.make(archive)
+    held: list[pa.Table] = []
+    with progress("contexts", size) as step:
+        for number, drawn in enumerate(generator.raw(size), 1):
+            table = generator.table(drawn)
+            held += [
+                pa.Table.from_batches([placed(batch, target.settings)])
+                for batch in table.to_batches()
+            ]
+            if number % TOGETHER == 0 or number * generator.CHUNK >= size:
+                files = list(write_table(target.storage, pa.concat_tables(held)))
+                commit(target, files, table.schema.names, None)
+                held = []
+            step(table.num_rows)
+    if size > TOGETHER * generator.CHUNK:
+        compact(archive)
+
+
+def _asked(
+    archive: Path, size: int, spark: Any, step: Callable[[int], None]
+) -> list[dict[str, Any]]:
+    asked = generator.questions(MESSAGES[-1])
+    filters = [Filter.parse(generator.filter_text(question)) for question in asked]
+    on_spark = Lookup(archive, spark, driver_rows=0)
+    here = Lookup(archive)
+    duck, duck_answers = _duckdb(archive, here, asked[: min(1_000, len(asked))])
+    rows = []
+    for count in MESSAGES:
+        chosen = filters[:count]
+        found = on_spark.pairs(chosen)  # warm, and checked
+        _check(found, duck_answers, min(count, len(duck_answers)))
+        seconds = statistics.median(
+            _timed(lambda c=chosen: on_spark.pairs(c)) for _ in range(REPEATS)
+        )
+        row: dict[str, Any] = {
+            "contexts": size,
+            "messages": count,
+            "spark_s": seconds,
+            "duckdb_s": sum(duck) / len(duck) * count,
+            "pairs": found.num_rows,
+        }
+        if count == 1:
+            alone = [_timed(lambda one=one: here.pairs([one])) for one in filters[:SINGLE]]
+            row["driver_ms_median"] = 1_000 * statistics.median(alone)
+            row["duckdb_ms_median"] = 1_000 * statistics.median(duck[:SINGLE])
+        row["duckdb/spark"] = row["duckdb_s"] / seconds
+        rows.append(row)
+        step(1)
+    return rows
+
+
+def _timed(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def _duckdb(
+    archive: Path, lookup: Lookup, asked: list[dict[str, Any]]
+) -> tuple[list[float], list[list[str]]]:
+    """Time DuckDB on each question; its file list comes from our plan and costs it nothing."""
+    import duckdb
+
+    connection = duckdb.connect()
+    connection.execute("SET threads = 2; SET TimeZone = 'UTC'; SET enable_object_cache = true")
+    texts = []
+    for question in asked:
+        needs = Needs([Filter.parse(generator.filter_text(question))])
+        texts.append(
+            generator.sql(question, [f"{archive}/{share.path}" for share in lookup.plan(needs)])
+            if lookup.plan(needs)
+            else "SELECT NULL WHERE false"
+        )
+    for text in texts[:20]:
+        connection.execute(text).fetchall()
+    spent, answers = [], []
+    for text in texts:
+        begin = time.perf_counter()
+        found = connection.execute(text).fetchall()
+        spent.append(time.perf_counter() - begin)
+        answers.append(sorted(row[0] for row in found))
+    return spent, answers
+
+
+def _check(found: pa.Table, answers: list[list[str]], count: int) -> None:
+    """Ours and DuckDB's must be the same answers, or no time means anything."""
+    ours: list[list[str]] = [[] for _ in range(count)]
+    for message, vid in zip(found["message"].to_pylist(), found["vid"].to_pylist(), strict=True):
+        if message < count:
+            ours[message].append(vid)
+    for number in range(count):
+        assert ours[number] == answers[number], f"message {number} is answered differently"
+
+
+def _claims(rows: list[dict[str, Any]], sizes: list[int]) -> list[Claim]:
+    by = {(row["contexts"], row["messages"]): row for row in rows}
+    size = 10_000_000 if 10_000_000 in sizes else sizes[-1]
+    told = f"on {size:,} contexts"
+    ratios = [(1_000, 2.0), (10_000, 5.0)]
+    claims = [
+        Claim(
+            f"{count:,} messages in one batch on Spark against DuckDB one by one, {told}",
+            round(by[size, count]["duckdb/spark"], 2),
+            by[size, count]["duckdb/spark"] >= bar,
+            bar=f">= {bar:g} times",
+        )
+        for count, bar in ratios
+    ]
+    one = by[size, 1]
+    alone = one["driver_ms_median"] / one["duckdb_ms_median"]
+    claims.append(
+        Claim(
+            f"one message alone, in the driver, against DuckDB's median, {told}",
+            round(alone, 2),
+            alone <= 3,
+            bar="<= 3 times",
+            note=f"as a Spark job {1_000 * one['spark_s']:.0f} ms",
+        )
+    )
+    grown = by[size, 10_000]["spark_s"] / by[size, 100]["spark_s"]
+    claims.append(
+        Claim(
+            f"100 times the messages (100 to 10,000), {told}",
+            round(grown, 2),
+            grown < 100,
+            bar="< 100 times the time",
+        )
+    )
+    for small, large in zip(sizes, sizes[1:], strict=False):
+        factor = large / small
+        grown = by[large, 1_000]["spark_s"] / by[small, 1_000]["spark_s"]
+        claims.append(
+            Claim(
+                f"{factor:g} times the contexts ({small:,} to {large:,}), 1,000 messages",
+                round(grown, 2),
+                grown < factor,
+                bar=f"< {factor:g} times the time",
+            )
+        )
+    return claims
