@@ -310,7 +310,11 @@ class _Contexts:
 
 def digest(normal: Normal) -> bytes:
     """Name a meaning: filters with equal normal forms are compiled once."""
-    return blake2b(msgspec.msgpack.encode(normal), digest_size=16).digest()
+    try:
+        said = msgspec.msgpack.encode(normal)
+    except OverflowError:  # a number beyond 64 bits
+        said = repr(normal).encode()
+    return blake2b(said, digest_size=16).digest()
 
 
 def _distinct(ascending: Array) -> Array:

@@ -1,0 +1,187 @@
+"""Large sets walk every path: pages widen, split and join; columns outgrow a page; values go."""
+
+import random
+
+import numpy as np
+import pytest
+
+from roamcast.errors import LimitError
+from roamcast.matching import FilterSet, vocabulary
+from roamcast.matching.layout import (
+    CLUSTERS,
+    GRIDS,
+    PAGE_ROWS_MAX,
+    PAGE_WIDTH,
+    PAGES,
+    SLOTS_MAX,
+    Tuning,
+)
+from roamcast.matching.texts import SETTLED_ONE_BY_ONE, Labels, TextOrder
+from roamcast.model.context_arrow import to_arrow
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter, syntax
+from roamcast.model.filters.atoms import All, Values
+from roamcast.model.filters.values import Interval
+
+ONE_CLUSTER = Tuning(root_rows=1 << 30, chain_rows=4)
+
+
+def conjunction(**ends: tuple[float, float] | str) -> Filter:
+    made = Filter(syntax.Truth(True), "")
+    made.__dict__["normal"] = All(
+        tuple(
+            Values(name, "string", (Interval(end, end),))
+            if isinstance(end, str)
+            else Values(name, "number", (Interval(*end),))
+            for name, end in sorted(ends.items())
+        )
+    )
+    return made
+
+
+def numbered(count: int, dice: random.Random) -> dict[str, tuple[float, float]]:
+    lows = [dice.randrange(1000) for _ in range(count)]
+    return {f"f{n}": (low, low + dice.randrange(200)) for n, low in enumerate(lows)}
+
+
+def inside(held: dict[str, tuple[float, float]], value: float) -> set[str]:
+    return {name for name, (low, high) in held.items() if low <= value <= high}
+
+
+@pytest.mark.parametrize("tuning", [ONE_CLUSTER, Tuning(root_rows=64, cluster_rows=64)])
+def test_thousands_come_go_and_come_again(tuning: Tuning) -> None:
+    dice = random.Random(7)
+    held = numbered(3 * PAGE_ROWS_MAX // 2, dice)
+    index = FilterSet(tuning=tuning)
+    index.add_many((name, conjunction(n=ends)) for name, ends in held.items())
+    arrays = index._index.arrays
+    assert arrays.pages[: arrays.counters[PAGES], PAGE_WIDTH].max() > 1
+    for name in dice.sample(sorted(held), len(held) * 19 // 20):  # almost all: pages join
+        index.remove(name)
+        del held[name]
+    for value in (0, 500, 999):
+        assert set(index.match(Context("v", attributes={"n": value}))) == inside(held, value)
+    for name, ends in numbered(600, dice).items():
+        index.add(f"again-{name}", conjunction(n=ends))
+        held[f"again-{name}"] = ends
+    contexts = [Context("v", attributes={"n": dice.random() * 1200}) for _ in range(20)]
+    for context in contexts:
+        value = context.attributes["n"]
+        assert isinstance(value, float)
+        assert set(index.match(context)) == inside(held, value)
+    assert len(index.match_batch(to_arrow(contexts)).rows) == sum(
+        len(index.match(context)) for context in contexts
+    )
+
+
+def test_a_set_that_is_emptied_keeps_one_cluster_and_forgets_its_values() -> None:
+    index = FilterSet(tuning=Tuning(root_rows=0, cluster_rows=1, chain_rows=1))
+    for wave in range(3):  # the same memory serves every wave
+        index.add_many(
+            (f"f{n}", conjunction(k=f"k{wave}-{n % 50}", m=(n % 7, n % 7))) for n in range(400)
+        )
+        used = index._index.arrays.counters[CLUSTERS]
+        assert index.match(Context("v", attributes={"k": f"k{wave}-8", "m": 2})) != []
+        for n in range(400):
+            index.remove(f"f{n}")
+        assert index._index.vocabulary.properties["k"].text_tokens == {}
+        assert index._index.rows == 0
+        assert index._index.arrays.counters[CLUSTERS] == used
+    assert (index._index.arrays.hash_keys == -1).all()
+
+
+def test_more_columns_than_a_page_has_slots_are_checked_exactly() -> None:
+    index = FilterSet(tuning=ONE_CLUSTER)
+    names = [f"a{n}" for n in range(SLOTS_MAX + 20)]
+    index.add_many((name, conjunction(**{name: (1, 2)})) for name in names)
+    index.add_many((f"{name}-text", conjunction(**{name: "x"})) for name in names)
+    attributes = {name: 1 if n % 2 else 3 for n, name in enumerate(names)}
+    wanted = [name for n, name in enumerate(names) if n % 2]
+    assert index.match(Context("v", attributes=attributes)) == wanted
+    assert len(index.match(Context("v", attributes=dict.fromkeys(names, "x")))) == len(names)
+
+
+def test_many_values_of_one_column_share_lines_and_are_told_apart() -> None:
+    index = FilterSet(tuning=ONE_CLUSTER)
+    index.add_many((f"f{n}", conjunction(k=f"k{n}")) for n in range(500))
+    for n in (0, 63, 64, 126, 499):
+        assert index.match(Context("v", attributes={"k": f"k{n}"})) == [f"f{n}"]
+    assert index.match(Context("v", attributes={"k": "unknown"})) == []
+
+
+def test_grids_follow_the_values_without_touching_older_pages() -> None:
+    index = FilterSet(tuning=ONE_CLUSTER)
+    for n in range(300):  # one by one, ever larger: the first grids are wrong for the later ones
+        index.add(f"f{n}", conjunction(n=(n * n, n * n + 10)))
+    assert index._index.arrays.counters[GRIDS] >= 2
+    for n in (0, 1, 17, 150, 299):
+        context = Context("v", attributes={"n": n * n})
+        assert f"f{n}" in index.match(context)
+        assert all(0 <= n * n - int(name[1:]) ** 2 <= 10 for name in index.match(context))
+
+
+def test_a_batch_with_more_pairs_than_fit_is_taken_in_halves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from roamcast.matching import index as module
+
+    index = FilterSet()
+    index.add_many((f"f{n}", conjunction(n=(0, n))) for n in range(300))
+    index.add(
+        "polygon", Filter.parse("n < 5 AND S_INTERSECTS(geometry, POLYGON((0 0,2 0,1 1,0 0)))")
+    )
+    contexts = [Context("v", None, (1.0, 0.5), {"n": row % 7}) for row in range(400)]
+    whole = index.match_batch(to_arrow(contexts))
+    monkeypatch.setattr(module, "PAIRS_MAX", 1000)
+    halves = index.match_batch(to_arrow(contexts))
+    assert (whole.rows == halves.rows).all()
+    assert whole.ids.tolist() == halves.ids.tolist()
+    assert len(whole.rows) > 100_000
+    assert whole.to_arrow().column_names == ["row", "id"]
+
+
+def test_the_limits_of_columns_and_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabulary, "COLUMNS_MAX", 2)
+    monkeypatch.setattr(vocabulary, "PREDICATES_MAX", 4)
+    index = FilterSet()
+    index.add("a", Filter.parse("n IN (1, 3, 5) AND m = 2"))
+    index.add("b", Filter.parse("n IN (1, 3, 5, 7, 9)"))  # one interval too many: by the reference
+    assert index.match(Context("v", attributes={"n": 3, "m": 2})) == ["a", "b"]
+    assert index.match(Context("v", attributes={"n": 7, "m": 2})) == ["b"]
+    with pytest.raises(LimitError, match="at most 2 columns"):
+        index.add("c", Filter.parse("x = 1"))
+    assert "c" not in index
+
+
+def test_the_limit_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from roamcast.matching import index as module
+
+    monkeypatch.setattr(module, "ROWS_MAX", 2)
+    index = FilterSet()
+    index.add("a", Filter.parse("n = 1 OR k = 'x'"))
+    with pytest.raises(LimitError, match="at most 2 conjunctions"):
+        index.add("b", Filter.parse("n = 2"))
+    assert index.match(Context("v", attributes={"n": 2})) == []
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", "inwards", "shuffled"])
+def test_labels_keep_the_order_of_texts_however_they_arrive(order: str) -> None:
+    texts = [f"t{number:03d}" for number in range(200)]
+    arriving = {
+        "ascending": texts,
+        "descending": texts[::-1],
+        "inwards": [text for pair in zip(texts[:100], texts[:99:-1], strict=True) for text in pair],
+        "shuffled": random.Random(3).sample(texts, len(texts)),
+    }[order]
+    labels, column = Labels(), TextOrder()
+    for text in arriving[:150]:
+        column.number(text, labels)
+        column.settle(labels)
+    for text in arriving[150:]:
+        column.number(text, labels)
+    column.settle(labels)
+    assert len(arriving) - 150 <= SETTLED_ONE_BY_ONE
+    found = [column.label(text, labels) for text in texts]
+    assert np.all(np.diff(np.array(found)) >= 4)
+    assert all(column.label(text, labels) < column.label(text + "!", labels) for text in texts)
+    assert column.label("", labels) < found[0]
