@@ -89,3 +89,13 @@ def test_wrong_flows_are_refused_by_name(flow, said):
 
 def test_flows_may_be_rates():
     assert list(checked_flows(Tree.of([-1, 0]), [2.5, 0.25])) == [2.5, 0.25]
+
+
+def test_items_far_apart_and_close_together_are_numbered_alike(monkeypatch):
+    tree = Tree.of([-1, 0, 0])
+    wants = {1: [9, 4, 4, 30], 2: [4, 17]}
+    by_table = Subscriptions.of(tree, wants)
+    monkeypatch.setattr(module, "SPREAD_MAX", 0)
+    by_sorting = Subscriptions.of(tree, wants)
+    assert by_table.items == by_sorting.items == 4
+    assert list(by_table.item) == list(by_sorting.item) == [1, 0, 0, 3, 0, 2]

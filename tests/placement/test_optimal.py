@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roamcast.errors import LimitError, TreeError
-from roamcast.placement import _limited
+from roamcast.placement import _bounds, _limited, _sparse
 from roamcast.placement import optimal as module
 from roamcast.placement.cost import cost
 from roamcast.placement.flows import Subscriptions, checked_flows, flows
@@ -209,3 +209,52 @@ def test_flows_that_are_rates_are_placed_by_the_same_rules():
     problem = traffic(tree, checked_flows(tree, [1.5, 1.5, 0.25, 0.5, 1.0]))
     for limit in range(3):
         assert optimal(problem, limit).cost == pytest.approx(_least(problem, limit)[0])
+
+
+def test_a_long_way_up_from_many_candidates_is_folded_by_one_walk(monkeypatch):
+    # A handle of 1,000 vertices that want everything, 20 forks at its end, one leaf at the root:
+    # climbing from every fork to the root would take 20,000 steps, so it is given up.
+    length, forks = 1000, 20
+    parent = [-1, *range(length)]
+    flow = [3.0] * (length + 1)
+    for _ in range(forks):
+        fork = len(parent)
+        parent += [length, fork, fork]
+        flow += [3.0, 1.0, 2.0]
+    parent.append(0)
+    flow.append(1.0)
+    tree = Tree.of(parent)
+    problem = traffic(tree, checked_flows(tree, flow))
+    assert module.paying(problem).size == forks + 1
+    given_up = optimal(problem, 5)
+    monkeypatch.setattr(_sparse, "FEW", 1 << 62)
+    assert optimal(problem, 5) == given_up
+    assert problem.unfiltered - given_up.cost == 5 * 3  # a fork saves 3, the root only 2
+
+
+def test_a_bound_that_costs_too_much_is_not_looked_for(monkeypatch):
+    generator = np.random.default_rng(9)
+    tree = Tree.of([-1, *[(vertex - 1) // 2 for vertex in range(1, 1023)]])
+    wanted = generator.random((512, 64)) < 0.05
+    problem = traffic(tree, flows(tree, Subscriptions.of_table(tree, range(511, 1023), wanted)))
+    expected = optimal(problem, 20)
+    monkeypatch.setattr(_bounds, "DECISIONS_MAX", 0)
+    assert optimal(problem, 20).cost == expected.cost
+
+
+def test_the_bound_holds_for_flows_that_are_rates(monkeypatch):
+    generator = np.random.default_rng(11)
+    source = random.Random(11)
+    for kind in KINDS:
+        parent = random_parents(source, 300, kind)
+        tree = Tree.of(parent)
+        flow = np.empty(300)
+        for vertex in tree.order:
+            above = parent[vertex]
+            flow[vertex] = 1.0 if above < 0 else flow[above] * (1 - 0.3 * generator.random())
+        problem = delay(tree, checked_flows(tree, flow), 0.01)
+        for limit in (1, 3, 20):
+            monkeypatch.setattr(module, "BOUND_FROM", 1 << 62)
+            whole = optimal(problem, limit).cost
+            monkeypatch.setattr(module, "BOUND_FROM", 0)
+            assert optimal(problem, limit).cost == pytest.approx(whole, rel=1e-12)

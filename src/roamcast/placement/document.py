@@ -20,6 +20,9 @@ BYTES_MAX = 1 << 30
 Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
+VERTEX = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
 class _Document(msgspec.Struct, forbid_unknown_fields=True):
     parent: list[Whole]
     wants: dict[str, list[Whole]] | None = None
@@ -83,7 +86,7 @@ def _decoded(text: bytes, kind: type[Any]) -> Any:
 
 
 def _vertex(name: str) -> int:
-    if not re.fullmatch(r"0|[1-9][0-9]{0,9}", name):
+    if not VERTEX.fullmatch(name):
         raise TreeError(f'"wants" names vertex {name[:40]!r}, which is no vertex number')
     return int(name)
 

@@ -1,7 +1,8 @@
 """How many items does each subtree want? f(v) of CBM section 3.2, as unions of item sets."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ ITEMS_MAX = 1 << 20
 WANTS_MAX = 1 << 31
 """Subscriptions (one leaf, one item) in all."""
 
+SPREAD_MAX = 1 << 24
+"""Largest difference between item names for which a table numbers them instead of sorting."""
+
 UNION_BYTES_MAX = 1 << 26
 """Memory for unions at one time; items beyond it are taken in several passes."""
 
@@ -30,25 +34,24 @@ class Subscriptions:
     items: int  # items are numbered from 0 to items - 1
 
     @staticmethod
-    def of(tree: Tree, wants: Mapping[int, Iterable[int]]) -> "Subscriptions":
+    def of(tree: Tree, wants: Mapping[int, Sequence[int]]) -> "Subscriptions":
         """Number the items that anyone wants and check that leaves want them."""
-        leaf = {vertex: list(items) for vertex, items in sorted(wants.items())}
-        _only_leaves(tree, list(leaf))
+        vertices = sorted(wants)
+        _only_leaves(tree, vertices)
         counts = np.zeros(tree.vertices + 1, dtype=np.int64)
-        for vertex, items in leaf.items():
-            counts[vertex + 1] = len(items)
+        lists = [wants[vertex] for vertex in vertices]
+        counts[np.asarray(vertices, dtype=np.int64) + 1] = [len(items) for items in lists]
         total = int(counts.sum())
         if total > WANTS_MAX:
             raise LimitError(f"{total} subscriptions; the limit is {WANTS_MAX}")
         try:
-            flat = (item for items in leaf.values() for item in items)
-            named = np.fromiter(flat, dtype=np.int64, count=total)
+            named = np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=total)
         except (TypeError, ValueError, OverflowError):
             raise TreeError("an item is not a whole number of at most 64 bits") from None
-        known, numbered = np.unique(named, return_inverse=True)
-        if known.size > ITEMS_MAX:
-            raise LimitError(f"{known.size} distinct items are wanted; the limit is {ITEMS_MAX}")
-        return Subscriptions(np.cumsum(counts), numbered.astype(np.int32), int(known.size))
+        items, numbered = _numbered(named)
+        if items > ITEMS_MAX:
+            raise LimitError(f"{items} distinct items are wanted; the limit is {ITEMS_MAX}")
+        return Subscriptions(np.cumsum(counts), numbered.astype(np.int32), items)
 
     @staticmethod
     def of_table(tree: Tree, leaves: Iterable[int], wanted: NDArray[np.bool_]) -> "Subscriptions":
@@ -61,6 +64,18 @@ class Subscriptions:
         by_vertex = np.argsort(np.asarray(numbers), kind="stable")
         item = np.nonzero(wanted[by_vertex])[1].astype(np.int32)
         return Subscriptions(np.cumsum(counts), item, wanted.shape[1])
+
+
+def _numbered(named: NDArray[np.int64]) -> tuple[int, NDArray[Any]]:
+    """Number what is named from 0 on, in ascending order; count the different names."""
+    low, high = (int(named.min()), int(named.max())) if named.size else (0, 0)
+    if high - low >= SPREAD_MAX:
+        known, numbered = np.unique(named, return_inverse=True)
+        return int(known.size), numbered
+    seen = np.zeros(high - low + 1, dtype=np.bool_)  # names close together: no need to sort
+    seen[named - low] = True
+    number = np.cumsum(seen) - 1
+    return int(seen.sum()), number[named - low]
 
 
 def _only_leaves(tree: Tree, vertices: list[int]) -> None:
