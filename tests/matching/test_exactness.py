@@ -1,4 +1,4 @@
-"""Where comparisons go wrong: at 2⁵³, at zero's sign, at empty texts, prefixes and the end of time."""
+"""Where comparisons go wrong: at 2⁵³, at zero, at empty texts, prefixes and the end of time."""
 
 import pytest
 
