@@ -9,20 +9,24 @@ taken in turns; the ratio is the median of the turns' ratios.
 import random
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from typing import Any
 
+import msgspec
 import simpy
 
 from roamcast.channels.messages import PROTOCOL
 from roamcast.channels.receiver import ChannelReceiver
 from roamcast.channels.settings import ChannelSettings
+from roamcast.journal.book import Entry, Journal
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.model.machine import Effect
+from roamcast.model.records import Transmission
 from roamcast.sim.host import Boot
 from roamcast.sim.kernel import NEVER, Kernel
-from roamcast.sim.network import LinkQuality
+from roamcast.sim.network import Cut, LinkQuality
 from roamcast.sim.workloads.channel import CHANNEL, SERVER, START, Listener, Say, Server
 from roamcast.sim.world import World
 
@@ -33,6 +37,10 @@ BAR = 1.5
 WAIT_US_MAX = 1_000_000
 ROUTERS = (10_000, 100_000)
 RECEIVERS = 1_000
+REQUESTS_BAR = 10
+FAIR = LinkQuality(delay_us=4_000, jitter_us=2_000)
+STORMS = ((1.0, 6), (1.0, 4), (0.3, 6), (0.3, 4))
+"""(loss, interval of the back-off in round trips); a loss of 1 is common to all receivers."""
 
 
 class Beat(Effect, frozen=True, gc=False):
@@ -156,11 +164,9 @@ def kernel_alone(chains: int, events: int) -> dict[str, Any]:
     }
 
 
-def channel_crowd(receivers: int, messages: int) -> dict[str, Any]:
-    """One server, many receivers, 5 % loss: every event crosses network, machine and journal."""
-    settings = ChannelSettings()
-    quality = LinkQuality(delay_us=4_000, jitter_us=2_000, loss=0.05)
-    world = World(1, PROTOCOL, quality=quality)
+def crowd(receivers: int, settings: ChannelSettings, journal: Journal | None = None) -> World:
+    """One server and many receivers that were told where the channel starts."""
+    world = World(1, PROTOCOL, quality=FAIR, journal=journal)
 
     def listener(boot: Boot) -> Listener:
         receiver = ChannelReceiver(
@@ -177,20 +183,70 @@ def channel_crowd(receivers: int, messages: int) -> dict[str, Any]:
     for number in range(receivers):
         world.add_host(f"listener-{number}", listener)
     world.kernel.run(20_000)
-    payload = bytes(100)
+    return world
+
+
+def delivered(world: World) -> int:
+    machines = [host.machine for host in world.hosts.values()]
+    return sum(m.receiver.expected - 1 for m in machines if isinstance(m, Listener))
+
+
+def channel_crowd(receivers: int, messages: int) -> dict[str, Any]:
+    """Many receivers, 5 % loss: every event crosses network, machine and journal."""
+    world = crowd(receivers, ChannelSettings())
+    world.network.quality = msgspec.structs.replace(FAIR, loss=0.05)
     for number in range(messages):
         at = 20_000 + number * 20_000
-        world.kernel.call(at, lambda _: world.give(world.hosts[SERVER], Say(payload)))
+        world.kernel.call(at, lambda _: world.give(world.hosts[SERVER], Say(bytes(100))))
     before = time.process_time()
     events = world.kernel.run(messages * 20_000 + 3_000_000)
     seconds = time.process_time() - before
-    machines = [host.machine for host in world.hosts.values()]
-    delivered = sum(m.receiver.expected - 1 for m in machines if isinstance(m, Listener))
     return {
         "measured": f"{receivers:,} channel receivers",
         "ours_per_second": round(events / seconds),
         "seconds": round(seconds, 3),
-        "deliveries": delivered,
+        "deliveries": delivered(world),
+    }
+
+
+class Sent:
+    """Counts what was sent, by kind of message."""
+
+    def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+
+    def add(self, entries: list[Entry]) -> None:
+        """Count the transmissions among the entries."""
+        self.count.update(r.message for _, _, r in entries if isinstance(r, Transmission))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def requests(receivers: int, messages: int, *, loss: float, round_trips: int) -> dict[str, Any]:
+    """Count the requests for each message; a loss of 1 hits every receiver's first copy."""
+    sent = Sent()
+    journal = Journal(sent)
+    world = crowd(receivers, ChannelSettings(backoff_round_trips=round_trips), journal)
+    common = loss == 1
+    cut = Cut(frozenset([SERVER]), inwards=False)
+    world.network.quality = msgspec.structs.replace(FAIR, loss=0.0 if common else loss)
+    for _ in range(messages):
+        if common:
+            world.network.cut(cut)
+        world.give(world.hosts[SERVER], Say(bytes(100)))
+        world.kernel.run(world.now + 1)
+        world.network.mend(cut)
+        world.kernel.run(world.now + 1_000_000)
+    world.network.quality = FAIR
+    world.kernel.run(world.now + 5_000_000)
+    journal.close()
+    said = "lost to all" if common else f"{loss:.0%} loss each"
+    return {
+        "measured": f"{receivers:,} receivers, {said}, {round_trips} round trips",
+        "requests_per_message": round(sent.count["channel.ask"] / messages, 1),
+        "heals_per_message": round(sent.count["channel.heal"] / messages, 1),
+        "deliveries": delivered(world),
     }
 
 
@@ -213,13 +269,16 @@ def run(quick: bool, progress: Steps) -> Report:
     turns = 5 if quick else 15
     messages = 10 if quick else 50
     rows: list[dict[str, Any]] = []
-    with progress("measurements", len(PROCESSES) + 2 + len(ROUTERS)) as step:
+    with progress("measurements", len(PROCESSES) + 2 + len(STORMS) + len(ROUTERS)) as step:
         for processes in PROCESSES:
             rows.append(compare(processes, max(events, 2 * processes), turns))
             step(1)
-        crowd = channel_crowd(RECEIVERS, messages)
-        rows.append(crowd)
+        crowded = channel_crowd(RECEIVERS, messages)
+        rows.append(crowded)
         step(1)
+        for loss, round_trips in STORMS:
+            rows.append(requests(RECEIVERS, messages // 5, loss=loss, round_trips=round_trips))
+            step(1)
         rows.append(kernel_alone(1_000, events))
         step(1)
         for routers in ROUTERS:
@@ -237,10 +296,21 @@ def run(quick: bool, progress: Steps) -> Report:
     claims.append(
         Claim(
             claim="every receiver of the crowd ends with the whole sequence",
-            ours=crowd["deliveries"],
+            ours=crowded["deliveries"],
             bar=RECEIVERS * messages,
-            held=crowd["deliveries"] == RECEIVERS * messages,
+            held=crowded["deliveries"] == RECEIVERS * messages,
         )
     )
+    claims += [
+        Claim(
+            claim="requests for a message that was lost to all 1,000 receivers",
+            ours=row["requests_per_message"],
+            bar=REQUESTS_BAR,
+            held=row["requests_per_message"] <= REQUESTS_BAR,
+            note="without back-off every receiver asks",
+        )
+        for row in rows
+        if "lost to all, 6" in row["measured"]
+    ]
     parameters = {"events": events, "turns": turns, "wait_us_max": WAIT_US_MAX, "loss": 0.05}
     return Report(name="sim", parameters=parameters, rows=rows, claims=claims)
