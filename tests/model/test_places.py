@@ -286,3 +286,15 @@ def test_a_door_without_a_length_is_as_long_as_its_centres_are_apart() -> None:
 def test_the_great_circle_agrees_with_known_distances() -> None:
     assert great_circle_m((0, 0), (0, 90)) == pytest.approx(10_007_557, rel=1e-6)
     assert great_circle_m((0, 0), (180, 0)) == pytest.approx(20_015_114, rel=1e-6)
+
+
+def test_a_bent_place_has_its_centre_inside() -> None:
+    bent = [[0, 0], [3, 0], [3, 3], [2, 3], [2, 1], [0, 1], [0, 0]]
+    places = Places([Place("a", "room", {"type": "Polygon", "coordinates": [bent]})])
+    assert places.deepest(places.centre("a") or (9, 9)) == "a"
+    assert not shapely.Polygon(bent).covers(shapely.Polygon(bent).centroid)
+
+
+def test_a_path_must_be_text() -> None:
+    with pytest.raises(PlaceError, match="is text, not int"):
+        check_path(7)
