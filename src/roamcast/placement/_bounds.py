@@ -23,7 +23,7 @@ from roamcast.placement.problem import Problem
 ROUNDS_MAX = 16
 """Tolls tried; each costs about as much as one look at every vertex that pays more than it."""
 
-MANY, ROUNDS_FEW = 16, 4
+MANY, ROUNDS_FEW = 8, 4
 """If more than one vertex in `MANY` may filter, few can be ruled out: fewer tolls are tried."""
 
 ROUNDING = 1e-9
