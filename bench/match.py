@@ -131,7 +131,7 @@ def _named(predicates: Any, start: int, stop: int, step: Callable[[int], None]) 
 # The friendly workload.
 
 
-@njit(cache=True)
+@njit  # not cached: Numba cannot name a module outside a package
 def _scan(rows: Any, context: Any, found: Any) -> int:
     count = 0
     for row in range(len(rows)):
@@ -203,7 +203,7 @@ def _changes(index: FilterSet, size: int) -> tuple[float, float, float]:
 # The unfriendly workload.
 
 
-@njit(cache=True)
+@njit  # not cached: Numba cannot name a module outside a package
 def _scan_sets(
     starts: Any, columns: Any, more: Any, low: Any, high: Any, context: Any, found: Any
 ) -> int:

@@ -34,19 +34,13 @@ def encode(vocabulary: Vocabulary, context: Context) -> Event:
             token = known.text_tokens.get(value)
             if token is not None:
                 tokens.append(token)
-        elif kind is int or kind is float:
-            if known.number >= 0:
-                at.append(known.number)
-                numbers.append(value)  # type: ignore[arg-type]
-            token = known.number_tokens.get(value)
-            if token is not None:
-                tokens.append(token)
-        elif kind is bool:
-            if known.boolean >= 0:
-                other += (known.boolean, int(value))  # type: ignore[arg-type]
-            token = known.truth_tokens.get(value)
-            if token is not None:
-                tokens.append(token)
+        elif (kind is int or kind is float) and known.number >= 0:
+            at.append(known.number)
+            numbers.append(value)  # type: ignore[arg-type]
+            if known.number_tokens:
+                token = known.number_tokens.get(value)
+                if token is not None:
+                    tokens.append(token)
         if known.special:
             _special(vocabulary, known, value, other, tokens)
     _frame(vocabulary, context, at, numbers, other, tokens)
@@ -91,7 +85,7 @@ def _frame(
 def _special(
     vocabulary: Vocabulary, known: Property, value: Any, other: list[int], tokens: list[int]
 ) -> None:
-    """Add what is asked beyond equality: order, place, instant, presence."""
+    """Add what is asked beyond equality: order, place, truth, instant, presence."""
     if known.presence >= 0:
         other += (known.presence, 1)
     if isinstance(value, str):
@@ -103,6 +97,11 @@ def _special(
             instant = time.as_instant(value)
             if instant is not None:
                 other += (known.instant, instant)
+    elif isinstance(value, bool):
+        if known.boolean >= 0:
+            other += (known.boolean, int(value))
+            if value in known.truth_tokens:
+                tokens.append(known.truth_tokens[value])
     elif isinstance(value, datetime) and known.instant >= 0:
         other += (known.instant, time.from_datetime(value))
 

@@ -1,7 +1,7 @@
 """Which filters does this context satisfy? `FilterSet`: add, remove, match one or a batch."""
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -14,12 +14,12 @@ from roamcast.matching import warming
 from roamcast.matching.events import encode
 from roamcast.matching.index import Index
 from roamcast.matching.layout import ROW_OWNER, ROW_SIBLING, VERIFY, Array, Tuning, grown
+from roamcast.matching.residuals import Residuals
 from roamcast.matching.vocabulary import Row
 from roamcast.model.context_arrow import from_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import All, Conjunction, Normal, conjunctions
-from roamcast.model.filters.holds import holds
 
 FILTERS_MAX = 1 << 24
 CONJUNCTIONS_MAX = 32
@@ -61,7 +61,7 @@ class FilterSet:
         self._first_rows: Array = np.full(64, -1, np.int32)
         self._digests: Array = np.empty(64, object)
         self._owner_of: dict[bytes, int] = {}
-        self._residuals: dict[int, tuple[Normal, ...]] = {}  # by row
+        self._residuals = Residuals()
         self._split = 0  # filters of several rows: their ids may be found more than once
 
     def __len__(self) -> int:
@@ -122,8 +122,8 @@ class FilterSet:
     def match(self, context: Context) -> list[str]:
         """Give the ids of the filters that the context satisfies."""
         found = self._index.search(encode(self._index.vocabulary, context))
-        if self._residuals:
-            found = self._verified(found, {0: context})
+        if len(self._residuals):
+            found = self._verified(found, (context,))
         found.sort()
         if self._split and len(found) > 1:
             found = _distinct(found)
@@ -139,7 +139,7 @@ class FilterSet:
         for start in range(0, batch.num_rows, BATCH_ROWS):
             part = batch.slice(start, BATCH_ROWS)
             found = self._index.search_batch(*encode_batch(self._index.vocabulary, part))
-            if self._residuals:
+            if len(self._residuals):
                 found = self._verified(found, _Contexts(part))
             found.sort()
             if self._split and len(found) > 1:
@@ -216,7 +216,7 @@ class FilterSet:
         siblings = self._index.arrays.rows
         for row, number, owner in zip(rows, placed.tolist(), owners, strict=True):
             if row.residual:
-                self._residuals[number] = tuple(row.residual)
+                self._residuals.add(number, row.residual)
             siblings[number, ROW_SIBLING] = self._first_rows[owner]
             self._first_rows[owner] = number
 
@@ -272,25 +272,26 @@ class FilterSet:
         while row >= 0:
             following = int(self._index.arrays.rows[row, ROW_SIBLING])
             self._index.delete(row)
-            self._residuals.pop(row, None)
+            self._residuals.drop(row)
             row = following
             count += 1
         self._split -= count > 1
 
-    def _verified(self, found: Array, contexts: "dict[int, Context] | _Contexts") -> Array:
+    def _verified(self, found: Array, contexts: "Sequence[Context] | _Contexts") -> Array:
         """Ask the reference about rows that it must confirm; give all owners then."""
         doubtful = -1 - found[found < 0]
         if not len(doubtful):
             return found
+        rows, where = doubtful & 0xFFFFFFFF, doubtful >> 32
+        if isinstance(contexts, _Contexts):
+            contexts.make(where)
         sure = found[found >= 0].tolist()
         arrays = self._index.arrays
-        for pair in doubtful.tolist():
-            row, context = pair & 0xFFFFFFFF, contexts[pair >> 32]
-            if all(holds(part, context) for part in self._residuals[row]):
-                number = int(arrays.rows[row, ROW_OWNER])
-                while number >= 0:
-                    sure.append((pair >> 32 << 32) | number)
-                    number = int(arrays.twins[number])
+        for pair in doubtful[self._residuals.hold(rows, where, contexts)].tolist():
+            number = int(arrays.rows[pair & 0xFFFFFFFF, ROW_OWNER])
+            while number >= 0:
+                sure.append((pair >> 32 << 32) | number)
+                number = int(arrays.twins[number])
         return np.array(sure, np.int64)
 
 
@@ -301,11 +302,14 @@ class _Contexts:
         self._batch = batch
         self._made: dict[int, Context] = {}
 
+    def make(self, rows: Array) -> None:
+        """Make the contexts of these rows, all at once."""
+        needed = np.unique(rows)
+        made = from_arrow(self._batch.take(pa.array(needed)))
+        self._made = dict(zip(needed.tolist(), made, strict=True))
+
     def __getitem__(self, row: int) -> Context:
-        context = self._made.get(row)
-        if context is None:
-            context = self._made[row] = from_arrow(self._batch.slice(row, 1))[0]
-        return context
+        return self._made[row]
 
 
 def digest(normal: Normal) -> bytes:

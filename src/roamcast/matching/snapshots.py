@@ -51,7 +51,7 @@ def freeze(filters: "FilterSet") -> dict[str, Any]:
         "predicates": predicates.astype(np.int16),
         "tokens": tokens.astype(np.int16),
         "owners": kept[:, ROW_OWNER].copy(),
-        "residuals": {place_of[row]: parts for row, parts in filters._residuals.items()},
+        "residuals": {place_of[row]: parts for row, parts in filters._residuals.parts.items()},
         "vocabulary": index.vocabulary,
         "numbers": filters._numbers,
         "free": filters._free,
@@ -94,7 +94,8 @@ def thaw(filters: "FilterSet", state: dict[str, Any]) -> None:
         body["owners"],
         marks,
     ).tolist()
-    filters._residuals = {rows[place]: parts for place, parts in body["residuals"].items()}
+    for place, parts in body["residuals"].items():
+        filters._residuals.add(rows[place], parts)
     counts = np.bincount(body["owners"], minlength=1)
     filters._split = int((counts > 1).sum())
     siblings = index.arrays.rows

@@ -67,7 +67,7 @@ class Property:
         self.truth_tokens: dict[Any, int] = {}
         self.within_tokens: dict[Any, int] = {}
         self.texts = TextOrder()
-        self.special = False  # a text needs more than its code
+        self.special = False  # asked for more than a text's code or a number
 
 
 class Row:
@@ -148,6 +148,7 @@ class Vocabulary:
             self._numbers(known, atom, row)
         elif atom.kind == "boolean":
             known.boolean = self._column(known.boolean, RANGES)
+            known.special = True
             _write(row, known.boolean, [_whole(interval) for interval in atom.intervals])
             self._token_of_point(known.truth_tokens, known.boolean, atom.intervals, row)
         else:
