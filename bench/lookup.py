@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,7 @@ def _claims(rows: list[dict[str, Any]], sizes: list[int]) -> list[Claim]:
             bar="< 100 times the time",
         )
     )
-    for small, large in zip(sizes, sizes[1:], strict=False):
+    for small, large in pairwise(sizes):
         factor = large / small
         grown = by[large, 1_000]["spark_s"] / by[small, 1_000]["spark_s"]
         claims.append(

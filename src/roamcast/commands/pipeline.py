@@ -78,6 +78,9 @@ def lookup_messages(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="With --watch: the folder for answers.")] = None,
     once: Annotated[bool, typer.Option(help="With --watch: stop when all is answered.")] = False,
+    on: Annotated[
+        str, typer.Option(help="auto: Spark if the plan is large; or always driver, or spark.")
+    ] = "auto",
     spark: SparkOption = None,
     json: Annotated[bool, typer.Option("--json", help="JSON lines, as always.")] = False,
 ) -> None:
@@ -87,6 +90,8 @@ def lookup_messages(
 
     from roamcast.errors import InputError
 
+    if on not in {"auto", "driver", "spark"}:
+        raise InputError(f"--on is auto, driver or spark, not {on!r}")
     with ExitStack() as stack:
         if watch:
             from roamcast.pipeline.lookup_stream import answer_folder
@@ -99,7 +104,8 @@ def lookup_messages(
         from roamcast.pipeline.lookup import Lookup, write_answers
 
         asked = dict(read_filters(messages))
-        found = Lookup(archive, _later(stack, spark)).ask(asked)
+        session = None if on == "driver" else _later(stack, spark)
+        found = Lookup(archive, session, driver_rows=0 if on == "spark" else None).ask(asked)
         write_answers(found, by_node=by_node)
 
 

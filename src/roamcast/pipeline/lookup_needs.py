@@ -76,13 +76,13 @@ class Needs:
 
 def _alternatives(message: Filter) -> list[Conjunction]:
     """Take a filter apart; where that would be too many parts, keep what must hold anyway."""
-    found = message.conjunctions()
-    if found is not None:
-        return found
     normal = message.normal
     parts = normal.parts if isinstance(normal, All) else (normal,)
-    atoms = (Values, Presence, Box, Residual)
-    return [tuple(part for part in parts if isinstance(part, atoms))]
+    atoms = tuple(part for part in parts if isinstance(part, Values | Presence | Box | Residual))
+    if len(atoms) == len(parts):  # one conjunction, as most messages are: it is merged already
+        return [atoms]
+    found = message.conjunctions()
+    return [atoms] if found is None else found
 
 
 def _times(conjunction: Conjunction) -> tuple[int, int, int, int]:
