@@ -15,9 +15,9 @@ from roamcast.model.buildings import (
     campus,
     offices,
 )
+from roamcast.model.earth import distance_metres
 from roamcast.model.places import Places
 from roamcast.model.places_geojson import from_geojson, to_geojson
-from roamcast.model.places_walk import great_circle_m
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_metres_on_the_ground_are_metres_on_earth() -> None:
     for bearing in (0.0, 37.0, 90.0, 200.0):
         ground = Ground((-122.0, 37.4), bearing)
         start, end = ground.point(0, 0), ground.point(300, 400)
-        assert great_circle_m(start, end) == pytest.approx(500, rel=1e-4)
+        assert distance_metres(start, end) == pytest.approx(500, rel=1e-4)
     assert Ground((0, 50), 0.0).point(100, 0)[1] > 50
 
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from roamcast.errors import InputError, LimitError
 from roamcast.model.contexts import Context
+from roamcast.model.earth import distance_metres
 from roamcast.model.filters import Filter
-from roamcast.model.filters.evaluate import distance_metres
 from roamcast.model.nearest import COUNT_MAX, nearest
 
 ANY = Filter.parse("true")

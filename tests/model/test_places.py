@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from roamcast.errors import InputError, LimitError, PlaceError
 from roamcast.model import places_path
+from roamcast.model.earth import distance_metres
 from roamcast.model.places import Place, PlaceLimits, Places
 from roamcast.model.places_geojson import from_geojson, read_places, to_geojson, write_places
 from roamcast.model.places_path import check_path, path_within
-from roamcast.model.places_walk import great_circle_m
 from tests.strategies_places import documents, path, square
 
 
@@ -277,15 +277,15 @@ def test_of_equally_short_ways_the_lowest_next_place_is_taken() -> None:
 def test_a_door_without_a_length_is_as_long_as_its_centres_are_apart() -> None:
     near = Place("a", "room", square(10, 50, 0.001), ("b", "c"))
     places = Places([near, Place("b", "room", square(10.002, 50, 0.001)), Place("c", "room")])
-    apart = great_circle_m((10.0005, 50.0005), (10.0025, 50.0005))
+    apart = distance_metres((10.0005, 50.0005), (10.0025, 50.0005))
     assert apart == pytest.approx(142.9, abs=0.1)
     assert places.route("a", "b").metres == pytest.approx(apart)  # type: ignore[union-attr]
     assert places.route("a", "c").metres == 1.0  # type: ignore[union-attr]
 
 
 def test_the_great_circle_agrees_with_known_distances() -> None:
-    assert great_circle_m((0, 0), (0, 90)) == pytest.approx(10_007_557, rel=1e-6)
-    assert great_circle_m((0, 0), (180, 0)) == pytest.approx(20_015_114, rel=1e-6)
+    assert distance_metres((0, 0), (0, 90)) == pytest.approx(10_007_557, rel=1e-6)
+    assert distance_metres((0, 0), (180, 0)) == pytest.approx(20_015_114, rel=1e-6)
 
 
 def test_a_bent_place_has_its_centre_inside() -> None:

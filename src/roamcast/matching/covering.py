@@ -7,6 +7,7 @@ circles it uses geometry; for the rest it knows only that equals cover each othe
 
 import shapely
 
+from roamcast.model.earth import distance_metres
 from roamcast.model.filters import Filter, syntax
 from roamcast.model.filters import values as sets
 from roamcast.model.filters.atoms import (
@@ -19,7 +20,7 @@ from roamcast.model.filters.atoms import (
     Residual,
     Values,
 )
-from roamcast.model.filters.evaluate import distance_metres, geometry
+from roamcast.model.filters.evaluate import geometry
 from roamcast.model.filters.values import Interval, Intervals
 
 CONJUNCTIONS_MAX = 64

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import msgspec
 
 from roamcast.errors import LimitError, PlaceError
+from roamcast.model.earth import RADIUS_METRES
 from roamcast.model.places import Place, Places, Point
-from roamcast.model.places_walk import EARTH_RADIUS_M
 
 FLOORS_MAX = 999
 CELLS_MAX = 400
@@ -65,10 +65,10 @@ class Ground(msgspec.Struct, frozen=True):
         east = x_m * math.cos(turn) - y_m * math.sin(turn)
         north = x_m * math.sin(turn) + y_m * math.cos(turn)
         lon, lat = self.origin
-        across = EARTH_RADIUS_M * math.cos(math.radians(lat))
+        across = RADIUS_METRES * math.cos(math.radians(lat))
         return (
             round(lon + math.degrees(east / across), 9),
-            round(lat + math.degrees(north / EARTH_RADIUS_M), 9),
+            round(lat + math.degrees(north / RADIUS_METRES), 9),
         )
 
 

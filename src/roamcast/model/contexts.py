@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from roamcast.errors import ContextError, InputError, LimitError
+from roamcast.errors import ContextError, InputError, LimitError, PlaceError
 from roamcast.model import json_text, time
+from roamcast.model.places_path import PATH_LENGTH_MAX, check_path
 
 Attribute = str | int | float | bool | datetime
 """A typed value: string, integer, float, boolean or timestamp (an aware datetime)."""
@@ -16,7 +17,7 @@ RESERVED = frozenset({"geometry", "place", "time", "vid", "t_r", "t_d"})
 """Names that filters give another meaning, so no attribute may have them."""
 
 VID_LENGTH_MAX = 256
-PLACE_LENGTH_MAX = 1024
+PLACE_LENGTH_MAX = PATH_LENGTH_MAX
 NAME_LENGTH_MAX = 128
 TEXT_LENGTH_MAX = 65_536
 ATTRIBUTES_MAX = 256
@@ -60,11 +61,12 @@ def check(context: Context) -> Context:
 
 
 def check_place(path: str) -> str:
-    """Return the path if its segments are non-empty and printable."""
+    """Return the path if it is one (`places_path`), or say what is wrong with the context."""
     _check_text("place", path, PLACE_LENGTH_MAX)
-    if not all(path.split("/")) or not path.isprintable():
-        raise ContextError(f"{path[:60]!r} is not a place such as campus/b35/2")
-    return path
+    try:
+        return check_path(path)
+    except PlaceError:
+        raise ContextError(f"{path[:60]!r} is not a place such as campus/b35/2") from None
 
 
 def from_feature(feature: Any) -> Context:

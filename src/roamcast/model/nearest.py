@@ -7,8 +7,8 @@ import msgspec
 
 from roamcast.errors import InputError, LimitError
 from roamcast.model.contexts import Context
+from roamcast.model.earth import distance_metres
 from roamcast.model.filters import Filter
-from roamcast.model.filters.evaluate import distance_metres
 
 COUNT_MAX = 1_000
 

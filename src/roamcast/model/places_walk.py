@@ -7,7 +7,6 @@ place, seen from the start, wins: the same file always gives the same ways.
 """
 
 import heapq
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -17,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import rustworkx as rx
 
-EARTH_RADIUS_M = 6_371_008.8
+from roamcast.model.earth import distance_metres
+
 WALK_M_DEFAULT = 1.0
 
 
@@ -173,14 +173,4 @@ class WaysTo:
 def _straight_m(one: tuple[float, float] | None, other: tuple[float, float] | None) -> float:
     if one is None or other is None:
         return WALK_M_DEFAULT
-    return max(WALK_M_DEFAULT, great_circle_m(one, other))
-
-
-def great_circle_m(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Give the distance of two (longitude, latitude) points on the sphere (haversine)."""
-    lon_a, lat_a, lon_b, lat_b = map(math.radians, (*one, *other))
-    half = (
-        math.sin((lat_b - lat_a) / 2) ** 2
-        + math.cos(lat_a) * math.cos(lat_b) * math.sin((lon_b - lon_a) / 2) ** 2
-    )
-    return 2 * EARTH_RADIUS_M * math.asin(math.sqrt(min(1.0, half)))
+    return max(WALK_M_DEFAULT, distance_metres(one, other))

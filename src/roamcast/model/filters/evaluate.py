@@ -15,14 +15,12 @@ import shapely
 
 from roamcast.model import time
 from roamcast.model.contexts import Context
+from roamcast.model.earth import distance_metres
 from roamcast.model.filters import syntax, temporal
 
 Ternary = bool | None
 Moments = tuple[int, int]
 """A stretch of time as a value: an instant is one with equal ends."""
-
-EARTH_RADIUS_METRES = 6_371_008.8
-"""The mean radius of WGS84; `near` measures along the sphere."""
 
 
 def evaluate(expression: syntax.Expression, context: Context) -> Ternary:
@@ -249,13 +247,3 @@ def geometry(wkb: bytes) -> Any:
     shape = shapely.from_wkb(wkb)
     shapely.prepare(shape)
     return shape
-
-
-def distance_metres(a: tuple[float, float], b: tuple[float, float]) -> float:
-    """Measure the great-circle distance between two points (longitude, latitude)."""
-    lon_a, lat_a, lon_b, lat_b = map(math.radians, (*a, *b))
-    h = (
-        math.sin((lat_b - lat_a) / 2) ** 2
-        + math.cos(lat_a) * math.cos(lat_b) * math.sin((lon_b - lon_a) / 2) ** 2
-    )
-    return 2 * EARTH_RADIUS_METRES * math.asin(min(1.0, math.sqrt(h)))

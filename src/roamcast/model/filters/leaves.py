@@ -3,6 +3,7 @@
 import math
 
 from roamcast.model.contexts import Context
+from roamcast.model.earth import RADIUS_METRES
 from roamcast.model.filters import shapes, syntax, temporal
 from roamcast.model.filters import values as sets
 from roamcast.model.filters.atoms import (
@@ -18,7 +19,7 @@ from roamcast.model.filters.atoms import (
     Residual,
     Values,
 )
-from roamcast.model.filters.evaluate import EARTH_RADIUS_METRES, evaluate
+from roamcast.model.filters.evaluate import evaluate
 from roamcast.model.filters.values import Interval, Intervals, Kind
 
 _TURNED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -237,7 +238,7 @@ def _spatial(expression: syntax.Spatial, wanted: bool) -> Normal:
 
 def _circle_envelope(near: syntax.Near) -> Box:
     """Give a box that holds the circle, a little larger so that rounding cannot matter."""
-    angle = near.metres / EARTH_RADIUS_METRES * (1 + 1e-9) + 1e-12
+    angle = near.metres / RADIUS_METRES * (1 + 1e-9) + 1e-12
     south = near.latitude - math.degrees(angle)
     north = near.latitude + math.degrees(angle)
     if south <= -90 or north >= 90:
