@@ -101,7 +101,7 @@ def _one(
             continue
         typer.echo(f"{name} seed {seed}: {_verdict(outcome)}")
         typer.echo(f"digest {outcome.digest}, {outcome.virtual_us / 1e6:.3f} s of virtual time")
-        typer.echo(f"sizes {scenario.sizes}, {len(scenario.faults)} faults")
+        typer.echo(f"{scenario.shape}, sizes {scenario.sizes}, {len(scenario.faults)} faults")
         for number, fault in enumerate(scenario.faults):
             typer.echo(f"  fault {number}: {fault}")
         typer.echo("\n".join(outcome.tail), nl=bool(outcome.tail))

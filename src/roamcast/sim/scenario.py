@@ -15,6 +15,7 @@ from roamcast.sim.checkers import Violation
 from roamcast.sim.faults import AnyFault, draw_faults, draw_quality, schedule
 from roamcast.sim.kernel import Kernel, Runaway
 from roamcast.sim.network import LinkQuality, QualityOf
+from roamcast.sim.shapes import Shape, reach_of
 from roamcast.sim.workload import Make
 from roamcast.sim.world import World
 
@@ -35,6 +36,8 @@ class Scenario(msgspec.Struct, frozen=True):
     qualities: tuple[LinkQuality, ...]
     """The first for most links, the others for some that are different."""
     faults: tuple[AnyFault, ...]
+    shape: Shape = Shape.FLAT
+    """How many hops the hosts are apart; delay and loss count for each."""
 
 
 class Narrowing(msgspec.Struct, frozen=True):
@@ -84,20 +87,22 @@ def draw_scenario(name: str, make: Make, seed: int) -> Scenario:
     duration = generator.randint(DURATION_US_MIN, DURATION_US_MAX)
     qualities = tuple(draw_quality(generator) for _ in range(generator.choice((1, 1, 2, 4))))
     faults = draw_faults(generator, duration)
-    return Scenario(name, seed, duration, sizes, qualities, faults)
+    shape = generator.choice((Shape.FLAT, Shape.FLAT, Shape.TREE, Shape.LINE))
+    return Scenario(name, seed, duration, sizes, qualities, faults, shape)
 
 
 def narrow(scenario: Scenario, narrowing: Narrowing) -> Scenario:
-    """Leave faults out, set sizes; `duration_ms` and `calm` (no loss, no delay drawn) as well."""
+    """Leave faults out, set sizes; `duration_ms` and `calm` (no loss, nobody far) as well."""
     sizes = dict(scenario.sizes)
-    duration, qualities = scenario.duration_us, scenario.qualities
+    duration, qualities, shape = scenario.duration_us, scenario.qualities, scenario.shape
     for name, value in narrowing.settings.items():
         if name == "duration_ms":
             if not 1 <= value <= DURATION_US_MAX // 1_000:
                 raise LimitError(f"duration_ms lies between 1 and {DURATION_US_MAX // 1_000}")
             duration = value * 1_000
         elif name == "calm":
-            qualities = (LinkQuality(),) if value else qualities
+            if value:
+                qualities, shape = (LinkQuality(),), Shape.FLAT
         elif name in sizes:
             sizes[name] = value
         else:
@@ -108,7 +113,9 @@ def narrow(scenario: Scenario, narrowing: Narrowing) -> Scenario:
         if any(not 0 <= number < len(kept) for number in narrowing.faults):
             raise InputError(f"the seed has {len(kept)} faults, numbered from 0")
         kept = tuple(kept[number] for number in narrowing.faults)
-    return Scenario(scenario.workload, scenario.seed, duration, sizes, qualities, kept)
+    return msgspec.structs.replace(
+        scenario, duration_us=duration, sizes=sizes, qualities=qualities, shape=shape, faults=kept
+    )
 
 
 def check_sizes(bounds: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> None:
@@ -127,6 +134,7 @@ def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> Outc
     world = World(scenario.seed, workload.registry, quality=quality, journal=journal)
     if len(scenario.qualities) > 1:
         world.network.quality_of = _assigned(world.kernel, scenario.qualities)
+    world.network.reach = reach_of(scenario.shape, world.kernel)
     promise = detail = ""
     events = 0
     try:

@@ -1,0 +1,57 @@
+"""How far apart are the hosts of a scenario? All next to each other, or on a random tree.
+
+A shape is a network's `reach` for hosts that come one by one, also during a run. For routers by the
+thousand and for graphs that are drawn at once there is `sim.topology`.
+"""
+
+import enum
+
+from roamcast.sim.host import Host
+from roamcast.sim.kernel import Kernel
+from roamcast.sim.network import Reach
+
+
+class Shape(enum.StrEnum):
+    """What the swarm chooses from."""
+
+    FLAT = "flat"
+    TREE = "tree"
+    LINE = "line"
+
+
+class HostTree:
+    """A tree on which every host that shows up hangs below one that was there before."""
+
+    def __init__(self, kernel: Kernel, *, line: bool) -> None:
+        self._kernel = kernel
+        self._line = line
+        self._names: list[str] = []
+        self._above: dict[str, list[str]] = {}  # a host's way to the root, itself first
+
+    def hops(self, source: Host, destination: Host) -> int | None:
+        """Count the links between two hosts; at least one."""
+        up = self._way(source.name)
+        down = self._way(destination.name)
+        shared = 0
+        while shared < min(len(up), len(down)) and up[-1 - shared] == down[-1 - shared]:
+            shared += 1
+        return max(len(up) + len(down) - 2 * shared, 1)
+
+    def _way(self, name: str) -> list[str]:
+        way = self._above.get(name)
+        if way is None:
+            way = self._above[name] = [name]
+            if self._names:
+                last = len(self._names) - 1
+                draw = self._kernel.generator(f"shape/{name}")
+                parent = self._names[last if self._line else draw.randint(0, last)]
+                way += self._above[parent]
+            self._names.append(name)
+        return way
+
+
+def reach_of(shape: Shape, kernel: Kernel) -> Reach | None:
+    """Give the network's `reach` for a shape; None where everybody is next to everybody."""
+    if shape is Shape.FLAT:
+        return None
+    return HostTree(kernel, line=shape is Shape.LINE).hops
