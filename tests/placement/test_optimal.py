@@ -258,3 +258,20 @@ def test_the_bound_holds_for_flows_that_are_rates(monkeypatch):
             whole = optimal(problem, limit).cost
             monkeypatch.setattr(module, "BOUND_FROM", 0)
             assert optimal(problem, limit).cost == pytest.approx(whole, rel=1e-12)
+
+
+def test_a_later_filter_may_save_more_than_the_one_before():
+    """The curve is not convex, so a toll alone cannot find every k (decision 0011)."""
+    parent = [5, 18, 5, 16, 14, 9, 2, 13, 10, 10, 15, 17, 17, 8, 15, -1, 11, 8, 6]
+    wants = {
+        0: [5, 9, 12, 16, 17, 18],
+        1: [3, 4, 8, 12, 15],
+        3: [2, 3, 8, 9, 13, 14, 15],
+        4: [0, 1, 5, 7, 9, 13, 14, 17, 18],
+        7: [1, 4, 9, 10, 11, 14, 18, 19],
+        12: [9, 11, 13, 15, 18, 19],
+    }
+    tree = Tree.of(parent)
+    problem = traffic(tree, flows(tree, Subscriptions.of(tree, wants)))
+    assert list(curve(problem, 5)) == [342, 231, 206, 178, 160, 147]
+    assert sent_traffic(parent, wants, optimal(problem, 3).filters) == 178
