@@ -8,6 +8,7 @@ import pytest
 from roamcast.errors import LimitError
 from roamcast.matching import FilterSet, vocabulary
 from roamcast.matching.layout import (
+    CHAIN_MAX,
     CLUSTERS,
     GRIDS,
     PAGE_ROWS_MAX,
@@ -72,6 +73,20 @@ def test_thousands_come_go_and_come_again(tuning: Tuning) -> None:
     assert len(index.match_batch(to_arrow(contexts)).rows) == sum(
         len(index.match(context)) for context in contexts
     )
+
+
+def test_a_chain_has_a_bound_however_it_is_tuned() -> None:
+    index = FilterSet(tuning=Tuning(root_rows=1 << 30, chain_rows=1 << 30, depth=99))
+    held = {f"f{n}": (n / 4, n / 4 + 100) for n in range(CHAIN_MAX + 1)}  # no two alike
+    named = [(name, conjunction(n=ends)) for name, ends in held.items()]
+    index.add_many(named[:CHAIN_MAX])
+    assert index._index.arrays.counters[PAGES] == 0
+    assert set(index.match(Context("v", attributes={"n": 500}))) == inside(
+        dict(list(held.items())[:CHAIN_MAX]), 500
+    )
+    index.add(*named[CHAIN_MAX])
+    assert index._index.arrays.counters[PAGES] == 1
+    assert set(index.match(Context("v", attributes={"n": 500}))) == inside(held, 500)
 
 
 def test_a_set_that_is_emptied_keeps_one_cluster_and_forgets_its_values() -> None:

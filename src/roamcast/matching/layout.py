@@ -114,6 +114,10 @@ class Tuning(NamedTuple):
     depth: int = 3
 
 
+CHAIN_MAX = 2048  # a chain is listed as a whole before it is checked
+DEEPEST = 6  # the stack of clusters still to enter has room for so many levels
+
+
 def empty(tuning: Tuning) -> Arrays:
     """Give the arrays of a set without filters; cluster 0 is the one every context enters."""
     clusters = np.full((16, 8), -1, np.int32)
@@ -123,7 +127,12 @@ def empty(tuning: Tuning) -> Arrays:
     counters[CLUSTERS] = 1
     return Arrays(
         counters=counters,
-        tuning=np.array(tuning, np.int64),
+        tuning=np.array(
+            tuning._replace(
+                chain_rows=min(tuning.chain_rows, CHAIN_MAX), depth=min(tuning.depth, DEEPEST)
+            ),
+            np.int64,
+        ),
         clusters=clusters,
         cluster_masks=np.zeros(16, np.uint64),
         hash_keys=np.full(64, -1, np.int64),
