@@ -1,0 +1,359 @@
+"""What does a client of the map do? It publishes, asks, and shows what it is told.
+
+A session begins with everything the client publishes and asks for, so that a restarted server, or
+one that had given the client up, knows it again. The user's operations go out in order, one request
+on its way at a time; what comes in goes through the replica, which shows each state once.
+"""
+
+import enum
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from roamcast.channels.map_messages import (
+    OPERATIONS_MAX,
+    WELL_KNOWN,
+    Answer,
+    Batch,
+    Cancel,
+    Hello,
+    Operation,
+    Put,
+    Receipt,
+    Refresh,
+    Request,
+    ServerHere,
+    Settled,
+    Subscribe,
+    Unknown,
+    Withdraw,
+    body_of,
+    parcel_of,
+)
+from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.receiver import Delivered, Replaced, Stale
+from roamcast.channels.tuner import CHANNEL_MESSAGES
+from roamcast.channels.watching import Cut, Refusal, Watching
+from roamcast.model.contexts import Context, check
+from roamcast.model.filters import Filter
+from roamcast.model.machine import (
+    Draw,
+    Effect,
+    Ignore,
+    Input,
+    Listen,
+    Received,
+    Send,
+    earliest,
+    step,
+)
+
+
+class PublishObject(Input, frozen=True):
+    """The user publishes an object or changes it."""
+
+    context: Context
+
+
+class CancelObject(Input, frozen=True):
+    """The user cancels the publication of an object."""
+
+    vid: str
+
+
+class Watch(Input, frozen=True):
+    """The user asks for a standing query."""
+
+    subscription: str
+    filter: str
+
+
+class Unwatch(Input, frozen=True):
+    """The user withdraws a standing query."""
+
+    subscription: str
+
+
+class LinkState(enum.StrEnum):
+    """How a client stands with its server."""
+
+    WAITING = "waiting to register"
+    OPEN = "in session"
+
+
+class LinkEvent(enum.StrEnum):
+    """What moves a client from state to state."""
+
+    RESTARTED = "the server has a later epoch, or does not know the session"
+    REGISTERED = "the moment drawn for registering has come"
+
+
+LINK_TABLE: Final = {
+    (LinkState.WAITING, LinkEvent.RESTARTED): LinkState.WAITING,
+    (LinkState.WAITING, LinkEvent.REGISTERED): LinkState.OPEN,
+    (LinkState.OPEN, LinkEvent.RESTARTED): LinkState.WAITING,
+}
+
+REQUEST_BYTES_MAX: Final = 32_000
+
+
+class Published(msgspec.Struct):
+    """An object of the user's: its bytes and since when it is so."""
+
+    body: bytes
+    stamp: int
+
+
+class MapClient:
+    """One client of one map service."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        server: str,
+        epoch: int = 0,
+        now: int,
+        settings: MapSettings,
+        draw: Draw,
+        limit_bytes: int = 0,
+        remote: bool = False,
+    ) -> None:
+        """`epoch` 0: the server tells its own with its first answer."""
+        self.name = name
+        self.server = server
+        self.epoch = epoch
+        self.state = LinkState.WAITING
+        self.session = now
+        self.published: dict[str, Published] = {}
+        self.wanted: dict[str, str] = {}
+        self.watching = Watching(settings, draw, limit_bytes)
+        self._settings = settings
+        self._draw = draw
+        self._limit = limit_bytes
+        self._remote = remote
+        self._register_at: int | None = now
+        self._waiting: dict[tuple[str, str], Operation] = {}
+        self._in_flight: tuple[Operation, ...] = ()
+        self._next_number = 1
+        self._repeat_at: int | None = None
+        self._attempts = 0
+        self._beat_at = now + settings.heartbeat_us
+        self._last_batch = 0
+        self._opened = 0
+        self._last_stamp = 0
+        self._booting = True
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything the user said has been taken by the server."""
+        return self.state is LinkState.OPEN and not self._waiting and not self._in_flight
+
+    def receive(self, given: Input, now: int) -> Sequence[Effect]:
+        """Take what the user says, or what the server says."""
+        effects: list[Effect] = []
+        match given:
+            case PublishObject(context):
+                self._publish(context, now)
+            case CancelObject(vid):
+                if self.published.pop(vid, None) is not None:
+                    self._say(("object", vid), Cancel(vid))
+            case Watch(name, text):
+                effects += self.watching.watch(name, Filter.parse(text))
+                self.wanted[name] = text
+                self._say(("subscription", name), Subscribe(name, text))
+            case Unwatch(name):
+                if self.wanted.pop(name, None) is not None:
+                    effects += self.watching.unwatch(name)
+                    self._say(("subscription", name), Withdraw(name))
+            case Received(sender, message):
+                if isinstance(message, CHANNEL_MESSAGES):
+                    effects += self._channel(self.watching.tuner.receive(given, now), now)
+                else:
+                    self._server(sender, message, now, effects)
+        effects += self._push(now)
+        return effects
+
+    def advance(self, now: int) -> Sequence[Effect]:
+        """Register, repeat, say that we are here, ask for what is missing, look for silence."""
+        effects: list[Effect] = []
+        if self._booting:
+            self._booting = False
+            effects.append(Listen(WELL_KNOWN))
+        if self._register_at is not None and now >= self._register_at:
+            self._register(now)
+        effects += self._channel(self.watching.tuner.advance(now), now)
+        effects += self.watching.look(now)
+        self._refresh(now)
+        effects += self._push(now)
+        if self.state is LinkState.OPEN and now >= self._beat_at:
+            self._beat_at = now + self._settings.heartbeat_us
+            if not self._in_flight:
+                effects.append(self._request(()))
+        return effects
+
+    def deadline(self) -> int | None:
+        """The next of registering, repeating, beating, asking and looking."""
+        return earliest(
+            self._register_at,
+            self._repeat_at,
+            self._beat_at if self.state is LinkState.OPEN else None,
+            self.watching.deadline(),
+        )
+
+    def leave(self) -> list[Effect]:
+        """Stop listening; the server notices the silence."""
+        return [*self.watching.tuner.drop_all(), Ignore(WELL_KNOWN)]
+
+    def _publish(self, context: Context, now: int) -> None:
+        check(context)
+        self._last_stamp = max(now, self._last_stamp + 1)
+        body = body_of(context)
+        self.published[context.vid] = Published(body, self._last_stamp)
+        self._say(("object", context.vid), Put(body, self._last_stamp))
+
+    def _say(self, about: tuple[str, str], operation: Operation) -> None:
+        """Queue an operation in place of an earlier one about the same that still waits.
+
+        Before the session is open nothing is queued: registering says everything anyway.
+        """
+        if self.state is LinkState.OPEN:
+            self._waiting.pop(about, None)
+            self._waiting[about] = operation
+
+    def _register(self, now: int) -> None:
+        """Begin a session with everything the user publishes and asks for."""
+        self.state = step(LINK_TABLE, self.state, LinkEvent.REGISTERED)
+        self.session = max(self.session + 1, now)
+        self._register_at = None
+        self._in_flight = ()
+        self._next_number = 1
+        self._last_batch = 0
+        self._opened = 0
+        self._repeat_at = None
+        self._waiting = {("hello", ""): Hello(self._limit, self._remote)}
+        for vid, one in self.published.items():
+            self._waiting["object", vid] = Put(one.body, one.stamp)
+        self._waiting["settled", ""] = Settled()
+        for name, text in self.wanted.items():
+            self._waiting["subscription", name] = Subscribe(name, text)
+
+    def _restart(self, epoch: int, spread_us: int, now: int) -> list[Effect]:
+        """Wait a drawn moment before registering: everybody else is told the same now."""
+        self.epoch = epoch
+        self.state = step(LINK_TABLE, self.state, LinkEvent.RESTARTED)
+        self._waiting = {}
+        self._in_flight = ()
+        self._repeat_at = None
+        self._register_at = now + int(self._draw() * spread_us)
+        return self.watching.restart()
+
+    def _server(self, sender: str, message: object, now: int, effects: list[Effect]) -> None:
+        match message:
+            case ServerHere(epoch, spread_us) if epoch > self.epoch:
+                self.server = sender
+                effects += self._restart(epoch, spread_us, now)
+            case Unknown(epoch, session) if session == self.session and epoch >= self.epoch:
+                if self.state is LinkState.OPEN:
+                    self.server = sender
+                    # The first answer tells the epoch to a client that knew none: no crowd then.
+                    spread = 0 if self.epoch == 0 else self._settings.restart_spread_us
+                    effects += self._restart(epoch, spread, now)
+            case Answer(epoch, session, number, opened):
+                if self._belongs(epoch, session, opened, now, effects):
+                    self._answered(number)
+            case Batch(epoch, session, number, payload, opened):
+                if not self._belongs(epoch, session, opened, now, effects):
+                    return
+                if number == self._last_batch + 1:
+                    self._last_batch = number
+                    told = self.watching.take(parcel_of(payload), "", self.server, now)
+                    self._forget_refused(told)
+                    effects += told
+                if number <= self._last_batch:
+                    effects.append(Send(self.server, Receipt(epoch, session, number)))
+
+    def _belongs(
+        self, epoch: int, session: int, opened: int, now: int, effects: list[Effect]
+    ) -> bool:
+        """Whether a message is of this session; one that the server opened twice begins anew."""
+        if (epoch, session) != (self.epoch, self.session) or self.state is LinkState.WAITING:
+            return False
+        if self._opened in (0, opened):
+            self._opened = opened
+            return True
+        if opened > self._opened:
+            effects += self._restart(epoch, 0, now)
+        return False
+
+    def _forget_refused(self, told: Sequence[Effect]) -> None:
+        """Do not ask again for what the server refused, or gave up."""
+        for effect in told:
+            if isinstance(effect, Cut):
+                for name in self.wanted:  # some may have reached the server after it gave up
+                    self._say(("subscription", name), Withdraw(name))
+                self.wanted.clear()
+            elif isinstance(effect, Refusal) and self.wanted.pop(effect.about, None) is not None:
+                self.watching.unwatch(effect.about)
+
+    def _channel(self, given: Sequence[Effect], now: int) -> list[Effect]:
+        """Take what the channels' receivers give; what is lost for good is refreshed."""
+        effects: list[Effect] = []
+        for effect in given:
+            if isinstance(effect, Delivered):
+                parcel = parcel_of(effect.payload)
+                if parcel.epoch == self.epoch:
+                    effects += self.watching.take(parcel, effect.channel, self.server, now)
+            elif isinstance(effect, Stale):
+                effects.append(effect)
+                effects += self.watching.lose(effect.channel, now)
+            elif not isinstance(effect, Replaced):
+                effects.append(effect)
+        return effects
+
+    def _refresh(self, now: int) -> None:
+        for name in self.watching.to_refresh(now):
+            self._say(("refresh", name), Refresh(name))
+
+    def _answered(self, number: int) -> None:
+        """Let go of what was taken; a part of a request may be."""
+        taken = number - self._next_number + 1
+        if taken <= 0 or not self._in_flight:
+            return
+        self._in_flight = self._in_flight[taken:]
+        self._next_number += taken
+        self._attempts = 0
+        if not self._in_flight:
+            self._repeat_at = None
+
+    def _push(self, now: int) -> list[Effect]:
+        """Send the next request if none is on its way, or repeat the one that is."""
+        if self.state is not LinkState.OPEN:
+            return []
+        if not self._in_flight:
+            if not self._waiting:
+                return []
+            self._attempts = 0
+            size = 0
+            taken: list[tuple[str, str]] = []
+            for about, operation in islice(self._waiting.items(), OPERATIONS_MAX):
+                size += len(operation.body) if isinstance(operation, Put) else 256
+                if taken and size > REQUEST_BYTES_MAX:
+                    break
+                taken.append(about)
+            self._in_flight = tuple(self._waiting.pop(about) for about in taken)
+        elif self._repeat_at is None or now < self._repeat_at:
+            return []
+        settings = self._settings
+        # A request on its way is also the heartbeat, so it is repeated at least as often.
+        wait = min(settings.repeat_us << min(self._attempts, 16), settings.heartbeat_us)
+        self._attempts += 1
+        self._repeat_at = now + wait // 2 + int(self._draw() * wait / 2)
+        self._beat_at = now + settings.heartbeat_us
+        return [self._request(self._in_flight)]
+
+    def _request(self, operations: tuple[Operation, ...]) -> Send:
+        request = Request(self.epoch, self.session, self._next_number, operations)
+        return Send(self.server, request)

@@ -1,0 +1,163 @@
+"""What do all parts of a map server share? Its clients, its timers, and what leaves it.
+
+Everything that leaves passes here, so that no byte reaches a client with a limit uncounted.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from roamcast.channels.bands import Ledger
+from roamcast.channels.map_messages import State, size_of
+from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.outbox import Outbox, Waiting
+from roamcast.channels.sender import ChannelSender, SnapshotTaken, SnapshotWanted
+from roamcast.channels.streams import Stream
+from roamcast.channels.timers import Timers
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect, Multicast, Send
+from roamcast.model.records import Drop
+from roamcast.model.wire import Message, tag_of
+
+Timer = tuple[str, str]
+
+
+class Policy(Protocol):
+    """Who may see what of an object; the broker answers from people's privacy rules."""
+
+    def view_class(self, client: str) -> str:
+        """Name the class of clients that may see the same of everything."""
+
+    def visible(self, context: Context, view_class: str, now: int) -> Context | None:
+        """Give the object as this class may see it, or nothing."""
+
+
+class Public:
+    """Everybody may see everything."""
+
+    def view_class(self, client: str) -> str:
+        """There is one class."""
+        del client
+        return ""
+
+    def visible(self, context: Context, view_class: str, now: int) -> Context | None:
+        """Nothing is hidden."""
+        del view_class, now
+        return context
+
+
+class Subscription(msgspec.Struct):
+    """A client's standing query and the records of its parts."""
+
+    filter: Filter
+    queries: tuple[int, ...]
+
+
+class ClientState(msgspec.Struct):
+    """One client's session."""
+
+    name: str
+    session: int
+    view_class: str
+    outbox: Outbox
+    seen_us: int
+    ledger: Ledger | None = None
+    remote: bool = False
+    last_operation: int = 0
+    subscriptions: dict[str, Subscription] = {}
+    publications: dict[str, None] = {}
+    unconfirmed: dict[str, None] = {}
+    """Published in the session before and not yet again."""
+
+
+class ChannelUse(msgspec.Struct):
+    """A channel in use: its sender, the stream it is a band of, whether it only lingers."""
+
+    sender: ChannelSender
+    view_class: str
+    stream: Stream | None = None
+    lingers: bool = False
+    muted: bool = False
+    """It lingers and clients with a limit may still listen, whose ledgers are not known here."""
+
+
+class Desk:
+    """Clients, channels, timers and the effects of the input at hand."""
+
+    def __init__(self, epoch: int, settings: MapSettings) -> None:
+        self.epoch = epoch
+        self.settings = settings
+        self.now = 0
+        self.number = 0
+        self.clients: dict[str, ClientState] = {}
+        self.channels: dict[str, ChannelUse] = {}
+        self.timers: Timers[Timer] = Timers()
+        self.too_slow: dict[str, None] = {}
+        self.out: list[Effect] = []
+        self.fresh: Callable[[str, State], State] = lambda _, state: state
+        self._dirty: dict[str, None] = {}
+
+    def deliver(self, client: ClientState, item: Waiting, *, listing: str = "") -> None:
+        """Queue an item for one client; it leaves with everything else of this input."""
+        if not client.outbox.add(item, listing) and client.subscriptions:
+            self.too_slow[client.name] = None
+        self._dirty[client.name] = None
+
+    def poll(self, client: ClientState) -> None:
+        """Let a client's next batch leave if it may."""
+        fresh = partial(self.fresh, client.view_class)
+        batch = client.outbox.poll(self.now, client.ledger, fresh)
+        if batch is not None:
+            self.out.append(Send(client.name, batch))
+        if client.outbox.due is not None:
+            self.timers.set(("outbox", client.name), client.outbox.due)
+
+    def flush(self) -> None:
+        """Let the batches of this input leave."""
+        while self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for name in dirty:
+                client = self.clients.get(name)
+                if client is not None:
+                    self.poll(client)
+
+    def send(self, name: str, message: Message) -> bool:
+        """Send a control message; to a client with a limit only if there is room."""
+        client = self.clients.get(name)
+        if client is not None and client.ledger is not None:
+            size = size_of(message)
+            if client.ledger.room(self.now, control=True) < size:
+                self.out.append(Drop("bandwidth limit", tag_of(type(message)), size, name))
+                return False
+            client.ledger.charge(self.now, size)
+        self.out.append(Send(name, message))
+        return True
+
+    def watch_channel(self, name: str) -> None:
+        """Wake for a channel when its sender asks for it."""
+        deadline = self.channels[name].sender.deadline()
+        if deadline is not None:
+            self.timers.sooner(("channel", name), max(deadline, self.now + 1))
+
+    def take(self, use: ChannelUse, effects: list[Effect]) -> None:
+        """Let a sender's synchronisations and heals leave, if everyone who hears them has room."""
+        if use.muted:
+            return
+        for effect in effects:
+            if isinstance(effect, SnapshotWanted):
+                # Whoever is that far behind refreshes its subscriptions instead.
+                self.take(use, [*use.sender.receive(SnapshotTaken(b""), self.now)])
+            elif isinstance(effect, Send):
+                self.send(effect.to, effect.message)
+            elif isinstance(effect, Multicast):
+                stream = use.stream
+                if stream is not None and stream.limited:
+                    size = size_of(effect.message)
+                    if not stream.allows(effect.group, size, self.now):
+                        tag = tag_of(type(effect.message))
+                        self.out.append(Drop("bandwidth limit", tag, size, "", effect.group))
+                        continue
+                self.out.append(effect)

@@ -1,0 +1,233 @@
+"""How few transmissions tell everyone of an update? (AMS, disseminating active map information.)
+
+For each view class: the update query set u_q of the object's old and new state; if it recurs and
+has a channel, one message; else for each query its channel or its clients one by one.
+"""
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+from roamcast.channels.desk import ClientState, Desk
+from roamcast.channels.map import Matched
+from roamcast.channels.map_messages import Announce, Parcel, State, payload_of
+from roamcast.channels.map_settings import Mode
+from roamcast.channels.queries import Matcher, Record
+from roamcast.channels.recurring import QuerySetEntry
+from roamcast.channels.streams import Stream
+from roamcast.channels.view_class import ViewClass
+from roamcast.model.records import QuerySet
+
+
+class Dissemination:
+    """The view classes and the way of each update through them."""
+
+    def __init__(self, desk: Desk, make_matcher: Callable[[], Matcher]) -> None:
+        self.classes: dict[str, ViewClass] = {}
+        self._desk = desk
+        self._make_matcher = make_matcher
+        self._next_number = 0
+
+    def take_number(self) -> int:
+        """Give a number for a query, a stream or a channel's incarnation."""
+        self._next_number += 1
+        return self._next_number
+
+    def view_class(self, name: str) -> ViewClass:
+        """Give a view class, made when its first client asks."""
+        known = self.classes.get(name)
+        if known is None:
+            known = ViewClass(name, self._desk, self._make_matcher(), self.take_number)
+            self.classes[name] = known
+            if self._desk.settings.mode is Mode.SINGLE:
+                known.single = known.open_stream((), "the single channel")
+        return known
+
+    def enlist(self, view: ViewClass, record: Record, client: ClientState) -> None:
+        """Count a subscriber in; the q-th one earns the query a channel (AMS 8)."""
+        first = client.name not in record.clients
+        record.clients[client.name] = record.clients.get(client.name, 0) + 1
+        if not first:
+            return
+        settings = self._desk.settings
+        if client.remote or settings.mode is Mode.UNICAST:
+            record.remote[client.name] = None
+            return
+        if view.single is not None:
+            view.join(view.single, client, record, ())
+            return
+        joined: list[Stream] = []
+        for stream in view.streams_of(record):
+            if not view.join(stream, client, record, joined):
+                return
+            joined.append(stream)
+        if not record.stream and settings.query_channels:
+            self._earn_channel(view, record, client)
+
+    def _earn_channel(self, view: ViewClass, record: Record, newcomer: ClientState) -> None:
+        settings = self._desk.settings
+        if record.local < settings.subscribers_min or settings.mode is not Mode.MANY:
+            return
+        reason = f"{record.local} subscribers of one query"
+        stream = view.open_stream((record.number,), reason)
+        if stream is None:
+            return
+        record.stream = stream.number
+        announce = stream.announcement(record.number)
+        for name in record.clients:
+            # The newcomer's answer lists the channel; a client alone needs none.
+            if name != newcomer.name and name not in record.remote:
+                self._desk.deliver(self._desk.clients[name], announce)
+
+    def discharge(self, view: ViewClass, record: Record, client: str) -> None:
+        """Count a subscriber out; with few left the channel is given back, with none the query."""
+        record.clients[client] -= 1
+        if record.clients[client]:
+            return
+        del record.clients[client]
+        alone = client in record.remote
+        record.remote.pop(client, None)
+        if not alone:
+            for stream in view.streams_of(record):
+                view.leave(stream, client)
+        if record.stream and record.local < max(1, self._desk.settings.subscribers_keep):
+            reason = f"{record.local} subscribers are left"
+            view.close_stream(view.streams[record.stream], reason)
+            record.stream = 0
+        if not record.clients:
+            view.forget_sets_of(record)
+            view.table.remove(record)
+
+    def spread(self, view: ViewClass, queries: Matched, state: State) -> int:
+        """Tell everyone who asked of one object's new state; give how many clients that are."""
+        payload = payload_of(Parcel(self._desk.epoch, (state,)))
+        records = [view.table.records[query] for query in queries]
+        if view.single is not None:
+            self._publish(view, view.single, state, payload)
+            self._tell_alone(records, state, by_channel=True)
+        elif self._sets_matter(queries):
+            self._spread_set(view, queries, records, state, payload)
+        else:
+            self._spread_queries(view, records, state, payload, None)
+        return sum(len(record.clients) for record in records)
+
+    def _sets_matter(self, queries: Matched) -> bool:
+        """A set of one query is that query's own business, as long as queries get channels."""
+        settings = self._desk.settings
+        if settings.mode is not Mode.MANY or not settings.query_sets:
+            return False
+        return len(queries) > 1 or not settings.query_channels
+
+    def _spread_set(
+        self,
+        view: ViewClass,
+        queries: Matched,
+        records: Sequence[Record],
+        state: State,
+        payload: bytes,
+    ) -> None:
+        """Take the paper's steps 2 to 4d."""
+        entry = view.note_set(queries)
+        if entry.stream:
+            self._publish(view, view.streams[entry.stream], state, payload)
+            self._tell_alone(records, state, by_channel=True)
+        else:
+            stream = self._earn_set_channel(view, records, entry)
+            self._spread_queries(view, records, state, payload, stream)
+        channel = ""
+        if entry.stream:
+            channel = view.streams[entry.stream].bands[-1].sender.channel
+        name = blake2b(repr(queries).encode(), digest_size=8).hexdigest()
+        self._desk.out.append(QuerySet(str(state.number), name, len(queries), entry.count, channel))
+
+    def _earn_set_channel(
+        self, view: ViewClass, records: Sequence[Record], entry: QuerySetEntry
+    ) -> Stream | None:
+        """Give a set its channel at the q-th recurrence, if one transmission saves others."""
+        settings = self._desk.settings
+        if entry.count < settings.subscribers_min:
+            return None
+        transmissions = sum(1 if record.stream else record.local for record in records)
+        if transmissions < 2:
+            return None
+        if any(
+            len(view.streams_of(record)) >= settings.streams_per_query_max for record in records
+        ):
+            return None
+        stream = view.open_stream(entry.queries, f"recurred {entry.count} times")
+        if stream is not None:
+            entry.stream = stream.number
+        return stream
+
+    def _spread_queries(
+        self,
+        view: ViewClass,
+        records: Sequence[Record],
+        state: State,
+        payload: bytes,
+        earned: Stream | None,
+    ) -> None:
+        """The multiple-messages-per-query algorithm; a channel just earned is announced by it."""
+        streamed = [record for record in records if record.stream]
+        for record in streamed:
+            stream = view.streams[record.stream]
+            if earned is None:
+                self._publish(view, stream, state, payload)
+            else:
+                self._publish_announcing(view, stream, state, earned.announcement(record.number))
+        if earned is not None:
+            for record in records:
+                if not record.stream:
+                    announce = earned.announcement(record.number)
+                    for name in record.clients:
+                        if name not in record.remote:
+                            self._desk.deliver(self._desk.clients[name], announce)
+        self._tell_alone(records, state, by_channel=False)
+
+    def _tell_alone(self, records: Sequence[Record], state: State, *, by_channel: bool) -> None:
+        """Tell clients one by one: all of queries without a channel, and remote ones anyway.
+
+        `by_channel`: one channel has reached everyone who is not remote. A client that hears the
+        update by another query's channel is told all the same: it may be leaving that one now.
+        """
+        told: set[str] = set()
+        for record in records:
+            alone = record.remote if by_channel or record.stream else record.clients
+            for name in alone:
+                if name not in told:
+                    told.add(name)
+                    self._desk.deliver(self._desk.clients[name], state)
+
+    def _publish(self, view: ViewClass, stream: Stream, state: State, payload: bytes) -> None:
+        self._desk.out += stream.publish(state, payload, self._desk.now)
+        if stream.lacking:
+            self._flush_later(view, stream)
+
+    def _publish_announcing(
+        self, view: ViewClass, stream: Stream, state: State, announce: Announce
+    ) -> None:
+        """Send an update together with the announcement, or both apart where bands decide."""
+        desk = self._desk
+        if not stream.limited:
+            payload = payload_of(Parcel(desk.epoch, (state, announce)))
+            self._publish(view, stream, state, payload)
+            return
+        told = stream.tell((announce,), desk.now)
+        if told is None:
+            for name in stream.listeners:
+                desk.deliver(desk.clients[name], announce)
+        else:
+            desk.out += told
+        self._publish(view, stream, state, b"")
+
+    def _flush_later(self, view: ViewClass, stream: Stream) -> None:
+        at = self._desk.now + self._desk.settings.flush_us
+        self._desk.timers.sooner(("flush", f"{view.name}/{stream.number}"), at)
+
+    def flush(self, key: str) -> None:
+        """Send what lower bands lack, and come again while there is something."""
+        name, _, number = key.rpartition("/")
+        view = self.classes[name]
+        stream = view.streams[int(number)]
+        self._desk.out += stream.flush(self._desk.now)
+        if stream.lacking:
+            self._flush_later(view, stream)

@@ -1,0 +1,116 @@
+"""What is where? The located-objects a server knows (AMS, active maps), and what matches them now.
+
+Each object remembers which queries its present state satisfies, per view class: so the update query
+set of a change is the old set united with the new one and costs one match, and a departure finds
+everyone who had seen the object, even if the rules that let them see it have changed since.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from roamcast.errors import LimitError
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.filters.atoms import Conjunction, Values
+from roamcast.model.filters.values import Interval
+from roamcast.model.nearest import Found, nearest
+
+Matched = tuple[int, ...]
+
+
+class Object(msgspec.Struct):
+    """One located-object: its state, who published it, and per view class what was shown of it."""
+
+    context: Context
+    stamp: int
+    owner: str
+    number: int
+    bodies: dict[str, bytes]
+    matched: dict[str, Matched]
+
+
+class ActiveMap:
+    """Objects by vid, and by place so that a new query looks at few of them."""
+
+    def __init__(self, objects_max: int) -> None:
+        self.objects: dict[str, Object] = {}
+        self._objects_max = objects_max
+        self._at: dict[str | None, dict[str, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self.objects)
+
+    def put(self, context: Context, stamp: int, owner: str) -> Object | None:
+        """Add or change an object; None if a later state is known already."""
+        known = self.objects.get(context.vid)
+        if known is None:
+            if len(self.objects) >= self._objects_max:
+                raise LimitError(f"the map holds at most {self._objects_max} objects")
+            known = Object(context, stamp, owner, 0, {}, {})
+            self.objects[context.vid] = known
+        else:
+            if stamp <= known.stamp:
+                if stamp == known.stamp:
+                    known.owner = owner  # the same state, published again after a restart
+                return None
+            self._leave(known.context)
+            known.context, known.stamp, known.owner = context, stamp, owner
+        self._at.setdefault(context.place, {})[context.vid] = None
+        return known
+
+    def remove(self, vid: str) -> Object | None:
+        """Take an object off the map."""
+        known = self.objects.pop(vid, None)
+        if known is not None:
+            self._leave(known.context)
+        return known
+
+    def _leave(self, context: Context) -> None:
+        here = self._at[context.place]
+        del here[context.vid]
+        if not here:
+            del self._at[context.place]
+
+    def candidates(self, wanted: Filter) -> Iterable[str]:
+        """Name every object that could satisfy a filter, at least those that do."""
+        parts = wanted.conjunctions()
+        if parts is None:
+            return list(self.objects)
+        vids: dict[str, None] = {}
+        for part in parts:
+            named = self._named(part)
+            if named is None:
+                return list(self.objects)
+            vids.update(dict.fromkeys(named))
+        return list(vids)
+
+    def _named(self, part: Conjunction) -> Iterator[str] | None:
+        """Use the vid or the place a conjunction demands; None if it demands neither."""
+        texts = {
+            atom.property: atom.intervals
+            for atom in part
+            if isinstance(atom, Values) and atom.kind == "string"
+        }
+        if "vid" in texts and all(_point(span) for span in texts["vid"]):
+            return (str(span.low) for span in texts["vid"] if span.low in self.objects)
+        if "place" not in texts:
+            return None
+        spans = texts["place"]
+        places: Iterable[str | None] = [str(span.low) for span in spans]
+        if not all(_point(span) for span in spans):
+            places = [here for here in self._at if here and any(here in span for span in spans)]
+        return (vid for place in places for vid in self._at.get(place, ()))
+
+    def find(self, wanted: Filter) -> list[Context]:
+        """Answer a query once: the objects that satisfy it now, by vid (AMS 3)."""
+        found = (self.objects[vid].context for vid in sorted(self.candidates(wanted)))
+        return [context for context in found if wanted.matches(context)]
+
+    def nearest(self, to: tuple[float, float], wanted: Filter, count: int = 1) -> list[Found]:
+        """Answer "the nearest that meets constraints" once (AMS 3)."""
+        return nearest((one.context for one in self.objects.values()), to, wanted, count=count)
+
+
+def _point(span: Interval) -> bool:
+    return span.low is not None and span.low == span.high

@@ -1,0 +1,176 @@
+"""What changes when an object is published, changed or cancelled? One numbered update.
+
+One number per update, common to all its messages (AMS 10), so that clients drop what they have and
+what is older. The update query set is that of the old state united with the new one's: without the
+old one departures would be lost.
+"""
+
+from collections.abc import Iterable
+
+from roamcast.channels.desk import ClientState, Desk, Policy, Public
+from roamcast.channels.dissemination import Dissemination
+from roamcast.channels.map import ActiveMap, Matched, Object
+from roamcast.channels.map_messages import OBJECT_BYTES_MAX, Put, State, body_of, context_of
+from roamcast.channels.queries import Record
+from roamcast.channels.view_class import ViewClass
+from roamcast.errors import ContextError, InputError, LimitError
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.records import ContextClosed, ContextOpened, UpdateMatched
+
+ADOPTED = ""
+"""The owner of an object that another server handed over, until somebody publishes it again."""
+
+
+class Objects:
+    """The way of an object's change through the view classes."""
+
+    def __init__(
+        self, desk: Desk, active_map: ActiveMap, policy: Policy, dissemination: Dissemination
+    ) -> None:
+        self.map = active_map
+        self._desk = desk
+        self._policy = policy
+        self._dissemination = dissemination
+        self.adopted: dict[str, int] = {}
+        desk.fresh = self.fresh
+
+    def put(self, client: ClientState, context: Context, body: bytes, stamp: int) -> None:
+        """Publish an object for a client, or change it."""
+        if context.place is None and context.point is None:
+            raise ContextError("a located-object needs a place or a point")
+        if len(body) > OBJECT_BYTES_MAX:
+            raise LimitError(f"an object has at most {OBJECT_BYTES_MAX} bytes")
+        if (
+            context.vid not in client.publications
+            and len(client.publications) >= self._desk.settings.publications_max
+        ):
+            limit = self._desk.settings.publications_max
+            raise LimitError(f"a client publishes at most {limit} objects")
+        client.unconfirmed.pop(context.vid, None)
+        client.publications[context.vid] = None
+        self._put(context, body, stamp, client.name)
+
+    def _put(self, context: Context, body: bytes, stamp: int, owner: str) -> None:
+        fresh = context.vid not in self.map.objects
+        known = self.map.put(context, stamp, owner)
+        if known is None:
+            return
+        if fresh:
+            self._desk.out.append(ContextOpened(context.vid, context.place or "", context.t_r))
+        self._changed(known, context, body, "appeared" if fresh else "changed")
+
+    def cancel(self, client: ClientState, vid: str) -> None:
+        """Cancel a client's publication; another's is none of its business."""
+        client.publications.pop(vid, None)
+        client.unconfirmed.pop(vid, None)
+        self.withdraw(client.name, vid)
+
+    def withdraw(self, owner: str, vid: str) -> None:
+        """Take an object off the map if this is who published it last."""
+        known = self.map.objects.get(vid)
+        if known is None or known.owner != owner:
+            return
+        self.map.remove(vid)
+        self._desk.out.append(ContextClosed(vid, self._desk.now, "cancelled"))
+        self._changed(known, None, b"", "left")
+
+    def adopt(self, handed: Iterable[Put]) -> None:
+        """Take over what a server of an older epoch knew; the newest state of each object wins."""
+        for one in handed:
+            try:
+                context = context_of(one.body)
+            except InputError:
+                continue
+            known = self.map.objects.get(context.vid)
+            if known is None or one.stamp > known.stamp:
+                self._put(context, one.body, one.stamp, ADOPTED)
+                self.adopted[context.vid] = self._desk.now
+
+    def collect_adopted(self, oldest: int) -> None:
+        """Let go of what was handed over and nobody has published again."""
+        for vid, since in list(self.adopted.items()):
+            if since > oldest:
+                break
+            del self.adopted[vid]
+            self.withdraw(ADOPTED, vid)
+
+    def _changed(self, known: Object, context: Context | None, body: bytes, change: str) -> None:
+        """Number the update, and spread it in every class that saw or sees the object."""
+        desk = self._desk
+        desk.number += 1
+        known.number = desk.number
+        vid = known.context.vid
+        queries = clients = 0
+        for view in self._dissemination.classes.values():
+            before = self._still(view, known.matched.get(view.name, ()))
+            seen = None if context is None else self._policy.visible(context, view.name, desk.now)
+            after: Matched = ()
+            if seen is not None and view.table.records:
+                after = view.table.match(seen)
+            told = body if seen is context else b"" if seen is None else body_of(seen)
+            known.bodies[view.name] = told
+            known.matched[view.name] = after
+            if not before and not after:
+                continue
+            both = before
+            if before != after:
+                self._move(view, vid, before, after)
+                both = tuple(sorted({*before, *after}))
+            state = State(desk.number, vid, told)
+            clients += self._dissemination.spread(view, both, state)
+            queries += len(both)
+        desk.out.append(UpdateMatched(str(desk.number), vid, change, queries, clients))
+
+    def _still(self, view: ViewClass, matched: Matched) -> Matched:
+        """Leave out queries that nobody places any more."""
+        records = view.table.records
+        for query in matched:
+            if query not in records:
+                return tuple(query for query in matched if query in records)
+        return matched
+
+    def _move(self, view: ViewClass, vid: str, before: Matched, after: Matched) -> None:
+        for query in before:
+            if query not in after:
+                view.table.leave(view.table.records[query], vid)
+        for query in after:
+            if query not in before:
+                view.table.enter(view.table.records[query], vid)
+
+    def satisfying(self, view: ViewClass, wanted: Filter, query: int) -> list[str]:
+        """Find the objects that satisfy a query not yet placed, and note it at each of them."""
+        found = []
+        for vid in self.candidates(wanted):
+            known = self.map.objects[vid]
+            seen = self._policy.visible(known.context, view.name, self._desk.now)
+            if seen is None or not wanted.matches(seen):
+                continue
+            found.append(vid)
+            matched = self._still(view, known.matched.get(view.name, ()))
+            known.matched[view.name] = (*matched, query)
+            if view.name not in known.bodies or seen is not known.context:
+                known.bodies[view.name] = body_of(seen)
+        return found
+
+    def candidates(self, wanted: Filter) -> list[str]:
+        """Name objects that could satisfy a filter; what rules show may be elsewhere than it is."""
+        if isinstance(self._policy, Public):
+            return list(self.map.candidates(wanted))
+        return list(self.map.objects)
+
+    def fresh(self, view_class: str, state: State) -> State:
+        """Give an object's present state for a view class, in place of one that has waited."""
+        known = self.map.objects.get(state.vid)
+        if known is None:
+            return State(state.number, state.vid, b"")
+        if known.number == state.number:
+            return state
+        return State(known.number, state.vid, known.bodies.get(view_class, b""))
+
+    def state_of(self, view: ViewClass, record: Record, vid: str) -> State | None:
+        """Give an object's present state if it satisfies a query."""
+        known = self.map.objects.get(vid)
+        if known is None or record.number not in known.matched.get(view.name, ()):
+            return None
+        return State(known.number, vid, known.bodies[view.name])

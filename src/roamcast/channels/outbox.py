@@ -1,0 +1,182 @@
+"""What does one client still have to be told, and what is on its way? (AMS, basic unicast design.)
+
+Reliable unicast as remote procedure call is: one batch on its way, repeated until its receipt
+comes. What happens meanwhile waits, and of each object only the latest state: batching and
+coalescing come from the client's own pace. A client too slow for the bound is told so once, and
+dropped.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from roamcast.channels.bands import Ledger
+from roamcast.channels.map_messages import (
+    ITEMS_MAX,
+    Announce,
+    Batch,
+    Closing,
+    Dropped,
+    Opening,
+    Parcel,
+    Refused,
+    State,
+    payload_of,
+    size_of,
+)
+from roamcast.channels.map_settings import MapSettings
+
+Key = tuple[str, str, int]
+Fresh = Callable[[State], State]
+Waiting = State | Announce | Opening | Closing | Refused | Dropped
+
+
+class Outbox:
+    """The queue of one client's session."""
+
+    def __init__(self, epoch: int, session: int, opened: int, settings: MapSettings) -> None:
+        self.opened = opened
+        self.number = 0
+        self.coalesced = 0
+        self.due: int | None = None
+        self._epoch = epoch
+        self._session = session
+        self._settings = settings
+        self._waiting: dict[Key, Waiting] = {}
+        self._states = 0
+        self._in_flight: Batch | None = None
+        self._attempts = 0
+        self._full = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and nothing is on its way."""
+        return not self._waiting and self._in_flight is None
+
+    def add(self, item: Waiting, listing: str = "") -> bool:
+        """Queue an item; a later state of the same object takes the earlier one's place.
+
+        `listing` names the subscription whose current set a state belongs to: those keep their
+        place between its opening and its closing.
+        False if the queue is full: then it holds nothing but the reason.
+        """
+        if self._full:
+            return False
+        key = (
+            ("listed " + listing, item.vid, 0)
+            if listing and isinstance(item, State)
+            else _key(item, len(self._waiting))
+        )
+        if listing or isinstance(item, Opening | Closing):
+            # A new listing comes after everything that waits, an earlier one of the same included.
+            self._states -= isinstance(self._waiting.pop(key, None), State)
+        if key in self._waiting:
+            self.coalesced += 1
+        elif len(self._waiting) >= self._settings.outbox_items_max:
+            self.clear("too slow: more updates wait than a client may have")
+            return False
+        elif isinstance(item, State):
+            self._states += 1
+        self._waiting[key] = item
+        return True
+
+    def clear(self, reason: str) -> None:
+        """Give up what waits and tell the reason."""
+        self._waiting = {("dropped", "", 0): Dropped(reason)}
+        self._states = 0
+        self._full = True
+
+    def reopen(self) -> None:
+        """A client that was dropped subscribes again."""
+        self._full = False
+
+    def poll(self, now: int, ledger: Ledger | None, fresh: Fresh) -> Batch | None:
+        """Give what may leave now: the batch on its way if it is due again, else the next one.
+
+        `fresh` gives the present state in place of one that has waited: the client may have heard
+        of a later one by a channel, and forgotten it.
+        """
+        if self._in_flight is None:
+            if not self._waiting:
+                self.due = None
+                return None
+            room = None if ledger is None else ledger.room(now)
+            self._in_flight = self._next(room, fresh)
+            if self._in_flight is None:
+                self.due = now + self._settings.flush_us
+                return None
+            self._attempts = 0
+        elif self.due is not None and now < self.due:
+            return None
+        batch = self._in_flight
+        if ledger is not None:
+            size = size_of(batch)
+            if ledger.room(now, control=True) < size:
+                self.due = now + self._settings.flush_us
+                return None
+            ledger.charge(now, size)
+        wait = min(
+            self._settings.repeat_us << min(self._attempts, 16), self._settings.repeat_us_max
+        )
+        self._attempts += 1
+        self.due = now + wait
+        return batch
+
+    def receipt(self, number: int) -> bool:
+        """The client has a batch; tell whether it was the one on its way."""
+        if self._in_flight is None or number != self._in_flight.number:
+            return False
+        self._in_flight = None
+        self.due = None
+        return True
+
+    def _next(self, room: int | None, fresh: Fresh) -> Batch | None:
+        """Take as many items from the front as a batch may hold, at least one if there is room."""
+        limit = self._settings.batch_bytes_max
+        if room is not None:
+            limit = min(limit, room - _HEAD_BYTES)
+        taken: list[Waiting] = []
+        keys: list[Key] = []
+        total = 0
+        for key, waiting in self._waiting.items():
+            item = fresh(waiting) if isinstance(waiting, State) else waiting
+            size = _size(item)
+            if (total + size > limit and (taken or room is not None)) or len(taken) == ITEMS_MAX:
+                break
+            taken.append(item)
+            keys.append(key)
+            total += size
+        if not taken:
+            return None
+        for key in keys:
+            self._states -= isinstance(self._waiting.pop(key), State)
+        self.number += 1
+        payload = payload_of(Parcel(self._epoch, tuple(taken), (self._states,)))
+        return Batch(self._epoch, self._session, self.number, payload, self.opened)
+
+
+_HEAD_BYTES = 64
+"""A batch's head and its parcel's, at most."""
+
+
+def _key(item: Waiting, count: int) -> Key:
+    match item:
+        case State(vid=vid):
+            return ("state", vid, 0)
+        case Announce(query=query, stream=stream):
+            return ("stream", str(stream), query)
+        case Opening(subscription=name) | Closing(subscription=name):
+            return (type(item).__name__, name, 0)
+        case Refused(about=about):
+            return ("refused", about, count)
+    return ("dropped", "", 0)
+
+
+def _size(item: Waiting) -> int:
+    """Bound an item's bytes without encoding it where that is easy."""
+    if isinstance(item, State):
+        return len(item.body) + len(item.vid) * 4 + 24
+    return len(msgspec.msgpack.encode(item)) + 8

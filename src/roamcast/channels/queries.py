@@ -1,0 +1,159 @@
+"""Which queries stand, who placed them, and which does an object satisfy? (AMS, query records.)
+
+A record per canonical filter and view class: all its clients may see the same bytes of an object,
+so one transmission can serve them all. Equal texts are equal queries; a disjunction is taken apart
+first, so that its parts meet other people's standard queries (AMS, "disassembles").
+"""
+
+from collections.abc import Iterable
+from itertools import product
+from typing import Protocol
+
+import msgspec
+
+from roamcast.channels.map import Matched
+from roamcast.errors import LimitError
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.filters.syntax import And, Comparison, Expression, In, Or
+
+
+class Matcher(Protocol):
+    """What a record table needs of `matching.FilterSet`."""
+
+    def add(self, name: str, one: Filter) -> None:
+        """Add a filter under an id."""
+
+    def remove(self, name: str) -> None:
+        """Remove a filter."""
+
+    def match(self, context: Context) -> list[str]:
+        """Name the filters a context satisfies."""
+
+
+class Record(msgspec.Struct):
+    """One query: how often it stands and for whom; `stream` is its channel, 0 for none.
+
+    `count` is how many objects satisfy it, `members` who they are while they are few.
+    """
+
+    number: int
+    view_class: str
+    filter: Filter
+    clients: dict[str, int]
+    """Client → how many of its subscriptions contain this query."""
+    remote: dict[str, None]
+    stream: int = 0
+    sets: dict[Matched, None] = {}
+    count: int = 0
+    members: dict[str, None] | None = None
+
+    @property
+    def local(self) -> int:
+        """How many clients a local channel would serve."""
+        return len(self.clients) - len(self.remote)
+
+
+class QueryTable:
+    """The records of one view class."""
+
+    def __init__(self, view_class: str, matcher: Matcher, members_max: int) -> None:
+        self.view_class = view_class
+        self.records: dict[int, Record] = {}
+        self._matcher = matcher
+        self._numbers: dict[str, int] = {}
+        self._members_max = members_max
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def known(self, text: str) -> Record | None:
+        """Give the record of a canonical text."""
+        number = self._numbers.get(text)
+        return None if number is None else self.records[number]
+
+    def add(self, number: int, one: Filter, satisfied_by: Iterable[str]) -> Record:
+        """Make a record for a query nobody had placed, with the objects that satisfy it now."""
+        self._matcher.add(str(number), one)
+        record = Record(number, self.view_class, one, {}, {}, sets={}, members={})
+        self.records[number] = record
+        self._numbers[one.text] = number
+        for vid in satisfied_by:
+            self.enter(record, vid)
+        return record
+
+    def remove(self, record: Record) -> None:
+        """Forget a query that nobody places any more."""
+        assert not record.clients
+        self._matcher.remove(str(record.number))
+        del self.records[record.number]
+        del self._numbers[record.filter.text]
+
+    def match(self, context: Context) -> Matched:
+        """Give the numbers of the queries an object satisfies, in canonical order."""
+        found = self._matcher.match(context)
+        if len(found) < 2:
+            return (int(found[0]),) if found else ()
+        return tuple(sorted(map(int, found)))
+
+    def enter(self, record: Record, vid: str) -> None:
+        """An object satisfies the query from now on."""
+        record.count += 1
+        if record.members is not None:
+            record.members[vid] = None
+            if len(record.members) > self._members_max:
+                record.members = None  # found again by looking, when they are few
+
+    def leave(self, record: Record, vid: str) -> None:
+        """An object satisfies the query no more."""
+        record.count -= 1
+        if record.members is not None:
+            del record.members[vid]
+
+
+def take_apart(wanted: Filter, parts_max: int) -> list[Filter]:
+    """Give the filters of which one must hold, or the filter itself if they would be too many."""
+    parts = _alternatives(wanted.expression, parts_max)
+    if parts is None or len(parts) == 1:
+        return [wanted]
+    made = {part.text: part for part in (Filter(one, wanted.source) for one in parts)}
+    if len(made) > parts_max:
+        return [wanted]
+    return [made[text] for text in sorted(made)]
+
+
+def _alternatives(expression: Expression, limit: int) -> list[Expression] | None:
+    """Distribute AND over OR, which three-valued logic allows; None beyond the limit."""
+    match expression:
+        case Or(parts):
+            found: list[Expression] = []
+            for part in parts:
+                inner = _alternatives(part, limit)
+                if inner is None or len(found) + len(inner) > limit:
+                    return None
+                found += inner
+            return found
+        case And(parts):
+            choices: list[list[Expression]] = []
+            total = 1
+            for part in parts:
+                inner = _alternatives(part, limit)
+                total *= len(inner) if inner is not None else limit + 1
+                if inner is None or total > limit:
+                    return None
+                choices.append(inner)
+            if total == 1:
+                return [expression]
+            return [And(tuple(chosen)) for chosen in product(*choices)]
+        case In(operand, options):
+            if len(options) > limit:
+                return None
+            return [Comparison("=", operand, option) for option in options]
+        case _:
+            return [expression]
+
+
+def check_room(records: int, more: int, limit: int) -> None:
+    """Refuse a subscription that would need more records than there may be."""
+    if records + more > limit:
+        raise LimitError(f"the server keeps at most {limit} distinct queries")

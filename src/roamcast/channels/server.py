@@ -1,0 +1,304 @@
+"""What does a map server do? Sessions in, updates out (AMS: the active map server).
+
+A client's operations arrive numbered and are taken once, in order. The answer to a subscription is
+the current set as of an update, and from then on every later update of it follows: no gap, no
+overlap. A session's states are few, so its table is short: unknown → open → gone.
+"""
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from roamcast.channels.bands import Ledger
+from roamcast.channels.desk import ClientState, Desk, Policy, Public
+from roamcast.channels.dissemination import Dissemination
+from roamcast.channels.map import ActiveMap
+from roamcast.channels.map_messages import (
+    WELL_KNOWN,
+    Answer,
+    Cancel,
+    Handover,
+    Hello,
+    Put,
+    Receipt,
+    Refresh,
+    Refused,
+    Request,
+    ServerHere,
+    Settled,
+    Subscribe,
+    Unknown,
+    Withdraw,
+    context_of,
+)
+from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.messages import HealRequest, Join
+from roamcast.channels.objects import Objects
+from roamcast.channels.outbox import Outbox
+from roamcast.channels.queries import Matcher
+from roamcast.channels.subscriptions import Subscriptions
+from roamcast.errors import InputError, LimitError
+from roamcast.model.machine import Effect, Input, Multicast, Received, step
+from roamcast.model.records import ChannelStep, Drop
+
+
+class SessionState(enum.StrEnum):
+    """How a server knows a client."""
+
+    UNKNOWN = "unknown"
+    OPEN = "open"
+
+
+class SessionEvent(enum.StrEnum):
+    """What moves a session from state to state."""
+
+    FIRST = "the first operation of a session"
+    LATER = "an operation or a heartbeat of the session at hand"
+    SILENT = "nothing heard for the time-out"
+
+
+SESSION_TABLE: Final = {
+    (SessionState.UNKNOWN, SessionEvent.FIRST): SessionState.OPEN,
+    (SessionState.UNKNOWN, SessionEvent.LATER): SessionState.UNKNOWN,
+    (SessionState.OPEN, SessionEvent.FIRST): SessionState.OPEN,
+    (SessionState.OPEN, SessionEvent.LATER): SessionState.OPEN,
+    (SessionState.OPEN, SessionEvent.SILENT): SessionState.UNKNOWN,
+}
+
+
+def compiled_matcher() -> Matcher:
+    """Make a compiled filter set; imported on use, because it takes half a second."""
+    from roamcast.matching import FilterSet
+
+    return FilterSet()
+
+
+class MapServer:
+    """The active map service of one region in one epoch."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        epoch: int,
+        now: int,
+        settings: MapSettings,
+        policy: Policy | None = None,
+        make_matcher: Callable[[], Matcher] = compiled_matcher,
+    ) -> None:
+        """`epoch` grows with every start of the service on any host: the moment of the start."""
+        assert epoch > 0
+        self.name = name
+        self.epoch = epoch
+        self.settings = settings
+        self.desk = Desk(epoch, settings)
+        self.map = ActiveMap(settings.objects_max)
+        self.policy = policy or Public()
+        self.dissemination = Dissemination(self.desk, make_matcher)
+        self.objects = Objects(self.desk, self.map, self.policy, self.dissemination)
+        self.subscriptions = Subscriptions(self.desk, self.objects, self.dissemination)
+        self._here_at = now
+
+    def occupancy(self) -> dict[str, tuple[int, int]]:
+        """How much is held of what, and the bound of each."""
+        settings, desk = self.settings, self.desk
+        classes = self.dissemination.classes.values()
+        held = {
+            "clients": (len(desk.clients), settings.clients_max),
+            "objects": (len(self.map), settings.objects_max),
+            "queries": (self.subscriptions.records, settings.queries_max),
+            "outbox": (
+                max((len(client.outbox) for client in desk.clients.values()), default=0),
+                settings.outbox_items_max,
+            ),
+        }
+        for view in classes:
+            held[f"channels of class {view.name!r}"] = (view.pool.used, settings.channels_max)
+            held[f"history of class {view.name!r}"] = (len(view.history), settings.history_max)
+        for name, use in desk.channels.items():
+            for what, (count, bound) in use.sender.occupancy().items():
+                held[f"{name}: {what}"] = (count, bound)
+        return held
+
+    def receive(self, given: Input, now: int) -> Sequence[Effect]:
+        """Take a client's message, or another server's."""
+        if not isinstance(given, Received):
+            return ()
+        self.desk.now = now
+        sender, message = given.sender, given.message
+        if isinstance(message, Request):
+            self._request(sender, message)
+        elif isinstance(message, Receipt):
+            self._receipt(sender, message)
+        elif isinstance(message, HealRequest | Join):
+            use = self.desk.channels.get(message.channel)
+            if use is not None:
+                self.desk.take(use, [*use.sender.receive(given, now)])
+                self.desk.watch_channel(message.channel)
+        elif isinstance(message, Handover) and message.epoch == self.epoch:
+            self.objects.adopt(message.objects)
+        return self._done()
+
+    def advance(self, now: int) -> Sequence[Effect]:
+        """Do what is due: say that we are here, repeat, synchronise, collect, flush, turn."""
+        self.desk.now = now
+        if now >= self._here_at:
+            self._here_at = now + self.settings.server_here_us
+            here = ServerHere(self.epoch, self.settings.restart_spread_us)
+            self.desk.out.append(Multicast(WELL_KNOWN, here))
+            self._collect()
+        for kind, key in self.desk.timers.due(now):
+            if kind == "outbox":
+                client = self.desk.clients.get(key)
+                if client is not None:
+                    self.desk.poll(client)
+            elif kind == "channel":
+                use = self.desk.channels[key]
+                self.desk.take(use, [*use.sender.advance(now)])
+                self.desk.watch_channel(key)
+            elif kind == "rest":
+                use = self.desk.channels[key]
+                self.dissemination.classes[use.view_class].give_back(key)
+            elif kind == "flush":
+                self.dissemination.flush(key)
+            else:
+                assert kind == "carousel"
+                self.subscriptions.turn(int(key))
+        return self._done()
+
+    def deadline(self) -> int | None:
+        """The next thing due; a server always says again that it is here."""
+        first = self.desk.timers.deadline()
+        return self._here_at if first is None else min(first, self._here_at)
+
+    def _done(self) -> Sequence[Effect]:
+        desk = self.desk
+        while desk.too_slow:
+            name, _ = desk.too_slow.popitem()
+            client = desk.clients[name]
+            self.subscriptions.withdraw_all(client)
+            desk.out.append(Drop("too slow", "map.batch", 0, name))
+        desk.flush()
+        out, desk.out = desk.out, []
+        return out
+
+    def _receipt(self, name: str, message: Receipt) -> None:
+        client = self.desk.clients.get(name)
+        if client is None or message.epoch != self.epoch or message.session != client.session:
+            return
+        if client.outbox.receipt(message.number):
+            self.desk.poll(client)
+
+    def _request(self, name: str, message: Request) -> None:
+        client = self.desk.clients.get(name)
+        current = client is not None and message.session == client.session
+        if client is not None and message.session < client.session:
+            return  # from a life the client has left
+        first = bool(message.operations) and isinstance(message.operations[0], Hello)
+        if message.epoch != self.epoch or not (current or (first and message.number == 1)):
+            self.desk.send(name, Unknown(self.epoch, message.session))
+            return
+        if not current:
+            client = self._open(name, message)
+            if client is None:
+                return
+        assert client is not None
+        client.seen_us = self.desk.now
+        self.desk.clients[name] = self.desk.clients.pop(name)  # the longest unheard stay in front
+        for number, operation in enumerate(message.operations, message.number):
+            if number != client.last_operation + 1:
+                continue
+            client.last_operation = number
+            try:
+                self._operate(client, operation)
+            except InputError as error:
+                about = getattr(operation, "subscription", "") or type(operation).__name__
+                self.desk.deliver(client, Refused(about, str(error)[:500]))
+        answer = Answer(self.epoch, client.session, client.last_operation, client.outbox.opened)
+        self.desk.send(name, answer)
+
+    def _open(self, name: str, message: Request) -> ClientState | None:
+        """Begin a session; what the client published in its last one stays until it settles."""
+        known = self.desk.clients.get(name)
+        state = SessionState.UNKNOWN if known is None else SessionState.OPEN
+        if known is None and len(self.desk.clients) >= self.settings.clients_max:
+            self.desk.out.append(Drop("too many clients", "map.request", 0, name))
+            return None
+        published: dict[str, None] = {}
+        ledger = None
+        if known is not None:
+            self.subscriptions.withdraw_all(known)
+            published = {**known.unconfirmed, **known.publications}
+            ledger = known.ledger  # what left within the last second was sent to the same client
+        assert step(SESSION_TABLE, state, SessionEvent.FIRST) is SessionState.OPEN
+        client = ClientState(
+            name,
+            message.session,
+            self.policy.view_class(name),
+            Outbox(self.epoch, message.session, self.desk.now, self.settings),
+            self.desk.now,
+            ledger=ledger,
+            subscriptions={},
+            publications={},
+            unconfirmed=published,
+        )
+        self.desk.clients[name] = client
+        return client
+
+    def _operate(self, client: ClientState, operation: object) -> None:
+        match operation:
+            case Put(body, stamp):
+                self.objects.put(client, context_of(body), body, stamp)
+            case Cancel(vid):
+                self.objects.cancel(client, vid)
+            case Subscribe(name, text):
+                self.subscriptions.subscribe(client, name, text)
+            case Withdraw(name):
+                self.subscriptions.withdraw(client, name)
+            case Refresh(name):
+                self.subscriptions.refresh(client, name)
+            case Hello(limit, remote):
+                self._hello(client, limit, remote)
+            case Settled():
+                for vid in list(client.unconfirmed):
+                    self.objects.cancel(client, vid)
+
+    def _hello(self, client: ClientState, limit: int, remote: bool) -> None:
+        settings = self.settings
+        client.remote = remote
+        if limit == 0:
+            client.ledger = None
+        elif limit < settings.limit_bytes_min:
+            client.ledger = self._ledger(settings.limit_bytes_min, client.ledger)
+            raise LimitError(f"a bandwidth limit is at least {settings.limit_bytes_min} bytes")
+        else:
+            client.ledger = self._ledger(limit, client.ledger)
+
+    def _ledger(self, limit: int, before: Ledger | None) -> Ledger:
+        if before is not None and before.limit_bytes == limit:
+            return before
+        ledger = Ledger(limit, self.settings.well_known_reserve_bytes)
+        # What another life of ours, or an earlier session, sent in the last second is not known.
+        ledger.charge(self.desk.now, ledger.usable_bytes)
+        return ledger
+
+    def _collect(self) -> None:
+        """Clients that are gone: their objects and subscriptions go with them (AMS, footnote 4)."""
+        oldest = self.desk.now - self.settings.client_timeout_us
+        gone = []
+        for client in self.desk.clients.values():
+            if client.seen_us > oldest:
+                break
+            gone.append(client)
+        for client in gone:
+            self.remove(client, "silent")
+        self.objects.collect_adopted(oldest)
+
+    def remove(self, client: ClientState, reason: str) -> None:
+        """Forget a client and what it placed here."""
+        self.subscriptions.withdraw_all(client)
+        del self.desk.clients[client.name]
+        self.desk.timers.cancel(("outbox", client.name))
+        for vid in [*client.unconfirmed, *client.publications]:
+            self.objects.withdraw(client.name, vid)
+        self.desk.out.append(ChannelStep("", "client collected", reason=f"{reason}: {client.name}"))

@@ -1,0 +1,193 @@
+"""What does a subscriber get at once, and how does it leave again? (AMS, subscriptions.)
+
+The answer lists the queries it was taken apart into, the channels they ride on, and the current set
+as of one update: a few objects by unicast, many by a carousel, and to a client with a limit as many
+as an answer holds, with the count of all.
+"""
+
+from itertools import islice
+
+from roamcast.channels.carousel import Carousel
+from roamcast.channels.desk import ClientState, Desk, Subscription
+from roamcast.channels.dissemination import Dissemination
+from roamcast.channels.map_messages import Announce, Band, Closing, Opening, State
+from roamcast.channels.map_settings import Mode
+from roamcast.channels.objects import Objects
+from roamcast.channels.queries import Record, check_room, take_apart
+from roamcast.channels.view_class import ViewClass
+from roamcast.errors import InputError, LimitError
+from roamcast.model.filters import Filter
+
+
+class Subscriptions:
+    """Everybody's subscriptions, and the carousels that carry large current sets."""
+
+    def __init__(self, desk: Desk, objects: Objects, dissemination: Dissemination) -> None:
+        self.records = 0
+        self.carousels: dict[int, Carousel] = {}
+        self._desk = desk
+        self._objects = objects
+        self._dissemination = dissemination
+
+    def subscribe(self, client: ClientState, name: str, text: str) -> None:
+        """Place a standing query and list its current set."""
+        settings = self._desk.settings
+        wanted = Filter.parse(text)
+        if name in client.subscriptions:
+            self.withdraw(client, name)
+        if len(client.subscriptions) >= settings.subscriptions_max:
+            raise LimitError(f"a client has at most {settings.subscriptions_max} subscriptions")
+        view = self._dissemination.view_class(client.view_class)
+        parts = take_apart(wanted, settings.parts_max)
+        check_room(self.records, len(parts), settings.queries_max)
+        client.outbox.reopen()
+        queries = []
+        for part in parts:
+            record = view.table.known(part.text)
+            if record is None:
+                number = self._dissemination.take_number()
+                found = self._objects.satisfying(view, part, number)
+                record = view.table.add(number, part, found)
+                self.records += 1
+            queries.append(record.number)
+            self._dissemination.enlist(view, record, client)
+        client.subscriptions[name] = Subscription(wanted, tuple(queries))
+        self._list(client, view, name)
+
+    def withdraw(self, client: ClientState, name: str) -> None:
+        """End a standing query; the last client's leaving ends its record."""
+        subscription = client.subscriptions.pop(name, None)
+        if subscription is None:
+            return
+        view = self._dissemination.classes[client.view_class]
+        for query in subscription.queries:
+            record = view.table.records[query]
+            self._dissemination.discharge(view, record, client.name)
+            if not record.clients:
+                self.records -= 1
+                self._end_carousel(query, "nobody asks any more")
+
+    def withdraw_all(self, client: ClientState) -> None:
+        """End everything a client asked for."""
+        for name in list(client.subscriptions):
+            self.withdraw(client, name)
+
+    def refresh(self, client: ClientState, name: str) -> None:
+        """List a current set again for a client that has lost something for good."""
+        if name not in client.subscriptions:
+            raise InputError(f"there is no subscription {name!r}")
+        self._list(client, self._dissemination.classes[client.view_class], name)
+
+    def _list(self, client: ClientState, view: ViewClass, name: str) -> None:
+        """Answer with the current set as of now."""
+        desk, settings = self._desk, self._desk.settings
+        records = [view.table.records[query] for query in client.subscriptions[name].queries]
+        count = max(record.count for record in records)
+        bands: tuple[Band, ...] = ()
+        complete = True
+        states: list[State] = []
+        if count > settings.page_objects_max or sum(r.count for r in records) > 2 * (
+            settings.page_objects_max
+        ):
+            bands = self._ride(client, view, records)
+            complete = bool(bands)
+        if not bands:
+            states = self._states(view, records)
+            count = max(count, len(states))
+        streams = tuple(
+            stream.announcement(record.number)
+            for record in records
+            if client.name not in record.remote
+            for stream in view.streams_of(record)
+        )
+        opening = Opening(
+            name,
+            desk.number,
+            count,
+            tuple(record.number for record in records),
+            streams if client.ledger is None else _within(streams, client.ledger.limit_bytes),
+            bands,
+        )
+        desk.deliver(client, opening)
+        if not bands:
+            for state in states:
+                desk.deliver(client, state, listing=name)
+            desk.deliver(client, Closing(name, desk.number, complete))
+
+    def _states(self, view: ViewClass, records: list[Record]) -> list[State]:
+        """Give the states of the objects that satisfy any of the records, up to a page of each."""
+        states: dict[str, State] = {}
+        for record in records:
+            if record.members is None and record.count <= self._desk.settings.page_objects_max:
+                record.members = dict.fromkeys(self._members(view, record, record.count))
+            vids = record.members
+            if vids is None:
+                page = self._desk.settings.page_objects_max
+                vids = dict.fromkeys(self._members(view, record, page))
+            for vid in vids:
+                if vid not in states:
+                    state = self._objects.state_of(view, record, vid)
+                    assert state is not None
+                    states[vid] = state
+        return list(states.values())
+
+    def _members(self, view: ViewClass, record: Record, most: int) -> list[str]:
+        """Look for the members of a query that had too many to be kept."""
+        there = (
+            vid
+            for vid in self._objects.candidates(record.filter)
+            if self._objects.state_of(view, record, vid) is not None
+        )
+        return list(islice(there, most))
+
+    def _ride(
+        self, client: ClientState, view: ViewClass, records: list[Record]
+    ) -> tuple[Band, ...]:
+        """Let a client ride on the carousels of its queries; none if it cannot listen to one."""
+        if client.ledger is not None or client.remote or self._desk.settings.mode is Mode.UNICAST:
+            return ()
+        bands = []
+        for record in records:
+            carousel = self.carousels.get(record.number)
+            if carousel is None:
+                sender = view.open_sender(None)
+                if sender is None:
+                    return ()
+                carousel = self.carousels[record.number] = Carousel(view, record, sender)
+                self._desk.timers.set(("carousel", str(record.number)), self._desk.now + 1)
+            bands.append(carousel.ride(client.name))
+        return tuple(bands)
+
+    def turn(self, query: int) -> None:
+        """Send the next page of a carousel."""
+        carousel = self.carousels[query]
+        wait = carousel.turn(
+            self._desk,
+            lambda: self._objects.candidates(carousel.record.filter),
+            self._objects.state_of,
+        )
+        if wait is None:
+            self._end_carousel(query, "everybody has it")
+        else:
+            self._desk.timers.set(("carousel", str(query)), self._desk.now + wait)
+
+    def _end_carousel(self, query: int, reason: str) -> None:
+        carousel = self.carousels.pop(query, None)
+        if carousel is None:
+            return
+        self._desk.timers.cancel(("carousel", str(query)))
+        self._desk.out += carousel.end(self._desk)
+        carousel.view.rest(carousel.sender.channel, reason)
+
+
+def _within(streams: tuple[Announce, ...], limit_bytes: int) -> tuple[Announce, ...]:
+    """Leave out the bands a client with a limit does not hear: bytes count."""
+    return tuple(
+        Announce(
+            one.query,
+            one.stream,
+            one.version,
+            tuple(band for band in one.bands if 0 < band.limit_bytes <= limit_bytes),
+        )
+        for one in streams
+    )

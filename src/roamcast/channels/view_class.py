@@ -1,0 +1,176 @@
+"""What does a server keep for clients that may see the same? Queries, history, pool, streams."""
+
+from collections.abc import Callable, Iterable
+
+from roamcast.channels.desk import ChannelUse, ClientState, Desk
+from roamcast.channels.map import Matched
+from roamcast.channels.pool import Pool
+from roamcast.channels.queries import Matcher, QueryTable, Record
+from roamcast.channels.recurring import History, QuerySetEntry
+from roamcast.channels.sender import ChannelSender
+from roamcast.channels.streams import TOP, Stream
+from roamcast.model.records import ChannelStep
+
+
+class ViewClass:
+    """The queries of one view class and the channels that serve them."""
+
+    def __init__(
+        self,
+        name: str,
+        desk: Desk,
+        matcher: Matcher,
+        numbers: Callable[[], int],
+    ) -> None:
+        settings = desk.settings
+        self.name = name
+        self.table = QueryTable(name, matcher, 2 * settings.page_objects_max)
+        self.history = History(settings.history_max)
+        self.pool = Pool(name, settings.channels_max)
+        self.streams: dict[int, Stream] = {}
+        self.single: Stream | None = None
+        self._desk = desk
+        self._numbers = numbers
+
+    def open_sender(self, stream: Stream | None) -> ChannelSender | None:
+        """Take a channel from the pool; None when all are in use."""
+        channel = self.pool.take()
+        if channel is None:
+            return None
+        desk = self._desk
+        # An epoch is a moment in microseconds: no server opens channels faster than those pass.
+        sender = ChannelSender(
+            channel,
+            incarnation=desk.epoch + self._numbers(),
+            now=desk.now,
+            settings=desk.settings.channel,
+            scope="",
+        )
+        desk.channels[channel] = ChannelUse(sender, self.name, stream)
+        desk.watch_channel(channel)
+        return sender
+
+    def rest(self, channel: str, reason: str, *, limited: bool = False) -> None:
+        """Let a channel answer heals for a while before its name is given back."""
+        use = self._desk.channels[channel]
+        use.lingers = True
+        use.muted = limited
+        self._desk.timers.set(("rest", channel), self._desk.now + self._desk.settings.linger_us)
+        self._desk.out.append(
+            ChannelStep(channel, "given back", use.sender.incarnation, use.sender.last, reason)
+        )
+
+    def give_back(self, channel: str) -> None:
+        """The rest is over: the name may be used again."""
+        self._desk.timers.cancel(("channel", channel))
+        del self._desk.channels[channel]
+        self.pool.give_back(channel)
+
+    def open_stream(self, queries: Matched, reason: str) -> Stream | None:
+        """Make a stream with a top band, for the local clients of these queries."""
+        stream = Stream(self._numbers(), self.name, queries, self._desk.epoch)
+        sender = self.open_sender(stream)
+        if sender is None:
+            return None
+        stream.add_band(TOP, sender, self._desk.now)
+        self.streams[stream.number] = stream
+        for query in queries:
+            record = self.table.records[query]
+            others = self.streams_of(record)
+            for name in record.clients:
+                if name not in record.remote:
+                    self.join(stream, self._desk.clients[name], record, others)
+        stream.count_audience(self._desk.now)
+        self._desk.out.append(
+            ChannelStep(sender.channel, "assigned", sender.incarnation, 0, reason)
+        )
+        return stream
+
+    def join(
+        self, stream: Stream, client: ClientState, record: Record, joined: Iterable[Stream]
+    ) -> bool:
+        """Count a client in; a limit nobody had gets a band.
+
+        When no channel is free for it, the client is served alone for this query and leaves the
+        streams it has joined for it: then this is False.
+        """
+        if not stream.join(client.name, client.ledger):
+            return True
+        assert client.ledger is not None
+        sender = self.open_sender(stream)
+        if sender is None:
+            stream.leave(client.name)
+            for other in joined:
+                self._tell_lacking(other, client.name)
+                self.leave(other, client.name)
+            record.remote[client.name] = None
+            return False
+        effects, announce = stream.add_band(client.ledger.limit_bytes, sender, self._desk.now)
+        self._desk.out += effects
+        if announce is not None:
+            for name in stream.listeners:
+                if name != client.name:
+                    self._desk.deliver(self._desk.clients[name], announce)
+        return True
+
+    def leave(self, stream: Stream, client: str) -> None:
+        """Count a client out; bands whose limit nobody has any more are given back."""
+        if not stream.leave(client):
+            return
+        for band in stream.idle_bands():
+            self._desk.out += stream.remove_band(band, self._desk.now)
+            self.rest(band.sender.channel, "nobody has this limit any more", limited=True)
+
+    def close_stream(self, stream: Stream, reason: str) -> None:
+        """End all channels of a stream."""
+        del self.streams[stream.number]
+        for name in stream.limited:
+            self._tell_lacking(stream, name)
+        self._desk.timers.cancel(("flush", f"{self.name}/{stream.number}"))
+        for band in list(stream.bands):
+            self._desk.out += stream.remove_band(band, self._desk.now)
+            self.rest(band.sender.channel, reason, limited=band.limit_bytes < TOP)
+
+    def _tell_lacking(self, stream: Stream, name: str) -> None:
+        """What the bands have not told a client yet it is told alone."""
+        for state in stream.lacked_by(name):
+            self._desk.deliver(self._desk.clients[name], state)
+
+    def streams_of(self, record: Record) -> list[Stream]:
+        """Give every stream that carries updates of a query: its own, and its sets'."""
+        if self.single is not None:
+            return [self.single]
+        numbers = [record.stream] if record.stream else []
+        for queries in record.sets:
+            entry = self.history.get(queries)
+            if entry is not None and entry.stream:
+                numbers.append(entry.stream)
+        return [self.streams[number] for number in numbers]
+
+    def note_set(self, queries: Matched) -> QuerySetEntry:
+        """Count an update query set in the history; what it pushes out gives its channel back."""
+        entry, discarded = self.history.note(queries)
+        if entry.count == 1:
+            for query in queries:
+                self.table.records[query].sets[queries] = None
+        if discarded is not None:
+            self._forget_set(discarded, "least recently used of the history")
+        return entry
+
+    def forget_sets_of(self, record: Record) -> None:
+        """A query is gone: no set with it can come again."""
+        for entry in self.history.forget(list(record.sets)):
+            self._forget_set(entry, "a query of the set is gone")
+
+    def _forget_set(self, entry: QuerySetEntry, reason: str) -> None:
+        for query in entry.queries:
+            known = self.table.records.get(query)
+            if known is not None:
+                known.sets.pop(entry.queries, None)
+        if entry.stream:
+            self.close_stream(self.streams[entry.stream], reason)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody of this class asks for anything."""
+        return not self.table.records

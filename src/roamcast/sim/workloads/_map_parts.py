@@ -1,0 +1,120 @@
+"""What does the map workload need beside machines? A reference matcher, rules, and a watcher.
+
+`ScanMatcher` asks the reference evaluator, `Coarse` hides something from some, `Overheard` shows
+the workload what leaves the server, and `Shown` holds what users saw against the promises.
+"""
+
+from collections.abc import Callable
+
+from roamcast.channels.replica import Appeared, Changed, Left
+from roamcast.channels.watching import Current
+from roamcast.journal.book import Journal
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect
+from roamcast.model.records import Record
+from roamcast.sim.checkers import Violation
+from roamcast.sim.host import Host
+
+
+class ScanMatcher:
+    """The matching of the reference evaluator, filter by filter."""
+
+    def __init__(self) -> None:
+        self._filters: dict[str, Filter] = {}
+
+    def add(self, name: str, one: Filter) -> None:
+        """Add a filter."""
+        self._filters[name] = one
+
+    def remove(self, name: str) -> None:
+        """Remove a filter."""
+        del self._filters[name]
+
+    def match(self, context: Context) -> list[str]:
+        """Name the filters a context satisfies."""
+        return [name for name, one in self._filters.items() if one.matches(context)]
+
+
+class Coarse:
+    """Some clients see floors instead of rooms, and nothing that is private."""
+
+    def view_class(self, client: str) -> str:
+        """Every third client is a guest."""
+        return "guest" if client.endswith(("2", "5")) else ""
+
+    def visible(self, context: Context, view_class: str, now: int) -> Context | None:
+        """Cut the place for guests, and hide what is private."""
+        del now
+        if not view_class:
+            return context
+        if context.attributes.get("private"):
+            return None
+        place = (context.place or "").rpartition("/")[0]
+        return Context(context.vid, place, None, context.attributes, context.t_r)
+
+
+class Overheard(Journal):
+    """A journal that also shows each record to the workload."""
+
+    def __init__(self, inner: Journal, hear: Callable[[int, str, Record], None]) -> None:
+        super().__init__()
+        self._inner = inner
+        self._hear = hear
+
+    def write(self, time_us: int, host: str, record: Record) -> None:
+        """Write it down, and show it."""
+        self._inner.write(time_us, host, record)
+        self._hear(time_us, host, record)
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def digest(self) -> str:
+        """Give the inner journal's digest."""
+        return self._inner.digest()
+
+    def tail(self, count: int) -> list[str]:
+        """Give the inner journal's last lines."""
+        return self._inner.tail(count)
+
+
+class Shown:
+    """What users saw: no duplicate, no step back, nothing that does not match."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int, str, str], tuple[int, int]] = {}
+        self._there: dict[tuple[str, int, str], set[str]] = {}
+        self.complete: dict[tuple[str, int, str], bool] = {}
+
+    def forget(self, host: Host, subscription: str) -> None:
+        """The user placed or withdrew the subscription: its view begins anew."""
+        key = (host.name, host.boots, subscription)
+        self._there.pop(key, None)
+        self.complete.pop(key, None)
+        for one in [one for one in self._last if one[:3] == key]:
+            del self._last[one]
+
+    def see(self, host: Host, effect: Effect, wanted: str) -> None:
+        """One effect of a client for its user."""
+        if isinstance(effect, Current):
+            key = (host.name, host.boots, effect.subscription)
+            self.complete[key] = effect.complete
+        elif isinstance(effect, Left):
+            key = (host.name, host.boots, effect.subscription)
+            if effect.vid not in self._there.get(key, ()):
+                raise Violation("no duplicate", f"{key} lost {effect.vid}, which was not shown")
+            self._there[key].discard(effect.vid)
+        elif isinstance(effect, Appeared | Changed):
+            key = (host.name, host.boots, effect.subscription)
+            vid, there = effect.context.vid, self._there.setdefault(key, set())
+            if (vid in there) is isinstance(effect, Appeared):
+                raise Violation("no duplicate", f"{key}: {type(effect).__name__} {vid}")
+            there.add(vid)
+            number = (effect.epoch, effect.number)
+            again = isinstance(effect, Appeared) and self._last.get((*key, vid)) == number
+            if not again and number <= self._last.get((*key, vid), (0, 0)):
+                raise Violation("order per object", f"{key}: {vid} went back to {number}")
+            self._last[*key, vid] = number
+            if wanted and not Filter.parse(wanted).matches(effect.context):
+                raise Violation("only what matches", f"{key}: {effect.context} for {wanted}")

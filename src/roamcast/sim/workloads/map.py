@@ -1,0 +1,305 @@
+"""Does every client see the map as it is, through every fault? (AMS 1 to 14.)
+
+One map server and clients that publish, move, ask and withdraw; some have a bandwidth limit, some
+are remote, some may see less. Once everything is healed each view must equal what all clients
+publish, filtered by the query and by what the client may see; then everybody leaves, and the
+server must be empty again.
+"""
+
+import random
+from collections.abc import Callable, Hashable, Sequence
+from typing import ClassVar, Final
+
+from roamcast.channels.client import (
+    CancelObject,
+    MapClient,
+    PublishObject,
+    Unwatch,
+    Watch,
+)
+from roamcast.channels.desk import Policy
+from roamcast.channels.map_messages import MAP_PROTOCOL, context_of
+from roamcast.channels.map_settings import MapSettings, Mode
+from roamcast.channels.queries import Matcher
+from roamcast.channels.server import MapServer, compiled_matcher
+from roamcast.channels.settings import ChannelSettings
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect
+from roamcast.model.records import Record, Transmission
+from roamcast.sim.checkers import BandwidthLimit, Violation, check_bounds
+from roamcast.sim.host import Boot, Host, HostState
+from roamcast.sim.workload import Sizes, Workload
+from roamcast.sim.workloads._map_parts import Coarse, Overheard, ScanMatcher, Shown
+from roamcast.sim.world import World
+
+SERVER: Final = "server"
+WATCH_US: Final = 200_000
+LEAVING_US: Final = 15_000_000
+ROOMS: Final = tuple(f"lab/{floor}/{room}" for floor in (1, 2) for room in "abc")
+KINDS: Final = ("person", "printer")
+FILTERS: Final = (
+    *(f"place = '{room}'" for room in ROOMS),
+    "within(place, 'lab/1')",
+    "within(place, 'lab')",
+    "type = 'person' AND within(place, 'lab')",
+    "type = 'printer'",
+    "place = 'lab/1/a' OR place = 'lab/2/b'",
+    "type = 'person' AND (place = 'lab/1/a' OR within(place, 'lab/2'))",
+    "place IN ('lab/1/a', 'lab/1/b', 'lab/1/c')",
+    "vid = 'client-0/0'",
+    "floor_wide = 2",
+)
+
+
+class MapWorkload(Workload):
+    """A map server, its clients, and the promise that views equal the map."""
+
+    name: ClassVar[str] = "map"
+    registry = MAP_PROTOCOL
+    sizes: ClassVar = {
+        "clients": (1, 9),
+        "limited": (0, 3),
+        "remote": (0, 2),
+        "operations": (4, 160),
+        "subscribers_min": (1, 4),
+        "history": (1, 24),
+        "channels": (1, 40),
+        "page": (2, 40),
+        "outbox": (24, 200),
+        "buffer": (4, 100),
+        "mode": (0, 3),
+        "compiled": (0, 1),
+    }
+
+    def __init__(
+        self, server: type[MapServer] = MapServer, client: type[MapClient] = MapClient
+    ) -> None:
+        """The machines under test; a test may pass ones that are broken on purpose."""
+        self._server = server
+        self._client = client
+        self._shown = Shown()
+        self._limits: dict[Hashable, int] = {}
+        self._bandwidth = BandwidthLimit({})
+        self._policy: Policy = Coarse()
+        self._settings = MapSettings()
+        self._sizes: Sizes = {}
+        self._counts = {"shown": 0, "transmissions": 0, "bytes": 0}
+
+    def setup(self, world: World, sizes: Sizes) -> None:
+        """One server; clients with names that say what they are."""
+        self._sizes = sizes
+        mode = (Mode.MANY, Mode.MANY, Mode.UNICAST, Mode.SINGLE)[sizes["mode"]]
+        self._settings = MapSettings(
+            mode=mode,
+            query_channels=sizes["mode"] != 1 or sizes["history"] % 2 == 0,
+            subscribers_min=sizes["subscribers_min"],
+            history_max=sizes["history"],
+            channels_max=max(2, sizes["channels"]),
+            page_objects_max=sizes["page"],
+            page_bytes_max=300,
+            carousel_bytes_per_s=20_000,
+            outbox_items_max=sizes["outbox"],
+            batch_bytes_max=1_000,
+            heartbeat_us=300_000,
+            client_timeout_us=2_500_000,
+            server_here_us=500_000,
+            restart_spread_us=200_000,
+            linger_us=2_500_000,
+            tombstones_max=64,
+            tombstone_us=1_500_000,
+            well_known_reserve_bytes=192,
+            limit_bytes_min=900,
+            channel=ChannelSettings(
+                sync_interval_us=250_000,
+                round_trip_us=25_000,
+                retry_us_max=1_000_000,
+                receivers_expected=sizes["clients"],
+                buffer_messages_max=sizes["buffer"],
+                ahead_messages_max=64,
+            ),
+        )
+        make_matcher: Callable[[], Matcher] = compiled_matcher if sizes["compiled"] else ScanMatcher
+        world.observe(self._observe)
+        world.journal = Overheard(world.journal, self._hear(world))
+        world.add_host(
+            SERVER,
+            lambda boot: self._server(
+                SERVER,
+                epoch=boot.now + 1,
+                now=boot.now,
+                settings=self._settings,
+                policy=self._policy,
+                make_matcher=make_matcher,
+            ),
+        )
+        for number in range(sizes["clients"]):
+            name = f"client-{number}"
+            if number < sizes["limited"]:
+                self._limits[name] = (1_500, 4_000, 4_000)[number]
+            self._add(world, name, remote=sizes["limited"] <= number < self._remote_end())
+        self._bandwidth = BandwidthLimit(self._limits)
+
+    def _remote_end(self) -> int:
+        return self._sizes["limited"] + self._sizes["remote"]
+
+    def _add(self, world: World, name: str, *, remote: bool) -> None:
+        def make(boot: Boot) -> MapClient:
+            return self._client(
+                boot.host,
+                server=SERVER,
+                now=boot.now,
+                settings=self._settings,
+                draw=boot.generator.random,
+                limit_bytes=self._limits.get(name, 0),
+                remote=remote,
+            )
+
+        world.add_host(name, make)
+
+    def start(self, world: World, duration_us: int) -> None:
+        """Let users publish, move, cancel, ask and withdraw at random moments."""
+        draw = world.kernel.generator("workload/map")
+        for _ in range(self._sizes["operations"]):
+            at = draw.randrange(duration_us)
+            world.kernel.call(at, self._operation(world, draw))
+        for at in range(WATCH_US, duration_us, WATCH_US):
+            world.kernel.call(at, lambda _: self._watch(world))
+
+    def _operation(self, world: World, draw: random.Random) -> Callable[[int], None]:
+        number = draw.randrange(self._sizes["clients"])
+        kind = draw.choice(("move", "move", "move", "move", "cancel", "watch", "watch", "unwatch"))
+        vid = f"client-{number}/{draw.randrange(3)}"
+        place, private = draw.choice(ROOMS), draw.random() < 0.2
+        attributes = {"type": draw.choice(KINDS), "floor_wide": draw.randrange(3)}
+        subscription, text = f"s{draw.randrange(3)}", draw.choice(FILTERS)
+
+        def act(now: int) -> None:
+            host = world.hosts[f"client-{number}"]
+            if host.state is not HostState.UP:
+                return
+            if kind == "move":
+                context = Context(vid, place, None, {**attributes, "private": private}, now)
+                world.give(host, PublishObject(context))
+            elif kind == "cancel":
+                world.give(host, CancelObject(vid))
+            elif kind == "watch":
+                self._ask(world, host, Watch(subscription, text))
+            else:
+                self._ask(world, host, Unwatch(subscription))
+
+        return act
+
+    def _ask(self, world: World, host: Host, given: Watch | Unwatch) -> None:
+        self._shown.forget(host, given.subscription)
+        world.give(host, given)
+
+    def settled(self, world: World) -> bool:
+        """Everyone has said everything, and every view is as it should be."""
+        clients = _clients(world)
+        if not all(client.idle for client in clients):
+            return False
+        return all(self._wrong(world, host, client) == "" for host, client in _pairs(world))
+
+    def _wrong(self, world: World, host: Host, client: MapClient) -> str:
+        """Say how a client's views differ from the map, "" if they do not."""
+        truth = [
+            context_of(one.body) for each in _clients(world) for one in each.published.values()
+        ]
+        seen_as = self._policy.view_class(host.name)
+        visible = [self._policy.visible(context, seen_as, world.now) for context in truth]
+        for name, text in client.wanted.items():
+            wanted = Filter.parse(text)
+            right = {one.vid: one for one in visible if one is not None and wanted.matches(one)}
+            shown = client.watching.replica.shown(name)
+            if not client.watching.complete(name):
+                return f"{name} is not complete"
+            partial = self._shown.complete.get((host.name, host.boots, name)) is False
+            stale = [vid for vid, one in shown.items() if right.get(vid) != one]
+            lacking = [] if partial else [vid for vid in right if vid not in shown]
+            if stale or lacking:
+                return f"{name} ({text}) lacks {sorted(lacking)}, has stale {sorted(stale)}"
+        return ""
+
+    def check(self, world: World) -> None:
+        """Views equal the map; then everybody leaves, and nothing is left of them."""
+        self._watch(world)
+        for host, client in _pairs(world):
+            if not client.idle:
+                raise Violation("liveness", f"{host.name} is {client.state} and not idle")
+            wrong = self._wrong(world, host, client)
+            if wrong:
+                raise Violation("views equal the map", f"{host.name}: {wrong}")
+        for host, client in _pairs(world):
+            for name in client.wanted:
+                self._ask(world, host, Unwatch(name))
+            for vid in client.published:
+                world.give(host, CancelObject(vid))
+        world.kernel.run(world.now + LEAVING_US)
+        self._check_empty(world)
+
+    def _check_empty(self, world: World) -> None:
+        server = world.hosts[SERVER].machine
+        assert isinstance(server, MapServer)
+        held = {
+            "objects": len(server.map),
+            "queries": server.subscriptions.records,
+            "carousels": len(server.subscriptions.carousels),
+        }
+        single = self._settings.mode is Mode.SINGLE
+        for view in server.dissemination.classes.values():
+            held[f"records of {view.name!r}"] = len(view.table)
+            held[f"history of {view.name!r}"] = len(view.history)
+            held[f"channels of {view.name!r}"] = view.pool.used - (view.single is not None)
+            held[f"streams of {view.name!r}"] = len(view.streams) - single
+        for client in server.desk.clients.values():
+            held[f"outbox of {client.name}"] = 0 if client.outbox.idle else 1
+        left = {name: count for name, count in held.items() if count > 0}
+        if left:
+            raise Violation("empty when clients leave", str(left))
+
+    def metrics(self, world: World) -> dict[str, float]:
+        """Count what was shown and sent."""
+        del world
+        return {name: float(count) for name, count in self._counts.items()}
+
+    def _observe(self, host: Host, effect: Effect, now: int) -> None:
+        del now
+        client = host.machine
+        if not isinstance(client, MapClient):
+            return
+        subscription = getattr(effect, "subscription", None)
+        if subscription is not None:
+            self._counts["shown"] += 1
+            self._shown.see(host, effect, client.wanted.get(subscription, ""))
+
+    def _hear(self, world: World) -> Callable[[int, str, Record], None]:
+        def hear(now: int, host: str, record: Record) -> None:
+            if host != SERVER or not isinstance(record, Transmission):
+                return
+            self._counts["transmissions"] += 1
+            self._counts["bytes"] += record.bytes
+            receivers: Sequence[str] = [record.peer]
+            if not record.peer:
+                receivers = world.network.members(record.channel)
+            for name in receivers:
+                self._bandwidth.deliver(name, record.bytes, now)
+
+        return hear
+
+    def _watch(self, world: World) -> None:
+        server = world.hosts[SERVER].machine
+        if isinstance(server, MapServer):
+            check_bounds(SERVER, server)
+
+
+def _pairs(world: World) -> list[tuple[Host, MapClient]]:
+    found = ((host, host.machine) for host in world.hosts.values())
+    return [(host, machine) for host, machine in found if isinstance(machine, MapClient)]
+
+
+def _clients(world: World) -> list[MapClient]:
+    return [client for _, client in _pairs(world)]
+
+
+WORKLOAD = MapWorkload

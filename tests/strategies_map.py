@@ -1,0 +1,117 @@
+"""A small world with a map server and clients, for tests of the map service."""
+
+from collections.abc import Callable
+from typing import Any
+
+from roamcast.channels.client import CancelObject, MapClient, PublishObject, Unwatch, Watch
+from roamcast.channels.desk import Policy
+from roamcast.channels.map_messages import MAP_PROTOCOL
+from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.server import MapServer
+from roamcast.model.contexts import Context
+from roamcast.model.machine import Effect
+from roamcast.model.records import Record, Transmission
+from roamcast.sim.network import LinkQuality
+from roamcast.sim.workloads._map_parts import Overheard, ScanMatcher
+from roamcast.sim.world import World
+
+SECOND = 1_000_000
+SERVER = "server"
+
+
+class MapWorld:
+    """One server, clients by name, everything users are told, and what the server sends."""
+
+    def __init__(
+        self,
+        settings: MapSettings | None = None,
+        *,
+        quality: LinkQuality | None = None,
+        policy: Policy | None = None,
+        seed: int = 1,
+    ) -> None:
+        self.settings = settings or MapSettings()
+        self.world = World(seed, MAP_PROTOCOL, quality=quality)
+        self.told: list[tuple[str, Effect]] = []
+        self.records: list[tuple[int, str, Record]] = []
+        self.world.journal = Overheard(self.world.journal, self._hear)
+        self.world.observe(lambda host, effect, _: self.told.append((host.name, effect)))
+        self.world.add_host(
+            SERVER,
+            lambda boot: MapServer(
+                SERVER,
+                epoch=boot.now + 1,
+                now=boot.now,
+                settings=self.settings,
+                policy=policy,
+                make_matcher=ScanMatcher,
+            ),
+        )
+
+    def _hear(self, now: int, host: str, record: Record) -> None:
+        self.records.append((now, host, record))
+
+    def client(self, name: str, **given: Any) -> None:
+        self.world.add_host(
+            name,
+            lambda boot: MapClient(
+                name,
+                server=SERVER,
+                now=boot.now,
+                settings=self.settings,
+                draw=boot.generator.random,
+                **given,
+            ),
+        )
+
+    def run(self, seconds: float = 1.0) -> None:
+        self.world.kernel.run(self.world.now + int(seconds * SECOND))
+
+    def put(self, name: str, vid: str, place: str, **attributes: Any) -> None:
+        context = Context(vid, place, None, attributes, self.world.now)
+        self.world.give(self.world.hosts[name], PublishObject(context))
+
+    def cancel(self, name: str, vid: str) -> None:
+        self.world.give(self.world.hosts[name], CancelObject(vid))
+
+    def watch(self, name: str, text: str, subscription: str = "s") -> None:
+        self.world.give(self.world.hosts[name], Watch(subscription, text))
+
+    def unwatch(self, name: str, subscription: str = "s") -> None:
+        self.world.give(self.world.hosts[name], Unwatch(subscription))
+
+    def sees(self, name: str, subscription: str = "s") -> dict[str, str | None]:
+        machine = self.machine(name)
+        shown = machine.watching.replica.shown(subscription)
+        return {vid: context.place for vid, context in sorted(shown.items())}
+
+    def machine(self, name: str) -> MapClient:
+        machine = self.world.hosts[name].machine
+        assert isinstance(machine, MapClient)
+        return machine
+
+    @property
+    def server(self) -> MapServer:
+        machine = self.world.hosts[SERVER].machine
+        assert isinstance(machine, MapServer)
+        return machine
+
+    def told_to(self, name: str, kind: type[Effect]) -> list[Any]:
+        return [effect for who, effect in self.told if who == name and isinstance(effect, kind)]
+
+    def sent(self, wanted: Callable[[Transmission], bool] = lambda _: True) -> list[Transmission]:
+        """What the server transmitted since the last `forget`."""
+        return [
+            record
+            for _, host, record in self.records
+            if host == SERVER and isinstance(record, Transmission) and wanted(record)
+        ]
+
+    def forget(self) -> None:
+        self.told.clear()
+        self.records.clear()
+
+
+def updates(record: Transmission) -> bool:
+    """A transmission that carries news, and no synchronisation, heal, answer or heartbeat."""
+    return record.message in {"map.batch", "channel.data"}
