@@ -135,11 +135,22 @@ def _list_page(
     alive = np.int64(pages[page, PAGE_ALIVE])
     for word in range(width):
         contradicted[word] = ~pool[alive + word]
-    begin = page * SLOTS_MAX * 2
-    for at in range(begin, begin + 2 * pages[page, PAGE_SLOTS], 2):
-        first = np.int64(page_slots[at + 1]) + width * lines[page_slots[at]]
+    at = page * SLOTS_MAX * 2
+    end = at + 2 * pages[page, PAGE_SLOTS]
+    while at + 8 <= end:  # four slots at a time: fewer passes, more lines fetched at once
+        a = np.int64(page_slots[at + 1]) + width * lines[page_slots[at]]
+        b = np.int64(page_slots[at + 3]) + width * lines[page_slots[at + 2]]
+        c = np.int64(page_slots[at + 5]) + width * lines[page_slots[at + 4]]
+        d = np.int64(page_slots[at + 7]) + width * lines[page_slots[at + 6]]
         for word in range(width):
-            contradicted[word] |= pool[first + word]
+            four = pool[a + word] | pool[b + word] | pool[c + word] | pool[d + word]
+            contradicted[word] |= four
+        at += 8
+    while at < end:
+        a = np.int64(page_slots[at + 1]) + width * lines[page_slots[at]]
+        for word in range(width):
+            contradicted[word] |= pool[a + word]
+        at += 2
     entries = np.int64(pages[page, PAGE_ENTRIES])
     for word in range(width):
         n = _list_bits(~contradicted[word], pool, entries + 64 * word, listed, n)
