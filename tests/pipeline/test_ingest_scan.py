@@ -136,7 +136,7 @@ def test_chunks_of_columns_give_the_contexts_of_the_live_agents(
     found = run([row_of(s) for s in seen], chosen, EVER)
     assert contexts_of([found]) == live(seen, chosen)
     (count,) = found[rows.COUNT]
-    assert count["held"]["numbers"][0] == len(seen)
+    assert rows.counts_of(count)[0][0] == len(seen)
 
 
 @given(people, agent_settings(), st.lists(st.integers(0, 30), max_size=3), st.integers(0, 320))
@@ -184,7 +184,7 @@ def test_attributes_that_are_none_are_dead_letters_and_the_rest_goes_on() -> Non
         "attribute 'age' is neither text, number, boolean nor timestamp"
     ]
     assert [row["attributes"] for row in found[rows.CONTEXT]] == ['{"integer:age":5}']
-    assert found[rows.COUNT][0]["held"]["texts"] == ["integer:age"]
+    assert rows.counts_of(found[rows.COUNT][0])[1] == ["integer:age"]
 
 
 def test_a_person_keeps_one_handle_for_ever_and_vids_are_fresh() -> None:

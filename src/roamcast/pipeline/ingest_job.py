@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -109,11 +110,11 @@ def partitions(spark: "SparkSession", size: int) -> int:
 
 def counted(target: Path) -> tuple[dict[str, int], tuple[str, ...], int]:
     """Add up what the tasks counted."""
-    table = ds.dataset(target / f"kind={rows.COUNT}", format="parquet").to_table(columns=["held"])
-    held = table["held"].to_pylist()
-    numbers = np.array([task["numbers"] for task in held], dtype=np.int64)
+    table = ds.dataset(target / f"kind={rows.COUNT}", format="parquet").to_table()
+    told = [rows.counts_of(row) for row in table.to_pylist()]
+    numbers = np.array([counts for counts, _ in told], dtype=np.int64)
     totals = numbers[:, :-1].sum(axis=0).tolist()
-    columns = sorted({column for task in held for column in task["texts"]})
+    columns = sorted({column for _, seen in told for column in seen})
     return dict(zip(rows.COUNTED, totals, strict=True)), tuple(columns), int(numbers[:, -1].max())
 
 
@@ -121,10 +122,16 @@ def names(spark: "SparkSession", paths: Sequence[str]) -> dict[int, str]:
     """Say which numbers the rows' files have: Spark's hash of their addresses."""
     from pyspark.sql import functions as f
 
-    spelled = [(path, uri) for path in paths for uri in (Path(path).as_uri(), f"file://{path}")]
+    spelled = [(path, uri) for path in paths for uri in _spellings(path)]
     table = spark.createDataFrame(spelled, "path string, uri string")
     found = table.select("path", f.xxhash64("uri").alias("number")).collect()
     return {row["number"]: row["path"] for row in found}
+
+
+def _spellings(path: str) -> set[str]:
+    """Give a path as Python, as Java (which leaves letters of all scripts) and as nobody quotes."""
+    java = "".join(quote(c, safe="/$&+,;=:@!*'()~") if ord(c) < 128 else c for c in path)
+    return {Path(path).as_uri(), f"file://{java}", f"file://{path}"}
 
 
 def run(work: Callable[[], Any]) -> Any:

@@ -123,7 +123,7 @@ def _read_csv(
     schema = ", ".join(f"`{name.replace('`', '``')}` string" for name in (*shape, _CORRUPT))
     table = (
         spark.read.schema(schema)
-        .option("header", "true")
+        .options(header="true", escape='"')
         .option("columnNameOfCorruptRecord", _CORRUPT)
         .csv(paths)
     )
@@ -189,7 +189,8 @@ def _checked(rows: "DataFrame", reading: Reading, latest: int) -> "DataFrame":
         time = f.when(time.rlike(r"(Z|[+-]\d\d:\d\d)$"), time).otherwise(
             f.concat(time, f.lit(reading.zone))
         )
-    number = f.array_position(f.array(*map(f.lit, SOURCES)), f.col("source")) - 1
+    position = f.array_position(f.array(*map(f.lit, SOURCES)), f.col("source"))
+    number = f.when(position > 0, position - 1)
     typed = rows.select(
         "person",
         number.cast("tinyint").alias("source"),

@@ -2,7 +2,8 @@
 
 Into the scan go people (with their handles), open intervals, sightings and dead letters, sorted by
 person; out come the same kinds for the next batch, and contexts. One schema for all of them is
-what lets one Spark job write everything at once (docs/decisions/0052).
+what lets one Spark job write everything at once (docs/decisions/0052). Its columns are flat, for
+Spark asks for the size of its Arrow batch after every row, and a list column then counts anew.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roamcast.identity import agent_core as core
 from roamcast.identity.pseudonyms import HANDLE_BYTES
@@ -29,7 +31,8 @@ PERSON, OPEN, PENDING, DEAD, CONTEXT, COUNT = (
 RANK_PERSON, RANK_OPEN, RANK_SIGHTING, RANK_DEAD = 0, 1, 2, 3
 """The order of one person's rows on the way in."""
 
-HELD = pa.struct([("numbers", pa.list_(pa.int64())), ("texts", pa.list_(pa.string()))])
+SEPARATOR = "\x1f"
+"""Between texts: no place and no attribute contains a control character."""
 _SHARED = {
     "person": pa.string(),
     "time": pa.int64(),
@@ -39,7 +42,8 @@ _SHARED = {
     "lat": pa.float64(),
     "attributes": pa.string(),
     "handle": pa.binary(),
-    "held": HELD,
+    "numbers": pa.binary(),
+    "texts": pa.string(),
     "file": pa.int64(),
     "reason": pa.string(),
     "raw": pa.string(),
@@ -51,8 +55,8 @@ GIVEN = pa.schema(
 
 TAKEN_SQL = (
     "person string, time long, source tinyint, place string, lon double, lat double, "
-    "attributes string, handle binary, held struct<numbers: array<bigint>, texts: array<string>>, "
-    "file long, reason string, raw string"
+    "attributes string, handle binary, numbers binary, texts string, file long, reason string, "
+    "raw string"
 )
 GIVEN_SQL = f"{TAKEN_SQL}, t_d long, vid string, kind string"
 SORTED_BY = ("person", "rank", "time", "source", "place", "lon", "lat", "attributes")
@@ -74,32 +78,58 @@ def given(kind: str, count: int, columns: Mapping[str, Any]) -> pa.RecordBatch:
 
 def passed_on(kind: str, rows: pa.Table, reasons: pa.Array | None = None) -> pa.RecordBatch:
     """Give sightings on as they came: to wait, or as dead letters with a reason."""
-    columns = {name: rows[name].combine_chunks() for name in _SHARED if name != "held"}
+    columns = {
+        name: rows[name].combine_chunks() for name in _SHARED if name not in {"numbers", "texts"}
+    }
     if reasons is not None:
         columns["reason"] = reasons
     return given(kind, rows.num_rows, columns)
 
 
-def held_rows(states: core.Integers, texts: pa.Array) -> pa.Array:
+def held_columns(states: core.Integers, texts: pa.Array) -> dict[str, pa.Array]:
     """Write states with the texts of their keys (`texts` begins with a null for no key)."""
     count = len(states)
     codes = states[:, list(core.KEY_COLUMNS)]
-    kept = texts.take(pa.array(codes.ravel()))
-    return pa.StructArray.from_arrays(
-        [_lists(pa.array(states.ravel()), count), _lists(kept, count)], fields=list(HELD)
-    )
+    kept = texts.take(pa.array(codes.ravel())).fill_null("")
+    offsets = np.arange(count + 1, dtype=np.int32) * len(core.KEY_COLUMNS)
+    lists = pa.ListArray.from_arrays(pa.array(offsets), kept)
+    return {"numbers": _packed(states), "texts": pc.binary_join(lists, SEPARATOR)}
 
 
-def held_states(held: pa.Array) -> tuple[core.Integers, pa.Array]:
+def held_states(numbers: pa.Array, texts: pa.Array) -> tuple[core.Integers, pa.Array]:
     """Read states and, in rows of the same order, the texts of their keys."""
-    numbers = held.field("numbers").flatten().to_numpy().reshape(-1, core.STATE_WIDTH).copy()
-    return numbers, held.field("texts").flatten()
+    width = core.STATE_WIDTH * 8
+    states = _bytes(numbers, width).view(np.int64).reshape(-1, core.STATE_WIDTH)
+    kept = pc.split_pattern(texts, SEPARATOR).flatten()
+    return states.copy(), pc.if_else(pc.equal(kept, ""), pa.scalar(None, pa.string()), kept)
 
 
-def _lists(values: pa.Array, count: int) -> pa.Array:
-    width = len(values) // count if count else 0
-    offsets = np.arange(count + 1, dtype=np.int32) * width
-    return pa.ListArray.from_arrays(pa.array(offsets), values)
+def count_row(numbers: list[int], columns: list[str]) -> pa.RecordBatch:
+    """Give what a task counted, and which attribute columns its contexts have."""
+    packed = _packed(np.array([numbers], dtype=np.int64))
+    texts = pa.array([SEPARATOR.join(columns)], pa.string())
+    return given(COUNT, 1, {"numbers": packed, "texts": texts})
+
+
+def counts_of(row: Mapping[str, Any]) -> tuple[list[int], list[str]]:
+    """Read a task's counts again."""
+    columns = [name for name in row["texts"].split(SEPARATOR) if name]
+    return np.frombuffer(row["numbers"], np.int64).tolist(), columns
+
+
+def _packed(table: core.Integers) -> pa.Array:
+    """Put each row of integers into one binary value."""
+    kind = pa.binary(table.shape[1] * 8)
+    data = pa.py_buffer(np.ascontiguousarray(table).tobytes())
+    return pa.Array.from_buffers(kind, len(table), [None, data]).cast(pa.binary())
+
+
+def _bytes(column: pa.Array, width: int) -> npt.NDArray[np.uint8]:
+    """Read equally long binary values as a matrix of bytes."""
+    fixed = column.cast(pa.binary(width))
+    start = fixed.offset * width
+    data = np.frombuffer(fixed.buffers()[1], np.uint8)
+    return data[start : start + len(fixed) * width].reshape(-1, width)
 
 
 def points(numbers: npt.NDArray[np.int64]) -> pa.Array:
@@ -139,10 +169,7 @@ def person_rows(
 
 def handle_matrix(column: pa.Array) -> npt.NDArray[np.uint8]:
     """Read handles as a matrix of bytes, one row each."""
-    fixed = column.cast(pa.binary(HANDLE_BYTES))
-    start = fixed.offset * HANDLE_BYTES
-    data = np.frombuffer(fixed.buffers()[1], np.uint8)
-    return data[start : start + len(fixed) * HANDLE_BYTES].reshape(-1, HANDLE_BYTES)
+    return _bytes(column, HANDLE_BYTES)
 
 
 def degrees(column: Any, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

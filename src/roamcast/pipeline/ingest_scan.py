@@ -114,9 +114,8 @@ class _Scan:
             people = pa.array([last.person], pa.string())
             horizons = np.array([last.horizon])
             yield from self._settled(people, last.handle.reshape(1, -1), horizons, numbers, texts)
-        numbers_out = [*self.counts.values(), self.newest]
-        held = pa.array([{"numbers": numbers_out, "texts": sorted(self.spoken.columns)}], rows.HELD)
-        yield rows.given(rows.COUNT, 1, {"held": held})
+        told = [*self.counts.values(), self.newest]
+        yield rows.count_row(told, sorted(self.spoken.columns))
 
     def _people(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
         """Scan rows that all belong to somebody."""
@@ -133,7 +132,9 @@ class _Scan:
         handles, horizons = self._known(table, rank, index, len(people))
         now, keys, pieces = yield from self._sorted_out(sightings, horizons[index[sighted]])
         opened = np.flatnonzero(rank == rows.RANK_OPEN)
-        found, texts = rows.held_states(table["held"].combine_chunks().take(pa.array(opened)))
+        found, texts = rows.held_states(
+            *(table[name].combine_chunks().take(pa.array(opened)) for name in ("numbers", "texts"))
+        )
         where, lons, lats = self.whereabouts.locate_many(
             sightings["place"].combine_chunks().take(pa.array(now)),
             rows.degrees(sightings["lon"], now),
@@ -143,10 +144,10 @@ class _Scan:
         codes, dictionary = rows.numbered([where, pieces, texts, *carried])
         states = np.tile(self.empty, (len(people), 1))
         found[:, list(core.KEY_COLUMNS)] = codes[2].reshape(-1, len(core.KEY_COLUMNS))
-        states[index[opened]] = found
         if self.carried is not None:
             states[0] = self.carried.state
             states[0, list(core.KEY_COLUMNS)] = codes[3]
+        states[index[opened]] = found  # after: a carried person's open interval may come only now
         table_now = np.empty((len(now), 6), np.int64)
         table_now[:, 0] = sightings["time"].to_numpy()[now]
         table_now[:, 1] = sightings["source"].to_numpy()[now]
@@ -230,8 +231,8 @@ class _Scan:
         lasting = np.flatnonzero(states[:, core.OPEN] == 1)
         self.counts["open"] += len(lasting)
         names = people.take(pa.array(lasting))
-        held = rows.held_rows(states[lasting], texts)
-        yield rows.given(rows.OPEN, len(lasting), {"person": names, "held": held})
+        held = rows.held_columns(states[lasting], texts)
+        yield rows.given(rows.OPEN, len(lasting), {"person": names, **held})
 
     def _contexts(self, closed: Any, texts: pa.Array, handles: Any) -> Iterator[pa.RecordBatch]:
         if not len(closed):

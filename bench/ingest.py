@@ -1,0 +1,226 @@
+"""How many sightings a second become archived contexts, beside DuckDB on the same rows?
+
+Both read the same Parquet files of one-source sightings (badges: 100,000 people who stay in a room
+for a while and move on) and compute the same contexts: a new one when the place changes, or after
+a silence longer than the heartbeat. Ours goes all the way: checks, the user agent's rules, fresh
+vids, state, and the archive's commit. DuckDB runs two window functions and writes a Parquet file.
+The counts must agree.
+"""
+
+import resource
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_bytes
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from roamcast.lab.report import Claim, Report, Steps
+
+TITLE = "sightings to archived contexts on Spark, beside DuckDB on the same rows"
+
+START_US = 1_750_000_000_000_000
+HEARTBEAT_S = 300
+PLACES = 2_000
+SEED = 17
+
+
+def generate(folder: Path, rows: int, people: int, files: int) -> None:
+    """Write sightings: each file is a stretch of time, everybody in it, shuffled by time."""
+    generator = np.random.Generator(np.random.PCG64(SEED))
+    names = pa.array([f"person-{n:06d}" for n in range(people)])
+    rooms = pa.array([f"campus/b{n // 100}/{n // 20 % 5}/{n}" for n in range(PLACES)])
+    room = generator.integers(0, PLACES, people)
+    each = rows // files
+    clock_us = START_US
+    for number in range(files):
+        who = generator.integers(0, people, each)
+        moved = generator.random(each) < 0.05
+        where = room[who]
+        where[moved] = generator.integers(0, PLACES, int(moved.sum()))
+        room[who[moved]] = where[moved]
+        # one sighting a person every 100 s or so; the longer silences end contexts
+        span_us = int(each / people * 100 * 1_000_000)
+        times = clock_us + np.sort(generator.choice(span_us, each, replace=False))
+        clock_us += span_us
+        table = pa.table(
+            {
+                "person": names.take(pa.array(who)),
+                "source": pa.array(["badge"]).take(pa.array(np.zeros(each, np.int64))),
+                "time": pa.array(times).cast(pa.timestamp("us", "UTC")),
+                "place": rooms.take(pa.array(where)),
+            }
+        )
+        pq.write_table(table, folder / f"sightings-{number:04d}.parquet", row_group_size=250_000)
+
+
+DUCKDB = """
+COPY (
+  WITH seen AS (
+    SELECT DISTINCT person, epoch_us(time) AS t, place FROM read_parquet('{source}')
+  ), cut AS (
+    SELECT *, CASE WHEN lag(place) OVER w IS DISTINCT FROM place
+                     OR t - lag(t) OVER w > {heartbeat} THEN 1 ELSE 0 END AS begins,
+           CASE WHEN lead(t) OVER w - t <= {heartbeat} THEN lead(t) OVER w ELSE t END AS until
+    FROM seen WINDOW w AS (PARTITION BY person ORDER BY t)
+  ), numbered AS (
+    SELECT *, sum(begins) OVER (PARTITION BY person ORDER BY t) AS stay FROM cut
+  )
+  SELECT person, any_value(place) AS place, min(t) AS t_r, max(until) AS t_d
+  FROM numbered GROUP BY person, stay
+) TO '{target}' (FORMAT parquet)
+"""
+
+
+def with_duckdb(source: Path, target: Path) -> tuple[float, int, int]:
+    """Compute the contexts in DuckDB; give seconds, contexts and the time present in µs."""
+    import duckdb
+
+    began = time.perf_counter()
+    with duckdb.connect() as connection:
+        connection.execute("SET threads = 2")
+        connection.execute("SET memory_limit = '4GB'")
+        connection.execute(f"SET temp_directory = '{target.parent / 'spill'}'")
+        connection.execute(
+            DUCKDB.format(
+                source=source / "*.parquet", target=target, heartbeat=HEARTBEAT_S * 1_000_000
+            )
+        )
+        taken = time.perf_counter() - began
+        found = connection.execute(
+            f"SELECT count(*), sum(t_d - t_r) FROM read_parquet('{target}')"  # noqa: S608
+        ).fetchone()
+    assert found is not None
+    return taken, int(found[0]), int(found[1])
+
+
+def with_spark(spark: Any, source: Path, archive: Path) -> tuple[float, int, int]:
+    """Ingest into a new archive; give seconds, contexts and the time present in µs."""
+    from roamcast.identity.agent_settings import AgentSettings
+    from roamcast.pipeline.archive_read import read_file
+    from roamcast.pipeline.archive_table import Archive
+    from roamcast.pipeline.ingest import IngestSettings, ingest_once
+    from roamcast.pipeline.ingest_state import opened, private_folder
+
+    settings = IngestSettings(agent=AgentSettings(heartbeat_s=HEARTBEAT_S, dwell_s=0, margin=0))
+    began = time.perf_counter()
+    with opened(private_folder(archive), archive, "bench.example.org", token_bytes) as state:
+        batch = ingest_once(spark, state, [source], settings, lambda: time.time_ns() // 1_000)
+    taken = time.perf_counter() - began
+    assert batch.counts["malformed"] == batch.counts["late"] == 0, batch.counts
+    opened_archive = Archive.open(archive)
+    present = 0
+    for path in opened_archive.files()["path"].to_pylist():
+        table = read_file(opened_archive.storage, path, ["t_r", "t_d"])
+        begin, end = (table[name].cast(pa.int64()).to_numpy() for name in ("t_r", "t_d"))
+        present += int((end - begin).sum())
+    return taken, batch.counts["contexts"], present
+
+
+@contextmanager
+def watched_memory() -> Iterator[list[int]]:
+    """Follow the resident memory of this process and all its children; the peak in bytes."""
+    peak, done = [0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.2):
+            peak[0] = max(peak[0], _resident())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _resident() -> int:
+    """Add up the memory of this process and everything it started (Java, Python workers)."""
+    parents, sizes = {}, {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = status.read_text()
+        except OSError:
+            continue
+        fields = text.rpartition(")")[2].split()
+        process = int(status.parent.name)
+        parents[process], sizes[process] = int(fields[1]), int(fields[21])
+    total, family = 0, {int(Path("/proc/self").resolve().name)}
+    grown = True
+    while grown:
+        more = {p for p, parent in parents.items() if parent in family} - family
+        family |= more
+        grown = bool(more)
+    total = sum(sizes.get(process, 0) for process in family)
+    return total * resource.getpagesize()
+
+
+def run(quick: bool, progress: Steps) -> Report:
+    from roamcast.pipeline.session import Settings, started
+
+    people = 100_000
+    sizes = [200_000, 1_000_000] if quick else [2_000_000, 20_000_000]
+    rows: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryDirectory() as name,
+        started(Settings(master="local[2]", memory="3g")) as spark,
+        progress("ingests", 2 * len(sizes) + 1) as step,
+    ):
+        work = Path(name)
+        warm = work / "warm"
+        warm.mkdir()
+        generate(warm, 20_000, 1_000, 1)
+        with_spark(spark, warm, work / "warm-archive")  # Java and Numba compile here, not below
+        step(1)
+        for size in sizes:
+            source = work / "sightings"
+            source.mkdir()
+            generate(source, size, people, max(1, size // 500_000))
+            with watched_memory() as peak:
+                ours_s, contexts, present = with_spark(spark, source, work / "archive")
+            step(1)
+            peer_s, peer_contexts, peer_present = with_duckdb(source, work / "peer.parquet")
+            step(1)
+            rows.append(
+                {
+                    "sightings": size,
+                    "people": people,
+                    "contexts": contexts,
+                    "duckdb contexts": peer_contexts,
+                    "same time present": present == peer_present,
+                    "ours s": ours_s,
+                    "ours sightings/s": size / ours_s,
+                    "duckdb s": peer_s,
+                    "duckdb sightings/s": size / peer_s,
+                    "memory peak MB": peak[0] / 1e6,
+                }
+            )
+            for path in (source, work / "archive", work / "archive.private"):
+                shutil.rmtree(path)
+    return Report("ingest", {"people": people, "cores": 2, "seed": SEED}, rows, _claims(rows))
+
+
+def _claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    last, first = rows[-1], rows[0]
+    same = all(r["contexts"] == r["duckdb contexts"] and r["same time present"] for r in rows)
+    growth = last["memory peak MB"] / first["memory peak MB"]
+    ratio = last["sightings"] / first["sightings"]
+    rate = last["ours sightings/s"]
+    return [
+        Claim("the contexts are those that DuckDB computes", same, same, bar=True),
+        Claim("sightings a second on 2 cores", rate, rate >= 50_000, bar=50_000),
+        Claim(
+            f"memory grows by less than half when rows grow {ratio:.0f} times",
+            growth,
+            growth < 1.5,
+            bar=1.5,
+        ),
+    ]
