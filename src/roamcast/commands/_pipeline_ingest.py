@@ -56,6 +56,7 @@ def ingest(
     import time
     from secrets import token_bytes
 
+    from roamcast.errors import InputError
     from roamcast.identity.agent_settings import AgentSettings
     from roamcast.pipeline import ingest as work
     from roamcast.pipeline.ingest_files import Reading
@@ -81,9 +82,13 @@ def ingest(
     with opened(folder, archive, trusted_node, token_bytes) as state:
         if not watch:
             work.check_files(sightings, settings)
+        elif len(sightings) != 1 or not sightings[0].is_dir():
+            raise InputError("--watch takes one folder", source=str(sightings[0]))
         with started(Settings(master=spark, name="roamcast ingest")) as session:
             if watch:
-                _watch(session, state, sightings, settings, clock, until_idle, files_a_batch, json)
+                _watch(
+                    session, state, sightings[0], settings, clock, until_idle, files_a_batch, json
+                )
                 return
             batch = work.ingest_once(
                 session, state, sightings, settings, clock, finish=not keep_open
@@ -143,22 +148,19 @@ def _opened(archive: str, private: Path | None) -> Any:
 def _watch(
     session: Any,
     state: Any,
-    sightings: list[Path],
+    folder: Path,
     settings: Any,
     clock: Any,
     until_idle: bool,
     files_a_batch: int,
     json: bool,
 ) -> None:
-    from roamcast.errors import InputError
     from roamcast.pipeline.ingest_watch import ingest_watch, wait
 
-    if len(sightings) != 1:
-        raise InputError("--watch takes one folder")
     with ingest_watch(
         session,
         state,
-        sightings[0],
+        folder,
         settings,
         clock,
         files_a_batch=files_a_batch,
