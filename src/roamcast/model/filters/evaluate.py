@@ -109,7 +109,8 @@ def _value(operand: syntax.Operand, context: Context) -> Any:
 
 
 def _compare(op: str, left: Any, right: Any) -> Ternary:
-    if isinstance(left, tuple | datetime) or isinstance(right, tuple | datetime):
+    stamps = isinstance(left, datetime) and isinstance(right, datetime)
+    if stamps or isinstance(left, tuple) or isinstance(right, tuple):
         return _compare_moments(op, moments(left), moments(right))
     kind = _kind(left)
     if kind is None or kind != _kind(right):
