@@ -37,7 +37,7 @@ def _batch(path: Path, state: IngestState) -> pa.Table:
     table = ds.dataset(path, format="parquet").to_table(columns=list(COLUMNS))
     names = state.batch(int(path.name.partition("=")[2])).names
     numbers = table["file"].combine_chunks().dictionary_encode()
-    known = [names.get(number) for number in numbers.dictionary.to_pylist()]
+    known = [names.get(number, "?") for number in numbers.dictionary.to_pylist()]
     # a file that could not be read at all has no rows: its letter's text is its path
     files = pc.coalesce(pa.array(known, pa.string()).take(numbers.indices), table["raw"])
     return table.set_column(table.schema.get_field_index("file"), "file", files)

@@ -129,9 +129,9 @@ def names(spark: "SparkSession", paths: Sequence[str]) -> dict[int, str]:
 
 
 def _spellings(path: str) -> set[str]:
-    """Give a path as Python, as Java (which leaves letters of all scripts) and as nobody quotes."""
+    """Give a path's addresses as Spark may write them: Java leaves letters of all scripts alone."""
     java = "".join(quote(c, safe="/$&+,;=:@!*'()~") if ord(c) < 128 else c for c in path)
-    return {Path(path).as_uri(), f"file://{java}", f"file://{path}"}
+    return {f"{scheme}{spelled}" for scheme in ("file:", "file://") for spelled in (java, path)}
 
 
 def run(work: Callable[[], Any]) -> Any:

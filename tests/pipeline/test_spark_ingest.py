@@ -1,0 +1,431 @@
+"""Ingest on real Spark: real traces, a killed driver, all formats, and all bad input."""
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from roamcast.errors import InputError, RoamcastError
+from roamcast.identity.agent_settings import AgentSettings
+from roamcast.identity.sightings import decode
+from roamcast.model.buildings import building
+from roamcast.model.contexts import Context
+from roamcast.model.places import Places
+from roamcast.model.places_geojson import write_places
+from roamcast.pipeline.archive_read import read_file
+from roamcast.pipeline.archive_table import Archive
+from roamcast.pipeline.dead_letters import counted, dead_letters
+from roamcast.pipeline.ingest import Batch, IngestSettings, ingest_once
+from roamcast.pipeline.ingest_files import Reading
+from roamcast.pipeline.ingest_people import forget_person, people_behind, vids_of_person
+from roamcast.pipeline.ingest_state import BusyError, IngestState, opened, private_folder
+from roamcast.pipeline.ingest_watch import ingest_watch, wait
+from roamcast.pipeline.retention import erase
+
+pytestmark = pytest.mark.spark
+
+GEOLIFE = Path(__file__).parents[3] / "shared" / "data" / "geolife_sample.txt.gz"
+GEOLIFE_READING = Reading(
+    format="csv",
+    columns={"person": "uid", "time": "datetime", "lon": "lng", "lat": "lat"},
+    constants={"source": "gps"},
+    zone="+00:00",
+)
+NOW = 1_800_000_000_000_000  # 2027-01-15
+YEARS_S = 10 * 365 * 86_400.0
+
+
+def clock() -> int:
+    return NOW
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "in"
+    made.mkdir()
+    return made
+
+
+def open_state(tmp_path: Path, name: str = "archive") -> Any:
+    archive = tmp_path / name
+    return opened(private_folder(archive), archive, "trusted.example.org", os.urandom)
+
+
+def once(spark: Any, tmp_path: Path, *paths: Path, **chosen: Any) -> Batch:
+    finish = chosen.pop("finish", True)
+    with open_state(tmp_path) as state:
+        return ingest_once(spark, state, paths, IngestSettings(**chosen), clock, finish=finish)
+
+
+def table_of(archive: Path) -> pa.Table:
+    opened_archive = Archive.open(archive)
+    paths = sorted(opened_archive.files()["path"].to_pylist())
+    parts = [read_file(opened_archive.storage, path) for path in paths]
+    return pa.concat_tables(parts, promote_options="default")
+
+
+def people_and_contexts(state: IngestState) -> list[tuple[Any, ...]]:
+    """Everything in the archive, with the person in the place of the vid, in order."""
+    table = table_of(Path(state.archive))
+    assert len(set(table["vid"].to_pylist())) == table.num_rows, "every context has its own vid"
+    table = table.set_column(0, "vid", people_behind(state, table["vid"].combine_chunks()))
+    assert table["vid"].null_count == 0
+    names = sorted(table.schema.names)
+    rows = table.select(names).to_pylist()
+    return sorted(tuple((name, repr(row[name])) for name in names) for row in rows)
+
+
+def line(person: str = "ann", at: str = "2026-01-01T00:00:00Z", **more: Any) -> str:
+    row = {"person": person, "source": "badge", "time": at, "place": "a/1"} | more
+    return json.dumps({name: value for name, value in row.items() if value is not None})
+
+
+def time_present(heartbeat_s: float) -> tuple[int, int]:
+    """Count points, and add up seconds between points that are close enough, in plain Python."""
+    seen: dict[str, list[float]] = {}
+    with gzip.open(GEOLIFE, "rt") as file:
+        next(file)
+        for row in file:
+            _, _, moment, person = row.strip().split(",")
+            stamp = datetime.strptime(moment, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+            seen.setdefault(person, []).append(stamp.timestamp())
+    total = 0.0
+    for times in seen.values():
+        times.sort()
+        gaps = (b - a for a, b in pairwise(times))
+        total += sum(gap for gap in gaps if gap <= heartbeat_s)
+    return sum(map(len, seen.values())), round(total)
+
+
+@pytest.fixture
+def parts(folder: Path) -> Path:
+    """The real trace as 50 files of shuffled rows."""
+    with gzip.open(GEOLIFE, "rt") as file:
+        header = next(file)
+        rows = file.readlines()
+    random.Random(5).shuffle(rows)
+    for number in range(50):
+        text = header + "".join(rows[number::50])
+        (folder / f"part-{number:02d}.csv").write_text(text)
+    return folder
+
+
+@pytest.mark.skipif(not GEOLIFE.exists(), reason="the GeoLife sample is not on this machine")
+def test_real_traces_once_equal_the_same_rows_streamed_through_a_killed_driver(
+    spark: Any, tmp_path: Path, parts: Path
+) -> None:
+    settings = IngestSettings(reading=GEOLIFE_READING, late_s=YEARS_S)
+    points, present_s = time_present(AgentSettings().heartbeat_s)
+    with open_state(tmp_path, "batch") as state:
+        batch = ingest_once(spark, state, [GEOLIFE], settings, clock)
+        in_one_go = people_and_contexts(state)
+        assert counted(state) == {}
+    assert points == 217_653 == batch.counts["sightings"]
+    assert batch.counts["contexts"] == len(in_one_go) > 1_000
+    assert batch.counts["malformed"] == batch.counts["late"] == 0
+    table = table_of(tmp_path / "batch")
+    lasted = [
+        d - r
+        for r, d in zip(
+            table["t_r"].cast(pa.int64()).to_pylist(),
+            table["t_d"].cast(pa.int64()).to_pylist(),
+            strict=True,
+        )
+    ]
+    assert sum(lasted) == present_s * 1_000_000
+
+    kill_after_two_batches(parts, tmp_path / "stream")
+    with open_state(tmp_path, "stream") as state:
+        assert 1 <= state.last.number < 4, "the driver died in the middle"
+        with ingest_watch(
+            spark, state, parts, settings, clock, files_a_batch=15, until_idle=True
+        ) as query:
+            wait(query)
+        ingest_once(spark, state, [parts], settings, clock)  # nothing new: only closes
+        assert people_and_contexts(state) == in_one_go
+        assert counted(state) == {}
+
+
+def kill_after_two_batches(parts: Path, archive: Path) -> None:
+    """Watch from another process, and kill it in the middle of its third batch."""
+    command = [
+        *(str(Path(sys.executable).with_name("roamcast")), "pipeline", "ingest", str(parts)),
+        *("--archive", str(archive), "--watch", "--files-a-batch", "15", "--json"),
+        *("--format", "csv", "--column", "person=uid", "--column", "time=datetime"),
+        *("--column", "lon=lng", "--constant", "source=gps", "--zone", "+00:00"),
+        *("--late-s", str(YEARS_S), "--spark", "local[2]"),
+        *("--trusted-node", "trusted.example.org"),
+    ]
+    # In a group of its own: Spark's Java process must die with its driver, as on a lost machine.
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, "ROAMCAST_SPARK_MEMORY": "1g"},
+    )
+    assert process.stdout is not None
+    try:
+        for number in (1, 2):
+            told = process.stdout.readline()
+            assert json.loads(told)["batch"] == number
+        time.sleep(1)  # into the third batch, wherever it is by then
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+BAD_LINES = [
+    "{",
+    "[1]",
+    "nonsense",
+    line() + line(),
+    line(person=None),
+    line(person=""),
+    line(person="x" * 257),
+    line(person={"a": 1}),
+    line(source="smell"),
+    line(source=None),
+    line(at="yesterday"),
+    line(at="2026-01-01T00:00:00"),
+    line(at="2026-02-30T00:00:00Z"),
+    line(place="a//b"),
+    line(place=None),
+    line(place=None, lon=1.0),
+    line(place=None, lon="x", lat=1.0),
+    line(place=None, lon=500.0, lat=1.0),
+    line(attributes=5),
+    line(attributes={"x": [1]}),
+    line(attributes={"vid": "me"}),
+]
+
+
+def test_every_malformed_line_is_a_dead_letter_with_reason_file_and_nothing_is_lost(
+    spark: Any, tmp_path: Path, folder: Path
+) -> None:
+    for text in BAD_LINES:
+        with pytest.raises(InputError):
+            decode(text)
+    future = line(at="2099-01-01T00:00:00Z")
+    (folder / "a b é.jsonl").write_text("\n".join([*BAD_LINES, future, "", line(), line()]) + "\n")
+    batch = once(spark, tmp_path, folder)
+    assert batch.counts["malformed"] == len(BAD_LINES) + 1
+    assert batch.counts["sightings"] == len(BAD_LINES) + 3
+    assert (batch.counts["repeated"], batch.counts["contexts"]) == (1, 1)
+    with open_state(tmp_path) as state:
+        letters = dead_letters(state).to_pylist()
+        assert len(letters) == sum(counted(state).values()) == len(BAD_LINES) + 1
+    assert {letter["file"] for letter in letters} == {str(folder / "a b é.jsonl")}
+    assert "time lies in the future" in {letter["reason"] for letter in letters}
+    assert all(letter["reason"] for letter in letters)
+    texts = {letter["raw"] for letter in letters if letter["raw"]}
+    assert texts <= {*BAD_LINES, future}
+    assert len(texts) >= len(BAD_LINES) - 2, "two are found out later, and keep their fields"
+
+
+def test_json_csv_and_parquet_say_the_same(spark: Any, tmp_path: Path, folder: Path) -> None:
+    at = "2026-01-01T00:0{}:00Z"
+    (folder / "1.jsonl").write_text(line(at=at.format(0), attributes={"role": "guest"}) + "\n")
+    (folder / "2.csv").write_text(
+        "time,person,source,place,attributes\n"
+        + at.format(1) + ',ann,badge,a/1,"{""role"":""guest""}"\n'
+    )  # fmt: skip
+    when = datetime(2026, 1, 1, 0, 2, tzinfo=UTC)
+    pq.write_table(
+        pa.table(
+            {
+                "person": ["ann"],
+                "source": ["badge"],
+                "time": pa.array([when], pa.timestamp("us", "UTC")),
+                "place": ["a/1"],
+                "attributes": [{"role": "guest"}],
+            }
+        ),
+        folder / "3.parquet",
+    )
+    batch = once(spark, tmp_path, folder)
+    assert batch.counts["malformed"] == 0
+    (row,) = table_of(tmp_path / "archive").to_pylist()
+    assert (row["place"], row["string:role"]) == ("a/1", "guest")
+    assert (row["t_d"] - row["t_r"]).total_seconds() == 120
+    again = once(spark, tmp_path, folder)
+    assert again.counts["sightings"] == 0, "files that were ingested are not ingested again"
+
+
+def test_points_become_places_and_days_in_two_batches_one_context(
+    spark: Any, tmp_path: Path, folder: Path
+) -> None:
+    places = Places(building("b35", 1))
+    room = places.of_kind("office")[0]
+    lon, lat = places.centre(room) or (0.0, 0.0)
+    (tmp_path / "places.geojson").write_bytes(write_places(places))
+    chosen = {"places": str(tmp_path / "places.geojson")}
+    at = "2026-01-01T00:0{}:00Z"
+    (folder / "1.jsonl").write_text(line(at=at.format(0), place=None, lon=lon, lat=lat))
+    first = once(spark, tmp_path, folder, finish=False, **chosen)
+    assert (first.counts["contexts"], first.counts["pending"]) == (0, 1)
+    (folder / "2.jsonl").write_text(line(at=at.format(3), place=room))
+    once(spark, tmp_path, folder, **chosen)
+    (row,) = table_of(tmp_path / "archive").to_pylist()
+    assert row["place"] == places.deepest((lon, lat))
+    assert (row["lon"], row["lat"]) == (lon, lat)
+    assert (row["t_d"] - row["t_r"]).total_seconds() == 180
+
+
+def test_a_person_can_be_found_erased_and_forgotten(
+    spark: Any, tmp_path: Path, folder: Path
+) -> None:
+    lines = [
+        line(person=person, at=f"2026-01-0{day}T00:00:00Z")
+        for person in ("ann", "bob")
+        for day in (1, 2, 3)
+    ]
+    (folder / "1.jsonl").write_text("\n".join(lines))
+    once(spark, tmp_path, folder)
+    with open_state(tmp_path) as state:
+        vids = vids_of_person(state, "ann")
+        assert len(vids) == 3
+        erase(tmp_path / "archive", vids)
+        forget_person(state, "ann")
+        left = table_of(tmp_path / "archive")["vid"].to_pylist()
+        assert len(left) == 3
+        assert not set(left) & set(vids)
+        assert people_behind(state, pa.array(vids, pa.string())).null_count == 3
+        with pytest.raises(InputError, match="no such person"):
+            vids_of_person(state, "ann")
+    text = b"".join(p.read_bytes() for p in (tmp_path / "archive").rglob("*") if p.is_file())
+    assert b"bob" not in text, "the archive never holds a person's id"
+
+
+def _corrupt(folder: Path) -> None:
+    (folder / "x.parquet").write_bytes(b"PAR1 this is not Parquet PAR1")
+
+
+def _missing(folder: Path) -> None:
+    (folder / "x.csv").write_text("person,source,place\nann,badge,a\n")
+
+
+def _wrong_type(folder: Path) -> None:
+    table = pa.table({"person": ["a"], "source": ["gps"], "time": [1.5], "place": ["a"]})
+    pq.write_table(table, folder / "x.parquet")
+
+
+def _nothing(folder: Path) -> None:
+    (folder / ".hidden.jsonl").write_text("x")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (_corrupt, "not a readable Parquet file"),
+        (_missing, "'time' is missing"),
+        (_wrong_type, "'time' cannot be of type double"),
+        (_nothing, "no sightings there"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_clear_error_and_nothing_changes(
+    spark: Any, tmp_path: Path, folder: Path, spoil: Callable[[Path], None], problem: str
+) -> None:
+    spoil(folder)
+    with pytest.raises(InputError, match=problem):
+        once(spark, tmp_path, folder)
+    with open_state(tmp_path) as state:
+        assert state.last.number == 0
+    assert Archive.open(tmp_path / "archive").files().num_rows == 0
+
+
+def test_in_a_watch_a_file_that_cannot_be_read_is_a_dead_letter_and_the_rest_goes_on(
+    spark: Any, tmp_path: Path, folder: Path
+) -> None:
+    _corrupt(folder)
+    (folder / "y.jsonl").write_text(line() + "\n")
+    with (
+        open_state(tmp_path) as state,
+        ingest_watch(spark, state, folder, IngestSettings(), clock, until_idle=True) as query,
+    ):
+        wait(query)
+        (letter,) = dead_letters(state).to_pylist()
+        assert letter["file"] == str(folder / "x.parquet")
+        assert "not a readable Parquet file" in letter["reason"]
+        assert state.last.counts["sightings"] == 2
+
+
+def test_a_second_ingest_at_once_is_refused_and_the_first_lands(
+    spark: Any, tmp_path: Path, folder: Path
+) -> None:
+    (folder / "1.jsonl").write_text(line())
+    with open_state(tmp_path) as state:
+        with pytest.raises(BusyError, match="another ingest holds"), open_state(tmp_path):
+            pass
+        ingest_once(spark, state, [folder], IngestSettings(), clock)
+    assert table_of(tmp_path / "archive").num_rows == 1
+
+
+def test_when_writing_fails_the_archive_is_as_before_and_a_retry_lands(
+    spark: Any, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from roamcast.pipeline import ingest
+
+    (folder / "1.jsonl").write_text(line())
+
+    def full(*_: Any, **__: Any) -> None:
+        raise RoamcastError("cannot write to the archive: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ingest.archive, "append", full)
+        with pytest.raises(RoamcastError, match="No space left"):
+            once(spark, tmp_path, folder)
+    assert Archive.open(tmp_path / "archive").files().num_rows == 0
+    assert once(spark, tmp_path, folder).number == 1
+    assert table_of(tmp_path / "archive").num_rows == 1
+
+
+def test_a_million_sightings_of_one_person_are_one_context(
+    spark: Any, tmp_path: Path, folder: Path
+) -> None:
+    count = 1_000_000
+    times = pa.array(range(0, count * 1_000_000, 1_000_000), pa.int64())
+    table = pa.table(
+        {
+            "person": pa.array(["ann"]).take(pa.array([0] * count)),
+            "source": pa.array(["badge"]).take(pa.array([0] * count)),
+            "time": times.cast(pa.timestamp("us", "UTC")),
+            "place": pa.array(["a/1"]).take(pa.array([0] * count)),
+        }
+    )
+    pq.write_table(table, folder / "1.parquet")
+    batch = once(spark, tmp_path, folder)
+    assert (batch.counts["sightings"], batch.counts["contexts"]) == (count, 1)
+
+
+def test_contexts_are_valid_for_the_rest_of_the_house(
+    spark: Any, tmp_path: Path, folder: Path
+) -> None:
+    from roamcast.model.context_arrow import from_arrow
+
+    said = {"age": 5, "weight": 5.5, "in": True, "at": {"timestamp": "2026-01-01T00:00:00Z"}}
+    (folder / "1.jsonl").write_text(line(attributes=said))
+    once(spark, tmp_path, folder)
+    (context,) = from_arrow(table_of(tmp_path / "archive"))
+    assert isinstance(context, Context)
+    assert context.attributes == {
+        "age": 5,
+        "weight": 5.5,
+        "in": True,
+        "at": datetime(2026, 1, 1, tzinfo=UTC),
+    }
+    assert context.vid.endswith("@trusted.example.org")
