@@ -19,12 +19,16 @@ from roamcast.pipeline import lookup as looking
 from roamcast.pipeline import lookup_read
 from roamcast.pipeline.archive import append
 from roamcast.pipeline.archive_care import compact, vacuum
+from roamcast.pipeline.archive_layout import ArchiveSettings
 from roamcast.pipeline.archive_table import Archive
 from roamcast.pipeline.lookup import Lookup, nodes, write_answers
 from roamcast.pipeline.lookup_needs import Needs, properties
 from roamcast.pipeline.lookup_plan import Statistics, plan
 from roamcast.pipeline.storage import Storage
 from tests.strategies_pipeline import BEGIN, CONTEXTS, DAY, contexts, expected, messages
+
+COARSE = ArchiveSettings(1)
+"""Few cells, so few files: choosing row groups then matters the more."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +47,7 @@ def table() -> pa.Table:
 @pytest.fixture(scope="module")
 def archive(table: pa.Table, small_groups: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("archive") / "a"
-    append(table.slice(0, 700), folder)
+    append(table.slice(0, 700), folder, settings=COARSE)
     append(table.slice(700), folder)
     return folder
 
@@ -167,8 +171,8 @@ def test_files_deleted_since_the_plan_make_it_plan_again(
     table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for start in (0, 400, 800):
-        append(table.slice(start, 400), tmp_path / "a")
-    asked = messages(13, 33)
+        append(table.slice(start, 400), tmp_path / "a", settings=COARSE)
+    asked = messages(13, 11)
     lookup = Lookup(tmp_path / "a")
     original, plans = Lookup.plan, []
 

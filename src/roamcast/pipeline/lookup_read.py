@@ -134,14 +134,14 @@ class Reader:
             ]
             wanted = [stored for stored in rest if stored not in _WHERE]
             other = file.read_row_groups(groups[kept].tolist(), columns=wanted, use_threads=False)
-        sizes = np.diff(footer.starts)[groups]
-        where = where.filter(pa.array(np.repeat(kept, sizes)))
-        chosen = pa.array(np.flatnonzero(keep[np.repeat(kept, sizes)]))
+        at = np.flatnonzero(keep)
+        in_kept = np.cumsum(np.repeat(kept, np.diff(footer.starts)[groups])) - 1
+        where, other = where.take(pa.array(at)), other.take(pa.array(in_kept[at]))
         columns = {name: where[name] for name in _WHERE} | {
             context_name(name): other[name] for name in wanted
         }
         columns.setdefault("place", pa.nulls(where.num_rows, pa.string()))
-        yield pa.table(columns).take(chosen)
+        yield pa.table(columns)
 
     def _scan(
         self, footer: Footer, where: pa.Table, groups: Array, needs: Array, possible: Array
