@@ -1,0 +1,46 @@
+"""The meeting's figures: their queue by hand, and one quick run of each that is quick."""
+
+import random
+
+import pytest
+
+from roamcast.channels.map_messages import Subscribe
+from roamcast.channels.map_settings import MapSettings, Mode
+from roamcast.lab import _ams
+from roamcast.lab._ams import MEETING_S, ROOM, Driver, largest_meeting, mean_delay_s, watching
+from roamcast.lab.ams_3 import whole_meeting
+from roamcast.lab.report import QUIET
+
+
+def test_the_queue_agrees_with_one_followed_by_hand() -> None:
+    service = 2.0
+    moments = sorted(
+        _ams.np.random.default_rng(random.Random(3).getrandbits(32)).random(200) * MEETING_S
+    )
+    free_at = total = 0.0
+    for moment in moments:
+        free_at = max(free_at, moment) + service
+        total += free_at - moment
+    assert mean_delay_s(service, 200, random.Random(3)) == pytest.approx(total / 200)
+
+
+def test_the_largest_meeting_is_near_what_fills_the_time() -> None:
+    found = largest_meeting(lambda _: 0.1)
+    assert 2_300 <= found <= 2_600  # 240 s of 0.1 s each, and a second's delay
+
+
+def test_an_update_takes_one_transmission_by_channel_and_one_each_by_unicast() -> None:
+    for mode, expected in ((Mode.UNICAST, 30), (Mode.MANY, 1), (Mode.SINGLE, 1)):
+        driver = Driver(MapSettings(mode=mode))
+        for number in range(30):
+            driver.request(f"c{number}", Subscribe("here", watching(ROOM)))
+        before = driver.transmissions
+        driver.request("c0", _ams.person(0, ROOM, driver.now))
+        assert driver.transmissions - before == expected + 1  # and the answer to c0
+
+
+def test_a_whole_meeting_takes_about_one_transmission_per_update() -> None:
+    meeting = whole_meeting(400, QUIET)
+    assert meeting["people"] == 400
+    assert 0.9 <= meeting["transmissions_per_update"] < 2
+    assert meeting["broker_megabytes"] > 0
