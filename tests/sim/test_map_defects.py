@@ -1,0 +1,99 @@
+"""Five deliberate defects: the swarm finds each of them, so it would find them if they happened."""
+
+import pytest
+
+from roamcast.channels import desk as desk_module
+from roamcast.channels import streams as streams_module
+from roamcast.channels.dissemination import Dissemination
+from roamcast.channels.map import ActiveMap
+from roamcast.channels.outbox import Outbox
+from roamcast.channels.view_class import ViewClass
+from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
+from roamcast.sim.workloads.map import MapWorkload
+
+SEEDS = 1_000
+
+
+def first_failure(seeds: int = SEEDS) -> tuple[int, str] | None:
+    for seed in range(seeds):
+        scenario = draw_scenario("map", MapWorkload, seed)
+        outcome = play(narrow(scenario, Narrowing(settings={"compiled": 0})), MapWorkload)
+        if outcome.failed:
+            return seed, outcome.promise
+    return None
+
+
+def test_skipping_an_announcement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(self: Dissemination, view: object, record: object, newcomer: object) -> None:
+        real = self._desk.deliver
+        self._desk.deliver = lambda *_, **__: None  # type: ignore[method-assign]
+        earn(self, view, record, newcomer)  # type: ignore[arg-type]
+        self._desk.deliver = real  # type: ignore[method-assign]
+
+    earn = Dissemination._earn_channel
+    monkeypatch.setattr(Dissemination, "_earn_channel", silent)
+    found = first_failure()
+    assert found is not None
+    assert found[1] == "views equal the map"
+
+
+def test_forgetting_a_coalesced_change_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Outbox.add
+
+    def forgetful(self: Outbox, item: object, listing: str = "") -> bool:
+        before = dict(self._waiting)
+        kept = real(self, item, listing)  # type: ignore[arg-type]
+        if kept and len(self._waiting) == len(before):  # it would have replaced an earlier one
+            self._waiting = before
+        return kept
+
+    monkeypatch.setattr(Outbox, "add", forgetful)
+    monkeypatch.setattr(
+        desk_module.Desk, "poll", _poll_without_fresh
+    )  # the present state would hide it
+    found = first_failure()
+    assert found is not None
+    assert found[1] == "views equal the map"
+
+
+def _poll_without_fresh(self: desk_module.Desk, client: desk_module.ClientState) -> None:
+    batch = client.outbox.poll(self.now, client.ledger, lambda state: state)
+    if batch is not None:
+        self.out.append(desk_module.Send(client.name, batch))
+    if client.outbox.due is not None:
+        self.timers.set(("outbox", client.name), client.outbox.due)
+
+
+def test_counting_bytes_without_headers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body_only(message: object) -> int:
+        return len(getattr(message, "payload", b""))
+
+    from roamcast.channels import outbox as outbox_module
+
+    for module in (desk_module, streams_module, outbox_module):
+        monkeypatch.setattr(module, "size_of", body_only)
+    found = first_failure()
+    assert found is not None
+    assert found[1] == "never above a bandwidth limit"
+
+
+def test_keeping_a_channel_after_its_last_client_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep(self: ViewClass, stream: object, reason: str) -> None:
+        del self, stream, reason
+
+    monkeypatch.setattr(ViewClass, "close_stream", keep)
+    found = first_failure()
+    assert found is not None
+    assert found[1] == "empty when clients leave"
+
+
+def test_keeping_the_older_of_two_states_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ActiveMap.put
+
+    def older(self: ActiveMap, context: object, stamp: int, owner: str) -> object:
+        return real(self, context, (1 << 60) - stamp, owner)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ActiveMap, "put", older)
+    found = first_failure()
+    assert found is not None
+    assert found[1] == "views equal the map"
