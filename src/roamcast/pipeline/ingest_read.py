@@ -107,6 +107,7 @@ def _read_json(
         .select(line, f.from_json(line, schema, options).alias("r"), "_metadata.file_path")
         .select(
             *(_field(field, "r", reading).alias(field) for field in FIELDS),
+            f.lit(None).cast("bigint").alias("stamp"),
             f.when(f.col(f"r.{_CORRUPT}").isNotNull() | broken, "not JSON").alias("broken"),
             line.alias("raw"),
             f.col("file_path").alias("file"),
@@ -130,6 +131,7 @@ def _read_csv(
     told = f.concat_ws(",", *(f.coalesce(f"`{name}`", f.lit("")) for name in shape))
     return table.select(
         *(_field(field, None, reading, shape).alias(field) for field in FIELDS),
+        f.lit(None).cast("bigint").alias("stamp"),
         f.when(f.col(_CORRUPT).isNotNull(), "not a row of its table").alias("broken"),
         f.coalesce(_CORRUPT, told).alias("raw"),
         f.col("_metadata.file_path").alias("file"),
@@ -140,24 +142,25 @@ def _read_parquet(
     spark: "SparkSession", paths: list[str], shape: object, reading: Reading
 ) -> "DataFrame":
     from pyspark.sql import functions as f
-    from pyspark.sql import types as t
 
     assert isinstance(shape, tuple)
     kinds = dict(shape)
     columns = []
+    stamp = f.lit(None).cast("bigint")
     for field in FIELDS:
         column = _field(field, None, reading, tuple(kinds))
         kind = kinds.get(reading.column(field), "string")
-        if kind.startswith("timestamp"):
-            # a timestamp without a zone is read as UTC wall time and needs the zone, as text does
+        if kind.startswith("timestamp") and "tz=" in kind:
+            stamp, column = f.unix_micros(column), f.lit(None)
+        elif kind.startswith("timestamp"):  # wall time: it needs the zone, as text does
             column = f.date_format(column, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")
-            column = f.concat(column, f.lit("Z")) if "tz=" in kind else column
         elif kind.startswith(("struct", "map")):
             column = f.to_json(column)
-        columns.append(column.cast(t.StringType()).alias(field))
+        columns.append(column.cast("string").alias(field))
     fields = [f.col(f"`{name}`").cast("string") for name in kinds]
     return spark.read.parquet(*paths).select(
         *columns,
+        stamp.alias("stamp"),
         f.lit(None).cast("string").alias("broken"),
         f.concat_ws(",", *fields).alias("raw"),
         f.col("_metadata.file_path").alias("file"),
@@ -194,7 +197,9 @@ def _checked(rows: "DataFrame", reading: Reading, latest: int) -> "DataFrame":
     typed = rows.select(
         "person",
         number.cast("tinyint").alias("source"),
-        f.when(time.rlike(_STAMP), f.unix_micros(time.try_cast("timestamp"))).alias("time"),
+        f.coalesce(
+            "stamp", f.when(time.rlike(_STAMP), f.unix_micros(time.try_cast("timestamp")))
+        ).alias("time"),
         "place",
         f.col("lon").try_cast("double").alias("lon"),
         f.col("lat").try_cast("double").alias("lat"),
