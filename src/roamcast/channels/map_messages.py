@@ -235,14 +235,7 @@ class ServerHere(Message, frozen=True, tag="map.server", gc=False):
     spread_us: Count
 
 
-class Handover(Message, frozen=True, tag="map.handover", gc=False):
-    """A server that yields to one of a later epoch: objects it knows, with their stamps."""
-
-    epoch: Epoch
-    objects: Annotated[tuple[Put, ...], Meta(max_length=OPERATIONS_MAX)]
-
-
-MAP_MESSAGES: Final = (Request, Answer, Unknown, Batch, Receipt, ServerHere, Handover)
+MAP_MESSAGES: Final = (Request, Answer, Unknown, Batch, Receipt, ServerHere)
 MAP_PROTOCOL: Final = Registry((*MESSAGES, *MAP_MESSAGES))
 """What a map server and its clients speak; a broker's registry includes `MAP_MESSAGES`."""
 

@@ -5,21 +5,16 @@ what is older. The update query set is that of the old state united with the new
 old one departures would be lost.
 """
 
-from collections.abc import Iterable
-
 from roamcast.channels.desk import ClientState, Desk, Policy, Public
 from roamcast.channels.dissemination import Dissemination
 from roamcast.channels.map import ActiveMap, Matched, Object
-from roamcast.channels.map_messages import OBJECT_BYTES_MAX, Put, State, body_of, context_of
+from roamcast.channels.map_messages import OBJECT_BYTES_MAX, State, body_of
 from roamcast.channels.queries import Record
 from roamcast.channels.view_class import ViewClass
-from roamcast.errors import ContextError, InputError, LimitError
+from roamcast.errors import ContextError, LimitError
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.records import ContextClosed, ContextOpened, UpdateMatched
-
-ADOPTED = ""
-"""The owner of an object that another server handed over, until somebody publishes it again."""
 
 
 class Objects:
@@ -32,7 +27,6 @@ class Objects:
         self._desk = desk
         self._policy = policy
         self._dissemination = dissemination
-        self.adopted: dict[str, int] = {}
         desk.fresh = self.fresh
 
     def put(self, client: ClientState, context: Context, body: bytes, stamp: int) -> None:
@@ -74,26 +68,6 @@ class Objects:
         self.map.remove(vid)
         self._desk.out.append(ContextClosed(vid, self._desk.now, "cancelled"))
         self._changed(known, None, b"", "left")
-
-    def adopt(self, handed: Iterable[Put]) -> None:
-        """Take over what a server of an older epoch knew; the newest state of each object wins."""
-        for one in handed:
-            try:
-                context = context_of(one.body)
-            except InputError:
-                continue
-            known = self.map.objects.get(context.vid)
-            if known is None or one.stamp > known.stamp:
-                self._put(context, one.body, one.stamp, ADOPTED)
-                self.adopted[context.vid] = self._desk.now
-
-    def collect_adopted(self, oldest: int) -> None:
-        """Let go of what was handed over and nobody has published again."""
-        for vid, since in list(self.adopted.items()):
-            if since > oldest:
-                break
-            del self.adopted[vid]
-            self.withdraw(ADOPTED, vid)
 
     def _changed(self, known: Object, context: Context | None, body: bytes, change: str) -> None:
         """Number the update, and spread it in every class that saw or sees the object."""

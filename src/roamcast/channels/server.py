@@ -17,7 +17,6 @@ from roamcast.channels.map_messages import (
     WELL_KNOWN,
     Answer,
     Cancel,
-    Handover,
     Hello,
     Put,
     Receipt,
@@ -121,7 +120,7 @@ class MapServer:
         return held
 
     def receive(self, given: Input, now: int) -> Sequence[Effect]:
-        """Take a client's message, or another server's."""
+        """Take a client's message."""
         if not isinstance(given, Received):
             return ()
         self.desk.now = now
@@ -135,8 +134,6 @@ class MapServer:
             if use is not None:
                 self.desk.take(use, [*use.sender.receive(given, now)])
                 self.desk.watch_channel(message.channel)
-        elif isinstance(message, Handover) and message.epoch == self.epoch:
-            self.objects.adopt(message.objects)
         return self._done()
 
     def advance(self, now: int) -> Sequence[Effect]:
@@ -292,7 +289,6 @@ class MapServer:
             gone.append(client)
         for client in gone:
             self.remove(client, "silent")
-        self.objects.collect_adopted(oldest)
 
     def remove(self, client: ClientState, reason: str) -> None:
         """Forget a client and what it placed here."""

@@ -1,0 +1,92 @@
+"""Query records and the history of sets: the paper's steps, and what a disjunction becomes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roamcast.channels.pool import Pool
+from roamcast.channels.queries import take_apart
+from roamcast.channels.recurring import History
+from roamcast.channels.timers import Timers
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+
+LEAVES = ("place = 'a'", "place = 'b'", "within(place, 'a')", "kind = 1", "kind > 2", "open")
+
+
+def texts() -> st.SearchStrategy[str]:
+    def joined(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        parts = st.lists(inner, min_size=2, max_size=3)
+        return st.one_of(
+            parts.map(lambda some: "(" + " OR ".join(some) + ")"),
+            parts.map(lambda some: "(" + " AND ".join(some) + ")"),
+            inner.map(lambda one: f"(NOT {one})"),
+        )
+
+    return st.recursive(st.sampled_from(LEAVES), joined, max_leaves=6)
+
+
+@given(
+    texts(),
+    st.builds(
+        Context,
+        st.just("v"),
+        st.sampled_from(["a", "b", "a/x", None]),
+        st.none(),
+        st.fixed_dictionaries({}, optional={"kind": st.integers(0, 4), "open": st.booleans()}),
+    ),
+)
+def test_one_part_of_a_disjunction_holds_exactly_when_it_holds(text: str, one: Context) -> None:
+    wanted = Filter.parse(text)
+    parts = take_apart(wanted, 16)
+    assert any(part.matches(one) for part in parts) == wanted.matches(one)
+    assert len(parts) <= 16
+
+
+def test_parts_are_equal_to_the_standard_queries_they_are_made_of() -> None:
+    parts = take_apart(Filter.parse("place = 'l2' OR place IN ('l1', 'l3')"), 16)
+    assert {part.text for part in parts} == {
+        Filter.parse(f"place = 'l{number}'").text for number in (1, 2, 3)
+    }
+
+
+def test_at_the_limit_of_parts_a_disjunction_stays_whole() -> None:
+    wanted = Filter.parse(" OR ".join(f"kind = {number}" for number in range(16)))
+    assert len(take_apart(wanted, 16)) == 16
+    assert take_apart(wanted, 15) == [wanted]
+
+
+def test_the_history_counts_recurrences_and_discards_the_least_recently_used() -> None:
+    history = History(2)
+    assert history.note((1, 2))[0].count == 1
+    assert history.note((3,))[0].count == 1
+    assert history.note((1, 2))[0].count == 2
+    entry, discarded = history.note((4, 5))
+    assert entry.count == 1
+    assert discarded is not None
+    assert discarded.queries == (3,)  # used before (1, 2) was used again
+    assert len(history) == 2
+    assert [one.queries for one in history.forget([(1, 2), (9,)])] == [(1, 2)]
+
+
+def test_a_pool_gives_every_name_out_once_and_reuses_the_longest_unused() -> None:
+    pool = Pool("", 2)
+    first, second = pool.take(), pool.take()
+    assert pool.take() is None
+    assert first is not None
+    assert second is not None
+    pool.give_back(second)
+    pool.give_back(first)
+    assert (pool.take(), pool.take()) == (second, first)
+    assert Pool("guest", 1).take() != Pool("staff", 1).take()
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50)), max_size=60))
+def test_timers_fire_each_key_once_at_its_latest_setting(settings: list[tuple[int, int]]) -> None:
+    timers: Timers[int] = Timers()
+    expected = {}
+    for key, time in settings:
+        timers.set(key, time)
+        expected[key] = time
+    assert timers.deadline() == min(expected.values(), default=None)
+    assert sorted(timers.due(25)) == sorted(key for key, time in expected.items() if time <= 25)
+    assert len(timers) == sum(time > 25 for time in expected.values())
