@@ -26,7 +26,7 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-_words = st.sampled_from(WORDS).map(quoted)
+_words = st.sampled_from(TEXTS).map(quoted)
 _moments = st.sampled_from(DAYS).map(lambda d: f"TIMESTAMP('{d:%Y-%m-%dT%H:%M:%SZ}')")
 _constants = st.one_of(_numbers.map(repr), _words, _moments, st.sampled_from(["true", "false"]))
 

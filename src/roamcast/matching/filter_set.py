@@ -33,10 +33,21 @@ BATCH_ROWS = 1024
 
 
 class Pairs(NamedTuple):
-    """What `match_batch` found: row numbers of the batch, ascending, and beside each an id."""
+    """What `match_batch` found: row numbers of the batch, ascending, beside each a filter's number.
+
+    A number stands for an id until a filter is added or removed. Group by number first where that
+    is possible: to read a million ids costs more than to find them.
+    """
 
     rows: Array
-    ids: Array
+    numbers: Array
+    names: Array
+
+    @property
+    def ids(self) -> Array:
+        """The ids, one beside each row."""
+        ids: Array = self.names[self.numbers]
+        return ids
 
     def to_arrow(self) -> pa.Table:
         """Give the pairs as an Arrow table with the columns `row` and `id`."""
@@ -121,17 +132,35 @@ class FilterSet:
 
     def match(self, context: Context) -> list[str]:
         """Give the ids of the filters that the context satisfies."""
+        ids: list[str] = self._names[self.match_numbers(context)].tolist()
+        return ids
+
+    def match_numbers(self, context: Context) -> Array:
+        """Give the numbers of the filters that the context satisfies, ascending.
+
+        A number stands for an id (`name_of`) until a filter is added or removed; the array is
+        used again by the next call. For callers that keep something of their own per filter.
+        """
         found = self._index.search(encode(self._index.vocabulary, context))
         if len(self._residuals):
             found = self._verified(found, (context,))
         found.sort()
-        if self._split and len(found) > 1:
-            found = _distinct(found)
-        ids: list[str] = self._names[found].tolist()
-        return ids
+        return _distinct(found) if self._split and len(found) > 1 else found
+
+    def number_of(self, name: str) -> int:
+        """Give the number that stands for an id; unknown: InputError."""
+        number = self._numbers.get(name)
+        if number is None:
+            raise InputError(f"no filter has the id {name!r}")
+        return number
+
+    def name_of(self, number: int) -> str:
+        """Give the id that a number stands for."""
+        name: str = self._names[number]
+        return name
 
     def match_batch(self, batch: pa.RecordBatch | pa.Table) -> Pairs:
-        """Give the pairs of row and id for contexts in the form of `model.context_arrow`."""
+        """Give the pairs of row and filter for contexts in the form of `model.context_arrow`."""
         from roamcast.matching.events_arrow import encode_batch
 
         rows: list[Array] = []
@@ -147,8 +176,8 @@ class FilterSet:
             rows.append((found >> 32) + start)
             numbers.append(found & 0xFFFFFFFF)
         if not rows:
-            return Pairs(np.empty(0, np.int64), np.empty(0, object))
-        return Pairs(np.concatenate(rows), self._names[np.concatenate(numbers)])
+            return Pairs(np.empty(0, np.int64), np.empty(0, np.int64), self._names)
+        return Pairs(np.concatenate(rows), np.concatenate(numbers), self._names)
 
     def warm_up(self) -> None:
         """Load the compiled code now, so that the first call does not wait for it."""

@@ -30,9 +30,12 @@ class Index:
         self.vocabulary = vocabulary or Vocabulary()
         self.arrays: Arrays = layout.empty(tuning)
         self.rows = 0
-        self._heads: Array = np.full(0, -1, np.int32)
         self._pairs: Array = np.empty(1 << 12, np.int64)
-        self._one: tuple[Array, Array, Array, Array] = _scratch(0, 0, 0, 1)
+        self._one: tuple[Array, ...] = ()
+        self._words_max = 0
+        self._defaults: Array = self.vocabulary.defaults
+        self._table: Array = np.empty(0, np.int64)
+        self._tabled: Arrays | None = None  # the arrays whose addresses are in the table
         self._listed: Array = np.empty(searching.LISTED_MAX, np.int64)
         self._dropped: Array = np.empty(PREDICATES_MAX * 2, np.int64)
 
@@ -75,72 +78,57 @@ class Index:
         self.rows -= 1
 
     def search(self, event: Event) -> Array:
-        """Give what one context satisfies: numbers of owners, and -1 - row where to verify."""
-        arrays = self.arrays
-        keys, lines, tokens, stack = self._one
-        grids_count = int(arrays.counters[layout.GRIDS])
-        if (
-            keys.shape[1] < len(self.vocabulary.defaults)
-            or lines.shape[1] < grids_count
-            or len(tokens) < len(event[0]) + 4 * grids_count
-        ):
-            self._one = _scratch(
-                2 * len(self.vocabulary.defaults), 2 * grids_count, 2 * len(event[0]), 1
-            )
-            keys, lines, tokens, stack = self._one
+        """Give what one context satisfies: numbers of owners, and -1 - row where to verify.
+
+        The answer lies in room that the next search uses again.
+        """
         while True:
-            found = searching.search_one(
-                arrays,
-                self.vocabulary.defaults,
-                *event,
-                keys[0],
-                lines[0],
-                tokens,
-                stack,
-                self._listed,
-                self._pairs,
-            )
+            if self._tabled is not self.arrays or len(event[0]) > self._words_max:
+                self._write_table(len(event[0]))
+            found = searching.search_one(self._table, *event)
             if found <= len(self._pairs):
                 return self._pairs[:found]
-            self._pairs = np.empty(found * 3 // 2, np.int64)
+            self._grow_pairs(found)
 
     def search_batch(self, keys: Array, given: Array) -> Array:
         """Give what many contexts satisfy, as context × 2³² + number, or -1 - (… + row)."""
-        room = max(1 << 16, 1024 * len(keys))
         while True:
-            pairs = np.empty(room, np.int64)
-            found = self._search_pages(keys, given, pairs)
-            if found <= room:
-                return pairs[:found]
+            if self._tabled is not self.arrays or given.shape[1] > self._words_max:
+                self._write_table(given.shape[1])
+            found = searching.search_many(self._table, keys, given)
+            if found <= len(self._pairs):
+                return self._pairs[:found]
             if found > PAIRS_MAX and len(keys) > 1:
                 half = len(keys) // 2
-                first = self.search_batch(keys[:half], given[:half])
+                first = self.search_batch(keys[:half], given[:half]).copy()
                 second = self.search_batch(keys[half:], given[half:])
                 moved = second + np.where(second < 0, -1, 1) * (half << 32)
                 return np.concatenate([first, moved])
-            room = found
+            self._grow_pairs(found)
 
-    def _search_pages(self, keys: Array, given: Array, pairs: Array) -> int:
-        """Find which clusters the contexts enter, then search those page by page."""
-        arrays = self.arrays
-        grids_count = int(arrays.counters[layout.GRIDS])
-        _, lines, tokens, stack = _scratch(0, grids_count, given.shape[1], len(keys))
-        if len(self._heads) < len(arrays.clusters):
-            self._heads = np.full(len(arrays.clusters), -1, np.int32)
-        visited = 1 << 16
-        while True:
-            visits = np.empty((visited, 2), np.int32)
-            order = np.empty(visited, np.int32)
-            entered, visited = searching.find_clusters(
-                arrays, given, keys, lines, tokens, stack, self._heads, visits, order
-            )
-            if visited <= len(visits):
-                break
-            self._heads[order[:entered]] = -1
-        found: int = searching.search_clusters(
-            arrays, keys, lines, self._heads, visits, order, entered, self._listed, pairs
+    def _grow_pairs(self, count: int) -> None:
+        self._pairs = np.empty(count * 3 // 2, np.int64)
+        self._tabled = None
+
+    def _write_table(self, words: int) -> None:
+        """Make room for a context of so many words, and write down where everything lies."""
+        columns, grids_count = (
+            len(self.vocabulary.defaults),
+            int(self.arrays.counters[layout.GRIDS]),
         )
-        return found
+        self._words_max = 2 * words
+        tokens = self._words_max + layout.LEVELS * grids_count + 16
+        self._one = (
+            np.empty(columns, np.int64),
+            np.zeros(grids_count, np.int32),
+            np.empty((tokens, 2), np.int64),
+            np.empty(tokens * DEPTH_SPARE, np.int32),
+        )
+        self._defaults = self.vocabulary.defaults
+        self._table = searching.search_table(
+            self.arrays, self._defaults, self._one, self._listed, self._pairs
+        )
+        self._tabled = self.arrays
 
     def set_twin(self, number: int, twin: int) -> None:
         """Let whoever satisfies `number` satisfy `twin` too; -1 for nobody."""
@@ -188,16 +176,3 @@ class Index:
             clusters_of = np.full(len(keys), -1, np.int32)
             hashing.rehash(arrays.hash_keys, arrays.hash_clusters, keys, clusters_of)
             self.arrays = self.arrays._replace(hash_keys=keys, hash_clusters=clusters_of)
-
-
-def _scratch(
-    columns: int, grids_count: int, given: int, contexts: int
-) -> tuple[Array, Array, Array, Array]:
-    """Give room for keys, lines, tokens and the clusters still to enter."""
-    tokens = given + layout.LEVELS * grids_count + 16
-    return (
-        np.empty((contexts, columns), np.int64),
-        np.zeros((contexts, grids_count), np.int32),
-        np.empty((tokens, 2), np.int64),
-        np.empty(tokens * DEPTH_SPARE, np.int32),
-    )

@@ -1,11 +1,18 @@
 """Which rows does a context satisfy? Enter its clusters, AND the pages' lines, check what is left.
 
-One context at a time, or a batch page by page: then a page is fetched once for all contexts that
-need it. Both check every candidate's record exactly; bitmaps only spare that work.
+Every candidate's record is checked exactly; bitmaps only spare that work.
 """
 
 import numpy as np
 
+from roamcast.matching.addresses import (
+    int32_rows,
+    int32s,
+    int64_pairs,
+    int64s,
+    table_of,
+    uint64s,
+)
 from roamcast.matching.checking import number_key, satisfied, satisfied_plain
 from roamcast.matching.clustering import column_bit
 from roamcast.matching.compiled import count_bits, inlined, kernel, lowest_bit, prefetch
@@ -16,7 +23,6 @@ from roamcast.matching.layout import (
     CLUSTER_CHAIN,
     CLUSTER_CHAINED,
     CLUSTER_PAGE,
-    CLUSTER_ROWS,
     GRID_COLUMN,
     GRID_LEVELS,
     GRID_USES,
@@ -53,6 +59,7 @@ ENTRY_BITS = (1 << 32) - 1
 def _find_lines(
     grids: Array, bounds: Array, tokens: Array, labels: Array, count: Int, keys: Array, lines: Array
 ) -> None:
+    """Find the line of every grid that the context's keys lie in."""
     for grid in range(count):
         if grids[grid, GRID_USES] > 0 or grids[grid, GRID_LEVELS]:
             key = keys[grids[grid, GRID_COLUMN]]
@@ -94,6 +101,7 @@ def _push_children(
     stack: Array,
     top: Int,
 ) -> Int:
+    """Note the children of a cluster that the context's tokens lead to."""
     mask = np.int64(masks[cluster])
     if mask:
         for i in range(count):
@@ -108,15 +116,22 @@ def _push_children(
 @inlined
 def _list_bits(word: np.uint64, pool: Array, first: Int, listed: Array, n: Int) -> Int:
     """Append the entries of a word's set bits; two are fetched in any case: no branch to guess."""
-    bits = count_bits(word)
-    listed[n] = np.int64(pool[first + (lowest_bit(word) & 63)])
+    bits = np.uint64(count_bits(word))
+    listed[n] = np.int64(pool[first + np.uint64(lowest_bit(word) & 63)])
     word &= word - np.uint64(1)
-    listed[n + 1] = np.int64(pool[first + (lowest_bit(word) & 63)])
-    if bits > 2:
-        for i in range(2, bits):
+    listed[n + np.uint64(1)] = np.int64(pool[first + np.uint64(lowest_bit(word) & 63)])
+    if bits > np.uint64(2):
+        for i in range(np.uint64(2), bits):
             word &= word - np.uint64(1)
-            listed[n + i] = np.int64(pool[first + lowest_bit(word)])
+            listed[n + i] = np.int64(pool[first + np.uint64(lowest_bit(word))])
     return n + bits
+
+
+@inlined
+def _line(page_slots: Array, at: Int, width: Int, lines: Array) -> Int:
+    """Give where a slot's line for this context lies."""
+    line = np.uint64(lines[np.uint64(page_slots[at])])
+    return np.uint64(page_slots[at + np.uint64(1)]) + width * line
 
 
 @inlined
@@ -130,35 +145,42 @@ def _list_page(
     listed: Array,
     n: Int,
 ) -> Int:
-    """List the entries of a page's rows that no line contradicts."""
-    width = np.int64(pages[page, PAGE_WIDTH])
-    alive = np.int64(pages[page, PAGE_ALIVE])
+    """List the entries of a page's rows that no line contradicts.
+
+    Indices are unsigned: a signed one may count from the end, and then nothing is vectorised.
+    """
+    width = np.uint64(pages[page, PAGE_WIDTH])
+    alive = np.uint64(pages[page, PAGE_ALIVE])
     for word in range(width):
         contradicted[word] = ~pool[alive + word]
-    at = page * SLOTS_MAX * 2
-    end = at + 2 * pages[page, PAGE_SLOTS]
-    while at + 8 <= end:  # four slots at a time: fewer passes, more lines fetched at once
-        a = np.int64(page_slots[at + 1]) + width * lines[page_slots[at]]
-        b = np.int64(page_slots[at + 3]) + width * lines[page_slots[at + 2]]
-        c = np.int64(page_slots[at + 5]) + width * lines[page_slots[at + 4]]
-        d = np.int64(page_slots[at + 7]) + width * lines[page_slots[at + 6]]
+    at = np.uint64(page * SLOTS_MAX * 2)
+    end = at + np.uint64(2 * pages[page, PAGE_SLOTS])
+    while at + np.uint64(8) <= end:  # four slots at a time: fewer passes, more fetched at once
+        a = _line(page_slots, at, width, lines)
+        b = _line(page_slots, at + np.uint64(2), width, lines)
+        c = _line(page_slots, at + np.uint64(4), width, lines)
+        d = _line(page_slots, at + np.uint64(6), width, lines)
         for word in range(width):
             four = pool[a + word] | pool[b + word] | pool[c + word] | pool[d + word]
             contradicted[word] |= four
-        at += 8
+        at += np.uint64(8)
     while at < end:
-        a = np.int64(page_slots[at + 1]) + width * lines[page_slots[at]]
+        a = _line(page_slots, at, width, lines)
         for word in range(width):
             contradicted[word] |= pool[a + word]
-        at += 2
-    entries = np.int64(pages[page, PAGE_ENTRIES])
+        at += np.uint64(2)
+    entries = np.uint64(pages[page, PAGE_ENTRIES])
+    filled = np.uint64(n)
     for word in range(width):
-        n = _list_bits(~contradicted[word], pool, entries + 64 * word, listed, n)
-    return n
+        candidates = ~contradicted[word]
+        first = entries + np.uint64(64) * word
+        filled = _list_bits(candidates, pool, first, listed, filled)
+    return np.int64(filled)
 
 
 @inlined
 def _list_chain(rows: Array, row: Int, listed: Array, n: Int) -> Int:
+    """List the entries of a chain's rows."""
     while row >= 0:
         listed[n] = (np.int64(rows[row, ROW_RECORD]) << 32) | np.int64(row)
         n += 1
@@ -226,140 +248,106 @@ def _read_context(
             keys[column] = words[i]
 
 
-@kernel
-def search_one(
-    s: Arrays,
-    defaults: Array,
-    words: Array,
-    numbers: Array,
-    begin: Int,
-    keys: Array,
-    lines: Array,
-    tokens: Array,
-    stack: Array,
-    listed: Array,
-    pairs: Array,
+# Places in the table of `search_one`.
+(
+    AT_COUNTERS,
+    AT_CLUSTERS,
+    AT_MASKS,
+    AT_HASH_KEYS,
+    AT_HASH_CLUSTERS,
+    AT_PAGES,
+    AT_PAGE_SLOTS,
+    AT_POOL,
+    AT_ROWS,
+    AT_RECORDS,
+    AT_GRIDS,
+    AT_GRID_BOUNDS,
+    AT_TOKENS,
+    AT_LABELS,
+    AT_TWINS,
+    AT_DEFAULTS,
+    AT_KEYS,
+    AT_LINES,
+    AT_OWN_TOKENS,
+    AT_STACK,
+    AT_LISTED,
+    AT_PAIRS,
+) = range(22)
+
+
+def search_table(
+    s: Arrays, defaults: Array, scratch: tuple[Array, ...], listed: Array, pairs: Array
+) -> Array:
+    """Write the table of `search_one`; it holds as long as none of these arrays is replaced."""
+    return table_of(
+        (
+            *(s.counters, s.clusters, s.cluster_masks, s.hash_keys, s.hash_clusters, s.pages),
+            *(s.page_slots, s.pool, s.rows, s.records, s.grids, s.grid_bounds, s.tokens),
+            *(s.labels, s.twins, defaults, *scratch, listed, pairs),
+        )
+    )
+
+
+@inlined
+def _search(
+    table: Array, context: Int, keys: Array, given: Array, contradicted: Array, found: Int
 ) -> Int:
-    """Find all pairs of one context; give how many there are (perhaps more than there is room)."""
-    _read_context(s.tokens, defaults, words, numbers, begin, keys)
-    grids_count = s.counters[GRIDS]
-    _find_lines(s.grids, s.grid_bounds, s.tokens, s.labels, grids_count, keys, lines)
-    count = _find_tokens(s.grids, s.tokens, grids_count, words[begin:], lines, tokens)
-    clusters, pages, rows, page_slots, pool = s.clusters, s.pages, s.rows, s.page_slots, s.pool
-    masks, hash_keys, hash_clusters = s.cluster_masks, s.hash_keys, s.hash_clusters
-    contradicted = np.empty(WIDTH_MAX, np.uint64)
+    """Find all pairs of one context, after `found` others."""
+    lines, tokens = int32s(table, AT_LINES), int64_pairs(table, AT_OWN_TOKENS)
+    grids, known = int32_rows(table, AT_GRIDS, 6), int32_rows(table, AT_TOKENS, 4)
+    counters, labels = int64s(table, AT_COUNTERS), int64s(table, AT_LABELS)
+    grids_count = counters[GRIDS]
+    _find_lines(grids, int64s(table, AT_GRID_BOUNDS), known, labels, grids_count, keys, lines)
+    count = _find_tokens(grids, known, grids_count, given, lines, tokens)
+    clusters, pages = int32_rows(table, AT_CLUSTERS, 8), int32_rows(table, AT_PAGES, 8)
+    rows, page_slots = int32_rows(table, AT_ROWS, 8), int32s(table, AT_PAGE_SLOTS)
+    pool, masks = uint64s(table, AT_POOL), uint64s(table, AT_MASKS)
+    hash_keys, hash_clusters = int64s(table, AT_HASH_KEYS), int32s(table, AT_HASH_CLUSTERS)
+    records, twins = int64s(table, AT_RECORDS), int32s(table, AT_TWINS)
+    stack, listed, pairs = (
+        int32s(table, AT_STACK),
+        int64s(table, AT_LISTED),
+        int64s(table, AT_PAIRS),
+    )
     stack[0] = 0
-    top, found, n = 1, 0, 0
+    top, n = 1, 0
     while top:
         top -= 1
         cluster = stack[top]
         if n + clusters[cluster, CLUSTER_CHAINED] > LISTED_FULL:
-            found = _report(s.records, s.labels, s.twins, keys, 0, listed, n, pairs, found)
+            found = _report(records, labels, twins, keys, context, listed, n, pairs, found)
             n = 0
         n = _list_chain(rows, clusters[cluster, CLUSTER_CHAIN], listed, n)
         page = np.int64(clusters[cluster, CLUSTER_PAGE])
         while page >= 0:
             if n > LISTED_FULL:
-                found = _report(s.records, s.labels, s.twins, keys, 0, listed, n, pairs, found)
+                found = _report(records, labels, twins, keys, context, listed, n, pairs, found)
                 n = 0
             n = _list_page(pages, page_slots, pool, page, lines, contradicted, listed, n)
             page = np.int64(pages[page, PAGE_AFTER])
         top = _push_children(masks, hash_keys, hash_clusters, cluster, tokens, count, stack, top)
-    return _report(s.records, s.labels, s.twins, keys, 0, listed, n, pairs, found)
+    return _report(records, labels, twins, keys, context, listed, n, pairs, found)
 
 
 @kernel
-def find_clusters(
-    s: Arrays,
-    given: Array,
-    keys: Array,
-    lines: Array,
-    tokens: Array,
-    stack: Array,
-    heads: Array,
-    visits: Array,
-    order: Array,
-) -> tuple[Int, Int]:
-    """List, for each cluster that some context enters, the contexts that do.
-
-    `heads[cluster]` (-1 before and after) begins a list of `visits`: (context, next). `order` is
-    the clusters in the order first entered. Gives how many clusters and visits there are; the
-    visits beyond the room are only counted.
-    """
-    entered, visited = 0, 0
-    grids_count = s.counters[GRIDS]
-    clusters, masks = s.clusters, s.cluster_masks
-    hash_keys, hash_clusters = s.hash_keys, s.hash_clusters
-    for context in range(len(keys)):
-        _find_lines(
-            s.grids,
-            s.grid_bounds,
-            s.tokens,
-            s.labels,
-            grids_count,
-            keys[context],
-            lines[context],
-        )
-        count = _find_tokens(s.grids, s.tokens, grids_count, given[context], lines[context], tokens)
-        stack[0] = 0
-        top = 1
-        while top:
-            top -= 1
-            cluster = stack[top]
-            if clusters[cluster, CLUSTER_ROWS] > 0:
-                if visited < len(visits):
-                    if heads[cluster] < 0:
-                        order[entered] = cluster
-                        entered += 1
-                    visits[visited, 0] = context
-                    visits[visited, 1] = heads[cluster]
-                    heads[cluster] = visited
-                visited += 1
-            top = _push_children(
-                masks, hash_keys, hash_clusters, cluster, tokens, count, stack, top
-            )
-    return entered, visited
-
-
-@kernel
-def search_clusters(
-    s: Arrays,
-    keys: Array,
-    lines: Array,
-    heads: Array,
-    visits: Array,
-    order: Array,
-    entered: Int,
-    listed: Array,
-    pairs: Array,
-) -> Int:
-    """Find all pairs of the contexts in these clusters, page by page; give how many there are."""
-    found = 0
-    clusters, pages, rows, page_slots, pool = s.clusters, s.pages, s.rows, s.page_slots, s.pool
-    records, labels, twins = s.records, s.labels, s.twins
+def search_one(table: Array, words: Array, numbers: Array, begin: Int) -> Int:
+    """Find all pairs of one context; give how many there are (perhaps more than there is room)."""
+    keys = int64s(table, AT_KEYS)
+    known, defaults = int32_rows(table, AT_TOKENS, 4), int64s(table, AT_DEFAULTS)
+    _read_context(known, defaults, words, numbers, begin, keys)
     contradicted = np.empty(WIDTH_MAX, np.uint64)
-    for i in range(entered):
-        cluster = order[i]
-        chained = _list_chain(rows, clusters[cluster, CLUSTER_CHAIN], listed, 0)
-        visit = heads[cluster] if chained else -1
-        while visit >= 0:
-            context = np.int64(visits[visit, 0])
-            found = _report(
-                records, labels, twins, keys[context], context, listed, chained, pairs, found
-            )
-            visit = visits[visit, 1]
-        page = np.int64(clusters[cluster, CLUSTER_PAGE])
-        while page >= 0:
-            visit = heads[cluster]
-            while visit >= 0:
-                context = np.int64(visits[visit, 0])
-                n = _list_page(
-                    pages, page_slots, pool, page, lines[context], contradicted, listed, 0
-                )
-                found = _report(
-                    records, labels, twins, keys[context], context, listed, n, pairs, found
-                )
-                visit = visits[visit, 1]
-            page = np.int64(pages[page, PAGE_AFTER])
-        heads[cluster] = -1
+    return _search(table, 0, keys, words[begin:], contradicted, 0)
+
+
+@kernel
+def search_many(table: Array, keys: Array, given: Array) -> Int:
+    """Find all pairs of many contexts; give how many there are (perhaps more than there is room).
+
+    One context after the other: page by page, with all contexts that need a page, was slower. The
+    candidates of one page are too few to be fetched ahead (docs/decisions/0005).
+    """
+    found = 0
+    contradicted = np.empty(WIDTH_MAX, np.uint64)
+    for context in range(len(keys)):
+        found = _search(table, context, keys[context], given[context], contradicted, found)
     return found
