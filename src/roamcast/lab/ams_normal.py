@@ -1,0 +1,104 @@
+"""Does a normal day of 1,000 people load the unicast server? AMS's normal workload.
+
+Everybody watches only their own place. A move publishes the person at the next place and asks
+there; whoever is there already is told. The delay is the wait for the core and the server's own
+time, both from measured times; the paper's 11 ms unloaded are mostly its network and workstation.
+"""
+
+import random
+from pathlib import Path
+
+import numpy as np
+
+from roamcast.channels.map_messages import Subscribe
+from roamcast.channels.map_settings import MapSettings, Mode
+from roamcast.lab._ams import Driver, person, watching
+from roamcast.lab.report import Claim, Report, Steps
+from roamcast.sim.movement.moves import Feed
+from roamcast.sim.movement.workloads import AMS_MOVES_PER_MINUTE, AMS_PEOPLE, MINUTE_US, normal
+
+TITLE = "1,000 people on a normal day by unicast: delay, encounters, load (AMS, normal workload)"
+
+
+def run(quick: bool, progress: Steps) -> Report:
+    """Let everybody be in their office, then follow the moves of some minutes."""
+    minutes = 4 if quick else 20
+    workload = normal(AMS_PEOPLE)
+    feed = Feed(workload.moves(random.Random(4)))
+    driver = Driver(MapSettings(mode=Mode.UNICAST))
+    places: dict[int, str] = {}
+    here: dict[str, int] = {}
+    warm_us = 20 * MINUTE_US  # at first everybody is in the office
+    times: list[int] = []
+    spent: list[float] = []
+    encounters = 0
+    with progress("moves") as step:
+        for move in feed.until(warm_us + minutes * MINUTE_US):
+            assert move.place is not None
+            driver.now = max(driver.now + 1, move.time_us)
+            old = places.get(move.person)
+            if old is not None:
+                here[old] -= 1
+            busy = driver.request(
+                f"c{move.person}",
+                person(move.person, move.place, driver.now),
+                Subscribe("here", watching(move.place)),
+            )
+            places[move.person] = move.place
+            if move.time_us >= warm_us and old is not None:
+                times.append(move.time_us)
+                spent.append(busy)
+                encounters += here.get(move.place, 0) > 0
+            here[move.place] = here.get(move.place, 0) + 1
+            step(1)
+    return _report(times, spent, encounters, minutes)
+
+
+def _report(times: list[int], spent: list[float], encounters: int, minutes: int) -> Report:
+    free_at = 0.0
+    delays = []
+    for time_us, busy in zip(times, spent, strict=True):
+        free_at = max(free_at, time_us / 1e6) + busy
+        delays.append(free_at - time_us / 1e6)
+    moves, share = len(times) / minutes, encounters / len(times)
+    loaded, unloaded = float(np.mean(delays)) * 1e3, float(np.mean(spent)) * 1e3
+    row = {
+        "people": AMS_PEOPLE,
+        "moves_per_minute": moves,
+        "encounters": share,
+        "delay_ms": loaded,
+        "unloaded_ms": unloaded,
+        "busy_share": sum(spent) / (minutes * 60),
+    }
+    claims = [
+        Claim("moves a minute", moves, abs(moves - AMS_MOVES_PER_MINUTE) < 90, paper=600),
+        Claim("share of moves with an encounter", share, 0.3 <= share <= 0.5, paper=0.4),
+        Claim(
+            "mean delay loaded over unloaded",
+            loaded / unloaded,
+            loaded <= 2.1 * unloaded,
+            paper=23 / 11,
+        ),
+        Claim(
+            "share of one core that 1,000 people need",
+            row["busy_share"],
+            row["busy_share"] < 0.5,
+            paper="easily in excess of 1,000",
+        ),
+    ]
+    return Report("ams-normal", {"minutes": minutes, "mode": Mode.UNICAST.value}, [row], claims)
+
+
+def draw(report: Report, path: Path) -> None:
+    """Draw the two delays beside the paper's."""
+    import matplotlib.pyplot as plt
+
+    row = report.rows[0]
+    figure, axes = plt.subplots(figsize=(6, 4))
+    names = ["ours, unloaded", "ours, normal day", "paper, unloaded", "paper, normal day"]
+    axes.bar(names, [row["unloaded_ms"], row["delay_ms"], 11, 23])
+    axes.set(yscale="log", ylabel="mean update delay, ms", title="A normal day (AMS)")
+    axes.tick_params(axis="x", rotation=20)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
