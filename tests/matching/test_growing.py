@@ -200,3 +200,25 @@ def test_labels_keep_the_order_of_texts_however_they_arrive(order: str) -> None:
     assert np.all(np.diff(np.array(found)) >= 4)
     assert all(column.label(text, labels) < column.label(text + "!", labels) for text in texts)
     assert column.label("", labels) < found[0]
+
+
+def test_ids_of_one_filter_come_and_go_without_walking_through_the_others() -> None:
+    """Removing in any order keeps the rest; a crowd with one query is the common case (AMS 8)."""
+    wanted = Filter.parse("a = 1")
+    matching = Context("v", attributes={"a": 1})
+    for order in (1, -1, 7):
+        index = FilterSet()
+        names = [f"f{number}" for number in range(50)]
+        index.add_many((name, wanted) for name in names)
+        left = set(names)
+        for step in range(len(names)):
+            gone = sorted(left)[(step * order) % len(left)]
+            index.remove(gone)
+            left.discard(gone)
+            assert set(index.match(matching)) == left
+            assert all(index.name_of(index.number_of(name)) == name for name in left)
+            if step % 9 == 0:
+                index.add(f"again{step}", wanted)
+                left.add(f"again{step}")
+        assert len(index) == len(left)
+        assert set(FilterSet.load(index.snapshot()).match(matching)) == left

@@ -58,8 +58,9 @@ class FilterSet:
     """Filters by id. Ids of one meaning share one compiled filter.
 
     Results come in the order of the filters' numbers: a filter gets the lowest number that was
-    never used, or the one that was freed last. So without removals it is the order of addition,
-    and it is the same for every run with the same calls.
+    never used, or the one that was freed last, and a removal may move an id of the same filter to
+    the number that became free. So without removals it is the order of addition, and it is the
+    same for every run with the same calls.
     """
 
     def __init__(self, *, tuning: Tuning | None = None, filters_max: int = FILTERS_MAX) -> None:
@@ -114,21 +115,22 @@ class FilterSet:
             raise InputError(f"no filter has the id {name!r}")
         owner = int(self._owners[number])
         twins = self._index.arrays.twins
-        if owner != number:
-            before = owner
-            while twins[before] != number:
-                before = int(twins[before])
-            twins[before] = twins[number]
+        freed = int(twins[owner])
+        if freed < 0:
+            self._delete_rows(owner)
+            del self._owner_of[self._digests[owner]]
+            self._digests[owner] = None
+            freed = owner
+        else:  # the owner's first twin goes, and its id takes the place that became free
+            twins[owner] = twins[freed]
+            self._names[number] = moved = self._names[freed]
+            if freed != number:
+                self._numbers[moved] = number
             self._name_owner(owner)
-        elif twins[number] >= 0:
-            self._hand_over(number, int(twins[number]))
-        else:
-            self._delete_rows(number)
-            del self._owner_of[self._digests[number]]
-        twins[number] = -1
-        self._names[number] = self._digests[number] = None
-        self._owners[number] = self._first_rows[number] = -1
-        self._free.append(number)
+        twins[freed] = -1
+        self._names[freed] = None
+        self._owners[freed] = self._first_rows[freed] = -1
+        self._free.append(freed)
 
     def match(self, context: Context) -> list[str]:
         """Give the ids of the filters that the context satisfies."""
@@ -283,18 +285,6 @@ class FilterSet:
         while row >= 0:
             self._index.name_owner(row, owner)
             row = int(self._index.arrays.rows[row, ROW_SIBLING])
-
-    def _hand_over(self, number: int, heir: int) -> None:
-        """Let the next of several ids with one filter own its rows."""
-        self._owner_of[self._digests[number]] = heir
-        self._digests[heir] = self._digests[number]
-        self._first_rows[heir] = self._first_rows[number]
-        arrays = self._index.arrays
-        twin = heir
-        while twin >= 0:
-            self._owners[twin] = heir
-            twin = int(arrays.twins[twin])
-        self._name_owner(heir)
 
     def _delete_rows(self, number: int) -> None:
         row, count = int(self._first_rows[number]), 0
