@@ -221,6 +221,11 @@ class MapServer:
         if known is None and len(self.desk.clients) >= self.settings.clients_max:
             self.desk.out.append(Drop("too many clients", "map.request", 0, name))
             return None
+        try:
+            view_class = self.policy.view_class(name)
+        except InputError as error:
+            self.desk.out.append(Drop(str(error), "map.request", 0, name))
+            return None
         published: dict[str, None] = {}
         ledger = None
         if known is not None:
@@ -231,7 +236,7 @@ class MapServer:
         client = ClientState(
             name,
             message.session,
-            self.policy.view_class(name),
+            view_class,
             Outbox(self.epoch, message.session, self.desk.now, self.settings),
             self.desk.now,
             ledger=ledger,

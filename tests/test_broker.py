@@ -1,0 +1,99 @@
+"""A broker's map under people's rules: queries, current sets and changes alike."""
+
+import pytest
+
+from roamcast.broker import VIEW_CLASSES_MAX, RulesPolicy
+from roamcast.channels.map_settings import MapSettings
+from roamcast.errors import LimitError
+from roamcast.identity.rules import Rule, Viewer, visible
+from roamcast.model.contexts import Context
+from roamcast.model.records import Drop
+from tests.strategies_map import MapWorld
+
+RULES = {
+    "ann": (
+        Rule(viewers=("staff",), precision="room"),
+        Rule(viewers=("*",), precision="building", attributes=("type",)),
+    ),
+    "bob": (Rule(viewers=("staff",), precision="room"),),
+    "eve": (),
+}
+GROUPS = {"colleague": frozenset({"staff"})}
+QUERY = "within(place, 'campus')"
+
+
+def policy() -> RulesPolicy:
+    return RulesPolicy(lambda vid: RULES[vid], lambda client: GROUPS.get(client, frozenset()))
+
+
+def world() -> MapWorld:
+    made = MapWorld(MapSettings(subscribers_min=1), policy=policy())
+    made.client("agent")
+    for vid in RULES:
+        made.put("agent", vid, "campus/b35/2/2104", type="person", phone=1)
+    made.run(1)
+    return made
+
+
+def test_each_sees_in_the_current_set_and_in_changes_what_rules_allow() -> None:
+    made = world()
+    for name in ("colleague", "visitor"):
+        made.client(name)
+        made.watch(name, QUERY)
+    made.run(1)
+    assert made.sees("colleague") == {"ann": "campus/b35/2/2104", "bob": "campus/b35/2/2104"}
+    assert made.sees("visitor") == {"ann": "campus/b35"}
+    for vid in RULES:
+        made.put("agent", vid, "campus/b36/1/1001", type="person", phone=1)
+    made.run(1)
+    assert made.sees("colleague") == {"ann": "campus/b36/1/1001", "bob": "campus/b36/1/1001"}
+    assert made.sees("visitor") == {"ann": "campus/b36"}
+    shown = made.machine("visitor").watching.replica.shown("s")["ann"]
+    assert shown.attributes == {"type": "person"}
+
+
+def test_a_filter_on_what_is_hidden_finds_nothing_and_tells_nothing() -> None:
+    made = world()
+    made.client("visitor")
+    made.watch("visitor", "phone = 1", "phone")
+    made.watch("visitor", "place = 'campus/b35/2/2104'", "room")
+    made.watch("visitor", "vid = 'bob'", "bob")
+    made.run(1)
+    for name in ("phone", "room", "bob"):
+        assert made.sees("visitor", name) == {}
+
+
+def test_two_who_may_see_the_same_share_a_class_and_one_who_is_named_has_its_own() -> None:
+    apart = RulesPolicy(lambda _: (), lambda _: frozenset({"staff"}), named=["carl"])
+    assert apart.view_class("ann") == apart.view_class("bob")
+    assert apart.view_class("carl") != apart.view_class("ann")
+
+
+def test_at_the_limit_of_view_classes_one_more_is_refused() -> None:
+    many = RulesPolicy(lambda _: (), lambda client: frozenset({client}))
+    for number in range(VIEW_CLASSES_MAX):
+        many.view_class(f"c{number}")
+    with pytest.raises(LimitError):
+        many.view_class("one more")
+
+
+def test_the_policy_is_the_rules_own_answer() -> None:
+    context = Context("ann", "campus/b35/2/2104", None, {"type": "person"}, 5)
+    asked = policy()
+    assert asked.visible(context, asked.view_class("visitor"), 9) == visible(
+        context, RULES["ann"], Viewer("visitor"), 9
+    )
+
+
+def test_a_client_beyond_the_view_classes_is_dropped_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("roamcast.broker.VIEW_CLASSES_MAX", 1)
+    made = MapWorld(policy=RulesPolicy(lambda _: (), lambda client: frozenset({client})))
+    made.client("first")
+    made.run(1)
+    made.client("second")
+    made.run(1)
+    assert list(made.server.desk.clients) == ["first"]
+    reasons = [record.reason for _, _, record in made.records if isinstance(record, Drop)]
+    assert any("view classes" in reason for reason in reasons)
