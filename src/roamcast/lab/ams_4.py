@@ -48,7 +48,11 @@ def run(quick: bool, progress: Steps) -> Report:
             paper="the benefit of merging client update sets",
         ),
     ]
-    return Report("ams-4", {"sizes_measured": list(sizes)}, rows, claims)
+    parameters = {
+        "sizes_measured": list(sizes),
+        "largest_meeting": "calculated from the time of an update alone, at a mean delay of 1 s",
+    }
+    return Report("ams-4", parameters, rows, claims)
 
 
 def draw(report: Report, path: Path) -> None:
