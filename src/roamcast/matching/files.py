@@ -43,7 +43,7 @@ def read_filters(path: Path) -> Iterator[tuple[str, Filter]]:
     seen: set[str] = set()
     for number, line in _lines(path):
         try:
-            name, parsed = _filter(line)
+            name, parsed = read_filter(line)
             if name in seen:
                 raise FilterError(f"the id {name!r} stands here a second time")
         except InputError as error:
@@ -68,7 +68,8 @@ def _located(error: InputError, path: Path, number: int) -> InputError:
     return located
 
 
-def _filter(line: str) -> tuple[str, Filter]:
+def read_filter(line: str) -> tuple[str, Filter]:
+    """Read one line of FILTERS.jsonl."""
     record: Any = json_text.read(line, FilterError)
     if not isinstance(record, dict) or not record.keys() >= {"id", "filter"}:
         raise FilterError('a line is an object with "id" and "filter"')

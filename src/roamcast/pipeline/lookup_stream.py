@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from roamcast.errors import InputError, MissingError, RoamcastError
-from roamcast.matching.files import _filter as parse_filter
+from roamcast.matching.files import read_filter as parse_filter
 from roamcast.model.filters import Filter
 from roamcast.pipeline.archive import told_by_task
 from roamcast.pipeline.lookup import MESSAGES_MAX, Lookup, write_answers
