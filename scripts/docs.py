@@ -10,9 +10,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from roamcast.channels.client import LINK_TABLE, LinkState
+from roamcast.channels.map_messages import MAP_MESSAGES
 from roamcast.channels.messages import PROTOCOL
 from roamcast.channels.receiver import RECEIVER_TABLE, ReceiverState
 from roamcast.channels.sender import SENDER_TABLE, SenderState
+from roamcast.channels.server import SESSION_TABLE, SessionState
 from roamcast.model.wire import FRAME_BYTES_MAX, Reason, Registry, page_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +42,16 @@ SECTIONS = (
         (
             ("The sender", SenderState.STEADY, SENDER_TABLE),
             ("The receiver", ReceiverState.JOINING, RECEIVER_TABLE),
+        ),
+    ),
+    Section(
+        "The map service",
+        "AMS 1 to 14: a server, its clients and their channels, which speak the protocol above, "
+        "too (`channels/server.py`, `channels/client.py`, [channels](channels.md)).",
+        Registry(MAP_MESSAGES),
+        (
+            ("The server's session", SessionState.UNKNOWN, SESSION_TABLE),
+            ("The client's link", LinkState.WAITING, LINK_TABLE),
         ),
     ),
 )

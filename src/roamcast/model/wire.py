@@ -9,6 +9,7 @@ returned as an `Unreadable`, never raised: a peer must not be able to stop a bro
 import enum
 import inspect
 from collections.abc import Iterable
+from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import msgspec
@@ -138,6 +139,8 @@ def _described(kind: Any) -> tuple[str, str]:
     if get_origin(kind) is tuple:
         inner, inner_said = _described(get_args(kind)[0])
         name, said = f"list of {inner}", said or inner_said
+    elif get_origin(kind) in (Union, UnionType):
+        name = " or ".join(getattr(part, "__name__", str(part)) for part in get_args(kind))
     else:
         name = getattr(kind, "__name__", str(kind))
     return ", ".join([name, *limits]), said
