@@ -35,6 +35,7 @@ BATCH_ROWS = 1024
 class Pairs(NamedTuple):
     """What `match_batch` found: row numbers of the batch, ascending, beside each a filter's number.
 
+    The filters of one row are in no particular order.
     A number stands for an id until a filter is added or removed. Group by number first where that
     is possible: to read a million ids costs more than to find them.
     """
@@ -172,11 +173,14 @@ class FilterSet:
             found = self._index.search_batch(*encode_batch(self._index.vocabulary, part))
             if len(self._residuals):
                 found = self._verified(found, _Contexts(part))
-            found.sort()
+            if len(self._residuals) or self._split:  # else contexts are in order already
+                found.sort()
             if self._split and len(found) > 1:
                 found = _distinct(found)
-            rows.append((found >> 32) + start)
+            rows.append(found >> 32 if start == 0 else (found >> 32) + start)
             numbers.append(found & 0xFFFFFFFF)
+        if len(rows) == 1:
+            return Pairs(rows[0], numbers[0], self._names)
         if not rows:
             return Pairs(np.empty(0, np.int64), np.empty(0, np.int64), self._names)
         return Pairs(np.concatenate(rows), np.concatenate(numbers), self._names)

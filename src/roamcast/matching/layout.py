@@ -109,7 +109,7 @@ class Tuning(NamedTuple):
     """When to cluster, when to keep a bitmap: chosen by measurement (docs/decisions/0005)."""
 
     root_rows: int = 4096
-    cluster_rows: int = 4096
+    cluster_rows: int = 32_768
     chain_rows: int = 12
     depth: int = 3
 
