@@ -58,7 +58,7 @@ class Pairs(NamedTuple):
 class FilterSet:
     """Filters by id. Ids of one meaning share one compiled filter.
 
-    Results come in the order of the filters' numbers: a filter gets the lowest number that was
+    `match` answers in the order of the filters' numbers: a filter gets the lowest number that was
     never used, or the one that was freed last, and a removal may move an id of the same filter to
     the number that became free. So without removals it is the order of addition, and it is the
     same for every run with the same calls.
