@@ -1,1 +1,1 @@
-"""The Python SDK."""
+"""The Python SDK: a service's address and a token in, live contexts out."""

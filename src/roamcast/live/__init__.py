@@ -1,1 +1,1 @@
-"""The same brokers under asyncio: HTTP, WebSocket, links, channels, SQLite."""
+"""Brokers under asyncio: HTTP, WebSocket, links, UDP and NATS channels and SQLite, no policy."""
