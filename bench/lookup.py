@@ -2,10 +2,9 @@
 
 Both are warm, both read the same Parquet files. DuckDB gets each question's file list for free,
 and answers one question after another; ours plans, reads and matches all messages in one batch.
-`ROAMCAST_FULL=1` adds 100 million contexts.
+`--full` adds 100 million contexts.
 """
 
-import os
 import shutil
 import statistics
 import sys
@@ -45,10 +44,10 @@ SLICE = 100
 REPEATS = 3
 
 
-def run(quick: bool, progress: Steps) -> Report:
+def run(quick: bool, progress: Steps, *, full: bool = False) -> Report:
     """Build the archives, ask both, compare every answer."""
     sizes = [200_000, 1_000_000] if quick else [1_000_000, 10_000_000]
-    if os.environ.get("ROAMCAST_FULL"):
+    if full:
         sizes.append(100_000_000)
     rows: list[dict[str, Any]] = []
     with (

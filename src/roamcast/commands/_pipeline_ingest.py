@@ -106,7 +106,7 @@ def dead_letters(
 
     from roamcast.pipeline import dead_letters as letters
 
-    with _opened(archive, private) as state:
+    with opened_private(archive, private) as state:
         if json:
             for row in letters.dead_letters(state).to_pylist():
                 typer.echo(msgspec.json.encode(row))
@@ -126,14 +126,15 @@ def vids(
     """Print a person's vids in the archive, one a line, for `roamcast pipeline erase`."""
     from roamcast.pipeline.ingest_people import forget_person, vids_of_person
 
-    with _opened(archive, private) as state:
+    with opened_private(archive, private) as state:
         for vid in vids_of_person(state, person):
             typer.echo(vid)
         if forget:
             forget_person(state, person)
 
 
-def _opened(archive: str, private: Path | None) -> Any:
+def opened_private(archive: str, private: Path | None) -> Any:
+    """Open the private folder that an ingest has made, under its lock."""
     from secrets import token_bytes
 
     from roamcast.errors import MissingError

@@ -28,10 +28,20 @@ def list_benches(
 def run_bench(
     name: Annotated[str, typer.Argument(help="A name from `roamcast bench list`.")],
     quick: Annotated[bool, typer.Option(help="Smaller sizes.")] = False,
+    full: Annotated[
+        bool, typer.Option(help="The largest sizes as well, where a bench has them.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run one bench; print its table and whether its bars held."""
+    from inspect import signature
+
     from roamcast.commands._output import print_report, steps
+    from roamcast.errors import InputError
     from roamcast.lab import registry
 
-    print_report(registry.bench(name).run(quick, steps(json=json)), json=json)
+    run = registry.bench(name).run
+    more = {"full": True} if full else {}
+    if not more.keys() <= signature(run).parameters.keys():
+        raise InputError(f"{name} has no larger sizes: run it without --full")
+    print_report(run(quick, steps(json=json), **more), json=json)

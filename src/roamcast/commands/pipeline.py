@@ -1,7 +1,6 @@
 """`roamcast pipeline`: contexts into the archive, questions out of it, and its upkeep."""
 
 import importlib
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,9 +27,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.
 def register(root: typer.Typer) -> None:
     """Add the group, with the commands that other modules give it."""
     package = "roamcast.commands"
-    for name in ("_pipeline_ingest", "_pipeline_metrics"):
-        if importlib.util.find_spec(f"{package}.{name}") is not None:
-            importlib.import_module(f"{package}.{name}").add(app)
+    for name in ("_pipeline_ingest", "_pipeline_keys"):
+        importlib.import_module(f"{package}.{name}").add(app)
     root.add_typer(app, name="pipeline")
 
 
