@@ -14,7 +14,7 @@ from roamcast.channels.view_class import ViewClass
 from roamcast.errors import ContextError, LimitError
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
-from roamcast.model.records import ContextClosed, ContextOpened, UpdateMatched
+from roamcast.model.records import ContextChanged, ContextClosed, ContextOpened, UpdateMatched
 
 
 class Objects:
@@ -50,8 +50,8 @@ class Objects:
         known = self.map.put(context, stamp, owner)
         if known is None:
             return
-        if fresh:
-            self._desk.out.append(ContextOpened(context.vid, context.place or "", context.t_r))
+        begins = ContextOpened if fresh else ContextChanged
+        self._desk.out.append(begins(context.vid, context.place or "", context.t_r, body))
         self._changed(known, context, body, "appeared" if fresh else "changed")
 
     def cancel(self, client: ClientState, vid: str) -> None:
@@ -75,7 +75,8 @@ class Objects:
         desk.number += 1
         known.number = desk.number
         vid = known.context.vid
-        queries = clients = 0
+        matched: list[int] = []
+        clients = 0
         for view in self._dissemination.classes.values():
             before = self._still(view, known.matched.get(view.name, ()))
             seen = None if context is None else self._policy.visible(context, view.name, desk.now)
@@ -93,8 +94,19 @@ class Objects:
                 both = tuple(sorted({*before, *after}))
             state = State(desk.number, vid, told)
             clients += self._dissemination.spread(view, both, state)
-            queries += len(both)
-        desk.out.append(UpdateMatched(str(desk.number), vid, change, queries, clients))
+            matched += both
+        desk.out.append(
+            UpdateMatched(
+                str(desk.number),
+                vid,
+                change,
+                len(matched),
+                clients,
+                " ".join(map(str, matched)),
+                known.context.place or "",
+                desk.epoch,
+            )
+        )
 
     def _still(self, view: ViewClass, matched: Matched) -> Matched:
         """Leave out queries that nobody places any more."""

@@ -17,6 +17,7 @@ from roamcast.channels.queries import Record, check_room, take_apart
 from roamcast.channels.view_class import ViewClass
 from roamcast.errors import InputError, LimitError
 from roamcast.model.filters import Filter
+from roamcast.model.records import QueryStep
 
 
 class Subscriptions:
@@ -51,6 +52,8 @@ class Subscriptions:
                 self.records += 1
             queries.append(record.number)
             self._dissemination.enlist(view, record, client)
+            if record.clients[client.name] == 1:
+                self._note(record, client.name, "placed", remote=client.name in record.remote)
         client.subscriptions[name] = Subscription(wanted, tuple(queries))
         self._list(client, view, name)
 
@@ -62,10 +65,19 @@ class Subscriptions:
         view = self._dissemination.classes[client.view_class]
         for query in subscription.queries:
             record = view.table.records[query]
+            remote = client.name in record.remote
             self._dissemination.discharge(view, record, client.name)
+            if client.name not in record.clients:
+                self._note(record, client.name, "withdrawn", remote=remote)
             if not record.clients:
                 self.records -= 1
                 self._end_carousel(query, "nobody asks any more")
+
+    def _note(self, record: Record, client: str, step: str, *, remote: bool) -> None:
+        """Write down who asks for what: plans are made of it."""
+        desk = self._desk
+        said = (str(desk.number), desk.epoch, record.filter.text, record.view_class, remote)
+        desk.out.append(QueryStep(record.number, step, client, *said))
 
     def withdraw_all(self, client: ClientState) -> None:
         """End everything a client asked for."""

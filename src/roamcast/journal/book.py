@@ -81,6 +81,8 @@ def line_of(entry: Entry) -> str:
     """Write one entry as a line: seconds, host, kind and the fields that say something."""
     time_us, host, record = entry
     said = (
-        f"{name}={value}" for name, value in msgspec.structs.asdict(record).items() if value != ""
+        f"{name}={value}"
+        for name, value in msgspec.structs.asdict(record).items()
+        if value != "" and name != "body"
     )
     return f"{time_us / 1e6:12.6f} {host:<12} {type(record).__name__} {' '.join(said)}"

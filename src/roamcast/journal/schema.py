@@ -41,6 +41,13 @@ SCHEMA: Final = pa.schema(
         pa.field("step", pa.string()),
         pa.field("incarnation", pa.int64()),
         pa.field("cast", pa.string()),
+        pa.field("body", pa.binary()),
+        pa.field("matched", pa.string()),
+        pa.field("epoch", pa.int64()),
+        pa.field("query", pa.int64()),
+        pa.field("filter", pa.string()),
+        pa.field("view_class", pa.string()),
+        pa.field("remote", pa.bool_()),
     ],
     metadata={"roamcast.journal": "1"},
 )

@@ -13,11 +13,21 @@ class Record(Effect, frozen=True, array_like=True, gc=False):
 
 
 class ContextOpened(Record, frozen=True, gc=False):
-    """A context appeared."""
+    """A context appeared; `body` is all of it, in the bytes it came in."""
 
     vid: str
     place: str = ""
     t_r: int = 0
+    body: bytes = b""
+
+
+class ContextChanged(Record, frozen=True, gc=False):
+    """An object's context gave way to the next one, which begins here."""
+
+    vid: str
+    place: str = ""
+    t_r: int = 0
+    body: bytes = b""
 
 
 class ContextClosed(Record, frozen=True, gc=False):
@@ -29,13 +39,36 @@ class ContextClosed(Record, frozen=True, gc=False):
 
 
 class UpdateMatched(Record, frozen=True, gc=False):
-    """An update was held against the filters: how many queries and clients want it."""
+    """An update was held against the filters: how many queries and clients want it.
+
+    `matched`: the numbers of those queries, apart by spaces; numbers of queries and updates begin
+    anew with each `epoch` of a broker. `place`: where the object is, or was when it left.
+    """
 
     update: str
     vid: str = ""
     change: str = ""
     queries: int = 0
     clients: int = 0
+    matched: str = ""
+    place: str = ""
+    epoch: int = 0
+
+
+class QueryStep(Record, frozen=True, gc=False):
+    """A client was counted in or out at a query: `placed` or `withdrawn`, after which update.
+
+    `remote`: the client hears no channels and is told alone.
+    """
+
+    query: int
+    step: str
+    receiver: str
+    update: str = ""
+    epoch: int = 0
+    filter: str = ""
+    view_class: str = ""
+    remote: bool = False
 
 
 class QuerySet(Record, frozen=True, gc=False):
@@ -116,8 +149,10 @@ class Fault(Record, frozen=True, gc=False):
 
 RECORDS: tuple[type[Record], ...] = (
     ContextOpened,
+    ContextChanged,
     ContextClosed,
     UpdateMatched,
+    QueryStep,
     QuerySet,
     Transmission,
     Delivery,

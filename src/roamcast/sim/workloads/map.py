@@ -21,12 +21,13 @@ from roamcast.channels.desk import Policy
 from roamcast.channels.map_messages import MAP_PROTOCOL, context_of
 from roamcast.channels.map_settings import MapSettings, Mode
 from roamcast.channels.queries import Matcher
+from roamcast.channels.replica import Appeared, Changed
 from roamcast.channels.server import MapServer, compiled_matcher
 from roamcast.channels.settings import ChannelSettings
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect
-from roamcast.model.records import Record, Transmission
+from roamcast.model.records import Delivery, Record, Transmission
 from roamcast.sim.checkers import BandwidthLimit, Violation, check_bounds
 from roamcast.sim.host import Boot, Host, HostState
 from roamcast.sim.workload import Sizes, Workload
@@ -85,6 +86,8 @@ class MapWorkload(Workload):
         self._settings = MapSettings()
         self._sizes: Sizes = {}
         self._counts = {"shown": 0, "transmissions": 0, "bytes": 0}
+        self._asked_us: dict[tuple[str, str], int] = {}
+        self._note: Callable[[Host, Effect], None] = lambda _host, _record: None
 
     def setup(self, world: World, sizes: Sizes) -> None:
         """One server; clients with names that say what they are."""
@@ -120,6 +123,7 @@ class MapWorkload(Workload):
             ),
         )
         make_matcher: Callable[[], Matcher] = compiled_matcher if sizes["compiled"] else ScanMatcher
+        self._note = world.note
         world.observe(self._observe)
         world.journal = Overheard(world.journal, self._hear(world))
         world.add_host(
@@ -192,6 +196,7 @@ class MapWorkload(Workload):
 
     def _ask(self, world: World, host: Host, given: Watch | Unwatch) -> None:
         self._shown.forget(host, given.subscription)
+        self._asked_us[host.name, given.subscription] = world.now
         world.give(host, given)
 
     def settled(self, world: World) -> bool:
@@ -264,7 +269,6 @@ class MapWorkload(Workload):
         return {name: float(count) for name, count in self._counts.items()}
 
     def _observe(self, host: Host, effect: Effect, now: int) -> None:
-        del now
         client = host.machine
         if not isinstance(client, MapClient):
             return
@@ -272,6 +276,12 @@ class MapWorkload(Workload):
         if subscription is not None:
             self._counts["shown"] += 1
             self._shown.see(host, effect, client.wanted.get(subscription, ""))
+        if isinstance(effect, Appeared | Changed):
+            given_us = effect.context.t_r
+            # What was there before the user asked has no delay, only an age.
+            if given_us > self._asked_us.get((host.name, effect.subscription), 0):
+                producer = effect.context.vid.partition("/")[0]
+                self._note(host, Delivery(host.name, producer, effect.number, now - given_us))
 
     def _hear(self, world: World) -> Callable[[int, str, Record], None]:
         def hear(now: int, host: str, record: Record) -> None:
