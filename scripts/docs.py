@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from roamcast.channels.client import LINK_TABLE, LinkState
+from roamcast.channels.link_messages import LINK_MESSAGES
 from roamcast.channels.map_messages import MAP_MESSAGES
 from roamcast.channels.messages import PROTOCOL
 from roamcast.channels.receiver import RECEIVER_TABLE, ReceiverState
@@ -53,6 +54,14 @@ SECTIONS = (
             ("The server's session", SessionState.UNKNOWN, SESSION_TABLE),
             ("The client's link", LinkState.WAITING, LINK_TABLE),
         ),
+    ),
+    Section(
+        "Links",
+        "A client's WebSocket to the live service, `/link`, carries the two protocols above, each "
+        "message in a binary WebSocket message, and these (`channels/link_messages.py`, "
+        "`live/links.py`, [channels](channels.md)).",
+        Registry(LINK_MESSAGES),
+        (),
     ),
 )
 
