@@ -78,6 +78,7 @@ def test_a_pool_gives_every_name_out_once_and_reuses_the_longest_unused() -> Non
     pool.give_back(first)
     assert (pool.take(), pool.take()) == (second, first)
     assert Pool("guest", 1).take() != Pool("staff", 1).take()
+    assert Pool("guest", 1, epoch=1).take() != Pool("guest", 1, epoch=2).take()
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50)), max_size=60))

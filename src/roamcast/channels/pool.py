@@ -1,7 +1,8 @@
 """Which channel is free? A bounded pool of group names, given back after a rest and reused in turn.
 
 Names of one view class are never used for another: who still listens to a channel that was given
-back can only hear what its class may see.
+back can only hear what its class may see. Nor are names of one epoch used in another: when the two
+sides of a partition meet again, their servers share no channel.
 """
 
 from collections import deque
@@ -9,10 +10,10 @@ from hashlib import blake2b
 
 
 class Pool:
-    """Names of one view class; every use of a name has an incarnation of its own."""
+    """Names of one view class in one epoch; every use of a name has its own incarnation."""
 
-    def __init__(self, view_class: str, channels_max: int) -> None:
-        mark = blake2b(view_class.encode(), digest_size=4).hexdigest() if view_class else "all"
+    def __init__(self, view_class: str, channels_max: int, epoch: int = 0) -> None:
+        mark = blake2b(f"{epoch}/{view_class}".encode(), digest_size=4).hexdigest()
         self._prefix = f"map/{mark}"
         self._channels_max = channels_max
         self._made = 0

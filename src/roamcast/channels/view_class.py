@@ -26,7 +26,7 @@ class ViewClass:
         self.name = name
         self.table = QueryTable(name, matcher, 2 * settings.page_objects_max)
         self.history = History(settings.history_max)
-        self.pool = Pool(name, settings.channels_max)
+        self.pool = Pool(name, settings.channels_max, desk.epoch)
         self.streams: dict[int, Stream] = {}
         self.single: Stream | None = None
         self._desk = desk
