@@ -23,7 +23,9 @@ QUERY = "within(place, 'campus')"
 
 
 def policy() -> RulesPolicy:
-    return RulesPolicy(lambda vid: RULES[vid], lambda client: GROUPS.get(client, frozenset()))
+    return RulesPolicy(
+        lambda vid: RULES[vid], lambda client: Viewer(client, GROUPS.get(client, frozenset()))
+    )
 
 
 def world() -> MapWorld:
@@ -64,13 +66,17 @@ def test_a_filter_on_what_is_hidden_finds_nothing_and_tells_nothing() -> None:
 
 
 def test_two_who_may_see_the_same_share_a_class_and_one_who_is_named_has_its_own() -> None:
-    apart = RulesPolicy(lambda _: (), lambda _: frozenset({"staff"}), named=["carl"])
+    apart = RulesPolicy(
+        lambda _: (),
+        lambda client: Viewer(client, frozenset({"staff"})),
+        names=lambda name: name == "carl",
+    )
     assert apart.view_class("ann") == apart.view_class("bob")
     assert apart.view_class("carl") != apart.view_class("ann")
 
 
 def test_at_the_limit_of_view_classes_one_more_is_refused() -> None:
-    many = RulesPolicy(lambda _: (), lambda client: frozenset({client}))
+    many = RulesPolicy(lambda _: (), lambda client: Viewer(client, frozenset({client})))
     for number in range(VIEW_CLASSES_MAX):
         many.view_class(f"c{number}")
     with pytest.raises(LimitError):
@@ -89,7 +95,9 @@ def test_a_client_beyond_the_view_classes_is_dropped_with_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("roamcast.broker.VIEW_CLASSES_MAX", 1)
-    made = MapWorld(policy=RulesPolicy(lambda _: (), lambda client: frozenset({client})))
+    made = MapWorld(
+        policy=RulesPolicy(lambda _: (), lambda client: Viewer(client, frozenset({client})))
+    )
     made.client("first")
     made.run(1)
     made.client("second")

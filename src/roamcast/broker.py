@@ -1,24 +1,44 @@
 """What is one broker made of? Its machines, and what one lends the other.
 
-So far the map service under people's privacy rules: `RulesPolicy` answers the map server from
-`identity.rules`, for queries, subscriptions and current sets alike. Viewers whom no rule names are
-told apart by their groups only, so that all who may see the same share a class, and its channels.
+The map server under people's privacy rules, the hub for sessions held open in this process, and the
+objects the service keeps for those who have no machine of their own. What must survive a crash is
+asked of the driver as a `Store`; only when it is on disk does it come into force and is it
+acknowledged. What is seen by nobody who may not is decided here once, by `RulesPolicy`.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from roamcast.errors import LimitError
-from roamcast.identity.rules import Rule, Viewer, visible
+import msgspec
+
+from roamcast.channels.hub import CutOff, Frame, Hub
+from roamcast.channels.hub_events import Format
+from roamcast.channels.hub_settings import HubSettings
+from roamcast.channels.kept import PREFIX, Acknowledged, Kept, KeptObjects, KeptSettings
+from roamcast.channels.local import LocalQueries, Told
+from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.server import MapServer
+from roamcast.errors import ContextError, LimitError, RoamcastError
+from roamcast.identity.rulebook import PUBLIC, RuleBook
+from roamcast.identity.rules import Rule, Viewer, check_rules, visible
 from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect, Input, Store, Stored, earliest
+from roamcast.model.nearest import Found, nearest
 from roamcast.model.places import Places
 
 VIEW_CLASSES_MAX = 10_000
+RULES_PREFIX = "rules/"
 
 RulesOf = Callable[[str], Sequence[Rule]]
 """The rules of whoever is behind a vid."""
 
-GroupsOf = Callable[[str], frozenset[str]]
-"""The groups a client belongs to."""
+ViewerOf = Callable[[str], Viewer]
+"""Who is behind a client."""
+
+
+def subject_of(client: str) -> str:
+    """Give who is behind a client's name: a client is one device of a subject, `subject#device`."""
+    return client.partition("#")[0]
 
 
 class RulesPolicy:
@@ -27,30 +47,332 @@ class RulesPolicy:
     def __init__(
         self,
         rules_of: RulesOf,
-        groups_of: GroupsOf,
+        viewer_of: ViewerOf,
         *,
-        named: Collection[str] = (),
+        names: Callable[[str], bool] = lambda _: False,
+        restricted: Callable[[], Collection[str] | None] = lambda: None,
         places: Places | None = None,
     ) -> None:
-        """`named`: the viewers whom some rule names, who therefore get a class of their own."""
+        """`names`: whether some rule names a viewer, who therefore gets a class of its own.
+
+        Viewers whom no rule names are told apart by their groups only, so that all who may see the
+        same share a class, and its channels.
+        """
         self._rules_of = rules_of
-        self._groups_of = groups_of
-        self._named = frozenset(named)
+        self._viewer_of = viewer_of
+        self._names = names
+        self._restricted = restricted
         self._places = places
         self._viewers: dict[str, Viewer] = {}
 
     def view_class(self, client: str) -> str:
         """Name the class of a client when its session begins; it stays until the next one."""
-        groups = self._groups_of(client)
-        name = client if client in self._named else ""
-        view_class = "\n".join([name, *sorted(groups)])
+        return self.class_of(self._viewer_of(client))
+
+    def class_of(self, viewer: Viewer) -> str:
+        """Name the class of a viewer."""
+        name = viewer.name if self._names(viewer.name) else ""
+        view_class = "\n".join([name, *sorted(viewer.groups)])
         if view_class not in self._viewers:
             if len(self._viewers) >= VIEW_CLASSES_MAX:
                 raise LimitError(f"a broker tells at most {VIEW_CLASSES_MAX} view classes apart")
-            self._viewers[view_class] = Viewer(name, groups)
+            self._viewers[view_class] = Viewer(name, viewer.groups)
         return view_class
 
     def visible(self, context: Context, view_class: str, now: int) -> Context | None:
         """Give an object as a class may see it, or nothing."""
+        return self.visible_to(context, self._viewers[view_class], now)
+
+    def visible_to(self, context: Context, viewer: Viewer, now: int) -> Context | None:
+        """Give an object as a viewer may see it, or nothing."""
         rules = self._rules_of(context.vid)
-        return visible(context, rules, self._viewers[view_class], now, self._places)
+        if rules is PUBLIC:
+            return context
+        return visible(context, rules, viewer, now, self._places)
+
+    def restricted(self) -> Collection[str] | None:
+        """Name the objects that some may see otherwise than they are; None: any may be."""
+        return self._restricted()
+
+    def may_take(self, client: str, owner: str) -> bool:
+        """A subject's devices may change what another of its devices publishes."""
+        return subject_of(client) == subject_of(owner)
+
+
+class Keep(Input, frozen=True):
+    """Publish an object for an owner: for a lifetime, or as long as a session is open."""
+
+    ticket: int
+    owner: str
+    context: Context
+    session: str = ""
+    lifetime_us: int | None = None
+
+
+class Release(Input, frozen=True):
+    """Cancel the publication of an object that the service keeps."""
+
+    ticket: int
+    owner: str
+    vid: str
+    any_owner: bool = False
+
+
+class SetRules(Input, frozen=True):
+    """Set the privacy rules of a vid; None takes them away."""
+
+    ticket: int
+    owner: str
+    vid: str
+    rules: tuple[Rule, ...] | None
+    any_owner: bool = False
+
+
+class StoreFailed(Input, frozen=True):
+    """The writes of the `Store` with this token did not reach the disk."""
+
+    token: int
+    reason: str
+
+
+class Failed(Effect, frozen=True):
+    """What was asked with this ticket was not done, and nothing has changed."""
+
+    ticket: int
+    reason: str
+
+
+class OwnedRules(msgspec.Struct, frozen=True, array_like=True):
+    """Rules on disk, and who set them."""
+
+    owner: str
+    rules: tuple[Rule, ...]
+
+
+Pending = tuple[Keep | Release | SetRules, Kept | None]
+
+
+class Broker:
+    """One broker of the live service."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        epoch: int,
+        now: int,
+        stored: Mapping[str, bytes],
+        map_settings: MapSettings,
+        hub_settings: HubSettings | None = None,
+        kept_settings: KeptSettings | None = None,
+        default_rules: Sequence[Rule] = PUBLIC,
+        places: Places | None = None,
+    ) -> None:
+        self.viewers: dict[str, Viewer] = {}
+        """Clients on links → who they are; the driver admits them."""
+        self.rules = RuleBook(default_rules)
+        self.policy = RulesPolicy(
+            self.rules.of,
+            self._viewer_of,
+            names=self.rules.names,
+            restricted=self.rules.restricted,
+            places=places,
+        )
+        self.server = MapServer(
+            name, epoch=epoch, now=now, settings=map_settings, policy=self.policy
+        )
+        self.hub = Hub(LocalQueries(self.server), hub_settings or HubSettings(), epoch)
+        self.kept = KeptObjects(self.server.objects, kept_settings or KeptSettings())
+        self._session_viewers: dict[str, Viewer] = {}
+        self._rules_owner: dict[str, str] = {}
+        self._pending: dict[int, Pending] = {}
+        self._token = 0
+        self._restore(stored, now)
+
+    def _restore(self, stored: Mapping[str, bytes], now: int) -> None:
+        decoder = msgspec.msgpack.Decoder(OwnedRules)
+        for key in sorted(stored):
+            if key.startswith(RULES_PREFIX):
+                owned = decoder.decode(stored[key])
+                vid = key[len(RULES_PREFIX) :]
+                self.rules.set(vid, owned.rules)
+                self._rules_owner[vid] = owned.owner
+        self.kept.restore(stored, now)
+        self.server.changed(now)  # nobody watches yet
+
+    def _viewer_of(self, client: str) -> Viewer:
+        return self.viewers.get(client) or Viewer(subject_of(client))
+
+    def receive(self, given: Input, now: int) -> Sequence[Effect]:
+        """Take an input of the broker's own, or hand it to the map server."""
+        match given:
+            case Stored(token):
+                return self._stored(token, now)
+            case StoreFailed(token, reason):
+                return self._store_failed(token, reason)
+            case Keep() | Release() | SetRules():
+                return self._ask(given, now)
+            case _:
+                return self._told(self.server.receive(given, now), now)
+
+    def advance(self, now: int) -> Sequence[Effect]:
+        """Do what is due in each machine."""
+        effects = [*self.kept.expired(now)]
+        if effects:
+            effects += self._told(self.server.changed(now), now)
+        effects += self._told(self.server.advance(now), now)
+        effects += self.hub.advance(now)
+        return effects
+
+    def deadline(self) -> int | None:
+        """When the first of the machines is due."""
+        return earliest(self.server.deadline(), self.hub.deadline(), self.kept.deadline())
+
+    def _told(self, effects: Sequence[Effect], now: int) -> list[Effect]:
+        """Let the hub make frames of what it is told; everything else is the driver's."""
+        out: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Told):
+                out += self.hub.tell(effect, now)
+            else:
+                out.append(effect)
+        return out
+
+    def _ask(self, given: Keep | Release | SetRules, now: int) -> Sequence[Effect]:
+        """Check what is asked and ask the disk; refuse with the reason before anything changes."""
+        kept: Kept | None = None
+        write: tuple[str, bytes | None]
+        try:
+            match given:
+                case Keep(_, owner, context, session, lifetime):
+                    kept, write = self.kept.write(
+                        context, owner, session=session, lifetime_us=lifetime, now=now
+                    )
+                case Release(_, owner, vid, any_owner):
+                    self._check_kept(owner, vid, any_owner)
+                    write = (PREFIX + vid, None)
+                case SetRules(_, owner, vid, rules, any_owner):
+                    write = self._rules_write(owner, vid, rules, any_owner)
+        except RoamcastError as error:
+            return [Failed(given.ticket, str(error))]
+        self._token += 1
+        self._pending[self._token] = given, kept
+        return [Store(self._token, (write,))]
+
+    def _check_kept(self, owner: str, vid: str, any_owner: bool) -> None:
+        known = self.kept.objects.get(vid)
+        if known is None:
+            raise ContextError(f"the service keeps no context {vid!r}")
+        if known.owner != owner and not any_owner:
+            raise ContextError(f"{vid!r} is published by somebody else")
+
+    def _rules_write(
+        self, owner: str, vid: str, rules: tuple[Rule, ...] | None, any_owner: bool
+    ) -> tuple[str, bytes | None]:
+        known = self._rules_owner.get(vid)
+        if not any_owner:
+            if known is not None and known != owner:
+                raise ContextError(f"the rules of {vid!r} were set by somebody else")
+            self.server.objects.check_owner(vid, owner)
+        if rules is None:
+            return RULES_PREFIX + vid, None
+        check_rules(rules)
+        return RULES_PREFIX + vid, msgspec.msgpack.encode(OwnedRules(known or owner, rules))
+
+    def _stored(self, token: int, now: int) -> Sequence[Effect]:
+        pending = self._pending.pop(token, None)
+        if pending is None:
+            return ()
+        given, kept = pending
+        fresh = False
+        self.server.desk.now = now
+        effects: list[Effect] = []
+        match given:
+            case Keep():
+                assert kept is not None
+                fresh = self.kept.written(kept)
+            case Release(_, _, vid):
+                self.kept.removed(vid)
+            case SetRules(_, owner, vid, rules):
+                effects += self._rules_written(owner, vid, rules, now)
+        effects += self._told(self.server.changed(now), now)
+        effects.append(Acknowledged(given.ticket, fresh))
+        return effects
+
+    def _rules_written(
+        self, owner: str, vid: str, rules: tuple[Rule, ...] | None, now: int
+    ) -> list[Effect]:
+        if rules is None:
+            self._rules_owner.pop(vid, None)
+        else:
+            self._rules_owner.setdefault(vid, owner)
+        effects: list[Effect] = []
+        for viewer in sorted(self.rules.set(vid, rules)):
+            effects += self._tell_apart(viewer, now)
+        self.server.objects.reconsider(vid)
+        return effects
+
+    def _tell_apart(self, viewer: str, now: int) -> list[Effect]:
+        """A rule names a viewer for the first time: a class of its own for all its sessions."""
+        for client in [*self.server.desk.clients.values()]:
+            if self._viewer_of(client.name).name == viewer:
+                self.server.remove(client, "rules name it now")
+        effects: list[Effect] = []
+        for session, known in self._session_viewers.items():
+            if known.name == viewer:
+                effects += self.hub.reclass(session, self.policy.class_of(known), now)
+        return effects
+
+    def _store_failed(self, token: int, reason: str) -> Sequence[Effect]:
+        pending = self._pending.pop(token, None)
+        if pending is None:
+            return ()
+        given, kept = pending
+        if kept is not None:
+            self.kept.failed(kept)
+        return [Failed(given.ticket, reason)]
+
+    def open_session(self, name: str, viewer: Viewer, form: Format = "json") -> None:
+        """Let a viewer hold a session open in this process."""
+        self.hub.open(name, self.policy.class_of(viewer), form)
+        self._session_viewers[name] = viewer
+
+    def close_session(self, name: str) -> None:
+        """A session is over."""
+        self._session_viewers.pop(name, None)
+        self.hub.close(name)
+
+    def find(self, viewer: Viewer, wanted: Filter, now: int) -> list[Context]:
+        """Answer a query once, as this viewer may see the map: by vid (AMS 3)."""
+        found = []
+        objects = self.server.map.objects
+        for vid in sorted(self.server.objects.candidates(wanted)):
+            seen = self.policy.visible_to(objects[vid].context, viewer, now)
+            if seen is not None and wanted.matches(seen):
+                found.append(seen)
+        return found
+
+    def get(self, viewer: Viewer, vid: str, now: int) -> Context | None:
+        """Give one object as this viewer may see it."""
+        known = self.server.map.objects.get(vid)
+        return None if known is None else self.policy.visible_to(known.context, viewer, now)
+
+    def nearest(
+        self, viewer: Viewer, to: tuple[float, float], wanted: Filter, count: int, now: int
+    ) -> list[Found]:
+        """Give the nearest objects that this viewer may see and a filter wants."""
+        return nearest(self.find(viewer, wanted, now), to, wanted, count=count)
+
+
+__all__ = [
+    "Acknowledged",
+    "Broker",
+    "CutOff",
+    "Failed",
+    "Frame",
+    "Keep",
+    "Release",
+    "RulesPolicy",
+    "SetRules",
+    "StoreFailed",
+]

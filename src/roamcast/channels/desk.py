@@ -3,7 +3,7 @@
 Everything that leaves passes here, so that no byte reaches a client with a limit uncounted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Protocol
 
@@ -34,6 +34,12 @@ class Policy(Protocol):
     def visible(self, context: Context, view_class: str, now: int) -> Context | None:
         """Give the object as this class may see it, or nothing."""
 
+    def restricted(self) -> Collection[str] | None:
+        """Name the objects that some may see otherwise than they are; None: any may be."""
+
+    def may_take(self, client: str, owner: str) -> bool:
+        """Whether a client may change what this owner publishes."""
+
 
 class Public:
     """Everybody may see everything."""
@@ -47,6 +53,15 @@ class Public:
         """Nothing is hidden."""
         del view_class, now
         return context
+
+    def restricted(self) -> Collection[str] | None:
+        """No object is."""
+        return ()
+
+    def may_take(self, client: str, owner: str) -> bool:
+        """Everybody may: a simulated world has no thieves."""
+        del client, owner
+        return True
 
 
 class Subscription(msgspec.Struct):

@@ -93,9 +93,15 @@ class Dissemination:
             reason = f"{record.local} subscribers are left"
             view.close_stream(view.streams[record.stream], reason)
             record.stream = 0
-        if not record.clients:
-            view.forget_sets_of(record)
-            view.table.remove(record)
+        self.let_go(view, record)
+
+    def let_go(self, view: ViewClass, record: Record) -> bool:
+        """Forget a query that neither a client nor this process asks for any more."""
+        if record.clients or record.number in view.local:
+            return False
+        view.forget_sets_of(record)
+        view.table.remove(record)
+        return True
 
     def spread(self, view: ViewClass, queries: Matched, state: State) -> int:
         """Tell everyone who asked of one object's new state; give how many clients that are."""

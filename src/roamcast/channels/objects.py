@@ -5,8 +5,9 @@ what is older. The update query set is that of the old state united with the new
 old one departures would be lost.
 """
 
-from roamcast.channels.desk import ClientState, Desk, Policy, Public
+from roamcast.channels.desk import ClientState, Desk, Policy
 from roamcast.channels.dissemination import Dissemination
+from roamcast.channels.local import Told
 from roamcast.channels.map import ActiveMap, Matched, Object
 from roamcast.channels.map_messages import OBJECT_BYTES_MAX, State, body_of
 from roamcast.channels.queries import Record
@@ -41,11 +42,27 @@ class Objects:
         ):
             limit = self._desk.settings.publications_max
             raise LimitError(f"a client publishes at most {limit} objects")
+        self.check_owner(context.vid, client.name)
         client.unconfirmed.pop(context.vid, None)
         client.publications[context.vid] = None
-        self._put(context, body, stamp, client.name)
+        self.put_for(client.name, context, body, stamp)
 
-    def _put(self, context: Context, body: bytes, stamp: int, owner: str) -> None:
+    def check_owner(self, vid: str, owner: str) -> None:
+        """Refuse to change what somebody else publishes."""
+        known = self.map.objects.get(vid)
+        if known is None or known.owner == owner:
+            return
+        if not self._policy.may_take(owner, known.owner):
+            raise ContextError(f"{vid!r} is published by somebody else: choose another vid")
+
+    def reconsider(self, vid: str) -> None:
+        """Show an object anew under the rules of now."""
+        known = self.map.objects.get(vid)
+        if known is not None:
+            self._changed(known, known.context, body_of(known.context), "changed")
+
+    def put_for(self, owner: str, context: Context, body: bytes, stamp: int) -> None:
+        """Publish an object for an owner, or change it."""
         fresh = context.vid not in self.map.objects
         known = self.map.put(context, stamp, owner)
         if known is None:
@@ -93,6 +110,8 @@ class Objects:
                 self._move(view, vid, before, after)
                 both = tuple(sorted({*before, *after}))
             state = State(desk.number, vid, told)
+            if view.local and not view.local.keys().isdisjoint(both):
+                desk.out.append(Told(view.name, state, before, after))
             clients += self._dissemination.spread(view, both, state)
             matched += both
         desk.out.append(
@@ -141,9 +160,12 @@ class Objects:
 
     def candidates(self, wanted: Filter) -> list[str]:
         """Name objects that could satisfy a filter; what rules show may be elsewhere than it is."""
-        if isinstance(self._policy, Public):
-            return list(self.map.candidates(wanted))
-        return list(self.map.objects)
+        restricted = self._policy.restricted()
+        if restricted is None:
+            return list(self.map.objects)
+        named = dict.fromkeys(self.map.candidates(wanted))
+        named.update((vid, None) for vid in restricted if vid in self.map.objects)
+        return list(named)
 
     def fresh(self, view_class: str, state: State) -> State:
         """Give an object's present state for a view class, in place of one that has waited."""

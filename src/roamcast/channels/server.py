@@ -168,6 +168,11 @@ class MapServer:
         first = self.desk.timers.deadline()
         return self._here_at if first is None else min(first, self._here_at)
 
+    def changed(self, now: int) -> Sequence[Effect]:
+        """Give the effects of what somebody in this process did to the map's parts."""
+        self.desk.now = now
+        return self._done()
+
     def _done(self) -> Sequence[Effect]:
         desk = self.desk
         while desk.too_slow:

@@ -70,8 +70,9 @@ class Subscriptions:
             if client.name not in record.clients:
                 self._note(record, client.name, "withdrawn", remote=remote)
             if not record.clients:
-                self.records -= 1
                 self._end_carousel(query, "nobody asks any more")
+            if query not in view.table.records:
+                self.records -= 1
 
     def _note(self, record: Record, client: str, step: str, *, remote: bool) -> None:
         """Write down who asks for what: plans are made of it."""

@@ -29,6 +29,8 @@ class ViewClass:
         self.pool = Pool(name, settings.channels_max, desk.epoch)
         self.streams: dict[int, Stream] = {}
         self.single: Stream | None = None
+        self.local: dict[int, int] = {}
+        """Queries watched in this process → by how many (`channels.local`)."""
         self._desk = desk
         self._numbers = numbers
 

@@ -6,6 +6,7 @@ the workload what leaves the server, and `Shown` holds what users saw against th
 
 from collections.abc import Callable
 
+from roamcast.channels.desk import Public
 from roamcast.channels.replica import Appeared, Changed, Left
 from roamcast.channels.watching import Current
 from roamcast.journal.book import Journal
@@ -36,7 +37,7 @@ class ScanMatcher:
         return [name for name, one in self._filters.items() if one.matches(context)]
 
 
-class Coarse:
+class Coarse(Public):
     """Some clients see floors instead of rooms, and nothing that is private."""
 
     def view_class(self, client: str) -> str:
@@ -52,6 +53,9 @@ class Coarse:
             return None
         place = (context.place or "").rpartition("/")[0]
         return Context(context.vid, place, None, context.attributes, context.t_r)
+
+    def restricted(self) -> None:
+        """Any object may look otherwise to guests."""
 
 
 class Overheard(Journal):

@@ -1,0 +1,21 @@
+"""How patient is the last hop? Bounds and marks of sessions that people's programs hold open."""
+
+import msgspec
+
+
+class HubSettings(msgspec.Struct, frozen=True):
+    """Intervals in microseconds."""
+
+    sessions_max: int = 20_000
+    watches_per_session_max: int = 1_000
+    page_features_max: int = 1_000
+    """Of the current set so many come in the reply; the rest follows as the session takes it."""
+    frame_events_max: int = 1_000
+    frame_cost_us: int = 15
+    """A frame costs about this for each session; the next one of the same watch waits twice that,
+    so that at most half of the time goes into one watch and what changes meanwhile is coalesced."""
+    queue_events_max: int = 50_000
+    """A session that lacks more is cut off."""
+    slow_us_max: int = 30_000_000
+    """A session that takes nothing for so long is cut off."""
+    limit_bytes_min: int = 1_024

@@ -1,0 +1,182 @@
+"""What does the service itself publish, for people without a machine of their own? Kept objects.
+
+AMS's state is soft: a client that lives tells a restarted server everything again. Whoever
+publishes by HTTP or from a browser can not, so the service keeps their objects: on disk first, then
+on the map, then acknowledged. An object goes with its lifetime, with its publisher's word, or a
+while after the session it belongs to.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from roamcast.channels.map_messages import OBJECT_BYTES_MAX, body_of, context_of
+from roamcast.channels.objects import Objects
+from roamcast.channels.timers import Timers
+from roamcast.errors import ContextError, LimitError
+from roamcast.model.contexts import Context
+from roamcast.model.machine import Effect, Store
+from roamcast.model.records import Drop
+
+PREFIX = "object/"
+
+
+class KeptSettings(msgspec.Struct, frozen=True):
+    """Bounds; intervals in microseconds."""
+
+    objects_per_owner_max: int = 100_000
+    lifetime_us_default: int = 24 * 3_600_000_000
+    lifetime_us_max: int = 366 * 24 * 3_600_000_000
+    session_grace_us: int = 30_000_000
+    """An object whose session ended stays so long for the session to come back."""
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """An object on disk: who published it, since when, until when or with which session."""
+
+    owner: str
+    stamp: int
+    expires_us: int
+    session: str
+    body: bytes
+
+
+class Acknowledged(Effect, frozen=True, gc=False):
+    """What was asked with this ticket is on disk and in force; `fresh`: it was not there before."""
+
+    ticket: int
+    fresh: bool = False
+
+
+class KeptObjects:
+    """The objects the service publishes on others' behalf."""
+
+    def __init__(self, objects: Objects, settings: KeptSettings) -> None:
+        self.objects: dict[str, Kept] = {}
+        self.settings = settings
+        self._map = objects
+        self._owned: dict[str, int] = {}
+        self._sessions: dict[str, dict[str, None]] = {}
+        self._timers: Timers[str] = Timers()
+        self._unsure: dict[str, str] = {}
+        """vid → owner, between the write and its acknowledgement."""
+
+    def restore(self, stored: Mapping[str, bytes], now: int) -> None:
+        """Publish again what was on disk; sessions get their grace to come back."""
+        decoder = msgspec.msgpack.Decoder(Kept)
+        for key in sorted(stored):
+            if key.startswith(PREFIX):
+                one = decoder.decode(stored[key])
+                if one.session:
+                    one = msgspec.structs.replace(
+                        one, expires_us=now + self.settings.session_grace_us
+                    )
+                self._publish(one)
+
+    def check(self, context: Context, owner: str) -> None:
+        """Refuse what can not be published by this owner."""
+        if context.place is None and context.point is None:
+            raise ContextError("a context on the map needs a place or a point")
+        if len(body_of(context)) > OBJECT_BYTES_MAX:
+            raise LimitError(f"a context has at most {OBJECT_BYTES_MAX} bytes")
+        pending = self._unsure.get(context.vid)
+        if pending is not None and pending != owner:
+            raise ContextError(f"{context.vid!r} is published by somebody else")
+        self._map.check_owner(context.vid, owner)
+        most = self.settings.objects_per_owner_max
+        known = self.objects.get(context.vid)
+        if (known is None or known.owner != owner) and self._owned.get(owner, 0) >= most:
+            raise LimitError(f"one publisher has at most {most} contexts on the map")
+
+    def write(
+        self, context: Context, owner: str, *, session: str, lifetime_us: int | None, now: int
+    ) -> tuple[Kept, tuple[str, bytes]]:
+        """Give an object and what to write before it is published."""
+        self.check(context, owner)
+        lifetime = self.settings.lifetime_us_default if lifetime_us is None else lifetime_us
+        if not 0 < lifetime <= self.settings.lifetime_us_max:
+            most = self.settings.lifetime_us_max // 1_000_000
+            raise LimitError(f"a lifetime is more than 0 and at most {most} seconds")
+        on_map = self._map.map.objects.get(context.vid)
+        stamp = now if on_map is None else max(now, on_map.stamp + 1)
+        known = self.objects.get(context.vid)
+        if known is not None:
+            stamp = max(stamp, known.stamp + 1)
+        kept = Kept(owner, stamp, 0 if session else now + lifetime, session, body_of(context))
+        self._unsure[context.vid] = owner
+        return kept, (PREFIX + context.vid, msgspec.msgpack.encode(kept))
+
+    def written(self, kept: Kept) -> bool:
+        """An object is on disk: put it on the map; give whether it was not there before."""
+        vid = context_of(kept.body).vid
+        self._unsure.pop(vid, None)
+        fresh = vid not in self._map.map.objects
+        self._publish(kept)
+        return fresh
+
+    def failed(self, kept: Kept) -> None:
+        """An object could not be written: nothing changes."""
+        self._unsure.pop(context_of(kept.body).vid, None)
+
+    def removed(self, vid: str) -> None:
+        """An object is gone from disk: take it off the map."""
+        known = self.objects.pop(vid, None)
+        if known is None:
+            return
+        self._timers.cancel(vid)
+        self._owned[known.owner] -= 1
+        if not self._owned[known.owner]:
+            del self._owned[known.owner]
+        self._bind(vid, known.session, bound=False)
+        self._map.withdraw(known.owner, vid)
+
+    def _bind(self, vid: str, session: str, *, bound: bool) -> None:
+        if not session:
+            return
+        vids = self._sessions.setdefault(session, {})
+        if bound:
+            vids[vid] = None
+        else:
+            vids.pop(vid, None)
+        if not vids:
+            del self._sessions[session]
+
+    def _publish(self, kept: Kept) -> None:
+        context = context_of(kept.body)
+        before = self.objects.get(context.vid)
+        if before is not None:
+            self._owned[before.owner] -= 1
+            if not self._owned[before.owner]:
+                del self._owned[before.owner]
+            self._bind(context.vid, before.session, bound=False)
+        self.objects[context.vid] = kept
+        self._owned[kept.owner] = self._owned.get(kept.owner, 0) + 1
+        self._bind(context.vid, kept.session, bound=True)
+        if kept.expires_us:
+            self._timers.set(context.vid, kept.expires_us)
+        else:
+            self._timers.cancel(context.vid)
+        self._map.put_for(kept.owner, context, kept.body, kept.stamp)
+
+    def session_back(self, session: str) -> None:
+        """A session is open again: what belongs to it stays."""
+        for vid in self._sessions.get(session, ()):
+            self._timers.cancel(vid)
+
+    def session_gone(self, session: str, now: int) -> None:
+        """A session ended without a word: what belongs to it stays for a while."""
+        for vid in self._sessions.get(session, ()):
+            self._timers.set(vid, now + self.settings.session_grace_us)
+
+    def expired(self, now: int) -> list[Effect]:
+        """Take off what has outlived its time; a crash before the disk knows removes it again."""
+        effects: list[Effect] = []
+        for vid in self._timers.due(now):
+            self.removed(vid)
+            effects.append(Store(0, ((PREFIX + vid, None),)))
+            effects.append(Drop("lifetime over", "object"))
+        return effects
+
+    def deadline(self) -> int | None:
+        """When the next object goes."""
+        return self._timers.deadline()

@@ -1,0 +1,212 @@
+"""Sessions in the server's process: each ends with the true view, slow or limited or late."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roamcast.channels.hub_settings import HubSettings
+from roamcast.errors import InputError, LimitError
+from roamcast.identity.rules import Viewer
+from roamcast.model.filters import Filter
+from tests.strategies_hub import Desk, Reader
+
+SECOND = 1_000_000
+
+
+def test_the_reply_has_the_current_set_and_every_change_follows() -> None:
+    desk = Desk()
+    desk.keep("p1", "hq/1")
+    reader = desk.open("s")
+    desk.watch("s", "within(place, 'hq')")
+    assert desk.sees("s") == {"p1": "hq/1"}
+    assert reader.complete
+    desk.keep("p2", "hq/2")
+    desk.keep("p1", "hq/2")
+    desk.run(SECOND)
+    assert desk.sees("s") == {"p1": "hq/2", "p2": "hq/2"}
+    desk.keep("p1", "elsewhere")
+    desk.release("p2")
+    desk.run(SECOND)
+    assert desk.sees("s") == {}
+
+
+def test_equal_filters_share_one_frame() -> None:
+    desk = Desk()
+    for number in range(5):
+        desk.open(f"s{number}")
+        text = "within(place, 'hq') AND n = 1" if number % 2 else "n = 1 AND within(place, 'hq')"
+        desk.watch(f"s{number}", text)
+    desk.keep("p", "hq", n=1)
+    desk.run(SECOND)
+    sizes = {tuple(size for _, size in desk.readers[f"s{n}"].frames[2:]) for n in range(5)}
+    assert len(sizes) == 1
+    assert len(desk.broker.hub.watches) == 1
+
+
+def test_what_changes_while_a_frame_waits_is_coalesced() -> None:
+    desk = Desk(HubSettings(frame_cost_us=100_000))
+    reader = desk.open("s")
+    desk.watch("s", "within(place, 'hq')")
+    before = len(reader.frames)
+    for number in range(100):
+        desk.keep("p", f"hq/{number}")
+        desk.run(1_000)
+    desk.run(SECOND)
+    assert desk.sees("s") == {"p": "hq/99"}
+    assert len(reader.frames) - before <= 3
+
+
+def test_a_slow_session_gets_the_latest_states_and_nobody_else_waits() -> None:
+    desk = Desk()
+    slow, fast = desk.open("slow"), desk.open("fast")
+    for name in ("slow", "fast"):
+        desk.watch(name, "within(place, 'hq')")
+    desk.carry(desk.broker.hub.slow("slow", desk.now))
+    begun = len(slow.frames)
+    for number in range(50):
+        desk.keep("p", f"hq/{number}")
+        desk.run(SECOND // 10)
+    assert len(slow.frames) == begun
+    assert desk.sees("fast") == {"p": "hq/49"}
+    desk.carry(desk.broker.hub.drained("slow", desk.now))
+    assert desk.sees("slow") == {"p": "hq/49"}
+    assert len(slow.frames) == begun + 1
+    desk.keep("p", "hq/50")
+    desk.run(SECOND)
+    assert desk.sees("slow") == desk.sees("fast") == {"p": "hq/50"}
+    assert not fast.cut
+
+
+def test_a_session_that_takes_nothing_for_too_long_is_cut_off() -> None:
+    desk = Desk(HubSettings(slow_us_max=5 * SECOND))
+    reader = desk.open("s")
+    desk.watch("s", "within(place, 'hq')")
+    desk.carry(desk.broker.hub.slow("s", desk.now))
+    desk.run(5 * SECOND - 1)
+    assert not reader.cut
+    desk.run(1)
+    assert reader.cut == "too slow: nothing was taken for 5 s"
+    assert not desk.broker.hub.sessions
+    assert not desk.broker.hub.watches
+
+
+def test_a_session_that_lacks_too_much_is_cut_off_at_the_limit() -> None:
+    desk = Desk(HubSettings(queue_events_max=10))
+    reader = desk.open("s")
+    desk.watch("s", "within(place, 'hq')")
+    desk.carry(desk.broker.hub.slow("s", desk.now))
+    for number in range(10):
+        desk.keep(f"p{number}", "hq")
+    assert not reader.cut
+    desk.keep("p10", "hq")
+    assert reader.cut == "too slow: more than 10 changes wait"
+
+
+def test_a_large_current_set_follows_in_pages_and_its_end_is_told_once() -> None:
+    desk = Desk(HubSettings(page_features_max=10, frame_events_max=7, queue_events_max=5))
+    for number in range(50):
+        desk.keep(f"p{number:02}", "hq")
+    reader = desk.open("s")
+    desk.watch("s", "within(place, 'hq')")
+    desk.run(SECOND)
+    assert len(desk.sees("s")) == 50
+    assert reader.complete == {reader.watch_of["w"]}
+
+
+def window_max(frames: list[tuple[int, int]]) -> int:
+    return max(
+        sum(size for at, size in frames if start <= at <= start + SECOND) for start, _ in frames
+    )
+
+
+def test_a_limit_holds_in_every_second_and_says_what_is_pending() -> None:
+    desk = Desk()
+    reader = desk.open("s")
+    desk.carry(desk.broker.hub.limit("s", 4_000, desk.now))
+    desk.watch("s", "within(place, 'hq')")
+    draw = random.Random(1)
+    for _ in range(200):
+        desk.keep(f"p{draw.randrange(20)}", f"hq/{draw.randrange(9)}")
+        desk.run(20_000)
+    assert reader.pending
+    desk.run(60 * SECOND)
+    assert not reader.pending
+    assert window_max(reader.frames) <= 4_000
+    expected = desk.broker.find(Viewer("s"), Filter.parse("within(place, 'hq')"), desk.now)
+    assert desk.sees("s") == {one.vid: one.place for one in expected}
+
+
+@pytest.mark.parametrize("limit", [1, 1_023])
+def test_a_limit_below_the_least_is_refused(limit: int) -> None:
+    desk = Desk()
+    desk.open("s")
+    with pytest.raises(LimitError, match="at least 1024"):
+        desk.broker.hub.limit("s", limit, desk.now)
+
+
+def test_sessions_and_watches_are_bounded() -> None:
+    desk = Desk(HubSettings(sessions_max=2, watches_per_session_max=2))
+    desk.open("a")
+    desk.open("b")
+    with pytest.raises(LimitError, match="at most 2 sessions"):
+        desk.open("c")
+    desk.watch("a", "n = 1", "1")
+    desk.watch("a", "n = 2", "2")
+    desk.watch("a", "n = 3", "2")  # replaces
+    with pytest.raises(LimitError, match="at most 2 watches"):
+        desk.watch("a", "n = 4", "3")
+    with pytest.raises(InputError, match="no subscription '9'"):
+        desk.broker.hub.unwatch("a", "9")
+    for name in ("a", "b"):
+        desk.broker.close_session(name)
+    assert not desk.broker.hub.watches
+    assert not desk.broker.server.subscriptions.records
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_in_the_end_every_session_has_read_the_true_view(seed: int) -> None:
+    draw = random.Random(seed)
+    desk = Desk(HubSettings(frame_cost_us=draw.choice([0, 15, 50_000]), page_features_max=3))
+    texts = ["within(place, 'hq')", "place = 'hq/1'", "n > 1", "n > 1 OR place = 'hq/2'"]
+    watching: dict[str, dict[str, str]] = {}
+    slow: set[str] = set()
+    for _ in range(150):
+        what = draw.randrange(10)
+        names = sorted(watching)
+        if what < 5:
+            desk.keep(f"p{draw.randrange(8)}", f"hq/{draw.randrange(3)}", n=draw.randrange(4))
+        elif what == 5:
+            desk.release(f"p{draw.randrange(8)}")
+        elif what == 6 and len(names) < 6:
+            name = f"s{len(names)}"
+            desk.open(name)
+            watching[name] = {}
+            if draw.random() < 0.3:
+                desk.carry(desk.broker.hub.limit(name, 20_000, desk.now))
+        elif what == 7 and names:
+            name, about = draw.choice(names), draw.choice("ab")
+            watching[name][about] = draw.choice(texts)
+            desk.watch(name, watching[name][about], about)
+        elif what == 8 and names:
+            name = draw.choice(names)
+            if name in slow:
+                slow.discard(name)
+                desk.carry(desk.broker.hub.drained(name, desk.now))
+            else:
+                slow.add(name)
+                desk.carry(desk.broker.hub.slow(name, desk.now))
+        else:
+            desk.run(draw.randrange(200_000))
+    for name in sorted(slow):
+        desk.carry(desk.broker.hub.drained(name, desk.now))
+    desk.run(20 * SECOND)
+    for name, watches in watching.items():
+        reader: Reader = desk.readers[name]
+        assert not reader.cut
+        for about, text in watches.items():
+            found = desk.broker.find(Viewer(name), Filter.parse(text), desk.now)
+            assert desk.sees(name, about) == {one.vid: one.place for one in found}, (name, text)
+            assert reader.watch_of[about] in reader.complete

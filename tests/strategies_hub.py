@@ -1,0 +1,128 @@
+"""A broker with sessions in one process and no clock: what each session has read so far."""
+
+from typing import Any
+
+import msgspec
+
+from roamcast.broker import Acknowledged, Broker, CutOff, Failed, Frame, Keep, Release
+from roamcast.channels.hub_settings import HubSettings
+from roamcast.channels.kept import KeptSettings
+from roamcast.channels.map_settings import MapSettings
+from roamcast.identity.rules import Viewer
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect, Input, Store, Stored
+
+START = 1_700_000_000_000_000
+
+
+class Reader:
+    """What a session's program has read: its watches' views, and every frame's size and time."""
+
+    def __init__(self) -> None:
+        self.views: dict[int, dict[str, Any]] = {}
+        self.watch_of: dict[str, int] = {}
+        self.complete: set[int] = set()
+        self.frames: list[tuple[int, int]] = []
+        self.pending = 0
+        self.cut = ""
+
+    def read(self, data: bytes, now: int) -> None:
+        self.frames.append((now, len(data)))
+        frame = msgspec.json.decode(data)
+        if frame["type"] == "subscribed":
+            self.watch_of[frame["re"]] = frame["watch"]
+            self.views[frame["watch"]] = {one["id"]: one for one in frame["features"]}
+        elif frame["type"] == "current":
+            self.complete.add(frame["watch"])
+        else:
+            self.pending = frame.get("pending", 0)
+            view = self.views[frame["watch"]]
+            for event in frame["events"]:
+                kind = event["type"].rpartition(".")[2]
+                vid = event["subject"]
+                assert (vid in view) == (kind != "appeared"), (kind, vid)
+                if kind == "left":
+                    del view[vid]
+                else:
+                    view[vid] = event["data"]
+
+
+class Desk:
+    """A broker, a disk that always works, and readers."""
+
+    def __init__(self, hub: HubSettings | None = None, kept: KeptSettings | None = None) -> None:
+        self.hub_settings, self.kept_settings = hub, kept
+        self.now = START
+        self.disk: dict[str, bytes] = {}
+        self.readers: dict[str, Reader] = {}
+        self.answers: dict[int, Effect] = {}
+        self.tickets = 0
+        self.boot()
+
+    def boot(self) -> None:
+        self.broker = Broker(
+            "test",
+            epoch=self.now,
+            now=self.now,
+            stored=self.disk,
+            map_settings=MapSettings(),
+            hub_settings=self.hub_settings,
+            kept_settings=self.kept_settings,
+        )
+
+    def carry(self, effects: Any) -> None:
+        for effect in list(effects):
+            match effect:
+                case Store(token, writes):
+                    for key, value in writes:
+                        if value is None:
+                            self.disk.pop(key, None)
+                        else:
+                            self.disk[key] = value
+                    self.give(Stored(token))
+                case Frame(sessions, data):
+                    for session in sessions:
+                        self.readers[session].read(data, self.now)
+                case CutOff(session, reason):
+                    self.readers[session].cut = reason
+                case Acknowledged(ticket) | Failed(ticket):
+                    self.answers[ticket] = effect
+
+    def give(self, given: Input) -> None:
+        self.carry(self.broker.receive(given, self.now))
+
+    def keep(self, vid: str, place: str, owner: str = "ann", **more: Any) -> Effect:
+        self.tickets += 1
+        lifetime = more.pop("lifetime_us", None)
+        session = more.pop("session", "")
+        context = Context(vid, place, None, more, self.now)
+        self.give(Keep(self.tickets, owner, context, session, lifetime))
+        return self.answers[self.tickets]
+
+    def release(self, vid: str, owner: str = "ann") -> Effect:
+        self.tickets += 1
+        self.give(Release(self.tickets, owner, vid))
+        return self.answers[self.tickets]
+
+    def open(self, session: str, viewer: Viewer | None = None) -> Reader:
+        self.broker.open_session(session, viewer or Viewer(session))
+        self.readers[session] = Reader()
+        return self.readers[session]
+
+    def watch(self, session: str, text: str, about: str = "w") -> None:
+        hub = self.broker.hub
+        self.carry(hub.watch(session, about, Filter.parse(text), self.now))
+
+    def run(self, microseconds: int) -> None:
+        """Let time pass, waking the broker whenever it is due."""
+        end = self.now + microseconds
+        while (due := self.broker.deadline()) is not None and due <= end:
+            self.now = max(self.now, due)
+            self.carry(self.broker.advance(self.now))
+        self.now = end
+
+    def sees(self, session: str, about: str = "w") -> dict[str, str]:
+        reader = self.readers[session]
+        view = reader.views[reader.watch_of[about]]
+        return {vid: one["properties"]["place"] for vid, one in sorted(view.items())}
