@@ -4,11 +4,14 @@
 new protocol adds one `Section`; nothing else is written by hand.
 """
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, get_args, get_origin
+
+import msgspec
 
 from roamcast.channels.client import LINK_TABLE, LinkState
 from roamcast.channels.link_messages import LINK_MESSAGES
@@ -17,6 +20,7 @@ from roamcast.channels.messages import PROTOCOL
 from roamcast.channels.receiver import RECEIVER_TABLE, ReceiverState
 from roamcast.channels.sender import SENDER_TABLE, SenderState
 from roamcast.channels.server import SESSION_TABLE, SessionState
+from roamcast.live.settings import Settings
 from roamcast.model.wire import FRAME_BYTES_MAX, Reason, Registry, page_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,7 +102,66 @@ def _diagram(first: StrEnum, table: Table) -> list[str]:
     return [*lines, "```"]
 
 
-PAGES: Mapping[str, Callable[[], str]] = {"docs/protocol.md": protocol_page}
+def configuration_page() -> str:
+    """Write docs/configuration.md: every section and key with its default and its limits."""
+    lines = [
+        "# Configuration",
+        "",
+        "Written by `make docs` from `live/settings.py`; do not edit.",
+        "",
+        "One TOML file, `roamcast serve --settings roamcast.toml`. What it does not say has the",
+        "default given here. A mistake ends the start with one line that names the file, the line",
+        "and the key; an unknown key is a mistake, too. Sizes are in bytes, times in seconds.",
+        "",
+        "The service listens on loopback only, unless `tls_cert` and `tls_key` are set and keys",
+        "exist (`roamcast token` makes them). Filters have further limits of their own, fixed by",
+        "the language ([filters](filters.md)).",
+        "",
+    ]
+    example = ["```toml"]
+    for section in msgspec.structs.fields(Settings):
+        lines += [f"## `[{section.name}]`", "", inspect.cleandoc(section.type.__doc__), ""]
+        lines += ["| key | type | default | says |", "|---|---|---|---|"]
+        example += [f"[{section.name}]"]
+        for field in msgspec.structs.fields(section.type):
+            kind, said = _setting(field.type)
+            default = _toml(field.default)
+            lines.append(f"| `{field.name}` | {kind} | `{default}` | {said} |")
+            example.append(f"{field.name} = {default}")
+        lines.append("")
+        example.append("")
+    lines += ["## All of it", "", "A file that changes nothing:", "", *example[:-1], "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _setting(annotated: Any) -> tuple[str, str]:
+    """Name a setting's type with its limits, and what it says."""
+    kind, meta = get_args(annotated)
+    name = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`"}.get(kind)
+    if get_origin(kind) is tuple:
+        name = "list of texts"
+    elif name is None:
+        name = " or ".join(f"`{choice}`" for choice in get_args(kind))
+    if meta.ge is not None:
+        name += f", {meta.ge:,} to {meta.le:,}"
+    return name, meta.description.replace("|", "\\|")
+
+
+def _toml(value: Any) -> str:
+    """Write a default as TOML does; a whole number of seconds without its decimals."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, str):
+        return f'"{value}"'
+    return f"{value:_.0f}" if value == int(value) else f"{value}"
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/protocol.md": protocol_page,
+    "docs/configuration.md": configuration_page,
+}
 
 
 def stale() -> list[str]:

@@ -7,11 +7,17 @@ RoamcastError                   the root: one line that says what to do
 │   ├── PlaceError              a place or a hierarchy of places is not valid
 │   ├── MessageError            a cast, an item or a wire message is not valid
 │   ├── TreeError               a dissemination tree or a placement request is not valid
+│   ├── SettingsError           the settings file, or what the command line says instead, is wrong
 │   └── LimitError              well-formed, but larger, deeper or more than a limit allows
+│       └── RateError           more often than a limit allows; carries when to try again
+├── AuthError                   no token, a bad one (401), or one that does not allow this (403)
+├── StoreError                  the disk refused: nothing of this was acknowledged
 └── MissingError                something this machine lacks; says what to install
 
 Assert states our own mistakes; these are raised for the world's.
 """
+
+from typing import Literal
 
 
 class RoamcastError(Exception):
@@ -67,8 +73,30 @@ class TreeError(InputError):
     """A dissemination tree or a placement request that is not valid."""
 
 
+class SettingsError(InputError):
+    """Settings that are not valid; the text names the key."""
+
+
 class LimitError(InputError):
     """Well-formed input beyond a limit; the text names the limit and its value."""
+
+
+class RateError(LimitError):
+    """More often than a limit allows; `retry_us` says when to try again."""
+
+    retry_us: int = 0
+
+
+class AuthError(RoamcastError):
+    """Who asks is unknown (status 401), or known and not allowed (403)."""
+
+    def __init__(self, problem: str, *, status: Literal[401, 403] = 401) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+class StoreError(RoamcastError):
+    """The disk refused a write; whoever waited for it must take it as not done."""
 
 
 class MissingError(RoamcastError):
