@@ -1,0 +1,113 @@
+"""`roamcast token`: make, revoke and rotate the tokens a service accepts."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from roamcast.live.keys import Keys
+
+app = typer.Typer(help="Make a token for the service; rotate keys, revoke tokens.")
+
+DataOption = Annotated[
+    Path | None, typer.Option("--data", envvar="ROAMCAST_DATA", help="The service's data folder.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+DATA = Path("roamcast-data")
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def register(root: typer.Typer) -> None:
+    """Add the group to the command line."""
+    root.add_typer(app, name="token")
+
+
+@app.callback(invoke_without_command=True)
+def make(
+    context: typer.Context,
+    subject: Annotated[str, typer.Option(help="Whose token it is: a person or a program.")] = "me",
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="read, publish, subscribe, cast or admin; may be repeated."),
+    ] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(help="A group that privacy rules name; may be repeated.")
+    ] = None,
+    lifetime: Annotated[str, typer.Option(help="Such as 90s, 15m, 8h or 30d.")] = "30d",
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print a token that the service of this data folder accepts."""
+    if context.invoked_subcommand is not None:
+        context.obj = data
+        return
+    import msgspec
+
+    from roamcast.model.time import format_instant
+
+    keys, now = _keys(data)
+    scopes = scope or ["read", "publish", "subscribe"]
+    token = keys.issue(subject, scopes, group or [], lifetime_s=_seconds(lifetime), now=now)
+    if not json:
+        typer.echo(token)
+        return
+    grant = keys.check(token, now)
+    told = {
+        "token": token,
+        "id": grant.token_id,
+        "subject": grant.subject,
+        "scopes": grant.scopes,
+        "groups": sorted(grant.groups),
+        "expires": format_instant(grant.expires_us),
+    }
+    typer.echo(msgspec.json.encode(told).decode())
+
+
+@app.command("rotate")
+def rotate(
+    context: typer.Context,
+    at_once: Annotated[
+        bool, typer.Option(help="End every token there is, not only sign anew.")
+    ] = False,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Sign with a new key; tokens of the old one last until they expire."""
+    keys, now = _keys(data or context.obj)
+    _tell("key", keys.rotate(now, at_once=at_once), json=json)
+
+
+@app.command("revoke")
+def revoke(
+    context: typer.Context,
+    token: Annotated[str, typer.Argument(help="The token, or its id.")],
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Have the service refuse a token from now on, and end what it opened."""
+    keys, now = _keys(data or context.obj)
+    _tell("revoked", keys.revoke(token, now), json=json)
+
+
+def _keys(folder: Path | None) -> "tuple[Keys, int]":
+    import time
+
+    from roamcast.live.keys import Keys
+
+    return Keys.open(folder or DATA), time.time_ns() // 1000
+
+
+def _tell(name: str, value: str, *, json: bool) -> None:
+    import msgspec
+
+    typer.echo(msgspec.json.encode({name: value}).decode() if json else f"{name} {value}")
+
+
+def _seconds(said: str) -> float:
+    from roamcast.errors import InputError
+
+    number, unit = said[:-1], said[-1:]
+    if unit not in _UNITS or not number.isdecimal():
+        raise InputError(f"--lifetime takes a number with s, m, h or d such as 8h, not {said!r}")
+    return int(number) * _UNITS[unit]
