@@ -146,7 +146,7 @@ def test_every_message_says_how_many_objects_each_listener_still_lacks() -> None
         if draw.random() < 0.7:
             state = State(number, f"o{draw.randrange(12)}", b"x" * draw.randrange(50, 400))
             newest[state.vid] = number
-            effects = stream.publish(state, b"", now)
+            effects = stream.place(state, now)
         else:
             effects = stream.flush(now)
         for effect in effects:

@@ -1,14 +1,16 @@
 """Query records and the history of sets: the paper's steps, and what a disjunction becomes."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from roamcast.channels.pool import Pool
-from roamcast.channels.queries import take_apart
+from roamcast.channels.queries import QueryTable, take_apart
 from roamcast.channels.recurring import History
 from roamcast.channels.timers import Timers
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
+from roamcast.sim.workloads._map_parts import ScanMatcher
 
 LEAVES = ("place = 'a'", "place = 'b'", "within(place, 'a')", "kind = 1", "kind > 2", "open")
 
@@ -65,7 +67,55 @@ def test_the_history_counts_recurrences_and_discards_the_least_recently_used() -
     assert discarded is not None
     assert discarded.queries == (3,)  # used before (1, 2) was used again
     assert len(history) == 2
-    assert [one.queries for one in history.forget([(1, 2), (9,)])] == [(1, 2)]
+    history.forget((1, 2))
+    assert history.note((1, 2))[0].count == 1
+    history.clear()
+    assert len(history) == 0
+
+
+@given(st.data())
+def test_a_step_between_queries_is_right_however_queries_come_and_go(data: st.DataObject) -> None:
+    table = QueryTable("", ScanMatcher(), 10)
+    texts = [f"kind = {number}" for number in range(4)] + ["kind > 1", "kind < 2"]
+    next_number, before = 0, ()
+    for _ in range(data.draw(st.integers(1, 25))):
+        text = data.draw(st.sampled_from(texts))
+        known = table.known(text)
+        if known is None:
+            next_number += 1
+            table.add(next_number, Filter.parse(text), ())
+        elif data.draw(st.booleans()):
+            known.members = None
+            table.remove(known)
+        context = Context("v", "lab", None, {"kind": data.draw(st.integers(0, 3))})
+        standing = table.records.items()
+        right = {number for number, one in standing if one.filter.matches(context)}
+        after = table.match(context)
+        assert after == tuple(sorted(right))
+        step = table.step(before, after)
+        still = {query for query in before if query in table.records}
+        assert step.queries == tuple(sorted(still | right))
+        assert [one.number for one in step.records] == list(step.queries)
+        assert {one.number for one in step.left} == still - right
+        assert {one.number for one in step.entered} == right - set(before)
+        before = after
+
+
+def test_at_the_limit_of_remembered_sets_and_steps_they_are_put_together_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("roamcast.channels.queries.SETS_MAX", 2)
+    table = QueryTable("", ScanMatcher(), 10)
+    for number in range(4):
+        table.add(number + 1, Filter.parse(f"kind = {number}"), ())
+    before = ()
+    for kind in (0, 1, 2, 3, 0, 1):
+        after = table.match(Context("v", "lab", None, {"kind": kind}))
+        assert after == (kind + 1,)
+        assert table.step(before, after).queries == tuple(sorted({*before, *after}))
+        before = after
+        assert len(table._sets) <= 2
+        assert len(table._steps) <= 2
 
 
 def test_a_pool_gives_every_name_out_once_and_reuses_the_longest_unused() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from roamcast.channels.desk import Desk
 from roamcast.channels.map_messages import Band, Last, Page, Parcel, State, payload_of
 from roamcast.channels.queries import Record
-from roamcast.channels.sender import ChannelSender, Publish
+from roamcast.channels.sender import ChannelSender
 from roamcast.channels.view_class import ViewClass
 from roamcast.model.machine import Effect
 
@@ -63,7 +63,7 @@ class Carousel:
         self._low = high
         payload = payload_of(parcel)
         self.bytes += len(payload)
-        desk.out += self.sender.receive(Publish(payload), desk.now)
+        desk.out.append(self.sender.publish(payload, desk.now))
         if ends:
             self.riders = {
                 name: cycle for name, cycle in self.riders.items() if cycle >= self.cycle
@@ -75,4 +75,4 @@ class Carousel:
     def end(self, desk: Desk) -> list[Effect]:
         """Give the channel's last message."""
         payload = payload_of(Parcel(desk.epoch, (Last(),)))
-        return [*self.sender.receive(Publish(payload), desk.now)]
+        return [self.sender.publish(payload, desk.now)]

@@ -102,9 +102,10 @@ class ChannelUse(msgspec.Struct):
 class Desk:
     """Clients, channels, timers and the effects of the input at hand."""
 
-    def __init__(self, epoch: int, settings: MapSettings) -> None:
+    def __init__(self, epoch: int, settings: MapSettings, *, journal: bool = True) -> None:
         self.epoch = epoch
         self.settings = settings
+        self.journal = journal
         self.now = 0
         self.number = 0
         self.clients: dict[str, ClientState] = {}

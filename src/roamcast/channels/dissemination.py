@@ -11,7 +11,7 @@ from roamcast.channels.desk import ClientState, Desk
 from roamcast.channels.map import Matched
 from roamcast.channels.map_messages import Announce, Parcel, State, payload_of
 from roamcast.channels.map_settings import Mode
-from roamcast.channels.queries import Matcher, Record
+from roamcast.channels.queries import Matcher, Record, Step
 from roamcast.channels.recurring import QuerySetEntry
 from roamcast.channels.streams import Stream
 from roamcast.channels.view_class import ViewClass
@@ -26,6 +26,11 @@ class Dissemination:
         self._desk = desk
         self._make_matcher = make_matcher
         self._next_number = 0
+        settings = desk.settings
+        # A set of one query is that query's own business, as long as queries get channels.
+        self._set_min = 2 if settings.query_channels else 1
+        if settings.mode is not Mode.MANY or not settings.query_sets:
+            self._set_min = settings.queries_max + 1
 
     def take_number(self) -> int:
         """Give a number for a query, a stream or a channel's incarnation."""
@@ -71,7 +76,7 @@ class Dissemination:
         stream = view.open_stream((record.number,), reason)
         if stream is None:
             return
-        record.stream = stream.number
+        record.stream = stream
         announce = stream.announcement(record.number)
         for name in record.clients:
             # The newcomer's answer lists the channel; a client alone needs none.
@@ -91,37 +96,28 @@ class Dissemination:
                 view.leave(stream, client)
         if record.stream and record.local < max(1, self._desk.settings.subscribers_keep):
             reason = f"{record.local} subscribers are left"
-            view.close_stream(view.streams[record.stream], reason)
-            record.stream = 0
+            view.close_stream(record.stream, reason)
+            record.stream = None
         self.let_go(view, record)
 
     def let_go(self, view: ViewClass, record: Record) -> bool:
         """Forget a query that neither a client nor this process asks for any more."""
         if record.clients or record.number in view.local:
             return False
-        view.forget_sets_of(record)
-        view.table.remove(record)
+        view.remove(record)
         return True
 
-    def spread(self, view: ViewClass, queries: Matched, state: State) -> int:
-        """Tell everyone who asked of one object's new state; give how many clients that are."""
+    def spread(self, view: ViewClass, update: Step, state: State) -> None:
+        """Tell everyone who asked of one object's new state."""
         payload = payload_of(Parcel(self._desk.epoch, (state,)))
-        records = [view.table.records[query] for query in queries]
+        queries, records = update.queries, update.records
         if view.single is not None:
             self._publish(view, view.single, state, payload)
             self._tell_alone(records, state, by_channel=True)
-        elif self._sets_matter(queries):
+        elif len(queries) >= self._set_min:
             self._spread_set(view, queries, records, state, payload)
         else:
             self._spread_queries(view, records, state, payload, None)
-        return sum(len(record.clients) for record in records)
-
-    def _sets_matter(self, queries: Matched) -> bool:
-        """A set of one query is that query's own business, as long as queries get channels."""
-        settings = self._desk.settings
-        if settings.mode is not Mode.MANY or not settings.query_sets:
-            return False
-        return len(queries) > 1 or not settings.query_channels
 
     def _spread_set(
         self,
@@ -134,35 +130,37 @@ class Dissemination:
         """Take the paper's steps 2 to 4d."""
         entry = view.note_set(queries)
         if entry.stream:
-            self._publish(view, view.streams[entry.stream], state, payload)
+            self._publish(view, entry.stream, state, payload)
             self._tell_alone(records, state, by_channel=True)
         else:
-            stream = self._earn_set_channel(view, records, entry)
-            self._spread_queries(view, records, state, payload, stream)
+            earned = None
+            if entry.count >= self._desk.settings.subscribers_min and view.pool.free:
+                earned = self._earn_set_channel(view, records, entry)
+            self._spread_queries(view, records, state, payload, earned)
+        if self._desk.journal:
+            self._explain_set(entry, state)
+
+    def _explain_set(self, entry: QuerySetEntry, state: State) -> None:
         channel = ""
         if entry.stream:
-            channel = view.streams[entry.stream].bands[-1].sender.channel
-        name = blake2b(repr(queries).encode(), digest_size=8).hexdigest()
-        self._desk.out.append(QuerySet(str(state.number), name, len(queries), entry.count, channel))
+            channel = entry.stream.bands[-1].sender.channel
+        if not entry.name:
+            entry.name = blake2b(repr(entry.queries).encode(), digest_size=8).hexdigest()
+        self._desk.out.append(
+            QuerySet(str(state.number), entry.name, len(entry.queries), entry.count, channel)
+        )
 
     def _earn_set_channel(
         self, view: ViewClass, records: Sequence[Record], entry: QuerySetEntry
     ) -> Stream | None:
         """Give a set its channel at the q-th recurrence, if one transmission saves others."""
-        settings = self._desk.settings
-        if entry.count < settings.subscribers_min:
-            return None
         transmissions = sum(1 if record.stream else record.local for record in records)
         if transmissions < 2:
             return None
-        if any(
-            len(view.streams_of(record)) >= settings.streams_per_query_max for record in records
-        ):
+        most = self._desk.settings.streams_per_query_max - 1
+        if any(len(record.set_streams) >= most for record in records):
             return None
-        stream = view.open_stream(entry.queries, f"recurred {entry.count} times")
-        if stream is not None:
-            entry.stream = stream.number
-        return stream
+        return view.open_set(entry, f"recurred {entry.count} times")
 
     def _spread_queries(
         self,
@@ -173,9 +171,14 @@ class Dissemination:
         earned: Stream | None,
     ) -> None:
         """The multiple-messages-per-query algorithm; a channel just earned is announced by it."""
-        streamed = [record for record in records if record.stream]
-        for record in streamed:
-            stream = view.streams[record.stream]
+        alone = False
+        for record in records:
+            stream = record.stream
+            if stream is None:
+                alone = True
+                continue
+            if record.remote:
+                alone = True
             if earned is None:
                 self._publish(view, stream, state, payload)
             else:
@@ -187,7 +190,8 @@ class Dissemination:
                     for name in record.clients:
                         if name not in record.remote:
                             self._desk.deliver(self._desk.clients[name], announce)
-        self._tell_alone(records, state, by_channel=False)
+        if alone:
+            self._tell_alone(records, state, by_channel=False)
 
     def _tell_alone(self, records: Sequence[Record], state: State, *, by_channel: bool) -> None:
         """Tell clients one by one: all of queries without a channel, and remote ones anyway.
@@ -204,7 +208,11 @@ class Dissemination:
                     self._desk.deliver(self._desk.clients[name], state)
 
     def _publish(self, view: ViewClass, stream: Stream, state: State, payload: bytes) -> None:
-        self._desk.out += stream.publish(state, payload, self._desk.now)
+        desk = self._desk
+        if stream.shared is not None:
+            desk.out.append(stream.shared.publish(payload, desk.now))
+            return
+        desk.out += stream.place(state, desk.now)
         if stream.lacking:
             self._flush_later(view, stream)
 

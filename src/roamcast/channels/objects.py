@@ -10,7 +10,7 @@ from roamcast.channels.dissemination import Dissemination
 from roamcast.channels.local import Told
 from roamcast.channels.map import ActiveMap, Matched, Object
 from roamcast.channels.map_messages import OBJECT_BYTES_MAX, State, body_of
-from roamcast.channels.queries import Record
+from roamcast.channels.queries import Record, Step
 from roamcast.channels.view_class import ViewClass
 from roamcast.errors import ContextError, LimitError
 from roamcast.model.contexts import Context
@@ -67,8 +67,9 @@ class Objects:
         known = self.map.put(context, stamp, owner)
         if known is None:
             return
-        begins = ContextOpened if fresh else ContextChanged
-        self._desk.out.append(begins(context.vid, context.place or "", context.t_r, body))
+        if self._desk.journal:
+            begins = ContextOpened if fresh else ContextChanged
+            self._desk.out.append(begins(context.vid, context.place or "", context.t_r, body))
         self._changed(known, context, body, "appeared" if fresh else "changed")
 
     def cancel(self, client: ClientState, vid: str) -> None:
@@ -89,59 +90,54 @@ class Objects:
     def _changed(self, known: Object, context: Context | None, body: bytes, change: str) -> None:
         """Number the update, and spread it in every class that saw or sees the object."""
         desk = self._desk
-        desk.number += 1
-        known.number = desk.number
+        desk.number = known.number = number = desk.number + 1
         vid = known.context.vid
         matched: list[int] = []
         clients = 0
         for view in self._dissemination.classes.values():
-            before = self._still(view, known.matched.get(view.name, ()))
-            seen = None if context is None else self._policy.visible(context, view.name, desk.now)
-            after: Matched = ()
-            if seen is not None and view.table.records:
-                after = view.table.match(seen)
-            told = body if seen is context else b"" if seen is None else body_of(seen)
-            known.bodies[view.name] = told
-            known.matched[view.name] = after
-            if not before and not after:
-                continue
-            both = before
-            if before != after:
-                self._move(view, vid, before, after)
-                both = tuple(sorted({*before, *after}))
-            state = State(desk.number, vid, told)
-            if view.local and not view.local.keys().isdisjoint(both):
-                desk.out.append(Told(view.name, state, before, after))
-            clients += self._dissemination.spread(view, both, state)
-            matched += both
-        desk.out.append(
-            UpdateMatched(
-                str(desk.number),
-                vid,
-                change,
-                len(matched),
-                clients,
-                " ".join(map(str, matched)),
-                known.context.place or "",
-                desk.epoch,
+            step = self.step(view, known, context, body)
+            if step.queries:
+                state = State(number, vid, known.bodies[view.name])
+                if view.local and not view.local.keys().isdisjoint(step.queries):
+                    desk.out.append(Told(view.name, state, step.before, step.after))
+                self._dissemination.spread(view, step, state)
+                if desk.journal:
+                    matched += step.queries
+                    for record in step.records:
+                        clients += len(record.clients)
+        if desk.journal:
+            desk.out.append(
+                UpdateMatched(
+                    str(number),
+                    vid,
+                    change,
+                    len(matched),
+                    clients,
+                    " ".join(map(str, matched)),
+                    known.context.place or "",
+                    desk.epoch,
+                )
             )
+
+    def step(self, view: ViewClass, known: Object, context: Context | None, body: bytes) -> Step:
+        """Note what a class sees of an object from now on, and give the update query set."""
+        seen = None
+        if context is not None:
+            seen = self._policy.visible(context, view.name, self._desk.now)
+        after: Matched = ()
+        if seen is not None and view.table.records:
+            after = view.table.match(seen)
+        before = known.matched.get(view.name, ())
+        known.bodies[view.name] = (
+            body if seen is context else b"" if seen is None else body_of(seen)
         )
-
-    def _still(self, view: ViewClass, matched: Matched) -> Matched:
-        """Leave out queries that nobody places any more."""
-        records = view.table.records
-        for query in matched:
-            if query not in records:
-                return tuple(query for query in matched if query in records)
-        return matched
-
-    def _move(self, view: ViewClass, vid: str, before: Matched, after: Matched) -> None:
-        for query in before:
-            if query not in after:
-                view.table.leave(view.table.records[query], vid)
-        for query in after:
-            if query not in before:
-                view.table.enter(view.table.records[query], vid)
+        known.matched[view.name] = after
+        step = view.table.step(before, after)
+        for record in step.left:
+            view.table.leave(record, known.context.vid)
+        for record in step.entered:
+            view.table.enter(record, known.context.vid)
+        return step
 
     def satisfying(self, view: ViewClass, wanted: Filter, query: int) -> list[str]:
         """Find the objects that satisfy a query not yet placed, and note it at each of them."""
@@ -152,8 +148,9 @@ class Objects:
             if seen is None or not wanted.matches(seen):
                 continue
             found.append(vid)
-            matched = self._still(view, known.matched.get(view.name, ()))
-            known.matched[view.name] = (*matched, query)
+            matched = known.matched.get(view.name, ())
+            still = [one for one in matched if one in view.table.records]
+            known.matched[view.name] = (*still, query)
             if view.name not in known.bodies or seen is not known.context:
                 known.bodies[view.name] = body_of(seen)
         return found

@@ -24,6 +24,11 @@ class Pool:
         """How many names are in use."""
         return self._made - len(self._free)
 
+    @property
+    def free(self) -> bool:
+        """Whether a name can be had."""
+        return self._made < self._channels_max or bool(self._free)
+
     def take(self) -> str | None:
         """Give a free name, the longest unused first, or None when all are in use."""
         if self._made < self._channels_max:

@@ -7,15 +7,19 @@ first, so that its parts meet other people's standard queries (AMS, "disassemble
 
 from collections.abc import Iterable
 from itertools import product
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from roamcast.channels.map import Matched
+from roamcast.channels.streams import Stream
 from roamcast.errors import LimitError
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.syntax import And, Comparison, Expression, In, Or
+
+SETS_MAX: Final = 4_096
+"""How many sets of filters that were satisfied together a table keeps translated."""
 
 
 class Matcher(Protocol):
@@ -27,12 +31,15 @@ class Matcher(Protocol):
     def remove(self, name: str) -> None:
         """Remove a filter."""
 
-    def match(self, context: Context) -> list[str]:
-        """Name the filters a context satisfies."""
+    def match_numbers(self, context: Context) -> Any:
+        """Give the filters a context satisfies as an array of the matcher's own numbers."""
+
+    def name_of(self, number: int) -> str:
+        """Give the id that a number stands for until a filter is added or removed."""
 
 
 class Record(msgspec.Struct):
-    """One query: how often it stands and for whom; `stream` is its channel, 0 for none.
+    """One query: how often it stands and for whom; `stream` is its channel, if it has one.
 
     `count` is how many objects satisfy it, `members` who they are while they are few.
     """
@@ -43,8 +50,9 @@ class Record(msgspec.Struct):
     clients: dict[str, int]
     """Client → how many of its subscriptions contain this query."""
     remote: dict[str, None]
-    stream: int = 0
-    sets: dict[Matched, None] = {}
+    stream: Stream | None = None
+    set_streams: dict[int, Stream] = {}
+    """The channels of recurring sets with this query."""
     count: int = 0
     members: dict[str, None] | None = None
 
@@ -54,14 +62,30 @@ class Record(msgspec.Struct):
         return len(self.clients) - len(self.remote)
 
 
+class Step(msgspec.Struct, frozen=True):
+    """From the queries of before to those of after: both, and what an object leaves and enters.
+
+    `queries` is the update query set, `records` are its records.
+    """
+
+    before: Matched
+    after: Matched
+    queries: Matched
+    records: tuple[Record, ...]
+    left: tuple[Record, ...]
+    entered: tuple[Record, ...]
+
+
 class QueryTable:
     """The records of one view class."""
 
     def __init__(self, view_class: str, matcher: Matcher, members_max: int) -> None:
         self.view_class = view_class
         self.records: dict[int, Record] = {}
-        self._matcher = matcher
+        self.matcher = matcher
         self._numbers: dict[str, int] = {}
+        self._sets: dict[bytes, Matched] = {}
+        self._steps: dict[tuple[Matched, Matched], Step] = {}
         self._members_max = members_max
 
     def __len__(self) -> int:
@@ -74,8 +98,9 @@ class QueryTable:
 
     def add(self, number: int, one: Filter, satisfied_by: Iterable[str]) -> Record:
         """Make a record for a query nobody had placed, with the objects that satisfy it now."""
-        self._matcher.add(str(number), one)
-        record = Record(number, self.view_class, one, {}, {}, sets={}, members={})
+        self.matcher.add(str(number), one)
+        self._sets.clear()
+        record = Record(number, self.view_class, one, {}, {}, set_streams={}, members={})
         self.records[number] = record
         self._numbers[one.text] = number
         for vid in satisfied_by:
@@ -85,16 +110,49 @@ class QueryTable:
     def remove(self, record: Record) -> None:
         """Forget a query that nobody places any more."""
         assert not record.clients
-        self._matcher.remove(str(record.number))
+        self.matcher.remove(str(record.number))
+        self._sets.clear()
+        self._steps.clear()
         del self.records[record.number]
         del self._numbers[record.filter.text]
 
     def match(self, context: Context) -> Matched:
-        """Give the numbers of the queries an object satisfies, in canonical order."""
-        found = self._matcher.match(context)
-        if len(found) < 2:
-            return (int(found[0]),) if found else ()
-        return tuple(sorted(map(int, found)))
+        """Give the numbers of the queries an object satisfies, in canonical order.
+
+        Objects satisfy the same queries together again and again, so each set is put together
+        once: the matcher's numbers, as bytes, name it until a query is added or removed.
+        """
+        found = self.matcher.match_numbers(context)
+        key = found.tobytes()
+        known = self._sets.get(key)
+        if known is None:
+            if len(self._sets) >= SETS_MAX:
+                self._sets.clear()
+            known = tuple(sorted(int(self.matcher.name_of(one)) for one in found.tolist()))
+            self._sets[key] = known
+        return known
+
+    def step(self, before: Matched, after: Matched) -> Step:
+        """Give the way from an object's queries to those of its next state, put together once.
+
+        People go the same ways again and again (AMS, recurring update query sets). Queries of
+        before that nobody places any more are left out.
+        """
+        known = self._steps.get((before, after))
+        if known is None:
+            if len(self._steps) >= SETS_MAX:
+                self._steps.clear()
+            still = tuple(query for query in before if query in self.records)
+            queries = tuple(sorted({*still, *after}))
+            known = self._steps[before, after] = Step(
+                still,
+                after,
+                queries,
+                tuple(self.records[query] for query in queries),
+                tuple(self.records[query] for query in still if query not in after),
+                tuple(self.records[query] for query in after if query not in before),
+            )
+        return known
 
     def enter(self, record: Record, vid: str) -> None:
         """An object satisfies the query from now on."""

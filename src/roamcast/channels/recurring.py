@@ -6,19 +6,21 @@ with q = 1, or when no channel was free at that moment, the paper's "exactly q" 
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
 
 import msgspec
 
 from roamcast.channels.map import Matched
+from roamcast.channels.streams import Stream
 
 
 class QuerySetEntry(msgspec.Struct):
-    """One element of H: the set in canonical order, how often it came, its stream or 0."""
+    """One element of H: the set in canonical order, how often it came, its stream."""
 
     queries: Matched
     count: int = 0
-    stream: int = 0
+    stream: Stream | None = None
+    name: str = ""
+    """Its hash in the journal, made when it is first written there."""
 
 
 class History:
@@ -45,11 +47,10 @@ class History:
         entry.count += 1
         return entry, discarded
 
-    def get(self, queries: Matched) -> QuerySetEntry | None:
-        """Look without counting."""
-        return self._entries.get(queries)
+    def forget(self, queries: Matched) -> None:
+        """Drop a set that cannot come again because one of its queries is gone."""
+        del self._entries[queries]
 
-    def forget(self, sets: Iterable[Matched]) -> list[QuerySetEntry]:
-        """Drop sets that cannot come again because one of their queries is gone."""
-        found = (self._entries.pop(queries, None) for queries in sets)
-        return [entry for entry in found if entry is not None]
+    def clear(self) -> None:
+        """Drop everything: nobody asks any more."""
+        self._entries.clear()

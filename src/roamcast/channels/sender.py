@@ -11,8 +11,6 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from roamcast.channels.messages import (
     HEAL_SEQUENCES_MAX,
     PAYLOAD_BYTES_MAX,
@@ -79,15 +77,28 @@ SENDER_TABLE: Final = {
 }
 
 
-class Kept(msgspec.Struct, gc=False):
-    """A message in the retransmission buffer, and until when a heal of it is on its way."""
-
-    payload: bytes
-    healed_until: int = 0
-
-
 class ChannelSender:
     """The sending end of one channel in one incarnation."""
+
+    __slots__ = (
+        "_behind",
+        "_behind_more",
+        "_buffer",
+        "_buffer_bytes",
+        "_gathered_at",
+        "_healed_until",
+        "_receivers",
+        "_scope",
+        "_settings",
+        "_shared_until",
+        "_starts_empty",
+        "_sync_at",
+        "_told_until",
+        "channel",
+        "incarnation",
+        "last",
+        "state",
+    )
 
     def __init__(
         self,
@@ -113,8 +124,9 @@ class ChannelSender:
         self._scope = scope
         self._starts_empty = starts_empty
         self._receivers = settings.receivers_expected
-        self._buffer: deque[Kept] = deque()
+        self._buffer: deque[bytes] = deque()
         self._buffer_bytes = 0
+        self._healed_until: dict[int, int] = {}  # sequence → while its heal is on its way
         self._behind: OrderedDict[str, None] = OrderedDict()
         self._behind_more = False
         self._gathered_at: int | None = None
@@ -139,7 +151,7 @@ class ChannelSender:
         """Take a message to publish, a receiver's request, or the user's state."""
         match given:
             case Publish(payload):
-                return self._publish(payload, now)
+                return (self.publish(payload, now),)
             case Received(sender, HealRequest() as request) if request.channel == self.channel:
                 return self._heal(sender, request, now)
             case Received(sender, Join() as request) if request.channel == self.channel:
@@ -166,20 +178,24 @@ class ChannelSender:
         """The next synchronisation or the end of gathering."""
         return earliest(self._sync_at, self._gathered_at)
 
-    def _publish(self, payload: bytes, now: int) -> Sequence[Effect]:
-        if len(payload) > PAYLOAD_BYTES_MAX:
-            raise LimitError(f"a payload of {len(payload)} bytes exceeds {PAYLOAD_BYTES_MAX}")
+    def publish(self, payload: bytes, now: int) -> Multicast:
+        """Take the user's next message, as `Publish` does."""
+        size = len(payload)
+        if size > PAYLOAD_BYTES_MAX:
+            raise LimitError(f"a payload of {size} bytes exceeds {PAYLOAD_BYTES_MAX}")
+        settings, buffer = self._settings, self._buffer
         self.last += 1
-        self._buffer.append(Kept(payload))
-        self._buffer_bytes += len(payload)
+        buffer.append(payload)
+        self._buffer_bytes += size
         while (
-            len(self._buffer) > self._settings.buffer_messages_max
-            or self._buffer_bytes > self._settings.buffer_bytes_max
+            len(buffer) > settings.buffer_messages_max
+            or self._buffer_bytes > settings.buffer_bytes_max
         ):
-            self._buffer_bytes -= len(self._buffer.popleft().payload)
-        self._sync_at = now + self._settings.sync_interval_us
+            self._healed_until.pop(self.first, None)
+            self._buffer_bytes -= len(buffer.popleft())
+        self._sync_at = now + settings.sync_interval_us
         data = Data(self.channel, self.incarnation, self.last, payload)
-        return (Multicast(self.channel, data, self._scope),)
+        return Multicast(self.channel, data, self._scope)
 
     def _heal(self, sender: str, request: HealRequest, now: int) -> Sequence[Effect]:
         if request.incarnation != self.incarnation:
@@ -192,12 +208,12 @@ class ChannelSender:
             if sequence < self.first:
                 too_old = True
                 continue
-            kept = self._buffer[sequence - self.first]
-            heal = HealResponse(self.channel, self.incarnation, sequence, kept.payload)
+            payload = self._buffer[sequence - self.first]
+            heal = HealResponse(self.channel, self.incarnation, sequence, payload)
             if request.alone:
                 effects.append(Send(sender, heal))
-            elif now >= kept.healed_until:
-                kept.healed_until = now + self._settings.round_trip_us
+            elif now >= self._healed_until.get(sequence, 0):
+                self._healed_until[sequence] = now + self._settings.round_trip_us
                 effects.append(Multicast(self.channel, heal, self._scope))
         if too_old and now >= self._told_until:
             # Everyone who lost it learns at once that it is gone, and then asks for a snapshot.
@@ -216,7 +232,7 @@ class ChannelSender:
             Send(sender, Welcome(self.channel, self.incarnation, position, self.last))
         ]
         for sequence in range(position, min(self.last, position + HEAL_SEQUENCES_MAX - 1) + 1):
-            payload = self._buffer[sequence - self.first].payload
+            payload = self._buffer[sequence - self.first]
             heal = HealResponse(self.channel, self.incarnation, sequence, payload)
             effects.append(Send(sender, heal))
         return effects

@@ -84,13 +84,17 @@ class MapServer:
         settings: MapSettings,
         policy: Policy | None = None,
         make_matcher: Callable[[], Matcher] = compiled_matcher,
+        journal: bool = True,
     ) -> None:
-        """`epoch` grows with every start of the service on any host: the moment of the start."""
+        """`epoch` grows with every start of the service on any host: the moment of the start.
+
+        `journal`: somebody reads why each update went where it went; else that is not said.
+        """
         assert epoch > 0
         self.name = name
         self.epoch = epoch
         self.settings = settings
-        self.desk = Desk(epoch, settings)
+        self.desk = Desk(epoch, settings, journal=journal)
         self.map = ActiveMap(settings.objects_max)
         self.policy = policy or Public()
         self.dissemination = Dissemination(self.desk, make_matcher)

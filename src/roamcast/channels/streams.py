@@ -23,7 +23,7 @@ from roamcast.channels.map_messages import (
     size_of,
 )
 from roamcast.channels.messages import Data
-from roamcast.channels.sender import Audience, ChannelSender, Publish
+from roamcast.channels.sender import Audience, ChannelSender
 from roamcast.model.machine import Effect
 
 TOP: Final = 1 << 62
@@ -46,7 +46,25 @@ class BandChannel(msgspec.Struct):
 
 
 class Stream:
-    """The channels of one query or one recurring set."""
+    """The channels of one query or one recurring set.
+
+    `shared` is the one channel that reaches everybody while nobody has a limit. The slots keep
+    what an update needs of a stream together: with a thousand of them each is read from afar.
+    """
+
+    __slots__ = (
+        "_counts",
+        "_epoch",
+        "bands",
+        "lacking",
+        "limited",
+        "listeners",
+        "number",
+        "queries",
+        "shared",
+        "version",
+        "view_class",
+    )
 
     def __init__(self, number: int, view_class: str, queries: Sequence[int], epoch: int) -> None:
         self.number = number
@@ -54,6 +72,7 @@ class Stream:
         self.queries = tuple(queries)
         self.version = 0
         self.bands: list[BandChannel] = []
+        self.shared: ChannelSender | None = None
         self.listeners: dict[str, Listener] = {}
         self.limited: dict[str, Listener] = {}
         self.lacking: dict[str, tuple[int, State]] = {}
@@ -71,6 +90,7 @@ class Stream:
         if ledger is None:
             return False
         self.limited[client] = listener
+        self.shared = None
         known = [band.limit_bytes for band in self.bands]
         return limit not in known and len(known) <= BANDS_MAX
 
@@ -87,6 +107,7 @@ class Stream:
         if not self.limited:
             self.lacking.clear()
             self._counts.clear()
+            self.shared = self.bands[-1].sender
         return bool(self.idle_bands())
 
     def lacked_by(self, client: str) -> list[State]:
@@ -112,6 +133,8 @@ class Stream:
         self.bands.append(BandChannel(limit_bytes, sender))
         self.bands.sort(key=lambda band: band.limit_bytes)
         self.version += 1
+        if not self.limited:
+            self.shared = self.bands[-1].sender
         if carrier is None:
             return [], None
         announce = self.announcement(self.queries[0] if self.queries else 0)
@@ -149,10 +172,8 @@ class Stream:
         for band in self.bands:
             band.sender.receive(Audience(max(1, len(self.listeners))), now)
 
-    def publish(self, state: State, payload: bytes, now: int) -> list[Effect]:
-        """Send one update; `payload` is its parcel without pending counts, shared by streams."""
-        if not self.limited:
-            return [*self.bands[-1].sender.receive(Publish(payload), now)]
+    def place(self, state: State, now: int) -> list[Effect]:
+        """Send one update where some have limits, in the lowest band with room for all of them."""
         return self._place(state, None, now)
 
     def tell(self, items: Iterable[Announce], now: int) -> list[Effect] | None:
@@ -220,7 +241,7 @@ class Stream:
         data = Data(sender.channel, sender.incarnation, sender.last + 1, payload)
         if self.limited and not self._charge(band, size_of(data), now, control=control):
             return None
-        return [*sender.receive(Publish(payload), now)]
+        return [sender.publish(payload, now)]
 
     def _charge(self, band: BandChannel, size: int, now: int, *, control: bool) -> bool:
         """Count bytes to everyone with a limit who hears this band, if all of them have room."""

@@ -142,35 +142,42 @@ class ViewClass:
         """Give every stream that carries updates of a query: its own, and its sets'."""
         if self.single is not None:
             return [self.single]
-        numbers = [record.stream] if record.stream else []
-        for queries in record.sets:
-            entry = self.history.get(queries)
-            if entry is not None and entry.stream:
-                numbers.append(entry.stream)
-        return [self.streams[number] for number in numbers]
+        own = [record.stream] if record.stream else []
+        return [*own, *record.set_streams.values()]
 
     def note_set(self, queries: Matched) -> QuerySetEntry:
         """Count an update query set in the history; what it pushes out gives its channel back."""
         entry, discarded = self.history.note(queries)
-        if entry.count == 1:
-            for query in queries:
-                self.table.records[query].sets[queries] = None
-        if discarded is not None:
-            self._forget_set(discarded, "least recently used of the history")
+        if discarded is not None and discarded.stream:
+            self._close_set(discarded.stream, "least recently used of the history")
         return entry
 
-    def forget_sets_of(self, record: Record) -> None:
-        """A query is gone: no set with it can come again."""
-        for entry in self.history.forget(list(record.sets)):
-            self._forget_set(entry, "a query of the set is gone")
+    def open_set(self, entry: QuerySetEntry, reason: str) -> Stream | None:
+        """Give a recurring set a channel; None when all are in use."""
+        stream = self.open_stream(entry.queries, reason)
+        if stream is not None:
+            entry.stream = stream
+            for query in entry.queries:
+                self.table.records[query].set_streams[stream.number] = stream
+        return stream
 
-    def _forget_set(self, entry: QuerySetEntry, reason: str) -> None:
-        for query in entry.queries:
-            known = self.table.records.get(query)
-            if known is not None:
-                known.sets.pop(entry.queries, None)
-        if entry.stream:
-            self.close_stream(self.streams[entry.stream], reason)
+    def remove(self, record: Record) -> None:
+        """Forget a query; no set with it can come again.
+
+        Sets without a channel stay in the history until they are the least recently used: to look
+        for them would cost every update that notes one.
+        """
+        for stream in list(record.set_streams.values()):
+            self.history.forget(stream.queries)
+            self._close_set(stream, "a query of the set is gone")
+        self.table.remove(record)
+        if not self.table.records:
+            self.history.clear()
+
+    def _close_set(self, stream: Stream, reason: str) -> None:
+        for query in stream.queries:
+            del self.table.records[query].set_streams[stream.number]
+        self.close_stream(stream, reason)
 
     @property
     def empty(self) -> bool:

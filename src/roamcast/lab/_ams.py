@@ -65,16 +65,18 @@ class Driver:
 
     def request(self, client: str, *operations: Operation) -> float:
         """Take a client's operations; give the seconds the server was busy."""
-        number = self._numbers.get(client, 0)
-        said = operations
-        if not number:
-            said = (Hello(), *operations)
-        request = Request(1, 1, number + 1, said)
-        self._numbers[client] = number + len(said)
+        request = self.next_request(client, *operations)
         started = process_time()
         before = self.transmissions
         self._take(self.server.receive(Received(client, request), self.now))
         return process_time() - started + (self.transmissions - before) * self.send_s
+
+    def next_request(self, client: str, *operations: Operation) -> Request:
+        """Number a client's operations; its first ones begin its session."""
+        number = self._numbers.get(client, 0)
+        said = operations if number else (Hello(), *operations)
+        self._numbers[client] = number + len(said)
+        return Request(1, 1, number + 1, said)
 
     def advance(self, now: int) -> float:
         """Let time pass; give the seconds the server was busy."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -22,6 +23,9 @@ NAME_LENGTH_MAX = 128
 TEXT_LENGTH_MAX = 65_536
 ATTRIBUTES_MAX = 256
 INTEGER_MAX = 2**63 - 1
+NAMES_REMEMBERED = 1_024
+PLACES_REMEMBERED = 8_192
+"""Of names and places found valid: they come again with every change of a context."""
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -56,10 +60,13 @@ def check(context: Context) -> Context:
     if len(context.attributes) > ATTRIBUTES_MAX:
         raise LimitError(f"a context has at most {ATTRIBUTES_MAX} attributes")
     for name, value in context.attributes.items():
-        _check_attribute(name, value)
+        _check_name(name)
+        if type(value) is not str or not value.isascii() or len(value) > TEXT_LENGTH_MAX:
+            _check_value(name, value)
     return context
 
 
+@lru_cache(PLACES_REMEMBERED)
 def check_place(path: str) -> str:
     """Return the path if it is one (`places_path`), or say what is wrong with the context."""
     _check_text("place", path, PLACE_LENGTH_MAX)
@@ -174,12 +181,16 @@ def _check_point(point: tuple[float, float]) -> None:
         raise ContextError(f"{longitude}, {latitude} is no WGS84 longitude and latitude")
 
 
-def _check_attribute(name: str, value: Attribute) -> None:
+@lru_cache(NAMES_REMEMBERED)  # a few names come with every context
+def _check_name(name: str) -> None:
     _check_text("an attribute's name", name, NAME_LENGTH_MAX)
     if not name or not name.isprintable():
         raise ContextError("an attribute's name is empty or not printable")
     if name in RESERVED:
         raise ContextError(f"{name!r} is reserved; give the attribute another name")
+
+
+def _check_value(name: str, value: Attribute) -> None:
     if isinstance(value, str):
         _check_text(f"attribute {name!r}", value, TEXT_LENGTH_MAX)
     elif isinstance(value, bool):
@@ -199,6 +210,8 @@ def _check_attribute(name: str, value: Attribute) -> None:
 def _check_text(what: str, text: str, limit: int) -> None:
     if len(text) > limit:
         raise LimitError(f"{what} is longer than {limit} characters")
+    if text.isascii():
+        return
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -58,6 +58,7 @@ class Registry:
         tags = [tag_of(message) for message in self.messages]
         assert len(set(tags)) == len(tags), f"two messages share a tag: {sorted(tags)}"
         self._tags = frozenset(tags)
+        self._types = frozenset(self.messages)
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
             Union[self.messages]  # noqa: UP007 — made at run time from a tuple
         )
@@ -66,7 +67,7 @@ class Registry:
 
     def encode(self, message: Message) -> bytes:
         """Give the frame of a message; one too large is the caller's mistake or the user's."""
-        assert tag_of(type(message)) in self._tags, f"{type(message).__name__} is not registered"
+        assert type(message) in self._types, f"{type(message).__name__} is not registered"
         frame = self._prefix + self._encode(message)
         if len(frame) > FRAME_BYTES_MAX:
             raise LimitError(f"a message of {len(frame)} bytes exceeds {FRAME_BYTES_MAX}")

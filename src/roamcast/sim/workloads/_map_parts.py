@@ -5,6 +5,9 @@ the workload what leaves the server, and `Shown` holds what users saw against th
 """
 
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 
 from roamcast.channels.desk import Public
 from roamcast.channels.replica import Appeared, Changed, Left
@@ -32,9 +35,14 @@ class ScanMatcher:
         """Remove a filter."""
         del self._filters[name]
 
-    def match(self, context: Context) -> list[str]:
-        """Name the filters a context satisfies."""
-        return [name for name, one in self._filters.items() if one.matches(context)]
+    def match_numbers(self, context: Context) -> Any:
+        """Give the positions of the filters a context satisfies."""
+        held = [at for at, one in enumerate(self._filters.values()) if one.matches(context)]
+        return np.array(held, np.int64)
+
+    def name_of(self, number: int) -> str:
+        """Name the filter at a position."""
+        return list(self._filters)[number]
 
 
 class Coarse(Public):
