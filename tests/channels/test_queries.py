@@ -95,6 +95,7 @@ def test_a_step_between_queries_is_right_however_queries_come_and_go(data: st.Da
         step = table.step(before, after)
         still = {query for query in before if query in table.records}
         assert step.queries == tuple(sorted(still | right))
+        assert (set(step.before), step.after) == (still, after)
         assert [one.number for one in step.records] == list(step.queries)
         assert {one.number for one in step.left} == still - right
         assert {one.number for one in step.entered} == right - set(before)
