@@ -1,0 +1,250 @@
+"""The store: acknowledged means on disk, through kill -9, full disks and floods."""
+
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roamcast.errors import InputError, LimitError, StoreError
+from roamcast.live import store as module
+from roamcast.live.store import KEY_LENGTH_MAX, Store, Write
+
+
+def with_store(path: Path, use: Callable[[Store], Coroutine[Any, Any, Any]], **said: Any) -> Any:
+    async def body() -> Any:
+        store = Store.open(path, **said)
+        try:
+            return await use(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(body())
+
+
+def loaded(path: Path, prefix: str = "") -> dict[str, bytes]:
+    async def use(store: Store) -> dict[str, bytes]:
+        return store.load(prefix)
+
+    return with_store(path, use)  # type: ignore[no-any-return]
+
+
+NAMES = st.sampled_from(["a", "ab", "a/b", "a/\U0010fffe", "b", "é", "%", "_"])
+
+
+@settings(max_examples=15)
+@given(st.lists(st.lists(st.tuples(NAMES, st.none() | st.binary(max_size=9)), max_size=4)))
+def test_the_store_is_a_dictionary_that_lasts(batches: list[list[Write]]) -> None:
+    import tempfile
+
+    expected: dict[str, bytes] = {}
+    for key, value in (write for batch in batches for write in batch):
+        expected.pop(key, None)
+        if value is not None:
+            expected[key] = value
+
+    async def use(store: Store) -> None:
+        await asyncio.gather(*(store.write(batch) for batch in batches))
+        assert store.load("") == expected
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store.db"
+        with_store(path, use, commit_writes_max=3)
+        for prefix in ("", "a", "a/", "c"):
+            found = loaded(path, prefix)
+            assert found == {k: v for k, v in expected.items() if k.startswith(prefix)}
+            assert list(found) == sorted(found, key=str.encode)
+
+
+def test_whoever_waits_together_is_committed_together(tmp_path: Path) -> None:
+    commits: list[int] = []
+
+    async def use(store: Store) -> None:
+        with store._using:  # the disk is busy, so the others gather
+            first = store.write([("0", b"0")])
+            rest = [store.write([(str(n), b"x")]) for n in range(1, 1_000)]
+            assert store.writes_waiting == 1_000
+            assert not any(future.done() for future in (first, *rest))
+        await asyncio.gather(first, *rest)
+        assert store.writes_waiting == 0
+
+    with_store(tmp_path / "s.db", use, committed=lambda _seconds, writes: commits.append(writes))
+    assert sum(commits) == 1_000
+    assert len(commits) <= 2
+
+
+def test_what_waits_is_bounded_in_writes_and_bytes(tmp_path: Path) -> None:
+    async def use(store: Store) -> None:
+        with store._using:
+            store.write([("first", b"")])
+            while store._waiting:  # the writer has taken it and waits for the disk
+                await asyncio.sleep(0)
+            kept = [store.write([(f"k{n}", b"v" * 8)]) for n in range(9)]
+            with pytest.raises(LimitError, match="10 writes wait for the disk"):
+                store.write([("one more", b"")])
+        await asyncio.gather(*kept)
+        await store.write([("and again", b"")])
+
+    with_store(tmp_path / "a.db", use, writes_waiting_max=10)
+
+    async def use_bytes(store: Store) -> None:
+        with store._using:
+            kept = store.write([("k", b"v" * 99)])
+            while store._waiting:
+                await asyncio.sleep(0)
+            large = store.write([("l", b"v" * 1_000)])  # alone in the queue, so it is taken
+            with pytest.raises(LimitError, match="100 bytes wait"):
+                store.write([("m", b"")])
+        await asyncio.gather(kept, large)
+
+    with_store(tmp_path / "b.db", use_bytes, bytes_waiting_max=100)
+
+
+def test_a_value_at_the_limit_is_kept_and_a_larger_one_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "VALUE_BYTES_MAX", 1_000)
+
+    async def use(store: Store) -> None:
+        await store.write([("k" * KEY_LENGTH_MAX, b"v" * 1_000)])
+        with pytest.raises(LimitError, match="at most 1000 bytes"):
+            store.write([("k", b"v" * 1_001)])
+
+    with_store(tmp_path / "s.db", use)
+    assert loaded(tmp_path / "s.db") == {"k" * KEY_LENGTH_MAX: b"v" * 1_000}
+
+
+def test_a_full_disk_refuses_clearly_and_the_store_recovers(tmp_path: Path) -> None:
+    async def use(store: Store) -> None:
+        await store.write([("small", b"1")])
+        with store._using:
+            pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+            store._connection.execute(f"PRAGMA max_page_count = {pages}")
+        refused = [store.write([(f"k{n}", b"v" * 10_000)]) for n in range(3)]
+        for future in refused:
+            with pytest.raises(StoreError, match=r"the disk refused to keep this: .*full"):
+                await future
+        assert "full" in str(store.problem)
+        assert store.load("") == {"small": b"1"}
+        with store._using:
+            store._connection.execute("PRAGMA max_page_count = 1000000")
+        await store.write([("later", b"2")])
+        assert store.problem is None
+
+    with_store(tmp_path / "s.db", use)
+    assert loaded(tmp_path / "s.db") == {"small": b"1", "later": b"2"}
+
+
+def test_a_waiter_that_left_does_not_disturb_the_others(tmp_path: Path) -> None:
+    async def use(store: Store) -> None:
+        with store._using:
+            gone, stays = store.write([("a", b"1")]), store.write([("b", b"2")])
+            gone.cancel()
+        await stays
+
+    with_store(tmp_path / "s.db", use)
+    assert loaded(tmp_path / "s.db") == {"a": b"1", "b": b"2"}
+
+
+def test_closing_writes_what_waits_and_refuses_what_comes_after(tmp_path: Path) -> None:
+    async def use(store: Store) -> None:
+        waiting = store.write([("k", b"v")])
+        await store.close()
+        assert waiting.done()
+        with pytest.raises(StoreError, match="closed"):
+            store.write([("late", b"v")])
+
+    with_store(tmp_path / "s.db", use)
+    assert loaded(tmp_path / "s.db") == {"k": b"v"}
+
+
+def test_a_second_service_on_the_same_folder_is_refused(tmp_path: Path) -> None:
+    async def use(_store: Store) -> None:
+        with pytest.raises(InputError, match="another service uses this data folder"):
+            Store.open(tmp_path / "s.db")
+
+    with_store(tmp_path / "s.db", use)
+    assert loaded(tmp_path / "s.db") == {}
+
+
+def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    async def use(store: Store) -> None:
+        await store.write([("k", b"v")])
+        for path in (tmp_path / "new").iterdir():
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    with_store(tmp_path / "new" / "s.db", use)
+
+
+def test_foreign_and_newer_files_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("no database" * 1_000)
+    with pytest.raises(InputError, match=r"text\.db: not a store of ours"):
+        module.connect(tmp_path / "text.db")
+    newer = sqlite3.connect(tmp_path / "newer.db")
+    newer.execute("PRAGMA user_version = 2")
+    newer.close()
+    with pytest.raises(InputError, match="newer Roamcast"):
+        module.connect(tmp_path / "newer.db")
+    with pytest.raises(InputError, match="cannot open the store"):
+        module.connect(tmp_path)
+
+
+def test_the_file_is_in_wal_mode_and_synced_at_every_commit(tmp_path: Path) -> None:
+    connection = module.connect(tmp_path / "s.db")
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    connection.close()
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from roamcast.live.store import Store
+
+async def one(store, writer):
+    number = 0
+    while True:
+        await store.write([(f"{writer}/{number}", b"v" * 100), (f"{writer}/last", b"%d" % number)])
+        sys.stdout.write(f"{writer}/{number}\\n")
+        sys.stdout.flush()
+        number += 1
+
+async def main():
+    store = Store.open(Path(sys.argv[1]))
+    await asyncio.gather(*(one(store, writer) for writer in range(20)))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_everything_acknowledged_survives_kill_9(seed: int, tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    acknowledged: list[str] = []
+    for _ in range(2):  # the second child opens what the first one left
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        wanted = len(acknowledged) + random.Random(seed).randrange(50, 1_500)
+        while len(acknowledged) < wanted:
+            acknowledged.append(child.stdout.readline().strip())
+        os.kill(child.pid, signal.SIGKILL)
+        acknowledged += [line.strip() for line in child.stdout if line.endswith("\n")]
+        child.wait()
+        child.stdout.close()
+        kept = loaded(path)
+        assert all(kept.get(key) == b"v" * 100 for key in acknowledged)
+        for writer in range(20):  # a write is whole or absent
+            number = kept.get(f"{writer}/last")
+            assert number is None or f"{writer}/{int(number)}" in kept
