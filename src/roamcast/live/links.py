@@ -1,0 +1,384 @@
+"""How do the map server's messages reach its clients' sockets, and theirs the map server?
+
+The service's end of `/link`: what the server sends to one client goes to its socket, what it sends
+to a group goes once by UDP multicast and NATS and, framed once, to every socket tuned to the group.
+No policy: a slow socket is passed over, because the machines repeat and heal what it missed, and is
+cut off when it stays slow. Nobody is sent, or can ask for, a channel of another view class.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, Protocol
+
+from roamcast.channels.link_messages import (
+    GROUP_FRAME_BYTES_MAX,
+    LINK_PROTOCOL,
+    Goodbye,
+    Grouped,
+    Tune,
+    Welcome,
+    settings_bytes,
+)
+from roamcast.channels.map_messages import (
+    REASON_LENGTH_MAX,
+    WELL_KNOWN,
+    Cancel,
+    Put,
+    Receipt,
+    Refresh,
+    Request,
+    Subscribe,
+)
+from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.messages import HealRequest, Join
+from roamcast.client.driver import Clock
+from roamcast.client.groups import PROBE, Groups, probe_frame
+from roamcast.client.sealing import class_key
+from roamcast.errors import LimitError
+from roamcast.live.settings import Limits
+from roamcast.model.machine import Multicast, Received, Send
+from roamcast.model.wire import Message, Reason, Unreadable
+
+PROBED_CLASSES_MAX: Final = 1_000
+"""View classes that get probes, those with links the longest; the others use their sockets."""
+
+GROUPS_PER_LINK_MAX: Final = 4_096
+UNREADABLE_MAX: Final = 8
+"""A link that sends so many frames nobody can read is no client of ours."""
+
+POLICY: Final = 1008
+TRY_AGAIN: Final = 1013
+RETRY_US: Final = 1_000_000
+SECOND: Final = 1_000_000
+
+SCOPE_OF: Final = {Put: "publish", Cancel: "publish", Subscribe: "subscribe", Refresh: "subscribe"}
+"""What a token must allow for an operation; the others are harmless without it."""
+
+ALL_SCOPES: Final = frozenset(SCOPE_OF.values())
+
+Give = Callable[[Received], None]
+"""Takes a client's message to the map server."""
+
+ClassOf = Callable[[str], str | None]
+"""The view class whose channel a group is; None where there is no such channel."""
+
+
+class LinkSocket(Protocol):
+    """What a link needs of its connection (`live.sockets.WebSocket`)."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much is written and not yet taken by the network."""
+
+    def write(self, framed: bytes) -> None:
+        """Write a whole frame."""
+
+    def hold(self, seconds: float) -> None:
+        """Read nothing for a while."""
+
+    def close(self, code: int, reason: str) -> None:
+        """Say why, and close."""
+
+
+class Link:
+    """One client's connection; what comes on it goes through `received`."""
+
+    __slots__ = (
+        "_links",
+        "allowance",
+        "counted_us",
+        "name",
+        "scopes",
+        "slow_since_us",
+        "socket",
+        "tuned",
+        "unreadable",
+        "view_class",
+    )
+
+    def __init__(
+        self,
+        links: "Links",
+        socket: LinkSocket,
+        name: str,
+        view_class: str,
+        scopes: Collection[str],
+        now: int,
+    ) -> None:
+        self.socket = socket
+        self.name = name
+        self.view_class = view_class
+        self.scopes = scopes
+        self.tuned: dict[str, None] = {}
+        self.slow_since_us: int | None = None
+        self.unreadable = 0
+        self.allowance = float(links.limits.frames_burst)
+        self.counted_us = now
+        self._links = links
+
+    def received(self, data: bytes | str) -> None:
+        """A message came."""
+        self._links.received(self, data)
+
+    def paused(self) -> None:
+        """The connection takes no more; it is looked at before every write anyway."""
+
+    def resumed(self) -> None:
+        """The connection takes more again."""
+
+
+class Links:
+    """All clients that run a map client of their own."""
+
+    def __init__(
+        self,
+        *,
+        server: str,
+        epoch: int,
+        settings: MapSettings,
+        limits: Limits,
+        secret: bytes,
+        give: Give,
+        class_of: ClassOf,
+        clock: Clock,
+        frame_of: Callable[[bytes], bytes],
+        groups: Sequence[Groups] = (),
+        udp: str = "",
+        nats: str = "",
+        prefix: str = "",
+        probe_us: int = SECOND,
+    ) -> None:
+        """`secret` is drawn anew for every process; `groups` seal with keys derived from it.
+
+        `udp`, `nats` and `prefix` are what clients are told to listen to; `frame_of` makes a
+        WebSocket frame that is right for every client.
+        """
+        self.limits = limits
+        self.counts: Counter[str] = Counter()
+        self.links: dict[str, Link] = {}
+        self._server = server
+        self._epoch = epoch
+        self._settings = settings_bytes(settings)
+        self._secret = secret
+        self._give = give
+        self._class_of = class_of
+        self._clock = clock
+        self._frame_of = frame_of
+        self._groups = groups
+        self._offer = (udp, nats, prefix)
+        self._probe_us = probe_us
+        self._tuned: dict[str, dict[str, Link]] = {}
+        self._classes: Counter[str] = Counter()
+        self._slow: dict[str, Link] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Open UDP and NATS, and begin to probe them; call in the running loop."""
+        for groups in self._groups:
+            await groups.start()
+        self._tick()
+
+    async def close(self) -> None:
+        """Say good-bye to everybody; clients come again at once."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for name in list(self.links):
+            self.goodbye(name, "the service is going down: connect again", retry_us=1)
+        for groups in self._groups:
+            await groups.close()
+
+    def connect(
+        self,
+        socket: LinkSocket,
+        name: str,
+        view_class: str,
+        scopes: Collection[str] = ALL_SCOPES,
+    ) -> Link:
+        """Welcome a client; another connection with the same name gives way."""
+        if name in self.links:
+            self.goodbye(name, "replaced: the same device connected again")
+        elif len(self.links) >= self.limits.connections_max:
+            raise LimitError(f"at most {self.limits.connections_max} links: come again later")
+        now = self._clock()
+        link = self.links[name] = Link(self, socket, name, view_class, scopes, now)
+        self._classes[view_class] += 1
+        udp, nats, prefix = self._offer
+        key = class_key(self._secret, view_class)
+        self._write(
+            link,
+            Welcome(name, self._server, self._epoch, self._settings, udp, nats, prefix, key, now),
+        )
+        return link
+
+    def disconnected(self, link: Link) -> None:
+        """A connection is over; the map server notices the silence itself, as in AMS."""
+        if self.links.get(link.name) is not link:
+            return  # it was replaced, or we said good-bye
+        del self.links[link.name]
+        self._slow.pop(link.name, None)
+        for group in link.tuned:
+            self._untune(link, group)
+        self._classes[link.view_class] -= 1
+        if not self._classes[link.view_class]:
+            del self._classes[link.view_class]
+
+    def goodbye(self, name: str, reason: str, *, retry_us: int = 0, code: int = POLICY) -> None:
+        """Tell a client why its link ends and when to come again (0: not by itself), and end it."""
+        link = self.links.get(name)
+        if link is None:
+            return
+        self.disconnected(link)
+        self.counts["goodbye: " + reason.partition(":")[0]] += 1
+        said = Goodbye(reason[:REASON_LENGTH_MAX], retry_us)
+        link.socket.write(self._frame_of(LINK_PROTOCOL.encode(said)))
+        link.socket.close(code if not retry_us else TRY_AGAIN, reason)
+
+    def received(self, link: Link, data: bytes | str) -> None:
+        """Take a client's frame: to the map server, or a wish to hear a group."""
+        if self.links.get(link.name) is not link or not self._counted_in(link):
+            return
+        if isinstance(data, str):
+            self.goodbye(link.name, "text: this link speaks binary messages (roamcast.link.v1)")
+            return
+        if len(data) > self.limits.frame_bytes_max:
+            most = self.limits.frame_bytes_max
+            self.goodbye(link.name, f"too large: a message has at most {most} bytes")
+            return
+        message = LINK_PROTOCOL.decode(data)
+        if isinstance(message, Unreadable):
+            self._unreadable(link, message)
+        else:
+            self._take(link, message)
+
+    def _counted_in(self, link: Link) -> bool:
+        """Hold a client to its rate: read it more slowly, and end what goes on regardless."""
+        limits, now = self.limits, self._clock()
+        earned = (now - link.counted_us) * limits.frames_per_s / SECOND
+        link.counted_us = now
+        link.allowance = min(link.allowance + earned, float(limits.frames_burst)) - 1
+        if link.allowance >= 0:
+            return True
+        if link.allowance < -limits.frames_burst:
+            self.goodbye(
+                link.name,
+                f"too many messages: at most {limits.frames_per_s:g} a second",
+                retry_us=RETRY_US,
+            )
+            return False
+        self.counts["held"] += 1
+        link.socket.hold(-link.allowance / limits.frames_per_s)
+        return True
+
+    def _unreadable(self, link: Link, problem: Unreadable) -> None:
+        self.counts[f"unreadable: {problem.reason}"] += 1
+        link.unreadable += 1
+        if problem.reason is Reason.NEWER_VERSION:
+            self.goodbye(link.name, f"newer: {problem.detail}; use an older client")
+        elif link.unreadable >= UNREADABLE_MAX:
+            self.goodbye(link.name, f"unreadable: {problem.reason} ({problem.detail})")
+
+    def _take(self, link: Link, message: Message) -> None:
+        match message:
+            case Tune(group, on):
+                self._tune(link, group, on)
+            case Request(operations=operations):
+                for operation in operations:
+                    scope = SCOPE_OF.get(type(operation))
+                    if scope is not None and scope not in link.scopes:
+                        self.goodbye(link.name, f"scope: your token does not allow to {scope}")
+                        return
+                self._give(Received(link.name, message))
+            case Receipt():
+                self._give(Received(link.name, message))
+            case HealRequest(channel=channel) | Join(channel=channel):
+                if self._class_of(channel) == link.view_class:
+                    self._give(Received(link.name, message))
+                else:
+                    self.counts["another class"] += 1
+            case _:
+                self.counts["not for a server"] += 1
+
+    def _tune(self, link: Link, group: str, on: bool) -> None:
+        if not on:
+            if group in link.tuned:
+                del link.tuned[group]
+                self._untune(link, group)
+        elif group != WELL_KNOWN and self._class_of(group) != link.view_class:
+            self.counts["another class"] += 1
+        elif len(link.tuned) >= GROUPS_PER_LINK_MAX:
+            self.counts["too many groups"] += 1
+        else:
+            link.tuned[group] = None
+            self._tuned.setdefault(group, {})[link.name] = link
+
+    def _untune(self, link: Link, group: str) -> None:
+        members = self._tuned[group]
+        del members[link.name]
+        if not members:
+            del self._tuned[group]
+
+    def send(self, effect: Send) -> None:
+        """Carry a message to one client; while its socket is slow it is lost, and repeated."""
+        link = self.links.get(effect.to)
+        if link is None:
+            self.counts["no such link"] += 1
+        else:
+            self._write(link, effect.message)
+
+    def multicast(self, effect: Multicast) -> None:
+        """Carry a message once by each way, and to every socket tuned to its group."""
+        group = effect.group
+        frame = LINK_PROTOCOL.encode(effect.message)
+        if len(frame) > GROUP_FRAME_BYTES_MAX:
+            self.counts["too large"] += 1
+            return
+        if self._groups and group != WELL_KNOWN:
+            view_class = self._class_of(group)
+            if view_class is not None and view_class in self._classes:  # else nobody has its key
+                for groups in self._groups:
+                    groups.send(group, frame, view_class)
+        members = self._tuned.get(group)
+        if members:
+            framed = self._frame_of(LINK_PROTOCOL.encode(Grouped(group, frame)))
+            for link in list(members.values()):
+                self._write_framed(link, framed)
+
+    def _write(self, link: Link, message: Message) -> None:
+        self._write_framed(link, self._frame_of(LINK_PROTOCOL.encode(message)))
+
+    def _write_framed(self, link: Link, framed: bytes) -> None:
+        waiting, limits = link.socket.waiting_bytes, self.limits
+        most = limits.socket_high_bytes if link.slow_since_us is None else limits.socket_low_bytes
+        if waiting <= most:
+            link.slow_since_us = None
+            link.socket.write(framed)
+            self.counts["written"] += 1
+            return
+        self.counts["passed over"] += 1
+        if link.slow_since_us is None:
+            link.slow_since_us = self._clock()
+            self._slow[link.name] = link
+        if waiting > limits.socket_bytes_max:
+            self._too_slow(link)
+
+    def _too_slow(self, link: Link) -> None:
+        self.goodbye(link.name, "too slow: connect again when you can", retry_us=RETRY_US)
+
+    def _tick(self) -> None:
+        """Probe UDP and NATS for every view class with links; cut off who stays slow."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._probe_us / SECOND, self._tick)
+        frame = probe_frame(self._probe_us)
+        for groups in self._groups:
+            for view_class in list(self._classes)[:PROBED_CLASSES_MAX]:
+                groups.send(PROBE, frame, view_class)
+        oldest = self._clock() - int(self.limits.slow_s_max * SECOND)
+        for name, link in list(self._slow.items()):
+            if link.slow_since_us is None or link.socket.waiting_bytes <= (
+                self.limits.socket_low_bytes
+            ):
+                link.slow_since_us = None
+                del self._slow[name]
+            elif link.slow_since_us < oldest:
+                self._too_slow(link)
