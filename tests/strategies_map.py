@@ -46,12 +46,15 @@ class MapWorld:
                 policy=policy,
                 make_matcher=ScanMatcher,
             ),
+            site=self.settings.local_scope,
         )
 
     def _hear(self, now: int, host: str, record: Record) -> None:
         self.records.append((now, host, record))
 
-    def client(self, name: str, **given: Any) -> None:
+    def client(self, name: str, *, site: str | None = None, **given: Any) -> None:
+        """A client at a site, in the scope of local groups unless told otherwise."""
+        here = self.settings.local_scope if site is None else site
         self.world.add_host(
             name,
             lambda boot: MapClient(
@@ -60,8 +63,10 @@ class MapWorld:
                 now=boot.now,
                 settings=self.settings,
                 draw=boot.generator.random,
+                site=here,
                 **given,
             ),
+            site=here,
         )
 
     def run(self, seconds: float = 1.0) -> None:

@@ -52,9 +52,10 @@ from roamcast.model.machine import (
 
 
 class PublishObject(Input, frozen=True):
-    """The user publishes an object or changes it."""
+    """The user publishes an object or changes it; `stamp` 0 means that it is so from now on."""
 
     context: Context
+    stamp: int = 0
 
 
 class CancelObject(Input, frozen=True):
@@ -119,9 +120,13 @@ class MapClient:
         settings: MapSettings,
         draw: Draw,
         limit_bytes: int = 0,
-        remote: bool = False,
+        site: str = "",
+        agent: bool = False,
     ) -> None:
-        """`epoch` 0: the server tells its own with its first answer."""
+        """`epoch` 0: the server tells its own with its first answer.
+
+        `site`: where the client is, by which the server decides whether local groups reach it.
+        """
         self.name = name
         self.server = server
         self.epoch = epoch
@@ -132,8 +137,7 @@ class MapClient:
         self.watching = Watching(settings, draw, limit_bytes)
         self._settings = settings
         self._draw = draw
-        self._limit = limit_bytes
-        self._remote = remote
+        self._hello = Hello(limit_bytes, site, agent)
         self._register_at: int | None = now
         self._waiting: dict[tuple[str, str], Operation] = {}
         self._in_flight: tuple[Operation, ...] = ()
@@ -155,11 +159,11 @@ class MapClient:
         """Take what the user says, or what the server says."""
         effects: list[Effect] = []
         match given:
-            case PublishObject(context):
-                self._publish(context, now)
+            case PublishObject(context, stamp):
+                self._publish(context, stamp, now)
             case CancelObject(vid):
                 if self.published.pop(vid, None) is not None:
-                    self._say(("object", vid), Cancel(vid))
+                    self._say(("cancel", vid), Cancel(vid))
             case Watch(name, text):
                 effects += self.watching.watch(name, Filter.parse(text))
                 self.wanted[name] = text
@@ -207,12 +211,13 @@ class MapClient:
         """Stop listening; the server notices the silence."""
         return [*self.watching.tuner.drop_all(), Ignore(WELL_KNOWN)]
 
-    def _publish(self, context: Context, now: int) -> None:
+    def _publish(self, context: Context, stamp: int, now: int) -> None:
         check(context)
-        self._last_stamp = max(now, self._last_stamp + 1)
+        if not stamp:
+            stamp = self._last_stamp = max(now, self._last_stamp + 1)
         body = body_of(context)
-        self.published[context.vid] = Published(body, self._last_stamp)
-        self._say(("object", context.vid), Put(body, self._last_stamp))
+        self.published[context.vid] = Published(body, stamp)
+        self._say(("object", context.vid), Put(body, stamp))
 
     def _say(self, about: tuple[str, str], operation: Operation) -> None:
         """Queue an operation in place of an earlier one about the same that still waits.
@@ -233,7 +238,7 @@ class MapClient:
         self._last_batch = 0
         self._opened = 0
         self._repeat_at = None
-        self._waiting = {("hello", ""): Hello(self._limit, self._remote)}
+        self._waiting = {("hello", ""): self._hello}
         for vid, one in self.published.items():
             self._waiting["object", vid] = Put(one.body, one.stamp)
         self._waiting["settled", ""] = Settled()

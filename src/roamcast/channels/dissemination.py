@@ -13,6 +13,7 @@ from roamcast.channels.map_messages import Announce, Parcel, State, payload_of
 from roamcast.channels.map_settings import Mode
 from roamcast.channels.queries import Matcher, Record, Step
 from roamcast.channels.recurring import QuerySetEntry
+from roamcast.channels.scopes import Scopes
 from roamcast.channels.streams import Stream
 from roamcast.channels.view_class import ViewClass
 from roamcast.model.records import QuerySet
@@ -26,6 +27,7 @@ class Dissemination:
         self._desk = desk
         self._make_matcher = make_matcher
         self._next_number = 0
+        self._scopes = Scopes(desk)
         settings = desk.settings
         # A set of one query is that query's own business, as long as queries get channels.
         self._set_min = 2 if settings.query_channels else 1
@@ -56,6 +58,8 @@ class Dissemination:
         settings = self._desk.settings
         if client.remote or settings.mode is Mode.UNICAST:
             record.remote[client.name] = None
+            if client.remote:
+                self._scopes.enlist(view, record, client)
             return
         if view.single is not None:
             view.join(view.single, client, record, ())
@@ -90,6 +94,7 @@ class Dissemination:
             return
         del record.clients[client]
         alone = client in record.remote
+        self._scopes.discharge(view, record, client)
         record.remote.pop(client, None)
         if not alone:
             for stream in view.streams_of(record):
@@ -118,6 +123,9 @@ class Dissemination:
             self._spread_set(view, queries, records, state, payload)
         else:
             self._spread_queries(view, records, state, payload, None)
+        if view.wide:
+            for stream in self._scopes.streams(records):
+                self._publish(view, stream, state, payload)
 
     def _spread_set(
         self,
@@ -194,7 +202,8 @@ class Dissemination:
             self._tell_alone(records, state, by_channel=False)
 
     def _tell_alone(self, records: Sequence[Record], state: State, *, by_channel: bool) -> None:
-        """Tell clients one by one: all of queries without a channel, and remote ones anyway.
+        """Tell clients one by one: all of queries without a channel, and remote ones anyway,
+        unless they ride on a wide-area group.
 
         `by_channel`: one channel has reached everyone who is not remote. A client that hears the
         update by another query's channel is told all the same: it may be leaving that one now.
@@ -203,7 +212,7 @@ class Dissemination:
         for record in records:
             alone = record.remote if by_channel or record.stream else record.clients
             for name in alone:
-                if name not in told:
+                if name not in told and name not in record.riders:
                     told.add(name)
                     self._desk.deliver(self._desk.clients[name], state)
 

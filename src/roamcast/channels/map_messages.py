@@ -13,6 +13,7 @@ from msgspec import Meta
 from roamcast.channels.messages import MESSAGES, PAYLOAD_BYTES_MAX, Channel, Incarnation, Sequence
 from roamcast.errors import ContextError
 from roamcast.model.contexts import VID_LENGTH_MAX, Context, check
+from roamcast.model.places_path import PATH_LENGTH_MAX
 from roamcast.model.wire import Count, Message, Name, Registry
 
 WELL_KNOWN: Final = "map/well-known"
@@ -37,6 +38,7 @@ Opened = Annotated[
     ),
 ]
 Vid = Annotated[str, Meta(min_length=1, max_length=VID_LENGTH_MAX)]
+Site = Annotated[str, Meta(max_length=PATH_LENGTH_MAX)]
 Body = Annotated[
     bytes, Meta(max_length=OBJECT_BYTES_MAX, description="the object, empty when it is gone")
 ]
@@ -82,7 +84,10 @@ class Hello(Item, frozen=True, tag="hello", gc=False):
     """The first operation of a session: what the client can take."""
 
     limit_bytes: Annotated[Count, Meta(description="most bytes in any second, 0 for no limit")] = 0
-    remote: Annotated[bool, Meta(description="outside the scope of local groups")] = False
+    site: Annotated[
+        Site, Meta(description="where it is, such as campus/b35: groups of which scope reach it")
+    ] = ""
+    agent: Annotated[bool, Meta(description="it asks for others, who cannot hear groups")] = False
 
 
 class Settled(Item, frozen=True, tag="settled", gc=False):

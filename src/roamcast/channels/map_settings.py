@@ -46,6 +46,15 @@ class MapSettings(msgspec.Struct, frozen=True):
     carousel_rest_us: int = 5_000_000
     """After the last page the carousel waits so long for heals, then its channel is given back."""
 
+    local_scope: str = ""
+    """The site that local groups reach, and nothing beyond it; "" for everywhere."""
+    wide_groups_max: int = 4
+    """Wide-area groups for clients beyond it, for each view class; 0: each is told alone."""
+    wide_subscribers_min: int = 3
+    """So many of them ask the same before their query rides on a wide-area group."""
+    agent_clients_max: int = 1_000
+    """An agent stands for so many clients: it has their subscriptions and their queues."""
+
     outbox_items_max: int = 4_096
     batch_bytes_max: int = 16_000
     repeat_us: int = 100_000

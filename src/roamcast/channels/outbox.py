@@ -36,6 +36,7 @@ class Outbox:
 
     def __init__(self, epoch: int, session: int, opened: int, settings: MapSettings) -> None:
         self.opened = opened
+        self.items_max = settings.outbox_items_max
         self.number = 0
         self.coalesced = 0
         self.due: int | None = None
@@ -75,7 +76,7 @@ class Outbox:
             self._states -= isinstance(self._waiting.pop(key, None), State)
         if key in self._waiting:
             self.coalesced += 1
-        elif len(self._waiting) >= self._settings.outbox_items_max:
+        elif len(self._waiting) >= self.items_max:
             self.clear("too slow: more updates wait than a client may have")
             return False
         elif isinstance(item, State):

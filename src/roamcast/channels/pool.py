@@ -12,9 +12,9 @@ from hashlib import blake2b
 class Pool:
     """Names of one view class in one epoch; every use of a name has its own incarnation."""
 
-    def __init__(self, view_class: str, channels_max: int, epoch: int = 0) -> None:
+    def __init__(self, view_class: str, channels_max: int, epoch: int = 0, kind: str = "") -> None:
         mark = blake2b(f"{epoch}/{view_class}".encode(), digest_size=4).hexdigest()
-        self._prefix = f"map/{mark}"
+        self._prefix = f"map/{mark}/{kind}" if kind else f"map/{mark}"
         self._channels_max = channels_max
         self._made = 0
         self._free: deque[str] = deque()

@@ -50,9 +50,14 @@ class Record(msgspec.Struct):
     clients: dict[str, int]
     """Client → how many of its subscriptions contain this query."""
     remote: dict[str, None]
+    """Clients that no channel of the query or its sets serves."""
     stream: Stream | None = None
     set_streams: dict[int, Stream] = {}
     """The channels of recurring sets with this query."""
+    wide: Stream | None = None
+    """The wide-area group the query rides on, if it does."""
+    riders: dict[str, None] = {}
+    """Those of the remote clients that hear it there; the others are told alone."""
     count: int = 0
     members: dict[str, None] | None = None
 
@@ -100,7 +105,7 @@ class QueryTable:
         """Make a record for a query nobody had placed, with the objects that satisfy it now."""
         self.matcher.add(str(number), one)
         self._sets.clear()
-        record = Record(number, self.view_class, one, {}, {}, set_streams={}, members={})
+        record = Record(number, self.view_class, one, {}, {}, set_streams={}, riders={}, members={})
         self.records[number] = record
         self._numbers[one.text] = number
         for vid in satisfied_by:

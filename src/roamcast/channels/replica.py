@@ -67,6 +67,8 @@ class Replica:
         self.views: dict[str, View] = {}
         self.tombstones = 0
         self.duplicates = 0
+        self.foreign = 0
+        """States that concern no subscription: dropped, as groups shared with others need it."""
         self.floor: Number = (0, 0)
 
     def open(self, subscription: str, wanted: Filter) -> None:
@@ -94,6 +96,7 @@ class Replica:
         effects: list[Effect] = []
         for name, view in self.views.items():
             self._show(name, view, state.vid, known, effects)
+        self.foreign += not effects
         return effects
 
     def _show(self, name: str, view: View, vid: str, known: Known, effects: list[Effect]) -> None:

@@ -35,6 +35,7 @@ from roamcast.channels.messages import HealRequest, Join
 from roamcast.channels.objects import Objects
 from roamcast.channels.outbox import Outbox
 from roamcast.channels.queries import Matcher
+from roamcast.channels.scopes import is_remote
 from roamcast.channels.subscriptions import Subscriptions
 from roamcast.errors import InputError, LimitError
 from roamcast.model.machine import Effect, Input, Multicast, Received, step
@@ -110,13 +111,18 @@ class MapServer:
             "clients": (len(desk.clients), settings.clients_max),
             "objects": (len(self.map), settings.objects_max),
             "queries": (self.subscriptions.records, settings.queries_max),
-            "outbox": (
-                max((len(client.outbox) for client in desk.clients.values()), default=0),
-                settings.outbox_items_max,
+            "outbox": min(
+                ((len(one.outbox), one.outbox.items_max) for one in desk.clients.values()),
+                key=lambda held: held[1] - held[0],
+                default=(0, settings.outbox_items_max),
             ),
         }
         for view in classes:
             held[f"channels of class {view.name!r}"] = (view.pool.used, settings.channels_max)
+            held[f"wide-area groups of class {view.name!r}"] = (
+                view.wide_pool.used,
+                settings.wide_groups_max,
+            )
             held[f"history of class {view.name!r}"] = (len(view.history), settings.history_max)
         for name, use in desk.channels.items():
             for what, (count, bound) in use.sender.occupancy().items():
@@ -268,15 +274,19 @@ class MapServer:
                 self.subscriptions.withdraw(client, name)
             case Refresh(name):
                 self.subscriptions.refresh(client, name)
-            case Hello(limit, remote):
-                self._hello(client, limit, remote)
+            case Hello():
+                self._hello(client, operation)
             case Settled():
                 for vid in list(client.unconfirmed):
                     self.objects.cancel(client, vid)
 
-    def _hello(self, client: ClientState, limit: int, remote: bool) -> None:
+    def _hello(self, client: ClientState, hello: Hello) -> None:
         settings = self.settings
-        client.remote = remote
+        client.remote = is_remote(hello.site, settings)
+        client.agent = hello.agent
+        if hello.agent:
+            client.outbox.items_max = settings.outbox_items_max * settings.agent_clients_max
+        limit = hello.limit_bytes
         if limit == 0:
             client.ledger = None
         elif limit < settings.limit_bytes_min:

@@ -64,12 +64,22 @@ class Stream:
         "shared",
         "version",
         "view_class",
+        "wide",
     )
 
-    def __init__(self, number: int, view_class: str, queries: Sequence[int], epoch: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        view_class: str,
+        queries: Sequence[int],
+        epoch: int,
+        *,
+        wide: bool = False,
+    ) -> None:
         self.number = number
         self.view_class = view_class
         self.queries = tuple(queries)
+        self.wide = wide
         self.version = 0
         self.bands: list[BandChannel] = []
         self.shared: ChannelSender | None = None

@@ -36,8 +36,8 @@ class Subscriptions:
         wanted = Filter.parse(text)
         if name in client.subscriptions:
             self.withdraw(client, name)
-        if len(client.subscriptions) >= settings.subscriptions_max:
-            raise LimitError(f"a client has at most {settings.subscriptions_max} subscriptions")
+        if len(client.subscriptions) >= self.most(client):
+            raise LimitError(f"a client has at most {self.most(client)} subscriptions")
         view = self._dissemination.view_class(client.view_class)
         parts = take_apart(wanted, settings.parts_max)
         check_room(self.records, len(parts), settings.queries_max)
@@ -56,6 +56,11 @@ class Subscriptions:
                 self._note(record, client.name, "placed", remote=client.name in record.remote)
         client.subscriptions[name] = Subscription(wanted, tuple(queries))
         self._list(client, view, name)
+
+    def most(self, client: ClientState) -> int:
+        """How many subscriptions a client may have: an agent those of its clients."""
+        settings = self._desk.settings
+        return settings.subscriptions_max * (settings.agent_clients_max if client.agent else 1)
 
     def withdraw(self, client: ClientState, name: str) -> None:
         """End a standing query; the last client's leaving ends its record."""
@@ -97,21 +102,20 @@ class Subscriptions:
         records = [view.table.records[query] for query in client.subscriptions[name].queries]
         count = max(record.count for record in records)
         bands: tuple[Band, ...] = ()
-        complete = True
+        complete = self.whole(client, name)
         states: list[State] = []
         if count > settings.page_objects_max or sum(r.count for r in records) > 2 * (
             settings.page_objects_max
         ):
             bands = self._ride(client, view, records)
-            complete = bool(bands)
+            complete = complete and bool(bands)
         if not bands:
             states = self._states(view, records)
             count = max(count, len(states))
         streams = tuple(
             stream.announcement(record.number)
             for record in records
-            if client.name not in record.remote
-            for stream in view.streams_of(record)
+            for stream in view.heard_by(client.name, record)
         )
         opening = Opening(
             name,
@@ -126,6 +130,11 @@ class Subscriptions:
             for state in states:
                 desk.deliver(client, state, listing=name)
             desk.deliver(client, Closing(name, desk.number, complete))
+
+    def whole(self, client: ClientState, name: str) -> bool:
+        """Whether we know all that a subscription could list; an agent may not."""
+        del client, name
+        return True
 
     def _states(self, view: ViewClass, records: list[Record]) -> list[State]:
         """Give the states of the objects that satisfy any of the records, up to a page of each."""

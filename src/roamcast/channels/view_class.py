@@ -27,6 +27,9 @@ class ViewClass:
         self.table = QueryTable(name, matcher, 2 * settings.page_objects_max)
         self.history = History(settings.history_max)
         self.pool = Pool(name, settings.channels_max, desk.epoch)
+        self.wide_pool = Pool(name, settings.wide_groups_max, desk.epoch, "wide")
+        self.wide: dict[int, dict[int, None]] = {}
+        """Wide-area stream → the queries that ride on it."""
         self.streams: dict[int, Stream] = {}
         self.single: Stream | None = None
         self.local: dict[int, int] = {}
@@ -35,8 +38,9 @@ class ViewClass:
         self._numbers = numbers
 
     def open_sender(self, stream: Stream | None) -> ChannelSender | None:
-        """Take a channel from the pool; None when all are in use."""
-        channel = self.pool.take()
+        """Take a channel from the stream's pool; None when all are in use."""
+        wide = stream is not None and stream.wide
+        channel = (self.wide_pool if wide else self.pool).take()
         if channel is None:
             return None
         desk = self._desk
@@ -46,7 +50,7 @@ class ViewClass:
             incarnation=desk.epoch + self._numbers(),
             now=desk.now,
             settings=desk.settings.channel,
-            scope="",
+            scope="" if wide else desk.settings.local_scope,
         )
         desk.channels[channel] = ChannelUse(sender, self.name, stream)
         desk.watch_channel(channel)
@@ -65,12 +69,13 @@ class ViewClass:
     def give_back(self, channel: str) -> None:
         """The rest is over: the name may be used again."""
         self._desk.timers.cancel(("channel", channel))
-        del self._desk.channels[channel]
-        self.pool.give_back(channel)
+        stream = self._desk.channels.pop(channel).stream
+        wide = stream is not None and stream.wide
+        (self.wide_pool if wide else self.pool).give_back(channel)
 
-    def open_stream(self, queries: Matched, reason: str) -> Stream | None:
+    def open_stream(self, queries: Matched, reason: str, *, wide: bool = False) -> Stream | None:
         """Make a stream with a top band, for the local clients of these queries."""
-        stream = Stream(self._numbers(), self.name, queries, self._desk.epoch)
+        stream = Stream(self._numbers(), self.name, queries, self._desk.epoch, wide=wide)
         sender = self.open_sender(stream)
         if sender is None:
             return None
@@ -138,8 +143,14 @@ class ViewClass:
         for state in stream.lacked_by(name):
             self._desk.deliver(self._desk.clients[name], state)
 
+    def heard_by(self, client: str, record: Record) -> list[Stream]:
+        """Give the streams by which a client hears of a query; none if it is told alone."""
+        if client not in record.remote:
+            return self.streams_of(record)
+        return [record.wide] if record.wide and client in record.riders else []
+
     def streams_of(self, record: Record) -> list[Stream]:
-        """Give every stream that carries updates of a query: its own, and its sets'."""
+        """Give every local stream that carries updates of a query: its own, and its sets'."""
         if self.single is not None:
             return [self.single]
         own = [record.stream] if record.stream else []

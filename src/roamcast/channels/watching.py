@@ -227,8 +227,9 @@ class Watching:
         )
 
     def _learn(self, epoch: int, state: State, now: int, *, listed: bool) -> list[Effect]:
-        if self.replica.forgotten(epoch, state) and not listed:
-            # It may be older than a departure that is forgotten: ask, to be sure.
+        if self.replica.forgotten(epoch, state) and not (listed and self.listings):
+            # It may be older than a departure that is forgotten: ask, to be sure. A batch is
+            # repeated as it was, so this may come by unicast, too; a current set may list it.
             self.refresh(self.queries, now)
         effects = self.replica.learn(epoch, state, now)
         if listed:
@@ -236,6 +237,9 @@ class Watching:
                 if not listing.carousels:
                     listing.listed.add(state.vid)
                     effects += self.replica.show_known(name, (state.vid,))
+        most = self._settings.tombstones_max
+        if self.replica.tombstones > 2 * most:  # others' traffic on a shared group
+            self.replica.prune(now - self._settings.tombstone_us, most)
         return effects
 
     def _open(self, opening: Opening, source: str, now: int) -> list[Effect]:

@@ -35,6 +35,7 @@ from roamcast.sim.workloads._map_parts import Coarse, Overheard, ScanMatcher, Sh
 from roamcast.sim.world import World
 
 SERVER: Final = "server"
+SITE: Final = "lab"
 WATCH_US: Final = 200_000
 LEAVING_US: Final = 15_000_000
 ROOMS: Final = tuple(f"lab/{floor}/{room}" for floor in (1, 2) for room in "abc")
@@ -61,7 +62,7 @@ class MapWorkload(Workload):
     sizes: ClassVar = {
         "clients": (1, 9),
         "limited": (0, 3),
-        "remote": (0, 2),
+        "remote": (0, 5),
         "operations": (4, 160),
         "subscribers_min": (1, 4),
         "history": (1, 24),
@@ -71,6 +72,8 @@ class MapWorkload(Workload):
         "buffer": (4, 100),
         "mode": (0, 3),
         "compiled": (0, 1),
+        "wide_groups": (0, 4),
+        "wide_subscribers_min": (1, 3),
     }
 
     def __init__(
@@ -102,6 +105,9 @@ class MapWorkload(Workload):
             page_objects_max=sizes["page"],
             page_bytes_max=300,
             carousel_bytes_per_s=20_000,
+            local_scope=SITE,
+            wide_groups_max=sizes["wide_groups"],
+            wide_subscribers_min=sizes["wide_subscribers_min"],
             outbox_items_max=sizes["outbox"],
             batch_bytes_max=1_000,
             heartbeat_us=300_000,
@@ -136,18 +142,18 @@ class MapWorkload(Workload):
                 policy=self._policy,
                 make_matcher=make_matcher,
             ),
+            site=SITE,
         )
         for number in range(sizes["clients"]):
             name = f"client-{number}"
             if number < sizes["limited"]:
                 self._limits[name] = (1_500, 4_000, 4_000)[number]
-            self._add(world, name, remote=sizes["limited"] <= number < self._remote_end())
+            first = max(0, sizes["limited"] - 1)  # one of them has a limit
+            remote = first <= number < first + sizes["remote"]
+            self._add(world, name, site="elsewhere" if remote else f"{SITE}/{number % 2}")
         self._bandwidth = BandwidthLimit(self._limits)
 
-    def _remote_end(self) -> int:
-        return self._sizes["limited"] + self._sizes["remote"]
-
-    def _add(self, world: World, name: str, *, remote: bool) -> None:
+    def _add(self, world: World, name: str, *, site: str) -> None:
         def make(boot: Boot) -> MapClient:
             return self._client(
                 boot.host,
@@ -156,10 +162,10 @@ class MapWorkload(Workload):
                 settings=self._settings,
                 draw=boot.generator.random,
                 limit_bytes=self._limits.get(name, 0),
-                remote=remote,
+                site=site,
             )
 
-        world.add_host(name, make)
+        world.add_host(name, make, site=site)
 
     def start(self, world: World, duration_us: int) -> None:
         """Let users publish, move, cancel, ask and withdraw at random moments."""
@@ -256,6 +262,7 @@ class MapWorkload(Workload):
             held[f"records of {view.name!r}"] = len(view.table)
             held[f"history of {view.name!r}"] = len(view.history)
             held[f"channels of {view.name!r}"] = view.pool.used - (view.single is not None)
+            held[f"wide-area groups of {view.name!r}"] = view.wide_pool.used
             held[f"streams of {view.name!r}"] = len(view.streams) - single
         for client in server.desk.clients.values():
             held[f"outbox of {client.name}"] = 0 if client.outbox.idle else 1
