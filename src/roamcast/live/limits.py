@@ -1,0 +1,95 @@
+"""Who asks too much? Rates by token buckets, open connections by counting; time is an argument."""
+
+from collections import Counter, OrderedDict
+from typing import Final
+
+from roamcast.errors import LimitError, RateError
+from roamcast.model.time import MICROSECONDS
+
+SUBJECTS_MAX: Final = 100_000
+"""Buckets remembered; the one unused for longest is forgotten, by then usually full again."""
+
+
+class Bucket:
+    """Holds up to `burst` tokens and gains `rate_per_s`; whoever acts takes one."""
+
+    __slots__ = ("_at", "_burst", "_held", "_rate_per_s")
+
+    def __init__(self, rate_per_s: float, burst: int, now: int) -> None:
+        assert rate_per_s > 0
+        assert burst >= 1
+        self._rate_per_s = rate_per_s
+        self._burst = burst
+        self._held = float(burst)
+        self._at = now
+
+    def take(self, now: int, amount: float = 1.0) -> int:
+        """Take tokens and give 0, or take nothing and give how many microseconds to wait."""
+        gained = max(now - self._at, 0) * self._rate_per_s / MICROSECONDS
+        self._held = min(self._held + gained, float(self._burst))
+        self._at = max(self._at, now)
+        lacking = min(amount, self._burst) - self._held
+        # A hair is forgiven: waiting exactly as long as was said must be enough.
+        if lacking > 1e-9:
+            return int(lacking * MICROSECONDS / self._rate_per_s) + 1
+        self._held -= amount  # one that is larger than the bucket leaves it in debt
+        return 0
+
+
+class Rates:
+    """A bucket for each subject."""
+
+    def __init__(
+        self, rate_per_s: float, burst: int, *, what: str, subjects_max: int = SUBJECTS_MAX
+    ) -> None:
+        self._rate_per_s = rate_per_s
+        self._burst = burst
+        self._what = what
+        self._subjects_max = subjects_max
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+
+    def take(self, subject: str, now: int) -> None:
+        """Count one more of this subject, or refuse it and say when to try again."""
+        bucket = self._buckets.get(subject)
+        if bucket is None:
+            bucket = self._buckets[subject] = Bucket(self._rate_per_s, self._burst, now)
+            if len(self._buckets) > self._subjects_max:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(subject)
+        wait_us = bucket.take(now)
+        if wait_us:
+            error = RateError(
+                f"more than {self._rate_per_s:g} {self._what} a second: "
+                f"try again in {wait_us / MICROSECONDS:.1f} s"
+            )
+            error.retry_us = wait_us
+            raise error
+
+
+class Connections:
+    """Counts what is open, in all and for each subject."""
+
+    def __init__(self, total_max: int, per_subject_max: int) -> None:
+        self._total_max = total_max
+        self._per_subject_max = per_subject_max
+        self._open: Counter[str] = Counter()
+        self.total = 0
+
+    def open(self, subject: str) -> None:
+        """Count a connection in, or refuse it."""
+        if self.total >= self._total_max:
+            raise LimitError(f"the service has {self._total_max} connections open: try again later")
+        if self._open[subject] >= self._per_subject_max:
+            raise LimitError(
+                f"{self._per_subject_max} connections are open with this token's subject: close one"
+            )
+        self._open[subject] += 1
+        self.total += 1
+
+    def close(self, subject: str) -> None:
+        """Count it out."""
+        assert self._open[subject] > 0, "closed more often than opened"
+        self._open[subject] -= 1
+        self.total -= 1
+        if not self._open[subject]:
+            del self._open[subject]

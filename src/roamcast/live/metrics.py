@@ -1,0 +1,81 @@
+"""How busy and how well is the service? Numbers for Prometheus, none of them about one person.
+
+Labels come from the code: a route's template, a status, a reason, a kind of transport; never a
+subject, a vid, a place or a filter. What is counted is the service's work; how many contexts match
+something is a question for a token with the scope `read`.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_COUNTS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+
+
+class Metrics:
+    """The service's numbers, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+
+        def counter(name: str, says: str, *labels: str) -> Counter:
+            return Counter(f"roamcast_{name}", says, labels, registry=registry)
+
+        self.requests = counter("requests", "HTTP requests answered", "method", "route", "status")
+        self.request_seconds = Histogram(
+            "roamcast_request_seconds",
+            "From a request's head to its answer's",
+            ("route",),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.refused = counter("refused", "Requests and messages refused", "reason")
+        self.sockets = Gauge(
+            "roamcast_sockets", "Open connections that stay", ("kind",), registry=registry
+        )
+        self.frames_received = counter("frames_received", "Messages from clients", "kind")
+        self.updates = counter("updates", "Contexts that appeared, changed or left", "kind")
+        self.deliveries = counter("deliveries", "Changes handed to connections", "kind")
+        self.deliveries_bytes = counter("delivered_bytes", "Their bytes", "kind")
+        self.coalesced = counter("coalesced", "Changes replaced by later ones for slow clients")
+        self.cut_off = counter("cut_off", "Connections ended by the service", "reason")
+        self.group_messages = counter("group_messages", "Messages to channels", "transport")
+        self.heals = counter("heals", "Messages sent again, and snapshots", "kind")
+        self.store_commit_seconds = Histogram(
+            "roamcast_store_commit_seconds",
+            "A transaction of the store, synced",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.store_commit_writes = Histogram(
+            "roamcast_store_commit_writes",
+            "Writes in one transaction",
+            buckets=_COUNTS,
+            registry=registry,
+        )
+        self.store_failures = counter("store_failures", "Transactions the disk refused")
+        self.journal_records = counter("journal_records", "Records handed to the journal")
+        self._queues = Gauge("roamcast_queue", "What waits now", ("queue",), registry=registry)
+        self._held = Gauge(
+            "roamcast_held", "What the service holds now", ("what",), registry=registry
+        )
+
+    def committed(self, seconds: float, writes: int) -> None:
+        """Hear of a transaction; the store calls this."""
+        self.store_commit_seconds.observe(seconds)
+        self.store_commit_writes.observe(writes)
+
+    def watch_queue(self, name: str, size: Callable[[], float]) -> None:
+        """Read a queue's size whenever somebody asks for the numbers."""
+        self._queues.labels(name).set_function(size)
+
+    def watch_held(self, name: str, size: Callable[[], float]) -> None:
+        """Read how many clients, contexts, subscriptions or channels there are when asked."""
+        self._held.labels(name).set_function(size)
+
+    def page(self) -> bytes:
+        """Write all numbers as Prometheus reads them."""
+        return generate_latest(self.registry)
