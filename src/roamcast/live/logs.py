@@ -3,7 +3,8 @@
 A log is read by people who may not see the map. So an event's name is a constant of the code, its
 fields come from a fixed list, and texts among them are short words such as a reason; no vid,
 subject, filter, token or address is among them. Of other libraries' messages only the template is
-kept, never what fills it, or the line that said it; of an exception its type and where it was raised, never its text.
+kept, never what fills it, or the line that said it; of an exception its type and where it was
+raised, never its text.
 """
 
 import json
