@@ -25,7 +25,8 @@ MAY_IMPORT = {
     "broker": {"model", "matching", "channels", "overlay", "placement", "identity", "errors"},
     "journal": {"model", "errors"},
     # identity: the user agent's rules are written once and run live and in Spark (decision 0050)
-    "pipeline": {"model", "matching", "placement", "journal", "identity", "errors"},
+    # channels: a plan replays a broker's own choice of channels (decision 0045)
+    "pipeline": {"model", "matching", "placement", "journal", "identity", "channels", "errors"},
     "client": {"model", "matching", "channels", "errors"},
     "sim": PURE | {"journal", "errors"},
     "live": PURE | {"journal", "pipeline", "client", "errors"},

@@ -119,8 +119,11 @@ class Desk:
 
     def deliver(self, client: ClientState, item: Waiting, *, listing: str = "") -> None:
         """Queue an item for one client; it leaves with everything else of this input."""
+        coalesced = client.outbox.coalesced
         if not client.outbox.add(item, listing) and client.subscriptions:
             self.too_slow[client.name] = None
+        if self.journal and client.outbox.coalesced > coalesced:
+            self.out.append(Drop("coalesced", "map.batch", 0, client.name))
         self._dirty[client.name] = None
 
     def poll(self, client: ClientState) -> None:

@@ -27,7 +27,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.
 def register(root: typer.Typer) -> None:
     """Add the group, with the commands that other modules give it."""
     package = "roamcast.commands"
-    for name in ("_pipeline_ingest", "_pipeline_keys"):
+    for name in (
+        "_pipeline_ingest",
+        "_pipeline_keys",
+        "_pipeline_metrics",
+        "_pipeline_sweep",
+    ):
         importlib.import_module(f"{package}.{name}").add(app)
     root.add_typer(app, name="pipeline")
 

@@ -1,0 +1,124 @@
+"""`roamcast pipeline metrics` and `plan`: journals in, numbers and plans out."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+JournalArgument = Annotated[
+    list[Path], typer.Argument(metavar="JOURNAL…", help="Folders of journal segments, or segments.")
+]
+SparkOption = Annotated[str | None, typer.Option(help="Spark master; default local[*].")]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands to the `pipeline` group."""
+    app.command("metrics")(metrics)
+    app.command("plan")(plan)
+
+
+def metrics(
+    journals: JournalArgument,
+    by_host: Annotated[bool, typer.Option("--by-host", help="Numbers of each host.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the table: .parquet, .csv or .jsonl.")
+    ] = None,
+    spark: SparkOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object a row.")] = False,
+) -> None:
+    """Print what journals say in numbers, run by run: updates, transmissions, bytes, delays."""
+    from roamcast.errors import InputError
+    from roamcast.pipeline import metrics as job
+    from roamcast.pipeline.journals import read_journals, segments, told
+    from roamcast.pipeline.session import Settings, started
+
+    if out is not None and out.suffix not in _WRITERS:
+        raise InputError(f"--out ends in one of {', '.join(_WRITERS)}", source=str(out))
+    found = segments(journals)
+    with started(Settings(master=spark, name="roamcast metrics")) as session:
+        table = told(job.metrics(read_journals(session, found), by_host=by_host))
+    order = ("run", "host", "measure", "about")
+    table = table.sort_by([(name, "ascending") for name in order])
+    if out is not None:
+        _WRITERS[out.suffix](table, out)
+    if json:
+        _lines(table)
+    elif out is None:
+        _print(table)
+
+
+def plan(
+    journals: JournalArgument,
+    out: Annotated[Path, typer.Option(help="The folder for the plan's files.")],
+    tree: Annotated[
+        Path | None,
+        typer.Option(
+            help='{"parent": […], "hosts": {NAME: VERTEX}}; default: root, brokers, clients.'
+        ),
+    ] = None,
+    spark: SparkOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Plan channels, q and m, flows for filter placement and demand for home brokers."""
+    import msgspec
+
+    from roamcast.pipeline.journals import segments
+    from roamcast.pipeline.plan_files import make_plan
+    from roamcast.pipeline.session import Settings, started
+
+    found = segments(journals)
+    with started(Settings(master=spark, name="roamcast plan")) as session:
+        made = make_plan(session, found, out, tree)
+    if json:
+        typer.echo(msgspec.json.encode(made))
+        return
+    for row in made.brokers:
+        sent = row["transmissions"] + row["announcements"]
+        typer.echo(
+            f"{row['run']} {row['host']}: q = {row['subscribers_min']}, m = {row['history_max']}, "
+            f"{sent:,} transmissions, {row['channels_max']:,} channels at most"
+        )
+    typer.echo(
+        f"{made.channels:,} queries and sets, {made.vertices:,} vertices, "
+        f"{made.clients:,} clients: {made.folder}"
+    )
+
+
+def _lines(table: "pa.Table", out: Path | None = None) -> None:
+    import msgspec
+
+    lines = [msgspec.json.encode(row) for row in table.to_pylist()]
+    if out is None:
+        for line in lines:
+            typer.echo(line)
+    else:
+        out.write_bytes(b"".join(line + b"\n" for line in lines))
+
+
+def _parquet(table: "pa.Table", out: Path) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(table, out)
+
+
+def _csv(table: "pa.Table", out: Path) -> None:
+    from pyarrow import csv
+
+    csv.write_csv(table, out)
+
+
+_WRITERS: dict[str, Any] = {".parquet": _parquet, ".csv": _csv, ".jsonl": _lines}
+
+
+def _print(table: "pa.Table") -> None:
+    run = None
+    for row in table.to_pylist():
+        if (row["run"], row["host"]) != run:
+            run = (row["run"], row["host"])
+            typer.echo(" ".join(part for part in run if part))
+        named = f"{row['measure']}: {row['about']}" if row["about"] else row["measure"]
+        value = f"{row['value']:,.0f}" if row["value"].is_integer() else f"{row['value']:,.4g}"
+        typer.echo(f"  {named:<60} {value:>16}")

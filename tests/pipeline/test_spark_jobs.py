@@ -1,0 +1,191 @@
+"""Journals and experiments on Spark: every job equals a plain computation of the same."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from roamcast.errors import InputError, TreeError
+from roamcast.journal.book import Entry
+from roamcast.model.records import UpdateMatched
+from roamcast.pipeline import plan_flows
+from roamcast.pipeline.journals import read_journals, segments, told
+from roamcast.pipeline.metrics import metrics
+from roamcast.pipeline.plan import wanted
+from roamcast.pipeline.plan_files import make_plan
+from roamcast.pipeline.sweep import Outcome, outcomes, sweep
+from roamcast.placement.document import read_demand
+from roamcast.sim.experiment import play_workload
+from roamcast.sim.workloads._map_parts import Coarse
+from tests.strategies_journal import expected_metrics, simulate, wanted_by_hand
+
+pytestmark = pytest.mark.spark
+SEEDS = (3, 4)
+view_class = Coarse().view_class
+PLAY = "roamcast.sim.experiment:play_workload"
+SETS: list[dict[str, Any]] = [
+    {"workload": "channel", "messages": 12, "receivers": receivers} for receivers in (1, 3)
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("journals")
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> dict[str, list[Entry]]:
+    everyone_hears = {"limited": 0, "remote": 0}
+    return {f"map-{seed}": simulate(folder, seed, **everyone_hears) for seed in SEEDS}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+
+
+def test_metrics_are_those_of_a_plain_computation(
+    spark: Any, folder: Path, runs: dict[str, list[Entry]]
+) -> None:
+    found = told(metrics(read_journals(spark, segments([folder])))).to_pylist()
+    for run, entries in runs.items():
+        ours = {(r["measure"], r["about"]): r["value"] for r in found if r["run"] == run}
+        want = expected_metrics(entries)
+        assert len(want) > 30
+        assert {key: ours.get(key) for key in want} == pytest.approx(want, rel=1e-12)
+
+
+@pytest.fixture(scope="module")
+def planned(
+    spark: Any,
+    folder: Path,
+    runs: dict[str, list[Entry]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    out = tmp_path_factory.mktemp("plan")
+    made = make_plan(spark, segments([folder]), out)
+    assert [row["run"] for row in made.brokers] == sorted(runs)
+    return out
+
+
+def test_flows_and_demand_are_what_each_client_wanted(
+    planned: Path, runs: dict[str, list[Entry]]
+) -> None:
+    tree = msgspec.json.decode((planned / "tree.json").read_bytes())
+    assert read_demand((planned / "tree.json").read_bytes()).flow.tolist() == tree["flow"]
+    named = lines(planned / "vertices.jsonl")
+    vertices = {(row["run"], row["receiver"]): row["vertex"] for row in named}
+    root = 0
+    demand: Counter[tuple[str, str, str]] = Counter()
+    for run, entries in runs.items():
+        want = wanted_by_hand(entries)
+        root += sum(bool(clients) for clients in want.values())
+        mine = Counter(client for clients in want.values() for client in clients)
+        assert {c: tree["flow"][v] for (r, c), v in vertices.items() if r == run} == mine
+        places = {
+            (host, record.epoch, int(record.update)): record.place
+            for _, host, record in entries
+            if isinstance(record, UpdateMatched)
+        }
+        for update, clients in want.items():
+            demand.update((run, client, places[update]) for client in clients)
+    assert tree["flow"][0] == root
+    assert {
+        (row["run"], row["receiver"], row["place"]): row["updates"]
+        for row in lines(planned / "demand.jsonl")
+    } == demand
+
+
+def test_channels_are_listed_by_what_they_save(planned: Path, runs: dict[str, list[Entry]]) -> None:
+    rows = lines(planned / "channels.jsonl")
+    assert [row["saved"] for row in rows] == sorted((row["saved"] for row in rows), reverse=True)
+    assert all(row["saved"] == row["alone"] - row["updates"] for row in rows)
+    for run, entries in runs.items():
+        alone: Counter[str] = Counter()
+        sets: Counter[tuple[str, ...]] = Counter()
+        for clients in wanted_by_hand(entries).values():
+            alone.update(text for texts in clients.values() for text in texts)
+            for seen in ("", "guest"):
+                texts = {t for c, ts in clients.items() if view_class(c) == seen for t in ts}
+                sets[tuple(sorted(texts))] += len(texts) > 1
+        mine = [row for row in rows if row["run"] == run]
+        single: Counter[str] = Counter()
+        several: Counter[tuple[str, ...]] = Counter()
+        for row in mine:
+            if len(row["queries"]) == 1:
+                single[row["queries"][0]] += row["alone"]
+            else:
+                several[tuple(row["queries"])] += row["updates"]
+        assert single == alone
+        assert several == +sets
+
+
+def test_a_given_tree_takes_the_flows(
+    spark: Any, folder: Path, runs: dict[str, list[Entry]], tmp_path: Path
+) -> None:
+    want = [
+        set(clients) for entries in runs.values() for clients in wanted_by_hand(entries).values()
+    ]
+    names = sorted(set().union(*want))
+    first = set(names[: len(names) // 2])
+    parent = [-1, 0, 0, *(1 if name in first else 2 for name in names)]
+    hosts = {name: 3 + number for number, name in enumerate(names)}
+    path = tmp_path / "hosts.json"
+    path.write_bytes(msgspec.json.encode({"parent": parent, "hosts": hosts}))
+    tree = plan_flows.read_tree(path)
+    places = [(run, "server", name) for run in runs for name in names]
+    pairs = wanted(read_journals(spark, segments([folder])))
+    found = told(plan_flows.flows(spark, pairs, parent, plan_flows.located(tree, places)))
+    flow = plan_flows.tree_document(parent, found.to_pylist())["flow"]
+    assert flow[:3] == [
+        sum(bool(clients & part) for clients in want)
+        for part in (set(names), first, set(names) - first)
+    ]
+
+
+def test_a_tree_that_lacks_a_client_is_refused(tmp_path: Path) -> None:
+    tree = plan_flows.TreeOfHosts([-1, 0], {"client-1": 1})
+    with pytest.raises(TreeError, match="no vertex for 'client-2' \\(1 in all\\)"):
+        plan_flows.located(tree, [("run", "server", "client-1"), ("run", "server", "client-2")])
+    path = tmp_path / "hosts.json"
+    for text, problem in (
+        ('{"parent": [-1, 0], "hosts": {"a": 2}}', "vertex 2, which is none"),
+        ('{"parent": [-1, 0]}', "not a tree of hosts"),
+        ('{"parent": [0, 0], "hosts": {}}', "hosts.json"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=problem):
+            plan_flows.read_tree(path)
+
+
+def test_what_is_no_journal_is_told_with_its_name(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(InputError, match="no journal segments"):
+        segments([tmp_path])
+    with pytest.raises(InputError, match="give a folder"):
+        segments([tmp_path / "nothing"])
+    bad = tmp_path / "b-00000001.parquet"
+    bad.write_bytes(b"PAR1 no more")
+    with pytest.raises(InputError, match="b-00000001"):
+        segments([tmp_path])
+    pq.write_table(pq.read_table(segments([folder])[0], columns=["vid"]), bad)
+    with pytest.raises(InputError, match="no time_us, host, kind"):
+        segments([bad])
+
+
+def test_a_sweep_does_not_depend_on_how_it_is_spread(spark: Any) -> None:
+    want = [
+        Outcome(one, seed, play_workload(seed=seed, **one)) for one in SETS for seed in (5, 6, 7, 8)
+    ]
+    for partitions in (1, 3, 8):
+        frame = sweep(spark, PLAY, SETS, 4, first=5, partitions=partitions)
+        assert outcomes(frame) == want, partitions
+
+
+def test_a_task_that_fails_is_a_row_and_the_others_go_on(spark: Any) -> None:
+    sets = [{"workload": "nothing"}, SETS[0]]
+    bad, good = outcomes(sweep(spark, PLAY, sets, 1))
+    assert bad.error.startswith("InputError: no workload is called 'nothing'")
+    assert not good.error
+    assert good.result == play_workload(seed=0, **SETS[0])
