@@ -12,6 +12,7 @@ RoamcastError                   the root: one line that says what to do
 │       └── RateError           more often than a limit allows; carries when to try again
 ├── AuthError                   no token, a bad one (401), or one that does not allow this (403)
 ├── StoreError                  the disk refused: nothing of this was acknowledged
+├── UnreachableError            a service does not answer, or not as ours does; it may later
 └── MissingError                something this machine lacks; says what to install
     └── GroupsUnavailable       it cannot join groups this way (UDP, NATS); there are others
 
@@ -98,6 +99,10 @@ class AuthError(RoamcastError):
 
 class StoreError(RoamcastError):
     """The disk refused a write; whoever waited for it must take it as not done."""
+
+
+class UnreachableError(RoamcastError):
+    """A service that does not answer, or not as ours does; the same may work later."""
 
 
 class MissingError(RoamcastError):

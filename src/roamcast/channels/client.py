@@ -141,6 +141,7 @@ class MapClient:
         self._register_at: int | None = now
         self._waiting: dict[tuple[str, str], Operation] = {}
         self._in_flight: tuple[Operation, ...] = ()
+        self._in_flight_about: tuple[tuple[str, str], ...] = ()
         self._next_number = 1
         self._repeat_at: int | None = None
         self._attempts = 0
@@ -154,6 +155,15 @@ class MapClient:
     def idle(self) -> bool:
         """Whether everything the user said has been taken by the server."""
         return self.state is LinkState.OPEN and not self._waiting and not self._in_flight
+
+    def taken(self, vid: str) -> bool:
+        """Whether the server has taken the latest that the user said about an object."""
+        about = ("object", vid)
+        return (
+            self.state is LinkState.OPEN
+            and about not in self._waiting
+            and about not in self._in_flight_about
+        )
 
     def receive(self, given: Input, now: int) -> Sequence[Effect]:
         """Take what the user says, or what the server says."""
@@ -233,7 +243,7 @@ class MapClient:
         self.state = step(LINK_TABLE, self.state, LinkEvent.REGISTERED)
         self.session = max(self.session + 1, now)
         self._register_at = None
-        self._in_flight = ()
+        self._in_flight, self._in_flight_about = (), ()
         self._next_number = 1
         self._last_batch = 0
         self._opened = 0
@@ -250,7 +260,7 @@ class MapClient:
         self.epoch = epoch
         self.state = step(LINK_TABLE, self.state, LinkEvent.RESTARTED)
         self._waiting = {}
-        self._in_flight = ()
+        self._in_flight, self._in_flight_about = (), ()
         self._repeat_at = None
         self._register_at = now + int(self._draw() * spread_us)
         return self.watching.restart()
@@ -328,6 +338,7 @@ class MapClient:
         if taken <= 0 or not self._in_flight:
             return
         self._in_flight = self._in_flight[taken:]
+        self._in_flight_about = self._in_flight_about[taken:]
         self._next_number += taken
         self._attempts = 0
         if not self._in_flight:
@@ -349,6 +360,7 @@ class MapClient:
                     break
                 taken.append(about)
             self._in_flight = tuple(self._waiting.pop(about) for about in taken)
+            self._in_flight_about = tuple(taken)
         elif self._repeat_at is None or now < self._repeat_at:
             return []
         settings = self._settings

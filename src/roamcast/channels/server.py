@@ -7,6 +7,7 @@ overlap. A session's states are few, so its table is short: unknown → open →
 
 import enum
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from roamcast.channels.bands import Ledger
@@ -37,9 +38,10 @@ from roamcast.channels.outbox import Outbox
 from roamcast.channels.queries import Matcher
 from roamcast.channels.scopes import is_remote
 from roamcast.channels.subscriptions import Subscriptions
-from roamcast.errors import InputError, LimitError
+from roamcast.errors import ContextError, InputError, LimitError
 from roamcast.model.machine import Effect, Input, Multicast, Received, step
 from roamcast.model.records import ChannelStep, Drop
+from roamcast.model.wire import NAME_LENGTH_MAX
 
 
 class SessionState(enum.StrEnum):
@@ -224,8 +226,8 @@ class MapServer:
             try:
                 self._operate(client, operation)
             except InputError as error:
-                about = getattr(operation, "subscription", "") or type(operation).__name__
-                self.desk.deliver(client, Refused(about, str(error)[:500]))
+                self.desk.deliver(client, Refused(_about(operation), str(error)[:500]))
+                self.desk.flush()  # whoever waits for the answer then knows of the refusal, too
         answer = Answer(self.epoch, client.session, client.last_operation, client.outbox.opened)
         self.desk.send(name, answer)
 
@@ -322,3 +324,11 @@ class MapServer:
         for vid in [*client.unconfirmed, *client.publications]:
             self.objects.withdraw(client.name, vid)
         self.desk.out.append(ChannelStep("", "client collected", reason=f"{reason}: {client.name}"))
+
+
+def _about(operation: object) -> str:
+    """Name what an operation is about: a subscription, an object, else its kind."""
+    if isinstance(operation, Put):
+        with suppress(ContextError):
+            return f"put {context_of(operation.body).vid}"[:NAME_LENGTH_MAX]
+    return getattr(operation, "subscription", "") or type(operation).__name__

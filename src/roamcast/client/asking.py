@@ -1,0 +1,112 @@
+"""What is there now? Questions about the present, each one HTTP request."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlsplit
+
+import msgspec
+
+from roamcast.client.http import Http
+from roamcast.errors import LimitError, UnreachableError
+from roamcast.model.contexts import Context, from_feature, to_feature
+from roamcast.model.filters import Filter
+from roamcast.model.nearest import COUNT_MAX, Found
+
+Where = str | Filter
+"""CQL2 text, or a filter that was read already."""
+
+Box = tuple[float, float, float, float]
+"""West, south, east, north."""
+
+ITEMS: Final = "/collections/contexts/items"
+PAGE: Final = 1_000
+FOUND_MAX: Final = 100_000
+
+_FEATURE: Final = "application/geo+json"
+
+
+class Asking:
+    """The questions of one session."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    async def who(
+        self, where: Where = "", *, box: Box | None = None, limit: int = 10_000
+    ) -> list[Context]:
+        """Give the objects that satisfy a filter now, at most `limit` of them."""
+        if not 1 <= limit <= FOUND_MAX:
+            raise LimitError(f"between 1 and {FOUND_MAX} objects can be asked for")
+        query = {"limit": str(min(limit, PAGE)), **_filter(where)}
+        if box is not None:
+            query["bbox"] = ",".join(map(str, box))
+        found: list[Context] = []
+        while True:
+            page = await self._http.ask("GET", ITEMS, query)
+            features = _features(page)
+            found += map(from_feature, features)
+            following = _next(page)
+            if following is None or not features or len(found) >= limit:
+                return found[:limit]
+            query = following
+
+    async def count(self, where: Where = "") -> int:
+        """Count the objects that satisfy a filter now."""
+        answer = await self._http.ask("GET", "/count", _filter(where))
+        if not isinstance(answer, dict) or not isinstance(answer.get("count"), int):
+            raise UnreachableError("the service does not answer as a Roamcast service does")
+        return int(answer["count"])
+
+    async def nearest(
+        self, to: tuple[float, float], where: Where = "", *, count: int = 1
+    ) -> list[Found]:
+        """Find the nearest objects that satisfy a filter, the nearest first."""
+        if not 1 <= count <= COUNT_MAX:
+            raise LimitError(f"between 1 and {COUNT_MAX} nearest can be asked for")
+        query = {"to": f"{to[0]},{to[1]}", "count": str(count), **_filter(where)}
+        return [_found(one) for one in _features(await self._http.ask("GET", "/nearest", query))]
+
+    async def put(self, context: Context) -> None:
+        """Publish an object that stays on the map when this program ends."""
+        await self._http.ask("PUT", _path(context.vid), body=to_feature(context), kind=_FEATURE)
+
+    async def remove(self, vid: str) -> None:
+        """Take an object off the map that was `put` there."""
+        await self._http.ask("DELETE", _path(vid))
+
+    async def rules(self, vid: str, rules: Sequence[Mapping[str, Any] | msgspec.Struct]) -> None:
+        """Say who may see an object of yours, and how precisely (docs/identity.md)."""
+        await self._http.ask("PUT", f"{_path(vid)}/rules", body=rules)
+
+
+def _filter(where: Where) -> dict[str, str]:
+    """Read the filter here: an error then names the position without asking anybody."""
+    if not where:
+        return {}
+    wanted = where if isinstance(where, Filter) else Filter.parse(where)
+    return {"filter": wanted.source}
+
+
+def _path(vid: str) -> str:
+    return f"/contexts/{quote(vid, safe='')}"
+
+
+def _features(page: Any) -> list[Any]:
+    features = page.get("features") if isinstance(page, dict) else None
+    if not isinstance(features, list):
+        raise UnreachableError("the service does not answer as a Roamcast service does")
+    return features
+
+
+def _next(page: dict[str, Any]) -> dict[str, str] | None:
+    """Give the query of the next page; only its parameters, for a key goes to one host only."""
+    for link in page.get("links", ()):
+        if link.get("rel") == "next":
+            return dict(parse_qsl(urlsplit(link["href"]).query))
+    return None
+
+
+def _found(feature: Any) -> Found:
+    properties = dict(feature.get("properties") or {})
+    metres = properties.pop("distance_m", 0.0)
+    return Found(float(metres), from_feature({**feature, "properties": properties}))

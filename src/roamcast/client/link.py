@@ -1,0 +1,200 @@
+"""How does a client stay in touch? One WebSocket link that comes back by itself.
+
+The link carries frames and holds no policy but its own: how long to wait before it dials again. It
+waits a quarter of the outage so far, so a service that was away for T is found again within T/4,
+and one that is away for long is not pestered. What cannot be sent is dropped: the machines repeat.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+import websockets.asyncio.client as sockets
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.typing import Subprotocol
+
+from roamcast.channels.link_messages import LINK_PROTOCOL, Goodbye, Grouped, Welcome
+from roamcast.client.address import Address
+from roamcast.client.http import error_of, unreachable
+from roamcast.errors import AuthError, UnreachableError
+from roamcast.model.machine import Draw
+from roamcast.model.wire import FRAME_BYTES_MAX, Message, Unreadable
+
+SUBPROTOCOL: Final = Subprotocol("roamcast.link.v1")
+FRAMES_MAX: Final = 4_096
+"""Waiting to be written; more are dropped, and repeated by the machine."""
+
+WAIT_S_MIN: Final = 0.05
+WAIT_S_MAX: Final = 15.0
+OUTAGE_PART: Final = 0.25
+CLOSE_S: Final = 1.0
+
+Welcomed = Callable[[Welcome], float]
+"""Takes the first message of a link; gives how many seconds of silence mean that it is dead."""
+
+Told = Callable[[str, Message], None]
+"""Takes a message and the group it came by, "" for unicast."""
+
+
+class EndedError(UnreachableError):
+    """The service ended the link for good; coming again would not help."""
+
+
+class Link:
+    """One client's link to its service."""
+
+    def __init__(
+        self,
+        address: Address,
+        device: str,
+        *,
+        welcomed: Welcomed,
+        told: Told,
+        draw: Draw,
+        open_s: float = 10.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.address = address
+        self.device = device
+        self.connected = False
+        self.dialled = 0
+        self.dropped = 0
+        self.unreadable = 0
+        self.outage_s = 0.0
+        """How long the link was away before it came back."""
+        self._welcomed = welcomed
+        self._told = told
+        self._draw = draw
+        self._open_s = open_s
+        self._tls = tls
+        self._outgoing: asyncio.Queue[bytes] | None = None
+        self._come_again_s = 0.0
+
+    def send(self, message: Message) -> None:
+        """Send a message if there is a link and room in it."""
+        if self._outgoing is None or self._outgoing.full():
+            self.dropped += 1
+            return
+        self._outgoing.put_nowait(LINK_PROTOCOL.encode(message))
+
+    async def run(self, ready: asyncio.Future[None]) -> None:
+        """Dial, carry, and dial again until cancelled; `ready` when the first welcome was taken.
+
+        The first time every error counts; later only those that waiting does not help against.
+        """
+        loop = asyncio.get_running_loop()
+        lost_at: float | None = None
+        while True:
+            try:
+                socket, welcome = await self._dial()
+            except UnreachableError as error:
+                if lost_at is None or isinstance(error, EndedError):
+                    raise
+                await asyncio.sleep(self._wait_s(loop.time() - lost_at))
+                continue
+            self.outage_s = 0.0 if lost_at is None else loop.time() - lost_at
+            try:
+                await self._carry(socket, welcome, ready)
+            finally:
+                lost_at = loop.time()
+            await asyncio.sleep(max(self._wait_s(0.0), self._come_again_s * self._draw()))
+
+    def _wait_s(self, outage_s: float) -> float:
+        wait = min(max(outage_s * OUTAGE_PART, WAIT_S_MIN), WAIT_S_MAX)
+        return wait * (0.5 + self._draw() / 2)
+
+    async def _dial(self) -> tuple[sockets.ClientConnection, Welcome]:
+        """Open a socket and hear its first message."""
+        url = self.address.url
+        self.dialled += 1
+        try:
+            socket = await sockets.connect(
+                self.address.link(self.device),
+                additional_headers=self.address.headers,
+                subprotocols=[SUBPROTOCOL],
+                compression=None,
+                proxy=None,  # as the HTTP side of the SDK
+                max_size=FRAME_BYTES_MAX,
+                open_timeout=self._open_s,
+                close_timeout=CLOSE_S,
+                ping_interval=None,  # the service says every second that it is there
+                ssl=(self._tls or True) if url.startswith("https:") else None,
+            )
+        except InvalidStatus as refusal:
+            answer = refusal.response
+            error = error_of(answer.status_code, bytes(answer.body or b""), url)
+            raise error if isinstance(error, AuthError) else UnreachableError(str(error)) from None
+        except (OSError, TimeoutError, WebSocketException) as error:
+            raise unreachable(url, error) from None
+        try:
+            async with asyncio.timeout(self._open_s):
+                first = LINK_PROTOCOL.decode(await socket.recv(decode=False))
+        except (TimeoutError, ConnectionClosed) as error:
+            await socket.close()
+            raise unreachable(url, error) from None
+        except asyncio.CancelledError:
+            socket.transport.abort()
+            raise
+        if isinstance(first, Welcome):
+            return socket, first
+        await socket.close()
+        if isinstance(first, Goodbye):
+            self._part(first)
+            raise UnreachableError(f"{url} said goodbye at once: {first.reason}")
+        raise UnreachableError(f"{url} does not speak {SUBPROTOCOL}; is it a Roamcast service?")
+
+    async def _carry(
+        self, socket: sockets.ClientConnection, welcome: Welcome, ready: asyncio.Future[None]
+    ) -> None:
+        """Carry frames both ways until the link breaks or falls silent."""
+        self._come_again_s = 0.0
+        self._outgoing = asyncio.Queue(FRAMES_MAX)
+        writer = asyncio.create_task(self._write(socket, self._outgoing))
+        loop = asyncio.get_running_loop()
+        try:
+            silence_s = self._welcomed(welcome)
+            self.connected = True
+            if not ready.done():
+                ready.set_result(None)
+            async with asyncio.timeout(silence_s) as patience:
+                while True:
+                    data = await socket.recv(decode=False)
+                    patience.reschedule(loop.time() + silence_s)
+                    self._take(data)
+        except (ConnectionClosed, OSError, TimeoutError):
+            return
+        finally:
+            self.connected = False
+            self._outgoing = None
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+            await socket.close()
+
+    async def _write(
+        self, socket: sockets.ClientConnection, outgoing: asyncio.Queue[bytes]
+    ) -> None:
+        try:
+            while True:
+                await socket.send(await outgoing.get())
+        except ConnectionClosed:
+            return  # the reader notices, too
+
+    def _take(self, data: bytes) -> None:
+        message = LINK_PROTOCOL.decode(data)
+        group = ""
+        if isinstance(message, Grouped):
+            group = message.group
+            message = LINK_PROTOCOL.decode(message.frame)
+        if isinstance(message, Unreadable):
+            self.unreadable += 1
+        elif isinstance(message, Goodbye):
+            self._part(message)
+        else:
+            self._told(group, message)
+
+    def _part(self, goodbye: Goodbye) -> None:
+        """Come again when the service says so; never, if it says that."""
+        if goodbye.retry_us == 0:
+            raise EndedError(f"the service ended the session: {goodbye.reason}")
+        self._come_again_s = goodbye.retry_us / 1_000_000

@@ -1,0 +1,244 @@
+"""What can a program say and ask? It appears, changes and leaves; it watches, counts and finds."""
+
+import asyncio
+import random
+import re
+import secrets
+import ssl
+from collections.abc import Generator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import msgspec
+
+from roamcast.channels.map_messages import FILTER_LENGTH_MAX, OBJECT_BYTES_MAX, body_of
+from roamcast.client.address import Token, find
+from roamcast.client.asking import Asking, Where
+from roamcast.client.http import Http
+from roamcast.client.runner import Runner
+from roamcast.client.views import View
+from roamcast.errors import ContextError, InputError, LimitError
+from roamcast.model.contexts import Attribute, Context, check
+from roamcast.model.filters import Filter
+
+FAREWELL_S: Final = 1.0
+"""How long a closing session waits until the service has taken its leave."""
+
+_DEVICE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+Point = tuple[float, float]
+"""Longitude and latitude."""
+
+
+class _Same(msgspec.Struct, frozen=True):
+    """Stands for "as it was", where None means "no more"."""
+
+
+SAME: Final = _Same()
+
+
+class Session(Asking):
+    """A program's standing with one service, made by `connect`.
+
+    While the service is away, what is said waits and what is watched stands still; both go on by
+    themselves. A session that cannot go on, because its key has expired or another program took its
+    device's name, raises the reason wherever it is used.
+    """
+
+    def __init__(self, runner: Runner, http: Http) -> None:
+        super().__init__(http)
+        self._runner = runner
+        self._own: str | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a link to the service at this moment."""
+        return self._runner.link.connected
+
+    @property
+    def device(self) -> str:
+        """The name the service tells this program from the user's others by."""
+        return self._runner.link.device
+
+    @property
+    def context(self) -> Context | None:
+        """This device's own context as it was last published."""
+        return None if self._own is None else self._runner.published.get(self._own)
+
+    async def appear(
+        self,
+        place: str | None = None,
+        point: Point | None = None,
+        *,
+        vid: str | None = None,
+        **attributes: Attribute,
+    ) -> Context:
+        """Put this device on the map, and come back when the service has taken it.
+
+        Each appearance has a fresh random vid unless one is given, so that two of them cannot be
+        linked. The context is there as long as this session, then it leaves.
+        """
+        made = self._made(vid or secrets.token_urlsafe(16), place, point, attributes)
+        before, self._own = self._own, made.vid
+        if before is not None and before != made.vid:
+            self._runner.cancel(before)
+        self._runner.publish(made)
+        await self._runner.taken(made.vid)
+        return made
+
+    async def change(
+        self,
+        place: str | _Same | None = SAME,
+        point: Point | _Same | None = SAME,
+        **attributes: Attribute | None,
+    ) -> Context:
+        """Change some of this device's context; an attribute that is None goes."""
+        known = self.context
+        if known is None:
+            raise InputError("there is nothing to change: call appear first")
+        changed = {**known.attributes, **attributes}
+        made = self._made(
+            known.vid,
+            known.place if isinstance(place, _Same) else place,
+            known.point if isinstance(point, _Same) else point,
+            {name: value for name, value in changed.items() if value is not None},
+        )
+        self._runner.publish(made)
+        await self._runner.taken(made.vid)
+        return made
+
+    async def leave(self) -> None:
+        """Take this device off the map."""
+        vid, self._own = self._own, None
+        if vid is not None:
+            await self.withdraw(vid)
+
+    async def publish(
+        self,
+        vid: str,
+        place: str | None = None,
+        point: Point | None = None,
+        **attributes: Attribute,
+    ) -> Context:
+        """Publish another object that this program answers for, or change it as a whole."""
+        made = self._made(vid, place, point, attributes)
+        self._runner.publish(made)
+        await self._runner.taken(vid)
+        return made
+
+    async def withdraw(self, vid: str) -> None:
+        """Cancel what `publish` published."""
+        self._runner.cancel(vid)
+        await self._runner.taken(vid)
+
+    def watch(self, where: Where) -> View:
+        """Follow a standing query: the current set first, then every change of it.
+
+        A filter that cannot be read raises `FilterError` here. A slow reader gets of each object
+        the latest state; nothing is told twice, and nothing stays that has left.
+        """
+        wanted = where if isinstance(where, Filter) else Filter.parse(where)
+        if len(wanted.source) > FILTER_LENGTH_MAX:
+            raise LimitError(f"a standing query has at most {FILTER_LENGTH_MAX} characters")
+        return View(self._runner.watch(wanted), self._runner.unwatch)
+
+    async def close(self) -> None:
+        """Leave, and end the session; everything that is watched comes to its end."""
+        runner = self._runner
+        try:
+            if self.connected:
+                async with asyncio.timeout(FAREWELL_S):
+                    vids = list(runner.published)
+                    for vid in vids:
+                        runner.cancel(vid)
+                    for vid in vids:
+                        await runner.taken(vid)
+        except TimeoutError:
+            pass  # the service will notice the silence
+        finally:
+            await runner.stop()
+
+    async def __aenter__(self) -> "Session":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _made(
+        self,
+        vid: str,
+        place: str | None,
+        point: Point | None,
+        attributes: dict[str, Attribute],
+    ) -> Context:
+        """Make a context of the moment that the service will accept."""
+        made = check(Context(vid, place, point, attributes, self._runner.now()))
+        if place is None and point is None:
+            raise ContextError("say where: a place, a point or both")
+        if len(body_of(made)) > OBJECT_BYTES_MAX:
+            raise LimitError(f"an object has at most {OBJECT_BYTES_MAX} bytes")
+        return made
+
+
+class Connecting:
+    """A session to be: `async with connect(…) as me`, or `me = await connect(…)`."""
+
+    def __init__(self, runner: Runner, http: Http) -> None:
+        self._runner = runner
+        self._session = Session(runner, http)
+
+    def __await__(self) -> Generator[Any, None, Session]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Session:
+        return await self._connect()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._session.close()
+
+    async def _connect(self) -> Session:
+        await self._runner.start()
+        return self._session
+
+
+def connect(
+    url: str | None = None,
+    token: Token | None = None,
+    *,
+    data: Path | None = None,
+    device: str | None = None,
+    limit_bytes: int = 0,
+    timeout_s: float = 10.0,
+    tls: ssl.SSLContext | None = None,
+) -> Connecting:
+    """Open a session with a service.
+
+    Without `url` and `token` they come from ROAMCAST_URL and ROAMCAST_TOKEN, or from what a
+    service on this machine wrote into its data folder. `token` may be a function, which is asked
+    each time for a key that is still good. `device` names this program among the user's others; a
+    second one of the same name takes its place. `limit_bytes` is the most that may be sent here in
+    any second, 0 for no limit.
+    """
+    if device is not None and _DEVICE.fullmatch(device) is None:
+        raise InputError("a device's name has 1 to 64 of the characters A-Z a-z 0-9 _ . -")
+    address = find(url, token, data=data)
+    runner = Runner(
+        address,
+        device or secrets.token_urlsafe(12),
+        draw=random.SystemRandom().random,
+        limit_bytes=limit_bytes,
+        open_s=timeout_s,
+        tls=tls,
+    )
+    return Connecting(runner, Http(address, timeout_s=timeout_s, tls=tls))
