@@ -158,11 +158,9 @@ class MapClient:
 
     def taken(self, vid: str) -> bool:
         """Whether the server has taken the latest that the user said about an object."""
-        about = ("object", vid)
-        return (
-            self.state is LinkState.OPEN
-            and about not in self._waiting
-            and about not in self._in_flight_about
+        return self.state is LinkState.OPEN and not any(
+            (kind, vid) in self._waiting or (kind, vid) in self._in_flight_about
+            for kind in ("object", "cancel")
         )
 
     def receive(self, given: Input, now: int) -> Sequence[Effect]:

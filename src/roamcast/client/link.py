@@ -195,6 +195,8 @@ class Link:
 
     def _part(self, goodbye: Goodbye) -> None:
         """Come again when the service says so; never, if it says that."""
+        if goodbye.reason.startswith("scope:"):
+            raise AuthError(goodbye.reason.removeprefix("scope:").strip(), status=403)
         if goodbye.retry_us == 0:
             raise EndedError(f"the service ended the session: {goodbye.reason}")
         self._come_again_s = goodbye.retry_us / 1_000_000

@@ -20,8 +20,8 @@ from roamcast.client.address import Address
 from roamcast.client.driver import Driver, wall_clock
 from roamcast.client.inbox import OBJECTS_MAX, Inbox
 from roamcast.client.link import Link
-from roamcast.client.tuning import Tuning
 from roamcast.client.views import Feed
+from roamcast.client.ways import Ways
 from roamcast.errors import InputError, LimitError, UnreachableError
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -54,6 +54,7 @@ class Runner:
         limit_bytes: int = 0,
         open_s: float = 10.0,
         objects_max: int = OBJECTS_MAX,
+        interface: str = "",
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.published: dict[str, Context] = {}
@@ -67,7 +68,7 @@ class Runner:
             open_s=open_s,
             tls=tls,
         )
-        self.tuning = Tuning(self.link.send)
+        self.ways = Ways(send=self.link.send, told=self._told, clock=self.now, interface=interface)
         self.driver: Driver | None = None
         self._machine: MapClient | None = None
         self._feeds: dict[str, Feed] = {}
@@ -113,6 +114,7 @@ class Runner:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self.ways.close()
         self._end(None)
 
     def check_open(self) -> None:
@@ -174,13 +176,13 @@ class Runner:
         if welcome.now:
             ahead = welcome.now - self._wall()
             self._ahead_us = ahead if self._ahead_us is None else max(ahead, self._ahead_us)
+        self.ways.welcomed(welcome)
         machine = self._machine
         if machine is not None and welcome.epoch != machine.epoch:
             self._doubt(settings.restart_spread_us)
         if machine is None or settings != self.settings or welcome.epoch < machine.epoch:
             self._make(welcome, settings)
         else:
-            self.tuning.linked()
             self._told("", ServerHere(welcome.epoch, settings.restart_spread_us))
         beats_us = SILENCE_BEATS * settings.server_here_us
         return max(beats_us, settings.client_timeout_us) / MICROSECONDS
@@ -233,9 +235,9 @@ class Runner:
             case Send(_, message):
                 self.link.send(message)
             case Listen(group):
-                self.tuning.listen(group)
+                self.ways.listen(group)
             case Ignore(group):
-                self.tuning.ignore(group)
+                self.ways.ignore(group)
             case Appeared(name, context) | Changed(name, context):
                 self._show(name, context)
             case Left(name, vid):

@@ -57,6 +57,11 @@ class Session(Asking):
         return self._runner.link.connected
 
     @property
+    def way(self) -> str:
+        """How what many clients share reaches this one: `udp`, `nats` or `socket`."""
+        return self._runner.ways.using
+
+    @property
     def device(self) -> str:
         """The name the service tells this program from the user's others by."""
         return self._runner.link.device
@@ -220,6 +225,7 @@ def connect(
     device: str | None = None,
     limit_bytes: int = 0,
     timeout_s: float = 10.0,
+    interface: str = "",
     tls: ssl.SSLContext | None = None,
 ) -> Connecting:
     """Open a session with a service.
@@ -228,7 +234,8 @@ def connect(
     service on this machine wrote into its data folder. `token` may be a function, which is asked
     each time for a key that is still good. `device` names this program among the user's others; a
     second one of the same name takes its place. `limit_bytes` is the most that may be sent here in
-    any second, 0 for no limit.
+    any second, 0 for no limit. `interface` is the address that UDP multicast comes by, where the
+    system does not choose the right one.
     """
     if device is not None and _DEVICE.fullmatch(device) is None:
         raise InputError("a device's name has 1 to 64 of the characters A-Z a-z 0-9 _ . -")
@@ -239,6 +246,7 @@ def connect(
         draw=random.SystemRandom().random,
         limit_bytes=limit_bytes,
         open_s=timeout_s,
+        interface=interface,
         tls=tls,
     )
     return Connecting(runner, Http(address, timeout_s=timeout_s, tls=tls))
