@@ -28,6 +28,7 @@ class MapWorld:
         *,
         quality: LinkQuality | None = None,
         policy: Policy | None = None,
+        server: type[MapServer] = MapServer,
         seed: int = 1,
     ) -> None:
         self.settings = settings or MapSettings()
@@ -38,7 +39,7 @@ class MapWorld:
         self.world.observe(lambda host, effect, _: self.told.append((host.name, effect)))
         self.world.add_host(
             SERVER,
-            lambda boot: MapServer(
+            lambda boot: server(
                 SERVER,
                 epoch=boot.now + 1,
                 now=boot.now,

@@ -238,8 +238,9 @@ class Stream:
 
     def _pending(self, lowest: BandChannel) -> tuple[int, ...]:
         """Count for each band that hears a message on `lowest` what its clients still lack."""
+        levels = [(level, count) for level, count in self._counts.items() if count]
         return tuple(
-            sum(count for level, count in self._counts.items() if level > band.limit_bytes)
+            sum([count for level, count in levels if level > band.limit_bytes])
             for band in self.bands
             if lowest.limit_bytes <= band.limit_bytes < TOP
         )
