@@ -3,12 +3,14 @@
 import pytest
 
 from roamcast.broker import VIEW_CLASSES_MAX, RulesPolicy
+from roamcast.channels.client import PublishObject
 from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.replica import Changed
 from roamcast.errors import LimitError
-from roamcast.identity.rules import Rule, Viewer, visible
+from roamcast.identity.rules import Hours, Rule, Viewer, visible
 from roamcast.model.contexts import Context
 from roamcast.model.records import Drop
-from tests.strategies_map import MapWorld
+from tests.strategies_map import SECOND, MapWorld
 
 RULES = {
     "ann": (
@@ -52,6 +54,59 @@ def test_each_sees_in_the_current_set_and_in_changes_what_rules_allow() -> None:
     assert made.sees("visitor") == {"ann": "campus/b36"}
     shown = made.machine("visitor").watching.replica.shown("s")["ann"]
     assert shown.attributes == {"type": "person"}
+
+
+def test_a_view_changes_when_an_hour_begins_or_ends_though_nobody_moves() -> None:
+    office = Hours(start_min=1, end_min=3)
+    rules = {
+        "ann": (
+            Rule(viewers=("staff",), precision="room"),
+            Rule(viewers=("*",), precision="building", hours=office),
+        ),
+        "bob": (
+            Rule(viewers=("*",), precision="building"),
+            Rule(viewers=("*",), precision="hidden", hours=Hours(start_min=2, end_min=3)),
+        ),
+    }
+    made = MapWorld(
+        MapSettings(subscribers_min=1),
+        policy=RulesPolicy(
+            lambda vid: rules[vid],
+            lambda client: Viewer(client, GROUPS.get(client, frozenset())),
+        ),
+    )
+    made.client("agent")
+    for vid in rules:
+        made.put("agent", vid, "campus/b35/2/2104")
+    for name in ("colleague", "visitor"):
+        made.client(name)
+        made.watch(name, QUERY)
+    seen = []
+    for seconds in (50, 11, 58, 2, 58, 2):  # 50, 61, 119, 121, 179 and 181 s after midnight
+        made.run(seconds)
+        seen.append((made.world.now // SECOND, "".join(sorted(made.sees("visitor")))))
+    alone, both = "bob", "annbob"
+    assert seen == [(50, alone), (61, both), (119, both), (121, "ann"), (179, "ann"), (181, alone)]
+    told = [one.context.place for one in made.told_to("colleague", Changed)]
+    assert told == []  # for whom nothing changed nothing was said
+    for vid in rules:
+        made.cancel("agent", vid)
+    made.run(2)
+    timers = made.server.desk.timers
+    assert [kind for kind, _ in timers.due(1 << 60) if kind == "hours"] == []
+
+
+def test_a_context_that_begins_later_is_shown_when_it_begins() -> None:
+    made = world()
+    made.client("visitor")
+    made.watch("visitor", QUERY)
+    made.run(1)
+    later = Context("ann", "campus/b36/1/1001", None, {}, made.world.now + 5 * SECOND)
+    made.world.give(made.world.hosts["agent"], PublishObject(later))
+    made.run(3)
+    assert made.sees("visitor") == {}
+    made.run(4)
+    assert made.sees("visitor") == {"ann": "campus/b36"}
 
 
 def test_a_filter_on_what_is_hidden_finds_nothing_and_tells_nothing() -> None:

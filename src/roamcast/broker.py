@@ -19,7 +19,7 @@ from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.server import MapServer
 from roamcast.errors import ContextError, LimitError, RoamcastError
 from roamcast.identity.rulebook import PUBLIC, RuleBook
-from roamcast.identity.rules import Rule, Viewer, check_rules, visible
+from roamcast.identity.rules import Rule, Viewer, changes_at, check_rules, visible
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Input, Store, Stored, earliest
@@ -89,6 +89,11 @@ class RulesPolicy:
         if rules is PUBLIC:
             return context
         return visible(context, rules, viewer, now, self._places)
+
+    def changes_at(self, context: Context, now: int) -> int | None:
+        """Give when the clock alone may next change what anybody sees of an object, or never."""
+        rules = self._rules_of(context.vid)
+        return None if rules is PUBLIC else changes_at(context, rules, now)
 
     def restricted(self) -> Collection[str] | None:
         """Name the objects that some may see otherwise than they are; None: any may be."""

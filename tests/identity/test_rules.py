@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from roamcast.identity.rules import (
     Hours,
     Rule,
     Viewer,
+    changes_at,
     check_rules,
     truncated,
     visible,
@@ -55,6 +57,37 @@ some_contexts = st.builds(
     st.integers(0, 200).map(lambda n: n * HOUR),
     st.sampled_from([0, HOUR, 30 * HOUR]),
 )
+
+
+@given(some_contexts, some_rules, st.integers(0, 240), st.integers(1, 10_000))
+def test_until_the_clock_may_change_it_everybody_sees_the_same(
+    context: Context, rules: list[Rule], hour: int, later_min: int
+) -> None:
+    now = hour * HOUR
+    later = now + later_min * HOUR // 60
+    at = changes_at(context, rules, now)
+    assert at is None or at > now
+    if at is not None and later >= at:
+        later = at - 1
+
+    def seen(instant: int) -> Context | None:
+        found = visible(context, rules, BOB, instant, PLACES)
+        return None if found is None else msgspec.structs.replace(found, t_r=0)
+
+    assert seen(later) == seen(now)
+
+
+@given(hours.filter(lambda one: one is not None and one.days), st.integers(0, 20_000))
+def test_an_hours_next_edge_is_the_first_minute_that_differs(given_: Hours, minute: int) -> None:
+    now = minute * HOUR // 60
+    edge = given_.next_edge(now)
+    assert edge is not None
+    after = now
+    same = given_.span(now) is None
+    while (given_.span(after) is None) is same and after - now < 8 * 24 * HOUR:
+        after += HOUR // 60
+    # The end of a day and the beginning of the next are edges, too: never later than a difference.
+    assert now < edge <= after
 
 
 @given(some_contexts, some_rules, st.integers(0, 240), st.booleans())

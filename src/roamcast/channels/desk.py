@@ -34,6 +34,9 @@ class Policy(Protocol):
     def visible(self, context: Context, view_class: str, now: int) -> Context | None:
         """Give the object as this class may see it, or nothing."""
 
+    def changes_at(self, context: Context, now: int) -> int | None:
+        """Give when the clock alone may next change what anybody sees of an object, or never."""
+
     def restricted(self) -> Collection[str] | None:
         """Name the objects that some may see otherwise than they are; None: any may be."""
 
@@ -53,6 +56,11 @@ class Public:
         """Nothing is hidden."""
         del view_class, now
         return context
+
+    def changes_at(self, context: Context, now: int) -> int | None:
+        """The clock hides nothing."""
+        del context, now
+        return None
 
     def restricted(self) -> Collection[str] | None:
         """No object is."""

@@ -28,6 +28,8 @@ class Object(msgspec.Struct):
     number: int
     bodies: dict[str, bytes]
     matched: dict[str, Matched]
+    changes_at: int | None = None
+    """When the clock may change what some see of it."""
 
 
 class ActiveMap:

@@ -5,6 +5,10 @@ what is older. The update query set is that of the old state united with the new
 old one departures would be lost.
 """
 
+from collections.abc import Iterable
+
+from msgspec import structs
+
 from roamcast.channels.desk import ClientState, Desk, Policy
 from roamcast.channels.dissemination import Dissemination
 from roamcast.channels.local import Told
@@ -59,7 +63,41 @@ class Objects:
         """Show an object anew under the rules of now."""
         known = self.map.objects.get(vid)
         if known is not None:
-            self._changed(known, known.context, body_of(known.context), "changed")
+            classes = [*self._dissemination.classes.values()]
+            self._changed(known, known.context, body_of(known.context), "changed", classes)
+
+    def hour_struck(self, vid: str) -> None:
+        """The clock may have changed what some see of an object: tell those of whom it is true."""
+        known = self.map.objects[vid]
+        context, now = known.context, self._desk.now
+        assert known.changes_at is not None
+        before = known.changes_at - 1
+        known.changes_at = None
+        others = [
+            view
+            for view in self._dissemination.classes.values()
+            if self._seen(context, view, before) != self._seen(context, view, now)
+        ]
+        if others:
+            self._changed(known, context, body_of(context), "changed", others)
+        else:
+            self._wake(known, context)
+
+    def _seen(self, context: Context, view: ViewClass, now: int) -> Context | None:
+        """Give an object as a class sees it, whenever that began: t_r may be when it is asked."""
+        seen = self._policy.visible(context, view.name, now)
+        return None if seen is None else structs.replace(seen, t_r=0)
+
+    def _wake(self, known: Object, context: Context | None) -> None:
+        """Come again when the clock may change what somebody sees."""
+        desk = self._desk
+        at = None if context is None else self._policy.changes_at(context, desk.now)
+        if at != known.changes_at:
+            known.changes_at = at
+            if at is None:
+                desk.timers.cancel(("hours", known.context.vid))
+            else:
+                desk.timers.set(("hours", known.context.vid), at)
 
     def put_for(self, owner: str, context: Context, body: bytes, stamp: int) -> None:
         """Publish an object for an owner, or change it."""
@@ -70,7 +108,8 @@ class Objects:
         if self._desk.journal:
             begins = ContextOpened if fresh else ContextChanged
             self._desk.out.append(begins(context.vid, context.place or "", context.t_r, body))
-        self._changed(known, context, body, "appeared" if fresh else "changed")
+        classes = self._dissemination.classes.values()
+        self._changed(known, context, body, "appeared" if fresh else "changed", classes)
 
     def cancel(self, client: ClientState, vid: str) -> None:
         """Cancel a client's publication; another's is none of its business."""
@@ -85,16 +124,23 @@ class Objects:
             return
         self.map.remove(vid)
         self._desk.out.append(ContextClosed(vid, self._desk.now, "cancelled"))
-        self._changed(known, None, b"", "left")
+        self._changed(known, None, b"", "left", self._dissemination.classes.values())
 
-    def _changed(self, known: Object, context: Context | None, body: bytes, change: str) -> None:
+    def _changed(
+        self,
+        known: Object,
+        context: Context | None,
+        body: bytes,
+        change: str,
+        classes: Iterable[ViewClass],
+    ) -> None:
         """Number the update, and spread it in every class that saw or sees the object."""
         desk = self._desk
         desk.number = known.number = number = desk.number + 1
         vid = known.context.vid
         matched: list[int] = []
         clients = 0
-        for view in self._dissemination.classes.values():
+        for view in classes:
             step = self.step(view, known, context, body)
             if step.queries:
                 state = State(number, vid, known.bodies[view.name])
@@ -105,6 +151,7 @@ class Objects:
                     matched += step.queries
                     for record in step.records:
                         clients += len(record.clients)
+        self._wake(known, context)
         if desk.journal:
             desk.out.append(
                 UpdateMatched(

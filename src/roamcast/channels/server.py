@@ -168,6 +168,8 @@ class MapServer:
             elif kind == "rest":
                 use = self.desk.channels[key]
                 self.dissemination.classes[use.view_class].give_back(key)
+            elif kind == "hours":
+                self.objects.hour_struck(key)
             elif kind == "flush":
                 self.dissemination.flush(key)
             else:

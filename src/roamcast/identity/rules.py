@@ -65,6 +65,17 @@ class Hours(msgspec.Struct, frozen=True):
         midnight = day * _DAY - self.offset_min * _MINUTE
         return midnight + self.start_min * _MINUTE, midnight + self.end_min * _MINUTE
 
+    def next_edge(self, instant: int) -> int | None:
+        """Give when a span begins or ends next, after an instant; none if there is no day."""
+        today = (instant + self.offset_min * _MINUTE) // _DAY
+        for day in range(today, today + 8):
+            if (day + 3) % 7 in self.days:
+                midnight = day * _DAY - self.offset_min * _MINUTE
+                for minute in (self.start_min, self.end_min):
+                    if midnight + minute * _MINUTE > instant:
+                        return midnight + minute * _MINUTE
+        return None
+
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """Viewers by name or group (`*` is everyone); `attributes` None shows all of them."""
@@ -134,6 +145,16 @@ def visible(
     if place is not None and places is not None and place in places:
         point = places.centre(place)
     return Context(context.vid, place, point, attributes, t_r, t_d)
+
+
+def changes_at(context: Context, rules: Collection[Rule], now: int) -> int | None:
+    """Give when the clock alone may next change what anybody sees, apart from t_r; or never.
+
+    Hours begin and end, and so does the context: then rules about the past decide.
+    """
+    edges = [rule.hours.next_edge(now) for rule in rules if rule.hours is not None]
+    edges += [instant for instant in (context.t_r, context.t_d) if instant is not None]
+    return min((edge for edge in edges if edge is not None and edge > now), default=None)
 
 
 def truncated(place: str | None, precision: Precision, places: Places | None) -> str | None:

@@ -5,7 +5,7 @@ the workload what leaves the server, and `Shown` holds what users saw against th
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -45,22 +45,33 @@ class ScanMatcher:
         return list(self._filters)[number]
 
 
+HOUR_US: Final = 10_000_000
+"""An hour of a simulated day; a run sees a few."""
+
+
 class Coarse(Public):
-    """Some clients see floors instead of rooms, and nothing that is private."""
+    """Some clients see floors instead of rooms, some things by hours, and nothing private."""
 
     def view_class(self, client: str) -> str:
         """Every third client is a guest."""
         return "guest" if client.endswith(("2", "5")) else ""
 
     def visible(self, context: Context, view_class: str, now: int) -> Context | None:
-        """Cut the place for guests, and hide what is private."""
-        del now
+        """Cut the place for guests, and hide what is private, or hidden in every other hour."""
         if not view_class:
             return context
         if context.attributes.get("private"):
             return None
+        if context.attributes.get("floor_wide") == 1 and now // HOUR_US % 2:
+            return None
         place = (context.place or "").rpartition("/")[0]
         return Context(context.vid, place, None, context.attributes, context.t_r)
+
+    def changes_at(self, context: Context, now: int) -> int | None:
+        """The next hour."""
+        if context.attributes.get("floor_wide") != 1:
+            return None
+        return (now // HOUR_US + 1) * HOUR_US
 
     def restricted(self) -> None:
         """Any object may look otherwise to guests."""
