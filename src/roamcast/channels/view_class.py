@@ -67,11 +67,11 @@ class ViewClass:
         )
 
     def give_back(self, channel: str) -> None:
-        """The rest is over: the name may be used again."""
+        """The rest is over: another channel may be opened."""
         self._desk.timers.cancel(("channel", channel))
         stream = self._desk.channels.pop(channel).stream
         wide = stream is not None and stream.wide
-        (self.wide_pool if wide else self.pool).give_back(channel)
+        (self.wide_pool if wide else self.pool).give_back()
 
     def open_stream(self, queries: Matched, reason: str, *, wide: bool = False) -> Stream | None:
         """Make a stream with a top band, for the local clients of these queries."""
