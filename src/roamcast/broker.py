@@ -17,7 +17,7 @@ from roamcast.channels.kept import PREFIX, Acknowledged, Kept, KeptObjects, Kept
 from roamcast.channels.local import LocalQueries, Told
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.server import MapServer
-from roamcast.errors import ContextError, LimitError, RoamcastError
+from roamcast.errors import ConflictError, ContextError, LimitError, RoamcastError, StoreError
 from roamcast.identity.rulebook import PUBLIC, RuleBook
 from roamcast.identity.rules import Rule, Viewer, changes_at, check_rules, visible
 from roamcast.model.contexts import Context
@@ -144,7 +144,7 @@ class Failed(Effect, frozen=True):
     """What was asked with this ticket was not done, and nothing has changed."""
 
     ticket: int
-    reason: str
+    error: RoamcastError
 
 
 class OwnedRules(msgspec.Struct, frozen=True, array_like=True):
@@ -259,7 +259,7 @@ class Broker:
                 case SetRules(_, owner, vid, rules, any_owner):
                     write = self._rules_write(owner, vid, rules, any_owner)
         except RoamcastError as error:
-            return [Failed(given.ticket, str(error))]
+            return [Failed(given.ticket, error)]
         self._token += 1
         self._pending[self._token] = given, kept
         return [Store(self._token, (write,))]
@@ -269,7 +269,7 @@ class Broker:
         if known is None:
             raise ContextError(f"the service keeps no context {vid!r}")
         if known.owner != owner and not any_owner:
-            raise ContextError(f"{vid!r} is published by somebody else")
+            raise ConflictError(f"{vid!r} is published by somebody else")
 
     def _rules_write(
         self, owner: str, vid: str, rules: tuple[Rule, ...] | None, any_owner: bool
@@ -277,7 +277,7 @@ class Broker:
         known = self._rules_owner.get(vid)
         if not any_owner:
             if known is not None and known != owner:
-                raise ContextError(f"the rules of {vid!r} were set by somebody else")
+                raise ConflictError(f"the rules of {vid!r} were set by somebody else")
             self.server.objects.check_owner(vid, owner)
         if rules is None:
             return RULES_PREFIX + vid, None
@@ -335,7 +335,7 @@ class Broker:
         given, kept = pending
         if kept is not None:
             self.kept.failed(kept)
-        return [Failed(given.ticket, reason)]
+        return [Failed(given.ticket, StoreError(reason))]
 
     def open_session(self, name: str, viewer: Viewer, form: Format = "json") -> None:
         """Let a viewer hold a session open in this process."""
@@ -346,6 +346,12 @@ class Broker:
         """A session is over."""
         self._session_viewers.pop(name, None)
         self.hub.close(name)
+
+    def rules_for(self, owner: str, vid: str, any_owner: bool) -> tuple[Rule, ...] | None:
+        """Give the rules of a vid to who set them."""
+        if self._rules_owner.get(vid) != owner and not any_owner:
+            return None
+        return self.rules.own(vid)
 
     def find(self, viewer: Viewer, wanted: Filter, now: int) -> list[Context]:
         """Answer a query once, as this viewer may see the map: by vid (AMS 3)."""

@@ -7,6 +7,8 @@ RoamcastError                   the root: one line that says what to do
 │   ├── PlaceError              a place or a hierarchy of places is not valid
 │   ├── MessageError            a cast, an item or a wire message is not valid
 │   ├── TreeError               a dissemination tree or a placement request is not valid
+│   ├── ConflictError           somebody else has what was asked for
+│   ├── NotFoundError           there is no such thing, or the asker may not see it: both look alike
 │   ├── SettingsError           the settings file, or what the command line says instead, is wrong
 │   └── LimitError              well-formed, but larger, deeper or more than a limit allows
 │       └── RateError           more often than a limit allows; carries when to try again
@@ -73,6 +75,14 @@ class MessageError(InputError):
 
 class TreeError(InputError):
     """A dissemination tree or a placement request that is not valid."""
+
+
+class ConflictError(InputError):
+    """Somebody else has what was asked for."""
+
+
+class NotFoundError(InputError):
+    """There is no such thing, or the asker may not see it: both look alike."""
 
 
 class SettingsError(InputError):

@@ -29,6 +29,7 @@ class Frame(Effect, frozen=True, gc=False):
 
     sessions: tuple[str, ...]
     data: bytes
+    form: Format
     events: int = 0
 
 
@@ -274,7 +275,7 @@ class Hub:
             for start in range(0, len(events), most):
                 part = events[start : start + most]
                 frame = self.writer.changes(watch.key[2], watch.key[1], part)
-                self._out.append(Frame(watch.listed, frame, len(part)))
+                self._out.append(Frame(watch.listed, frame, watch.key[2], len(part)))
             watch.events.clear()
             watch.ready_us = now + 2 * self.settings.frame_cost_us * len(watch.shared)
         for name in list(watch.alone):
@@ -330,7 +331,7 @@ class Hub:
     def _send(self, session: Session, frame: bytes, now: int) -> None:
         if session.ledger is not None:
             session.ledger.charge(now, len(frame))
-        self._out.append(Frame((session.name,), frame))
+        self._out.append(Frame((session.name,), frame, session.form))
 
     def _place_all(self, session: Session) -> None:
         for key in session.uses:

@@ -13,7 +13,7 @@ import msgspec
 from roamcast.channels.map_messages import OBJECT_BYTES_MAX, body_of, context_of
 from roamcast.channels.objects import Objects
 from roamcast.channels.timers import Timers
-from roamcast.errors import ContextError, LimitError
+from roamcast.errors import ConflictError, ContextError, LimitError
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect, Store
 from roamcast.model.records import Drop
@@ -81,7 +81,7 @@ class KeptObjects:
             raise LimitError(f"a context has at most {OBJECT_BYTES_MAX} bytes")
         pending = self._unsure.get(context.vid)
         if pending is not None and pending != owner:
-            raise ContextError(f"{context.vid!r} is published by somebody else")
+            raise ConflictError(f"{context.vid!r} is published by somebody else")
         self._map.check_owner(context.vid, owner)
         most = self.settings.objects_per_owner_max
         known = self.objects.get(context.vid)

@@ -16,7 +16,7 @@ from roamcast.channels.map import ActiveMap, Matched, Object
 from roamcast.channels.map_messages import OBJECT_BYTES_MAX, State, body_of
 from roamcast.channels.queries import Record, Step
 from roamcast.channels.view_class import ViewClass
-from roamcast.errors import ContextError, LimitError
+from roamcast.errors import ConflictError, ContextError, LimitError
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.records import ContextChanged, ContextClosed, ContextOpened, UpdateMatched
@@ -57,7 +57,7 @@ class Objects:
         if known is None or known.owner == owner:
             return
         if not self._policy.may_take(owner, known.owner):
-            raise ContextError(f"{vid!r} is published by somebody else: choose another vid")
+            raise ConflictError(f"{vid!r} is published by somebody else: choose another vid")
 
     def reconsider(self, vid: str) -> None:
         """Show an object anew under the rules of now."""

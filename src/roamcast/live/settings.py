@@ -81,8 +81,8 @@ class Limits(Section, frozen=True, kw_only=True):
     ] = 100
     requests_per_s: Annotated[
         float, _seconds(0.01, 1_000_000, "requests of one subject in the long run")
-    ] = 100.0
-    requests_burst: Annotated[int, _whole(1, 1_000_000, "requests of one subject at once")] = 500
+    ] = 1_000.0
+    requests_burst: Annotated[int, _whole(1, 1_000_000, "requests of one subject at once")] = 5_000
     frames_per_s: Annotated[
         float, _seconds(0.01, 1_000_000, "messages on one WebSocket in the long run")
     ] = 500.0

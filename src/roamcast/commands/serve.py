@@ -1,0 +1,64 @@
+"""`roamcast serve`: the live service, with a simulated campus if one likes."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def register(root: typer.Typer) -> None:
+    """Add the command to the command line."""
+    root.command("serve")(serve)
+
+
+def serve(
+    settings_file: Annotated[
+        Path | None, typer.Option("--settings", help="A TOML file (docs/configuration.md).")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 lets the system choose.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder for keys, store and journal.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
+) -> None:
+    """Run the service: maps, standing queries and changes over HTTP, WebSocket, SSE, UDP and NATS.
+
+    It listens on loopback unless TLS is set up, prints its address and a token when it is ready,
+    and ends cleanly with Ctrl-C or SIGTERM.
+    """
+    from roamcast.live.logs import configure
+    from roamcast.live.running import run
+    from roamcast.live.settings import Settings, load_settings, with_server
+
+    settings = load_settings(settings_file) if settings_file is not None else Settings()
+    settings = with_server(settings, host=host, port=port, data=None if data is None else str(data))
+    configure(settings.log)
+    beside: list[Any] = []
+
+    def started(url: str, token: str) -> None:
+        _say(url, token, settings.server.data, demo=False, json=json)
+
+    run(settings, started=started, beside=beside)
+
+
+def _say(url: str, token: str, data: str, *, demo: bool, json: bool) -> None:
+    """Print where the service is and what to try; people look before they read."""
+    if json:
+        import msgspec
+
+        typer.echo(msgspec.json.encode({"url": url, "token": token}))
+        sys.stdout.flush()
+        return
+    program = Path(sys.argv[0]).name if Path(sys.argv[0]).is_absolute() else sys.argv[0]
+    where = "" if data == "roamcast-data" else f" --data {data}"
+    asked = "within(place, 'lab/2')" if demo else "true"
+    typer.echo(
+        f"Roamcast is ready at {url}\n"
+        f"token: {token}\n\n"
+        "Try, in another terminal:\n"
+        f'  {program} who --where "{asked}"{where}\n'
+        f'  {program} watch --where "{asked}"{where}\n'
+        f'  curl -N "{url}/changes?access_token={token}"\n\n'
+        "Ctrl-C ends it."
+    )
+    sys.stdout.flush()

@@ -1,0 +1,123 @@
+"""Which program answers on the port? litestar for HTTP, sessions' and links' sockets beside it."""
+
+import secrets
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+from litestar import Litestar
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.spec import Components, SecurityScheme
+
+import roamcast
+from roamcast.errors import AuthError, InputError, RoamcastError
+from roamcast.live.http import about, changes, features, writing
+from roamcast.live.http.problems import PROBLEM_TYPE, Problem, litestars, ours, status_of, title_of
+from roamcast.live.http.problems import unexpected as mistake
+from roamcast.live.keys import Grant
+from roamcast.live.service import Service
+from roamcast.live.session import Session
+from roamcast.live.sockets import EXTENSION, WebSocket
+
+DEVICE_LENGTH_MAX = 64
+DEVICE_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+
+
+def make_http(service: Service) -> Litestar:
+    """Make the HTTP part."""
+    return Litestar(
+        [*about.ROUTES, *features.ROUTES, *writing.ROUTES, *changes.ROUTES],
+        state=State({"service": service}),
+        exception_handlers={RoamcastError: ours, HTTPException: litestars, Exception: mistake},
+        request_max_body_size=service.settings.limits.body_bytes_max,
+        logging_config=None,
+        openapi_config=OpenAPIConfig(
+            title="Roamcast",
+            version=roamcast.__version__,
+            description="Reach people by where they are, without learning who they are.",
+            path="/schema",
+            components=Components(
+                security_schemes={
+                    "token": SecurityScheme(type="http", scheme="bearer", bearer_format="JWT")
+                }
+            ),
+            security=[{"token": []}],
+            use_handler_docstrings=True,
+            render_plugins=[],
+        ),
+    )
+
+
+class Gate:
+    """The ASGI application: WebSockets here, everything else by litestar."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.http = make_http(service)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one connection or request."""
+        if scope["type"] != "websocket":
+            await self.http(scope, receive, send)
+            return
+        await receive()
+        try:
+            await self._websocket(scope, send)
+        except RoamcastError as error:
+            await _reject(send, error)
+
+    async def _websocket(self, scope: Any, send: Any) -> None:
+        """Let a client in that may come in; what it may do is checked again as it asks."""
+        service = self.service
+        path = scope["path"]
+        if path not in ("/session", "/link"):
+            raise InputError(f"there is no WebSocket at {path[:100]}: /session and /link are")
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        grant = service.keys.check(_token(scope, query), service.clock())
+        grant.require("subscribe" if "publish" not in grant.scopes else "publish")
+        name = f"{grant.subject}#{_device(query)}"
+        service.count_connection(grant.subject, +1)
+        try:
+            wanted = "roamcast.json.v1" if path == "/session" else "roamcast.link.v1"
+            chosen = wanted if wanted in scope["subprotocols"] else None
+            await send({"type": "websocket.accept", "subprotocol": chosen})
+            socket: WebSocket = scope["extensions"][EXTENSION]
+            await self._serve(path, socket, grant, name)
+        finally:
+            service.count_connection(grant.subject, -1)
+
+    async def _serve(self, path: str, socket: WebSocket, grant: Grant, name: str) -> None:
+        if path == "/session":
+            await Session(self.service, socket, grant, name).run()
+        else:
+            await self.service.serve_link(socket, grant, name)
+
+
+def _token(scope: Any, query: dict[str, list[str]]) -> str:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            kind, _, token = value.decode("latin-1").partition(" ")
+            if kind.lower() == "bearer":
+                return str(token.strip())
+    token = query.get("access_token", [""])[0]
+    if not token:
+        raise AuthError("a token is needed: `Authorization: Bearer …` or ?access_token=…")
+    return str(token)
+
+
+def _device(query: dict[str, list[str]]) -> str:
+    device = query.get("device", [""])[0] or secrets.token_hex(8)
+    if len(device) > DEVICE_LENGTH_MAX or not DEVICE_LETTERS.issuperset(device):
+        raise InputError(f"device has at most {DEVICE_LENGTH_MAX} letters, digits, '_', '.', '-'")
+    return device
+
+
+async def _reject(send: Any, error: RoamcastError) -> None:
+    """Answer an upgrade that is refused like any request."""
+    status = status_of(error)
+    body = msgspec.json.encode(Problem(title_of(error), status, str(error)))
+    headers = [(b"content-type", PROBLEM_TYPE.encode())]
+    await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})

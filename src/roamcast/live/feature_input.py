@@ -1,0 +1,33 @@
+"""Which context does a client's GeoJSON Feature mean? Filled in where it may be, and checked."""
+
+from typing import Any
+
+from roamcast.errors import ContextError
+from roamcast.live.settings import Limits
+from roamcast.model import time
+from roamcast.model.contexts import Context, from_feature
+
+
+def read_feature(feature: Any, now: int, limits: Limits, *, vid: str | None = None) -> Context:
+    """Read a Feature to be published now.
+
+    `t_r` is now where it is missing. A clock that is far off is refused: what begins in the future
+    or has ended already is not on the map.
+    """
+    if not isinstance(feature, dict):
+        raise ContextError('a context is a GeoJSON object with "type": "Feature"')
+    filled = dict(feature)
+    if vid is not None and filled.setdefault("id", vid) != vid:
+        raise ContextError(f"the Feature's id is not {vid!r}: leave it out, or make them equal")
+    properties = filled.get("properties")
+    if properties is None:
+        properties = {}
+    if isinstance(properties, dict) and properties.get("t_r") is None:
+        filled["properties"] = {**properties, "t_r": time.format_instant(now)}
+    context = from_feature(filled)
+    skew = int(limits.clock_skew_s_max * 1_000_000)
+    if context.t_r > now + skew:
+        raise ContextError("t_r lies in the future: check this machine's clock")
+    if context.t_d is not None:
+        raise ContextError("t_d is set: a context on the map still lasts; load past ones instead")
+    return context

@@ -1,0 +1,1 @@
+"""The service over HTTP: OGC API – Features to read, a few routes to write, SSE to follow."""

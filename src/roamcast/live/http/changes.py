@@ -1,0 +1,105 @@
+"""How does `curl -N` follow the map? Server-sent events: the current set, then every change."""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+from litestar import Request, get
+from litestar.response import Stream
+
+from roamcast.live.http.access import granted, service_of, viewer_of
+from roamcast.live.http.described import READING, ok
+from roamcast.live.http.features import FilterLanguage, FilterParameter
+from roamcast.live.http.filtering import wanted
+from roamcast.live.service import Service
+
+COMMENT_S = 15.0
+"""A comment line now and then tells both sides that the connection lives."""
+
+
+class EventSink:
+    """The frames that wait for one SSE connection."""
+
+    def __init__(self, service: Service, name: str) -> None:
+        self._service = service
+        self._name = name
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+        self._event = asyncio.Event()
+        self._over = False
+
+    def write(self, framed: bytes) -> None:
+        """Queue a frame; a connection that does not follow is told to the hub as slow."""
+        self._waiting.append(framed)
+        before = self._bytes
+        self._bytes += len(framed)
+        high = self._service.settings.limits.socket_high_bytes
+        if before <= high < self._bytes:
+            asyncio.get_running_loop().call_soon(self._service.slow, self._name)
+        self._event.set()
+
+    def cut(self, reason: str) -> None:
+        """End the stream, and say why."""
+        line = b"event: error\ndata: " + reason.encode() + b"\n\n"
+        self._waiting.append(line)
+        self._over = True
+        self._event.set()
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """Give the frames as they come, until the stream is cut or the client has left."""
+        yield b"retry: 2000\n\n"
+        while True:
+            while self._waiting:
+                data = b"".join(self._waiting)
+                self._waiting.clear()
+                was_slow = self._bytes > self._service.settings.limits.socket_high_bytes
+                self._bytes = 0
+                yield data
+                if was_slow:
+                    self._service.drained(self._name)
+            if self._over:
+                return
+            self._event.clear()
+            try:
+                await asyncio.wait_for(self._event.wait(), COMMENT_S)
+            except TimeoutError:
+                yield b": still here\n\n"
+
+
+@get("/changes", operation_id="followChanges", summary="Follow a standing query", tags=["map"],
+     responses={**READING, **ok("text/event-stream")})  # fmt: skip
+async def changes(
+    request: Request[Any, Any, Any],
+    filter_text: FilterParameter = None,
+    filter_language: FilterLanguage = None,
+) -> Stream:
+    """Give the current set (event `current`), then every change (event `change`, a CloudEvent)."""
+    del filter_text, filter_language
+    grant = granted(request, "subscribe")
+    service = service_of(request)
+    asked = wanted(request, service.settings.limits)
+    name = f"{grant.subject}#sse-{secrets.token_hex(8)}"
+    sink = EventSink(service, name)
+    service.count_connection(grant.subject, +1)
+    try:
+        service.open_session(name, viewer_of(grant), sink, "sse")
+        service.watch(name, "changes", asked)
+    except BaseException:
+        service.close_session(name, sink)
+        service.count_connection(grant.subject, -1)
+        raise
+
+    async def stream() -> AsyncIterator[bytes]:
+        try:
+            async for data in sink.frames():
+                yield data
+        finally:
+            service.close_session(name, sink)
+            service.count_connection(grant.subject, -1)
+
+    return Stream(stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+ROUTES = [changes]

@@ -1,0 +1,331 @@
+"""What runs while the service runs? One broker, its driver, its disk and everybody's connections.
+
+No policy: what the broker's machines decide is done here, what people ask is given to them. An
+answer that promises durability is awaited by its ticket.
+"""
+
+import asyncio
+from typing import Protocol
+
+from roamcast.broker import (
+    Acknowledged,
+    Broker,
+    CutOff,
+    Failed,
+    Frame,
+    Keep,
+    Release,
+    SetRules,
+    StoreFailed,
+)
+from roamcast.channels.hub_events import Format
+from roamcast.channels.hub_settings import HubSettings
+from roamcast.channels.kept import KeptSettings
+from roamcast.client.driver import Driver, wall_clock
+from roamcast.errors import LimitError, RoamcastError
+from roamcast.identity.rulebook import PUBLIC
+from roamcast.identity.rules import Rule, Viewer
+from roamcast.live.journaling import Journaling
+from roamcast.live.keys import SCOPES, Grant, Keys
+from roamcast.live.limits import Connections, Rates
+from roamcast.live.links import Links
+from roamcast.live.metrics import CONTENT_TYPE, Metrics
+from roamcast.live.settings import Settings
+from roamcast.live.sockets import WebSocket, text_frame
+from roamcast.live.store import Store as Disk
+from roamcast.matching import FilterSet
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect, Input, Multicast, Send, Store, Stored
+from roamcast.model.places import Places
+from roamcast.model.records import Record, UpdateMatched
+
+TICKETS_MAX = 100_000
+SECOND = 1_000_000
+FORMS: tuple[Format, ...] = ("json", "sse")
+
+
+class Sink(Protocol):
+    """Where a session's frames go."""
+
+    def write(self, framed: bytes) -> None:
+        """Write one frame."""
+
+    def cut(self, reason: str) -> None:
+        """End the session, and say why."""
+
+
+class Service:
+    """One broker under asyncio."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        disk: Disk,
+        keys: Keys,
+        metrics: Metrics,
+        journal: Journaling | None = None,
+        places: Places | None = None,
+    ) -> None:
+        self.settings = settings
+        self.keys = keys
+        self.metrics = metrics
+        self.clock = wall_clock()
+        self.rates = Rates(
+            settings.limits.requests_per_s, settings.limits.requests_burst, what="requests"
+        )
+        self.connections = Connections(
+            settings.limits.connections_max, settings.limits.connections_per_subject_max
+        )
+        self.ready = False
+        self._disk = disk
+        self._journal = journal
+        now = self.clock()
+        limits = settings.limits
+        self.broker = Broker(
+            settings.server.name,
+            epoch=now,
+            now=now,
+            stored=disk.load(""),
+            map_settings=settings.map_settings(),
+            hub_settings=HubSettings(
+                sessions_max=limits.connections_max,
+                watches_per_session_max=limits.subscriptions_per_client_max,
+                slow_us_max=int(limits.slow_s_max * SECOND),
+            ),
+            kept_settings=KeptSettings(
+                objects_per_owner_max=limits.publications_per_client_max,
+                lifetime_us_default=int(limits.context_lifetime_s * SECOND),
+                lifetime_us_max=int(limits.context_lifetime_s_max * SECOND),
+            ),
+            default_rules=default_rules(settings),
+            places=places,
+        )
+        self.driver = Driver(self.broker, clock=self.clock, carry=self._carry)
+        self.links: Links | None = None
+        self._sinks: dict[str, Sink] = {}
+        self._tickets: dict[int, asyncio.Future[bool]] = {}
+        self._ticket = 0
+        self._delivered = {form: self.metrics.deliveries.labels(form) for form in FORMS}
+        self._delivered_bytes = {form: self.metrics.deliveries_bytes.labels(form) for form in FORMS}
+        self._watch_sizes()
+
+    def _watch_sizes(self) -> None:
+        metrics, server, hub = self.metrics, self.broker.server, self.broker.hub
+        metrics.watch_held("contexts", lambda: len(server.map))
+        metrics.watch_held("clients", lambda: len(server.desk.clients))
+        metrics.watch_held("sessions", lambda: len(hub.sessions))
+        metrics.watch_held("queries", lambda: server.subscriptions.records)
+        metrics.watch_held("channels", lambda: len(server.desk.channels))
+        metrics.watch_queue("disk", lambda: self._disk.writes_waiting)
+        metrics.watch_queue("tickets", lambda: len(self._tickets))
+
+    def start(self, links: Links | None = None) -> None:
+        """Let the broker live; call in the running loop."""
+        self.links = links
+        FilterSet().warm_up()  # the first client shall not wait for the compiled code
+        self.driver.start()
+        self.ready = True
+
+    async def goodbye(self) -> None:
+        """Take nothing more, and tell everybody who is connected."""
+        self.ready = False
+        for name in list(self._sinks):
+            self._sinks[name].cut("the service is going down: connect again")
+        if self.links is not None:
+            await self.links.close()
+
+    async def stop(self) -> None:
+        """Write down what is held; nothing runs any more."""
+        self.driver.close()
+        if self._journal is not None:
+            await self._journal.close()
+        await self._disk.close()
+
+    def _carry(self, effect: Effect) -> None:
+        match effect:
+            case Frame(sessions, data, form, events):
+                self._frame(sessions, data, form, events)
+            case Send() if self.links is not None:
+                self.links.send(effect)
+            case Multicast() if self.links is not None:
+                self.links.multicast(effect)
+            case Store(token, writes):
+                self._write(token, writes)
+            case Acknowledged(ticket, fresh):
+                self._answer(ticket, fresh)
+            case Failed(ticket, error):
+                self._refuse(ticket, error)
+            case CutOff(session, reason):
+                self._cut(session, reason)
+            case Record():
+                self._record(effect)
+
+    def _record(self, record: Record) -> None:
+        if isinstance(record, UpdateMatched):
+            self.metrics.updates.labels(record.change).inc()
+        if self._journal is not None:
+            self._journal.write(self.clock(), self.broker.server.name, record)
+
+    def _frame(self, sessions: tuple[str, ...], data: bytes, form: Format, events: int) -> None:
+        framed = text_frame(data) if form == "json" else data
+        sinks = self._sinks
+        for name in sessions:
+            sink = sinks.get(name)
+            if sink is not None:
+                sink.write(framed)
+        if events:
+            self._delivered[form].inc(events * len(sessions))
+            self._delivered_bytes[form].inc(len(framed) * len(sessions))
+
+    def _write(self, token: int, writes: tuple[tuple[str, bytes | None], ...]) -> None:
+        try:
+            written = self._disk.write(writes)
+        except LimitError as error:
+            self.driver.give(StoreFailed(token, str(error)))
+            return
+        written.add_done_callback(lambda done: self._written(token, done))
+
+    def _written(self, token: int, done: "asyncio.Future[None]") -> None:
+        if done.cancelled():
+            return
+        problem = done.exception()
+        given: Input = Stored(token)
+        if problem is not None:
+            self.ready = False
+            given = StoreFailed(token, f"the disk did not take it: {problem}")
+        self.driver.give(given)
+
+    def _answer(self, ticket: int, fresh: bool) -> None:
+        waiting = self._tickets.pop(ticket, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(fresh)
+
+    def _refuse(self, ticket: int, error: RoamcastError) -> None:
+        waiting = self._tickets.pop(ticket, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(error)
+
+    def _cut(self, session: str, reason: str) -> None:
+        self.metrics.cut_off.labels(reason.partition(":")[0]).inc()
+        self.broker.close_session(session)
+        sink = self._sinks.pop(session, None)
+        if sink is not None:
+            sink.cut(reason)
+
+    async def keep(
+        self, owner: str, context: Context, *, session: str = "", lifetime_us: int | None = None
+    ) -> bool:
+        """Publish a context and wait until it is on disk; whether it was not there before."""
+        ticket, waiting = self._take_ticket()
+        self.driver.give(Keep(ticket, owner, context, session, lifetime_us))
+        return await waiting
+
+    async def release(self, owner: str, vid: str, *, any_owner: bool = False) -> None:
+        """Cancel a publication and wait until that is on disk."""
+        ticket, waiting = self._take_ticket()
+        self.driver.give(Release(ticket, owner, vid, any_owner))
+        await waiting
+
+    async def set_rules(
+        self, owner: str, vid: str, rules: tuple[Rule, ...] | None, *, any_owner: bool = False
+    ) -> None:
+        """Set a vid's privacy rules and wait until they are on disk and in force."""
+        ticket, waiting = self._take_ticket()
+        self.driver.give(SetRules(ticket, owner, vid, rules, any_owner))
+        await waiting
+
+    def _take_ticket(self) -> tuple[int, "asyncio.Future[bool]"]:
+        if len(self._tickets) >= TICKETS_MAX:
+            raise LimitError("too many requests wait for the disk: try again in a moment")
+        self._ticket += 1
+        waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._tickets[self._ticket] = waiting
+        return self._ticket, waiting
+
+    def open_session(self, name: str, viewer: Viewer, sink: Sink, form: Format = "json") -> None:
+        """Let a viewer's connection get frames; another with the same name is replaced."""
+        if name in self._sinks:
+            self._cut(name, "replaced: the same device connected again")
+        self.broker.open_session(name, viewer, form)
+        self._sinks[name] = sink
+        self.broker.kept.session_back(name)
+
+    def close_session(self, name: str, sink: Sink) -> None:
+        """A connection is over."""
+        if self._sinks.get(name) is not sink:
+            return  # it was replaced or cut off
+        del self._sinks[name]
+        self.broker.close_session(name)
+        self.broker.kept.session_gone(name, self.clock())
+        self.driver.settle()
+
+    def watch(self, session: str, about: str, wanted: Filter) -> None:
+        """Begin a watch of a session."""
+        self._do(self.broker.hub.watch(session, about, wanted, self.clock()))
+
+    def unwatch(self, session: str, about: str) -> None:
+        """End a watch of a session."""
+        self.broker.hub.unwatch(session, about)
+        self.driver.settle()
+
+    def limit(self, session: str, limit_bytes: int) -> None:
+        """Hold a session to a bandwidth."""
+        self._do(self.broker.hub.limit(session, limit_bytes, self.clock()))
+
+    def slow(self, session: str) -> None:
+        """A session's connection takes no more for now."""
+        self._do(self.broker.hub.slow(session, self.clock()))
+
+    def drained(self, session: str) -> None:
+        """A session's connection takes more again."""
+        self._do(self.broker.hub.drained(session, self.clock()))
+
+    def class_of_group(self, group: str) -> str | None:
+        """Name the view class whose channel a group is."""
+        use = self.broker.server.desk.channels.get(group)
+        return None if use is None else use.view_class
+
+    async def serve_link(self, socket: WebSocket, grant: Grant, name: str) -> None:
+        """Let a client that runs a machine of its own talk until its connection is over."""
+        assert self.links is not None
+        viewer = Viewer(grant.subject, grant.groups)
+        self.broker.viewers[name] = viewer
+        scopes = SCOPES if "admin" in grant.scopes else grant.scopes
+        link = self.links.connect(socket, name, self.broker.policy.class_of(viewer), scopes)
+        limits = self.settings.limits
+        try:
+            await socket.serve(
+                link, high_bytes=limits.socket_high_bytes, low_bytes=limits.socket_low_bytes
+            )
+        finally:
+            self.links.disconnected(link)
+
+    def count_request(self, subject: str) -> None:
+        """Count a request of a subject; too many are refused."""
+        self.rates.take(subject, self.clock())
+
+    def count_connection(self, subject: str, by: int) -> None:
+        """Count a connection of a subject in or out; too many are refused."""
+        if by > 0:
+            self.connections.open(subject)
+        else:
+            self.connections.close(subject)
+
+    def measured(self) -> tuple[bytes, str]:
+        """Give the measurements as Prometheus reads them."""
+        return self.metrics.page(), CONTENT_TYPE
+
+    def _do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._carry(effect)
+        self.driver.settle()
+
+
+def default_rules(settings: Settings) -> tuple[Rule, ...]:
+    """Give the rules of contexts whose publisher set none."""
+    privacy = settings.privacy
+    if privacy.default_precision == "exact" and privacy.default_viewers == ("*",):
+        return PUBLIC
+    return (Rule(viewers=privacy.default_viewers, precision=privacy.default_precision, past=True),)

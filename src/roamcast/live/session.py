@@ -1,0 +1,152 @@
+"""What does a WebSocket session of a program do? JSON in, answers and changes out.
+
+The endpoint translates: it holds no view and no queue of its own. What a session is told, and when
+a slow one is coalesced or cut off, the hub decides.
+"""
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from roamcast.channels import session_messages as say
+from roamcast.errors import LimitError, RoamcastError
+from roamcast.identity.rules import Viewer
+from roamcast.live.feature_input import read_feature
+from roamcast.live.http.problems import status_of, title_of
+from roamcast.live.keys import Grant
+from roamcast.live.limits import Bucket
+from roamcast.live.service import Service
+from roamcast.live.sockets import TRY_AGAIN, WebSocket, text_frame
+from roamcast.model import time
+from roamcast.model.filters import Filter
+
+IN_FLIGHT_MAX = 256
+"""Publications of one session that may wait for the disk; then its socket is not read."""
+
+
+class Session:
+    """One WebSocket session."""
+
+    def __init__(self, service: Service, socket: WebSocket, grant: Grant, name: str) -> None:
+        self.name = name
+        self._service = service
+        self._socket = socket
+        self._grant = grant
+        self._viewer = Viewer(grant.subject, frozenset(grant.groups))
+        limits = service.settings.limits
+        self._bucket = Bucket(limits.frames_per_s, limits.frames_burst, service.clock())
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._limit_bytes = 0
+
+    async def run(self) -> None:
+        """Talk until the connection is over."""
+        service, limits = self._service, self._service.settings.limits
+        service.open_session(self.name, self._viewer, self)
+        now = time.format_instant(service.clock())
+        self._say(say.Welcome(self.name, now, limits.ping_s))
+        expires = (self._grant.expires_us - service.clock()) / 1_000_000
+        timer = asyncio.get_running_loop().call_later(max(expires, 0), self._expired)
+        try:
+            await self._socket.serve(
+                self, high_bytes=limits.socket_high_bytes, low_bytes=limits.socket_low_bytes
+            )
+        finally:
+            timer.cancel()
+            service.close_session(self.name, self)
+            for task in self._tasks:
+                task.cancel()
+
+    def write(self, framed: bytes) -> None:
+        """Write a frame, unless far too much waits already."""
+        self._socket.write(framed)
+
+    def cut(self, reason: str) -> None:
+        """End the session, and say why."""
+        self._say(say.Problem("", 503, "the session was ended", reason))
+        self._socket.close(TRY_AGAIN, reason)
+
+    def paused(self) -> None:
+        """The connection takes no more for now."""
+        self._service.slow(self.name)
+
+    def resumed(self) -> None:
+        """The connection takes more again."""
+        self._service.drained(self.name)
+
+    def _expired(self) -> None:
+        self.cut("the token has expired: connect again with a new one")
+
+    def _say(self, message: msgspec.Struct) -> None:
+        self._socket.write(text_frame(say.encode(message)))
+
+    def received(self, data: bytes | str) -> None:
+        """Take one message; a wrong one is answered and changes nothing."""
+        wait_us = self._bucket.take(self._service.clock())
+        if wait_us:
+            self._socket.hold(wait_us / 1_000_000)
+        re = ""
+        try:
+            message = say.read(data)
+            re = message.re
+            self._do(message)
+        except msgspec.DecodeError as error:
+            self._problem(_re_of(data), 400, "the message can not be read", str(error))
+        except RoamcastError as error:
+            self._problem(re, status_of(error), title_of(error), str(error))
+
+    def _do(self, message: say.Anything) -> None:
+        service = self._service
+        match message:
+            case say.Heartbeat(re):
+                self._say(say.Alive(re, time.format_instant(service.clock())))
+            case say.Register(re, limit_bytes):
+                service.limit(self.name, limit_bytes)
+                self._say(say.Done(re))
+            case say.Subscribe(re, text):
+                self._grant.require("subscribe")
+                most = service.settings.limits.filter_length_max
+                if len(text) > most:
+                    raise LimitError(f"a filter has at most {most} characters")
+                service.watch(self.name, re, Filter.parse(text))
+            case say.Unsubscribe(re):
+                service.unwatch(self.name, re)
+                self._say(say.Done(re))
+            case say.Appear(feature, re) | say.Change(feature, re):
+                self._grant.require("publish")
+                context = read_feature(feature, service.clock(), service.settings.limits)
+                owner = self._grant.subject
+                self._later(service.keep(owner, context, session=self.name), re, context.vid)
+            case say.Leave(vid, re):
+                self._grant.require("publish")
+                self._later(service.release(self._grant.subject, vid), re, vid)
+
+    def _later(self, doing: Any, re: str, vid: str) -> None:
+        """Answer when the disk has it; a session with too much under way is read no further."""
+        task = asyncio.get_running_loop().create_task(self._answer(doing, re, vid))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if len(self._tasks) >= IN_FLIGHT_MAX:
+            self._socket.hold(0.01)
+
+    async def _answer(self, doing: Any, re: str, vid: str) -> None:
+        try:
+            await doing
+        except RoamcastError as error:
+            self._problem(re, status_of(error), title_of(error), str(error))
+        else:
+            self._say(say.Done(re, vid))
+
+    def _problem(self, re: str, status: int, title: str, detail: str) -> None:
+        self._service.metrics.refused.labels(title).inc()
+        self._say(say.Problem(re, status, title, detail[:1_000]))
+
+
+def _re_of(data: bytes | str) -> str:
+    """Find which message an answer is about, even if the rest of it is wrong."""
+    try:
+        loose = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    re = loose.get("re", "") if isinstance(loose, dict) else ""
+    return re[:128] if isinstance(re, str) else ""

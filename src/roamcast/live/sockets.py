@@ -1,0 +1,169 @@
+"""How are five thousand WebSockets written to in one go? One frame's bytes, shared by all of them.
+
+uvicorn speaks WebSocket through ASGI, a coroutine and a message for each write. A server's frames
+are not masked, so the same bytes are right for every client: they are made once and given to each
+transport. Incoming messages go straight to the endpoint, without a queue and a task for each.
+"""
+
+import asyncio
+from typing import Any, Final, Protocol
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+EXTENSION: Final = "roamcast.socket"
+"""The key of a connection's `WebSocket` in the ASGI scope's extensions."""
+
+GOING_AWAY: Final = 1001
+INVALID: Final = 1007
+POLICY: Final = 1008
+TRY_AGAIN: Final = 1013
+RESTART: Final = 1012
+
+
+class Socket(Protocol):
+    """What endpoints need of a connection."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much is written and not yet taken by the network."""
+
+    def write(self, framed: bytes) -> None:
+        """Write a whole frame."""
+
+    def close(self, code: int, reason: str) -> None:
+        """Say why, and close."""
+
+
+class Endpoint(Protocol):
+    """Who talks on a connection."""
+
+    def received(self, data: bytes | str) -> None:
+        """A message came."""
+
+    def paused(self) -> None:
+        """The connection takes no more for now."""
+
+    def resumed(self) -> None:
+        """The connection takes more again."""
+
+
+def text_frame(payload: bytes) -> bytes:
+    """Frame a text for any client."""
+    return _head(0x81, len(payload)) + payload
+
+
+def binary_frame(payload: bytes) -> bytes:
+    """Frame bytes for any client."""
+    return _head(0x82, len(payload)) + payload
+
+
+def _head(first: int, size: int) -> bytes:
+    if size < 126:
+        return bytes((first, size))
+    if size < 65_536:
+        return bytes((first, 126)) + size.to_bytes(2, "big")
+    return bytes((first, 127)) + size.to_bytes(8, "big")
+
+
+class WebSocket(WebSocketsSansIOProtocol):
+    """A connection of uvicorn's that endpoints attach to."""
+
+    endpoint: Endpoint | None = None
+    _over: "asyncio.Future[None] | None" = None
+
+    def handle_connect(self, event: Any) -> None:
+        """Give the application this connection beside the ASGI calls."""
+        super().handle_connect(event)
+        scope = getattr(self, "scope", None)
+        if scope is not None:
+            scope["extensions"][EXTENSION] = self
+
+    async def serve(self, endpoint: Endpoint, *, high_bytes: int, low_bytes: int) -> None:
+        """Let an endpoint talk on the accepted connection until it is over."""
+        loop = asyncio.get_running_loop()
+        self._over = loop.create_future()
+        self.transport.set_write_buffer_limits(high=high_bytes, low=low_bytes)
+        self.endpoint = endpoint
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+        while not self.queue.empty():  # what came before the endpoint was ready
+            message: dict[str, Any] = self.queue.get_nowait()  # type: ignore[assignment]
+            if message["type"] == "websocket.receive":
+                data = message.get("bytes")
+                endpoint.received(message["text"] if data is None else data)
+            elif message["type"] == "websocket.disconnect":
+                return
+        if self.disconnected:
+            return
+        await self._over
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much is written and not yet taken by the network."""
+        return self.transport.get_write_buffer_size()
+
+    def write(self, framed: bytes) -> None:
+        """Write a whole frame; what is written to a connection that closes is lost with it."""
+        if not self.close_sent:
+            self.transport.write(framed)
+
+    def close(self, code: int, reason: str) -> None:
+        """Say why, and close; a peer that does not answer is dropped after a while."""
+        if self.close_sent or self.disconnected or self.transport.is_closing():
+            return
+        self.conn.send_close(code, _short(reason))
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.close_timer = self.loop.call_later(self.close_timeout, self.transport.abort)
+
+    def send_receive_event_to_app(self) -> None:
+        """Hand a message to the endpoint, or to ASGI while there is none."""
+        if self.endpoint is None:
+            super().send_receive_event_to_app()
+            return
+        data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
+        self.frames = []
+        if self.close_sent:
+            return
+        if self.curr_msg_data_type == "bytes":
+            self.endpoint.received(bytes(data))
+            return
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            self.close(INVALID, "a text message must be UTF-8")
+            return
+        self.endpoint.received(text)
+
+    def pause_writing(self) -> None:
+        """Tell the endpoint that its peer is slow; later, for a write may be what told us."""
+        super().pause_writing()
+        if self.endpoint is not None:
+            self.loop.call_soon(self.endpoint.paused)
+
+    def resume_writing(self) -> None:
+        """Tell the endpoint that its peer takes more again."""
+        super().resume_writing()
+        if self.endpoint is not None:
+            self.loop.call_soon(self.endpoint.resumed)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is over."""
+        super().connection_lost(exc)
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    def hold(self, seconds: float) -> None:
+        """Read nothing for a while: the peer sends faster than it may."""
+        self.transport.pause_reading()
+        self.loop.call_later(seconds, self._read_on)
+
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+
+def _short(reason: str) -> str:
+    """Cut a reason to what a close frame can carry."""
+    return reason.encode()[:120].decode(errors="ignore")

@@ -1,0 +1,214 @@
+"""The service as people use it: publish, query, follow, and find it again after a crash."""
+
+import asyncio
+import json
+import signal
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import websockets
+
+from tests.strategies_live import Running, service, start
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with service(tmp_path_factory.mktemp("live")) as one:
+        yield one
+
+
+def test_what_is_put_is_found_by_filter_box_time_and_attribute(running: Running) -> None:
+    assert running.put("a1", "find/1", point=[13.4, 52.5], type="printer", n=1).status == 201
+    assert running.put("a1", "find/1", point=[13.4, 52.5], type="printer", n=2).status == 200
+    assert running.put("a2", "find/2", point=[2.3, 48.8], type="person").status == 201
+    items = "/collections/contexts/items"
+    for query, expected in (
+        ({"filter": "within(place, 'find')"}, ["a1", "a2"]),
+        ({"filter": "within(place, 'find') AND n = 2"}, ["a1"]),
+        ({"filter": '{"op":"=","args":[{"property":"place"},"find/2"]}',
+          "filter-lang": "cql2-json"}, ["a2"]),
+        ({"bbox": "13,52,14,53", "place": "find/1"}, ["a1"]),
+        ({"bbox": "170,-90,-170,90"}, []),
+        ({"type": "person", "place": "find/2"}, ["a2"]),
+        ({"n": "2", "place": "find/1"}, ["a1"]),
+        ({"datetime": "2020-01-01T00:00:00Z/2020-02-01T00:00:00Z"}, []),
+        ({"datetime": "../..", "place": "find/1"}, ["a1"]),
+    ):  # fmt: skip
+        answer = running.ask(items, **query)
+        assert answer.status == 200, answer.body
+        assert [one["id"] for one in answer.json["features"]] == expected, query
+    assert running.ask("/contexts/a1").json["properties"]["n"] == 2
+    assert running.ask("/count", filter="within(place, 'find')").json == {"count": 2}
+    near = running.ask("/nearest", to="2.3,48.9", filter="within(place, 'find')", count=2).json
+    assert [one["id"] for one in near["features"]] == ["a2", "a1"]
+    assert near["features"][0]["properties"]["distance_m"] == pytest.approx(11_119, rel=0.01)
+    assert running.ask("/contexts/a1", method="DELETE").status == 204
+    assert running.ask("/contexts/a1").status == 404
+    assert running.ask("/contexts/a1", method="DELETE").status == 404
+
+
+def test_pages_lead_to_each_other(running: Running) -> None:
+    for number in range(5):
+        running.put(f"page{number}", "pages")
+    answer = running.ask("/collections/contexts/items", filter="place = 'pages'", limit=2).json
+    assert answer["numberMatched"] == 5
+    found = [one["id"] for one in answer["features"]]
+    while following := [one["href"] for one in answer["links"] if one["rel"] == "next"]:
+        answer = running.ask(following[0].removeprefix(running.url)).json
+        found += [one["id"] for one in answer["features"]]
+    assert found == [f"page{number}" for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "detail"),
+    [
+        ("/collections/contexts/items", {"filter": "within(place"}, "position 7"),
+        ("/collections/contexts/items", {"limit": "0"}, "limit"),
+        ("/collections/contexts/items", {"bbox": "1,2,3"}, "west,south,east,north"),
+        ("/collections/contexts/items", {"filter-lang": "sql", "filter": "n=1"}, "filter-lang"),
+        ("/collections/contexts/items", {"datetime": "soon"}, "soon"),
+        ("/nearest", {"to": "here"}, "lon,lat"),
+        ("/nearest", {"to": "500,0"}, "±180"),
+    ],
+)
+def test_a_wrong_question_is_answered_with_what_is_wrong(
+    running: Running, path: str, query: dict[str, str], detail: str
+) -> None:
+    answer = running.ask(path, **query)
+    assert answer.status == 400
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert detail in answer.json["detail"]
+
+
+def test_nobody_gets_in_without_a_token_and_nobody_beyond_its_scopes(running: Running) -> None:
+    reader = running.token_for("reader", "read")
+    for path in ("/collections", "/collections/contexts/items", "/metrics", "/templates"):
+        assert running.ask(path, token="nonsense").status == 401
+    assert running.put("x", "hq", token=reader).status == 403
+    assert running.ask("/metrics", token=reader).status == 403
+    assert running.ask("/collections", token=reader).status == 200
+    assert running.ask("/healthz", token="").status == 200
+    assert "roamcast_held" in running.ask("/metrics").body.decode()
+
+
+def test_another_ones_context_is_not_ones_own(running: Running) -> None:
+    ann = running.token_for("ann", "read", "publish")
+    bob = running.token_for("bob", "read", "publish")
+    assert running.put("desk", "hq", token=ann).status == 201
+    assert running.put("desk", "moon", token=bob).status == 409
+    assert running.ask("/contexts/desk", method="DELETE", token=bob).status == 409
+    rules = [{"viewers": ["ann"], "precision": "exact"}]
+    assert running.ask("/contexts/desk/rules", method="PUT", body=rules, token=bob).status == 409
+    assert running.ask("/contexts/desk/rules", method="PUT", body=rules, token=ann).status == 200
+    assert running.ask("/contexts/desk", token=bob).status == 404
+    assert running.ask("/contexts/desk", token=ann).status == 200
+    assert running.ask("/contexts/desk/rules", token=bob).status == 404
+    assert running.ask("/contexts/desk/rules", method="DELETE", token=ann).status == 204
+    assert running.ask("/contexts/desk", token=bob).status == 200
+
+
+def test_server_sent_events_tell_the_current_set_and_then_changes(running: Running) -> None:
+    running.put("sse1", "sse")
+    address = f"{running.url}/changes?filter=place%3D%27sse%27&access_token={running.token}"
+    events: list[tuple[str, Any]] = []
+    with urllib.request.urlopen(address, timeout=30) as stream:
+        kind = ""
+        for raw in stream:
+            line = raw.decode().rstrip("\n")
+            if line.startswith("event: "):
+                kind = line[7:]
+            elif line.startswith("data: "):
+                events.append((kind, json.loads(line[6:])))
+                if kind == "complete":
+                    threading.Thread(target=running.put, args=("sse2", "sse")).start()
+                if kind == "change":
+                    break
+    assert [kind for kind, _ in events] == ["current", "complete", "change"]
+    assert [one["id"] for one in events[0][1]["features"]] == ["sse1"]
+    assert events[2][1]["type"] == "org.roamcast.context.appeared"
+    assert events[2][1]["data"]["id"] == "sse2"
+
+
+async def talk(running: Running, *messages: Any, until: str, device: str = "d") -> list[Any]:
+    """Say something on a session and listen until an answer of a type comes."""
+    address = f"{running.url.replace('http', 'ws')}/session?device={device}"
+    headers = {"Authorization": f"Bearer {running.token}"}
+    heard = []
+    async with asyncio.timeout(60), websockets.connect(address, additional_headers=headers) as link:
+        for message in messages:
+            await link.send(message if isinstance(message, str) else json.dumps(message))
+        async for answer in link:
+            heard.append(json.loads(answer))
+            if heard[-1]["type"] == until:
+                break
+    return heard
+
+
+def test_a_session_subscribes_publishes_and_is_told(running: Running) -> None:
+    feature = {"type": "Feature", "id": "ws1", "geometry": None, "properties": {"place": "ws"}}
+    heard = asyncio.run(
+        talk(
+            running,
+            {"type": "register", "re": "r"},
+            {"type": "heartbeat", "re": "h"},
+            {"type": "subscribe", "re": "s", "filter": "place = 'ws'"},
+            {"type": "appear", "re": "a", "feature": feature},
+            until="changes",
+        )
+    )
+    kinds = [one["type"] for one in heard]
+    assert kinds[:5] == ["welcome", "done", "alive", "subscribed", "current"]
+    assert heard[3]["features"] == []
+    assert heard[-1]["events"][0]["subject"] == "ws1"
+    assert heard[-1]["watch"] == heard[3]["watch"]
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "detail"),
+    [
+        ("not json", 400, "malformed"),
+        ({"type": "dance", "re": "x"}, 400, "dance"),
+        ({"type": "subscribe", "re": "x", "filter": "within(place"}, 400, "never closed"),
+        ({"type": "subscribe", "re": "x", "filter": 7}, 400, "filter"),
+        ({"type": "unsubscribe", "re": "x"}, 400, "no subscription"),
+        ({"type": "leave", "re": "x", "vid": "nobody"}, 400, "nobody"),
+        ({"type": "appear", "re": "x", "feature": {"type": "Feature"}}, 400, "id"),
+        ({"type": "register", "re": "x", "limit_bytes": 7}, 400, "at least"),
+    ],
+)
+def test_a_wrong_message_is_answered_and_changes_nothing(
+    running: Running, message: Any, status: int, detail: str
+) -> None:
+    heard = asyncio.run(talk(running, message, until="error"))
+    assert heard[-1]["status"] == status
+    assert detail in heard[-1]["detail"]
+    if isinstance(message, dict):
+        assert heard[-1]["re"] == "x"
+
+
+def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+    first = start(tmp_path)
+    for number in range(20):
+        assert first.put(f"kept{number}", "hq").status == 201
+    rules = [{"viewers": ["nobody"], "precision": "exact"}]
+    assert first.ask("/contexts/kept0/rules", method="PUT", body=rules).status == 200
+    assert first.ask("/contexts/kept1", method="DELETE").status == 204
+    first.process.kill()
+    first.process.wait(60)
+    first.process.stdout.close()
+    with service(tmp_path) as second:
+        assert sorted(second.vids()) == sorted(f"kept{number}" for number in range(2, 20))
+        assert second.ask("/contexts/kept0/rules").json[0]["viewers"] == ["nobody"]
+
+
+def test_the_service_ends_cleanly_when_asked(tmp_path: Path) -> None:
+    with service(tmp_path) as one:
+        one.put("a", "hq")
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(60) == 0
+        assert not (tmp_path / "roamcast.json").exists()
+        assert list((tmp_path / "journal").glob("*.parquet"))
