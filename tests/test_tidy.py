@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "sim": PURE | {"journal", "errors"},
     "live": PURE | {"journal", "pipeline", "client", "errors"},
 }
-ANYTHING = {"lab", "commands", "cli", "__init__"}
+ANYTHING = {"lab", "commands", "cli", "__init__", "__main__"}
 
 LINES_MAX = 400
 LINES_MAX_SPARK = 250
