@@ -1,0 +1,109 @@
+"""How do client commands find the service, and what do they ask? Options that they share."""
+
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from roamcast.client.asking import Asking
+    from roamcast.model.contexts import Context
+    from roamcast.model.filters import Filter
+
+Result = TypeVar("Result")
+
+
+def _templates(incomplete: str) -> list[tuple[str, str]]:
+    """Complete a template's name, with what it says."""
+    from roamcast.model.templates import STANDARD
+
+    return [
+        (name, template.says) for name, template in STANDARD.items() if name.startswith(incomplete)
+    ]
+
+
+def _values(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a value that the chosen template takes, or that any does."""
+    from roamcast.model.templates import STANDARD
+
+    chosen = STANDARD.get(context.params.get("template") or "")
+    templates = [chosen] if chosen else list(STANDARD.values())
+    given = {said.partition("=")[0] for said in context.params.get("values") or ()}
+    names = dict.fromkeys(name for template in templates for name in template.parameters)
+    return [f"{name}=" for name in names if name not in given and name.startswith(incomplete)]
+
+
+WhereOption = Annotated[
+    str | None, typer.Option("--where", help="A filter in CQL2; everything without one.")
+]
+TemplateOption = Annotated[
+    str | None,
+    typer.Option(help="A standard query instead of a filter.", autocompletion=_templates),
+]
+ValuesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with", help="NAME=VALUE for the template; may be repeated.", autocompletion=_values
+    ),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", envvar="ROAMCAST_DATA", help="The data folder of a service on this machine."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def wanted(where: str | None, template: str | None, values: list[str] | None) -> "Filter":
+    """Read what is asked for: a filter, a template filled with values, or everything."""
+    from roamcast.errors import FilterError, InputError
+    from roamcast.model.filters import Filter
+    from roamcast.model.templates import STANDARD
+
+    if template is None:
+        if values:
+            raise InputError("--with fills a --template; there is none")
+        return Filter.parse("TRUE" if where is None else where)
+    if where is not None:
+        raise InputError("--where and --template ask for two things; say one")
+    chosen = STANDARD.get(template)
+    if chosen is None:
+        raise FilterError(f"there is no template {template!r}; there are {', '.join(STANDARD)}")
+    filled: dict[str, str] = {}
+    for said in values or ():
+        name, equals, value = said.partition("=")
+        if not equals:
+            raise InputError(f"--with takes NAME=VALUE, not {said!r}")
+        filled[name] = value
+    return chosen.fill(filled)
+
+
+def asking(data: Path | None) -> "Asking":
+    """Give who answers questions about the present."""
+    from roamcast.client.address import find
+    from roamcast.client.asking import Asking
+    from roamcast.client.http import Http
+
+    return Asking(Http(find(data=data)))
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a command's asynchronous part."""
+    import asyncio
+
+    return asyncio.run(work)
+
+
+def cells(context: "Context") -> list[str]:
+    """Give a context as a row: vid, place, point, attributes, since when."""
+    from roamcast.model.time import format_instant
+
+    point = "" if context.point is None else "{:.5f}, {:.5f}".format(*context.point)
+    attributes = ", ".join(f"{name}={value}" for name, value in sorted(context.attributes.items()))
+    since = format_instant(context.t_r).partition(".")[0].rstrip("Z").replace("T", " ")
+    return [context.vid, context.place or "", point, attributes, since]
+
+
+HEADS = ("vid", "place", "point", "attributes", "since (UTC)")

@@ -1,0 +1,70 @@
+"""`roamcast nearest`: what satisfies a filter, by distance."""
+
+from typing import Annotated
+
+import typer
+
+from roamcast.commands._service import (
+    HEADS,
+    DataOption,
+    JsonOption,
+    TemplateOption,
+    ValuesOption,
+    WhereOption,
+    asking,
+    cells,
+    run,
+    wanted,
+)
+
+
+def register(root: typer.Typer) -> None:
+    """Add the command to the command line."""
+    root.command("nearest")(nearest)
+
+
+def nearest(
+    to: Annotated[str, typer.Option(help="LON,LAT in degrees, such as 13.4,52.5.")],
+    where: WhereOption = None,
+    template: TemplateOption = None,
+    values: ValuesOption = None,
+    count: Annotated[int, typer.Option(help="How many.")] = 1,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Find the nearest on the map that satisfies a filter, the nearest first."""
+    import sys
+
+    import msgspec
+    from rich.console import Console
+    from rich.table import Table
+
+    from roamcast.model.contexts import to_feature
+
+    point = _point(to)
+    found = run(asking(data).nearest(point, wanted(where, template, values), count=count))
+    if json:
+        features = [to_feature(one.context) for one in found]
+        for feature, one in zip(features, found, strict=True):
+            feature["properties"]["distance_m"] = one.metres
+        typer.echo(
+            msgspec.json.encode({"type": "FeatureCollection", "features": features}).decode()
+        )
+        return
+    table = Table("metres", *HEADS)
+    for one in found:
+        table.add_row(f"{one.metres:,.1f}", *cells(one.context))
+    console = Console(width=None if sys.stdout.isatty() else 160, markup=False)
+    console.print(table)
+
+
+def _point(text: str) -> tuple[float, float]:
+    from roamcast.errors import InputError
+
+    try:
+        longitude, latitude = (float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"--to takes LON,LAT such as 13.4,52.5, not {text[:60]!r}") from None
+    if not (-180 <= longitude <= 180 and -90 <= latitude <= 90):
+        raise InputError("--to lies outside the earth: LON within ±180, LAT within ±90")
+    return longitude, latitude
