@@ -1,5 +1,6 @@
 """Where is the service, and with which key? Said, in the environment, or in `roamcast.json`."""
 
+import base64
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -40,13 +41,32 @@ class Address(msgspec.Struct, frozen=True):
     @property
     def headers(self) -> dict[str, str]:
         """What every request says of itself."""
-        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        return {"Authorization": f"Bearer {self.key}"}
 
     def link(self, device: str) -> str:
         """Give the link's WebSocket address for a device of this name."""
         scheme, rest = self.url.split("://", 1)
         secure = "wss" if scheme == "https" else "ws"
         return f"{secure}://{rest}/link?{urlencode({'device': device})}"
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    scopes: list[str]
+
+
+def scopes_of(key: str) -> frozenset[str] | None:
+    """Read what a token says it allows, unchecked; None where it is no token of ours.
+
+    The service decides. This is to tell a programmer at once, and not by the end of the session.
+    """
+    parts = key.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        payload = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        return frozenset(msgspec.json.decode(payload, type=_Claims).scopes)
+    except (ValueError, msgspec.DecodeError):
+        return None
 
 
 def find(

@@ -12,9 +12,10 @@ import msgspec
 from roamcast.client.address import Address
 from roamcast.errors import (
     AuthError,
+    ConflictError,
     InputError,
     LimitError,
-    MissingError,
+    NotFoundError,
     RoamcastError,
     UnreachableError,
 )
@@ -111,7 +112,9 @@ def error_of(status: int, data: bytes, url: str) -> RoamcastError:
     if status in {401, 403}:
         return AuthError(said, status=401 if status == 401 else 403)
     if status == 404:
-        return MissingError(said)
+        return NotFoundError(said)
+    if status == 409:
+        return ConflictError(said)
     if status in {413, 414, 429, 431}:
         return LimitError(said)
     if status >= 500 or status < 400:

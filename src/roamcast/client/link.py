@@ -61,6 +61,8 @@ class Link:
         self.dialled = 0
         self.dropped = 0
         self.unreadable = 0
+        self.key = ""
+        """The token of this link, or of the last one."""
         self.outage_s = 0.0
         """How long the link was away before it came back."""
         self._welcomed = welcomed
@@ -108,10 +110,11 @@ class Link:
         """Open a socket and hear its first message."""
         url = self.address.url
         self.dialled += 1
+        self.key = self.address.key
         try:
             socket = await sockets.connect(
                 self.address.link(self.device),
-                additional_headers=self.address.headers,
+                additional_headers={"Authorization": f"Bearer {self.key}"},
                 subprotocols=[SUBPROTOCOL],
                 compression=None,
                 proxy=None,  # as the HTTP side of the SDK

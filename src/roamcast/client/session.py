@@ -13,12 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from roamcast.channels.map_messages import FILTER_LENGTH_MAX, OBJECT_BYTES_MAX, body_of
-from roamcast.client.address import Token, find
+from roamcast.client.address import Token, find, scopes_of
 from roamcast.client.asking import Asking, Where
 from roamcast.client.http import Http
 from roamcast.client.runner import Runner
 from roamcast.client.views import View
-from roamcast.errors import ContextError, InputError, LimitError
+from roamcast.errors import AuthError, ContextError, InputError, LimitError
 from roamcast.model.contexts import Attribute, Context, check
 from roamcast.model.filters import Filter
 
@@ -70,6 +70,10 @@ class Session(Asking):
     def context(self) -> Context | None:
         """This device's own context as it was last published."""
         return None if self._own is None else self._runner.published.get(self._own)
+
+    def now(self) -> int:
+        """Tell the service's time, in microseconds since 1970."""
+        return self._runner.now()
 
     async def appear(
         self,
@@ -143,6 +147,7 @@ class Session(Asking):
         A filter that cannot be read raises `FilterError` here. A slow reader gets of each object
         the latest state; nothing is told twice, and nothing stays that has left.
         """
+        self._check_scope("subscribe")
         wanted = where if isinstance(where, Filter) else Filter.parse(where)
         if len(wanted.source) > FILTER_LENGTH_MAX:
             raise LimitError(f"a standing query has at most {FILTER_LENGTH_MAX} characters")
@@ -175,6 +180,16 @@ class Session(Asking):
     ) -> None:
         await self.close()
 
+    def _check_scope(self, scope: str) -> None:
+        """Refuse what the service would end the session for."""
+        scopes = scopes_of(self._runner.link.key)
+        if scopes is not None and not scopes & {scope, "admin"}:
+            raise AuthError(
+                f"your token does not allow to {scope}: make one with `roamcast token --scope "
+                f"{scope}`",
+                status=403,
+            )
+
     def _made(
         self,
         vid: str,
@@ -183,6 +198,7 @@ class Session(Asking):
         attributes: dict[str, Attribute],
     ) -> Context:
         """Make a context of the moment that the service will accept."""
+        self._check_scope("publish")
         made = check(Context(vid, place, point, attributes, self._runner.now()))
         if place is None and point is None:
             raise ContextError("say where: a place, a point or both")
