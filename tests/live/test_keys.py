@@ -253,10 +253,10 @@ def test_rotation_keeps_old_tokens_until_they_expire(keys: Keys, tmp_path: Path)
 def test_rotating_at_once_ends_every_token_and_what_it_opened(keys: Keys) -> None:
     token = token_of(keys)
     grant = keys.check(token, NOW)
-    assert keys.stands(grant, NOW)
+    assert keys.ended([grant], NOW) == [None]
     keys.rotate(NOW, at_once=True)
     assert "no token of this service" in refused(keys, token)
-    assert not keys.stands(grant, NOW)
+    assert keys.ended([grant], NOW) == ["this token's key is no longer valid"]
 
 
 def test_keys_that_still_have_tokens_are_bounded(keys: Keys) -> None:
@@ -280,8 +280,13 @@ def test_a_revoked_token_is_refused_by_itself_or_its_id_also_by_a_running_servic
     assert "was revoked" in refused(service, one)
     assert "was revoked" in refused(service, two)
     assert service.check(three, NOW) == grants[2]
-    assert [service.stands(grant, NOW) for grant in grants] == [False, False, True]
-    assert not service.stands(grants[2], NOW + 10**12)
+    reasons = service.ended(grants, NOW)
+    assert [reason and reason.partition(":")[0] for reason in reasons] == [
+        "this token was revoked",
+        "this token was revoked",
+        None,
+    ]
+    assert "expired" in str(service.ended(grants, NOW + 10**12)[2])
 
 
 def test_revocations_are_forgotten_when_their_tokens_are_over(keys: Keys, tmp_path: Path) -> None:

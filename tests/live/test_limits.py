@@ -87,7 +87,7 @@ def test_connections_are_taken_up_to_the_limits_and_again_after_closing() -> Non
     connections = Connections(3, 2)
     connections.open("ada")
     connections.open("ada")
-    with pytest.raises(LimitError, match="2 connections are open with this token's subject"):
+    with pytest.raises(LimitError, match="this token's subject has 2 connections open"):
         connections.open("ada")
     connections.open("bob")
     with pytest.raises(LimitError, match="the service has 3 connections open"):

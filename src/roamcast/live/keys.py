@@ -156,14 +156,19 @@ class Keys:
         self._refuse_ended(grant, now)
         return grant
 
-    def stands(self, grant: Grant, now: int) -> bool:
-        """Tell whether a grant given earlier still holds, for connections that stay open."""
+    def ended(self, grants: Iterable[Grant], now: int) -> list[str | None]:
+        """Say of grants given earlier why each no longer stands, or none where it does."""
         self._refresh()
-        try:
-            self._refuse_ended(grant, now)
-        except AuthError:
-            return False
-        return grant.key_id in self._public
+        found: list[str | None] = []
+        for grant in grants:
+            try:
+                self._refuse_ended(grant, now)
+            except AuthError as error:
+                found.append(str(error))
+            else:
+                gone = grant.key_id not in self._public
+                found.append("this token's key is no longer valid" if gone else None)
+        return found
 
     def rotate(self, now: int, *, at_once: bool = False) -> str:
         """Sign with a new key from now on; `at_once` ends every token of the old ones."""

@@ -3,7 +3,7 @@
 from collections import Counter, OrderedDict
 from typing import Final
 
-from roamcast.errors import LimitError, RateError
+from roamcast.errors import RateError
 from roamcast.model.time import MICROSECONDS
 
 SUBJECTS_MAX: Final = 100_000
@@ -58,12 +58,12 @@ class Rates:
         self._buckets.move_to_end(subject)
         wait_us = bucket.take(now)
         if wait_us:
-            error = RateError(
+            seconds = max(wait_us / MICROSECONDS, 0.1)
+            raise _later(
                 f"more than {self._rate_per_s:g} {self._what} a second: "
-                f"try again in {wait_us / MICROSECONDS:.1f} s"
+                f"try again in {seconds:.1f} s",
+                wait_us,
             )
-            error.retry_us = wait_us
-            raise error
 
 
 class Connections:
@@ -78,10 +78,10 @@ class Connections:
     def open(self, subject: str) -> None:
         """Count a connection in, or refuse it."""
         if self.total >= self._total_max:
-            raise LimitError(f"the service has {self._total_max} connections open: try again later")
+            raise _later(f"the service has {self._total_max} connections open: try again later")
         if self._open[subject] >= self._per_subject_max:
-            raise LimitError(
-                f"{self._per_subject_max} connections are open with this token's subject: close one"
+            raise _later(
+                f"this token's subject has {self._per_subject_max} connections open: close one"
             )
         self._open[subject] += 1
         self.total += 1
@@ -93,3 +93,9 @@ class Connections:
         self.total -= 1
         if not self._open[subject]:
             del self._open[subject]
+
+
+def _later(problem: str, retry_us: int = MICROSECONDS) -> RateError:
+    error = RateError(problem)
+    error.retry_us = retry_us
+    return error

@@ -32,6 +32,7 @@ from roamcast.live.links import Links
 from roamcast.live.metrics import CONTENT_TYPE, Metrics
 from roamcast.live.settings import Settings
 from roamcast.live.sockets import WebSocket, text_frame
+from roamcast.live.standing import Standing
 from roamcast.live.store import Store as Disk
 from roamcast.matching import FilterSet
 from roamcast.model.contexts import Context
@@ -41,6 +42,8 @@ from roamcast.model.places import Places
 from roamcast.model.records import Record, UpdateMatched
 
 TICKETS_MAX = 100_000
+PROBE = "probe"
+"""A name in the store that stands for nothing."""
 SECOND = 1_000_000
 FORMS: tuple[Format, ...] = ("json", "sse")
 
@@ -72,13 +75,15 @@ class Service:
         self.keys = keys
         self.metrics = metrics
         self.clock = wall_clock()
+        self.standing = Standing(keys, self.clock)
         self.rates = Rates(
             settings.limits.requests_per_s, settings.limits.requests_burst, what="requests"
         )
         self.connections = Connections(
             settings.limits.connections_max, settings.limits.connections_per_subject_max
         )
-        self.ready = False
+        self._serving = False
+        self._probing = False
         self._disk = disk
         self._journal = journal
         now = self.clock()
@@ -126,11 +131,17 @@ class Service:
         self.links = links
         FilterSet().warm_up()  # the first client shall not wait for the compiled code
         self.driver.start()
-        self.ready = True
+        self.standing.start()
+        self._serving = True
+
+    @property
+    def ready(self) -> bool:
+        """Whether what is asked now would be done."""
+        return self._serving and self._disk.problem is None
 
     async def goodbye(self) -> None:
         """Take nothing more, and tell everybody who is connected."""
-        self.ready = False
+        self._serving = False
         for name in list(self._sinks):
             self._sinks[name].cut("the service is going down: connect again")
         if self.links is not None:
@@ -138,6 +149,7 @@ class Service:
 
     async def stop(self) -> None:
         """Write down what is held; nothing runs any more."""
+        self.standing.stop()
         self.driver.close()
         if self._journal is not None:
             await self._journal.close()
@@ -193,9 +205,25 @@ class Service:
         problem = done.exception()
         given: Input = Stored(token)
         if problem is not None:
-            self.ready = False
+            self._probe_soon()
             given = StoreFailed(token, f"the disk did not take it: {problem}")
         self.driver.give(given)
+
+    def _probe_soon(self) -> None:
+        """Find out when the disk is well again, though nobody may dare to write."""
+        self.metrics.store_failures.inc()
+        if not self._probing:
+            self._probing = True
+            asyncio.get_running_loop().call_later(1.0, self._probe)
+
+    def _probe(self) -> None:
+        self._probing = False
+        if self._serving and self._disk.problem is not None:
+            self._disk.write([(PROBE, b"")]).add_done_callback(self._probed)
+
+    def _probed(self, done: "asyncio.Future[None]") -> None:
+        if not done.cancelled() and done.exception() is not None:
+            self._probe_soon()
 
     def _answer(self, ticket: int, fresh: bool) -> None:
         waiting = self._tickets.pop(ticket, None)
@@ -295,12 +323,14 @@ class Service:
         scopes = SCOPES if "admin" in grant.scopes else grant.scopes
         link = self.links.connect(socket, name, self.broker.policy.class_of(viewer), scopes)
         limits = self.settings.limits
+        links = self.links
         try:
-            await socket.serve(
-                link, high_bytes=limits.socket_high_bytes, low_bytes=limits.socket_low_bytes
-            )
+            with self.standing.held(grant, lambda reason: links.goodbye(name, reason)):
+                await socket.serve(
+                    link, high_bytes=limits.socket_high_bytes, low_bytes=limits.socket_low_bytes
+                )
         finally:
-            self.links.disconnected(link)
+            links.disconnected(link)
 
     def count_request(self, subject: str) -> None:
         """Count a request of a subject; too many are refused."""

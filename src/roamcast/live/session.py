@@ -45,14 +45,12 @@ class Session:
         service.open_session(self.name, self._viewer, self)
         now = time.format_instant(service.clock())
         self._say(say.Welcome(self.name, now, limits.ping_s))
-        expires = (self._grant.expires_us - service.clock()) / 1_000_000
-        timer = asyncio.get_running_loop().call_later(max(expires, 0), self._expired)
         try:
-            await self._socket.serve(
-                self, high_bytes=limits.socket_high_bytes, low_bytes=limits.socket_low_bytes
-            )
+            with service.standing.held(self._grant, self.cut):
+                await self._socket.serve(
+                    self, high_bytes=limits.socket_high_bytes, low_bytes=limits.socket_low_bytes
+                )
         finally:
-            timer.cancel()
             service.close_session(self.name, self)
             for task in self._tasks:
                 task.cancel()
@@ -73,9 +71,6 @@ class Session:
     def resumed(self) -> None:
         """The connection takes more again."""
         self._service.drained(self.name)
-
-    def _expired(self) -> None:
-        self.cut("the token has expired: connect again with a new one")
 
     def _say(self, message: msgspec.Struct) -> None:
         self._socket.write(text_frame(say.encode(message)))

@@ -19,6 +19,15 @@ POLICY: Final = 1008
 TRY_AGAIN: Final = 1013
 RESTART: Final = 1012
 
+_PROBLEM: Final = (
+    b'{"title":"Bad Request","status":400,"type":"about:blank",'
+    b'"detail":"the head of this WebSocket request is too large or malformed"}'
+)
+_REFUSED: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\n"
+    b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(_PROBLEM), _PROBLEM)
+)
+
 
 class Socket(Protocol):
     """What endpoints need of a connection."""
@@ -77,6 +86,20 @@ class WebSocket(WebSocketsSansIOProtocol):
         scope = getattr(self, "scope", None)
         if scope is not None:
             scope["extensions"][EXTENSION] = self
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; a head the library refuses, as too large perhaps, is not left unanswered."""
+        super().data_received(data)
+        refused = self.conn.handshake_exc is not None and not self.handshake_initiated
+        if refused and not self.transport.is_closing():
+            self.transport.write(_REFUSED)
+            self.transport.close()
+
+    async def send(self, message: Any) -> None:
+        """Send for ASGI; an upgrade that was answered otherwise is complete as well."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body":
+            self.handshake_complete = True  # uvicorn would log an error for each
 
     async def serve(self, endpoint: Endpoint, *, high_bytes: int, low_bytes: int) -> None:
         """Let an endpoint talk on the accepted connection until it is over."""

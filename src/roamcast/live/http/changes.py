@@ -93,8 +93,9 @@ async def changes(
 
     async def stream() -> AsyncIterator[bytes]:
         try:
-            async for data in sink.frames():
-                yield data
+            with service.standing.held(grant, sink.cut):
+                async for data in sink.frames():
+                    yield data
         finally:
             service.close_session(name, sink)
             service.count_connection(grant.subject, -1)

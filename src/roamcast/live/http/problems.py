@@ -79,8 +79,11 @@ def ours(request: Request[Any, Any, Any], error: RoamcastError) -> Response[byte
 
 def litestars(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """Answer for an error that litestar found: a path, a method, a parameter, a size."""
-    del request
     detail = error.detail
+    if error.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        detail = (
+            f"a body has at most {request.app.state.service.settings.limits.body_bytes_max} bytes"
+        )
     if isinstance(error, ValidationException) and error.extra:
         said = error.extra if isinstance(error.extra, list) else [error.extra]
         parts = [

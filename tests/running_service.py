@@ -1,0 +1,227 @@
+"""A real `roamcast serve` in a process of its own, on a free loopback port, for tests of live/."""
+
+import http.client
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from websockets.sync.client import ClientConnection, connect
+
+from roamcast.live.keys import SCOPES, Keys
+
+DEADLINE_S = 60.0
+START_DEADLINE_S = 300.0
+"""The first start on a machine compiles the matching kernel."""
+
+
+class Answer(NamedTuple):
+    """An HTTP answer, whole."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def problem(self) -> str:
+        """The detail of a problem; fails where the answer is none."""
+        assert self.headers["content-type"].startswith("application/problem+json"), self
+        told = self.json
+        assert told["status"] == self.status
+        assert told["title"]
+        assert isinstance(told["detail"], str)
+        return str(told["detail"])
+
+
+class RunningService:
+    """Started when entered, ended by SIGTERM when left."""
+
+    def __init__(self, folder: Path, settings: str = "") -> None:
+        self.data = folder / "data"
+        self._settings = folder / "roamcast.toml"
+        self._settings.write_text(settings, encoding="utf-8")
+        self._log = folder / "log.txt"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+        self.operator = ""
+
+    def __enter__(self) -> "RunningService":
+        command = [sys.executable, "-c", "from roamcast.cli import main; main()", "serve"]
+        command += ["--settings", str(self._settings), "--data", str(self.data), "--port", "0"]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--json"], stdout=subprocess.PIPE, stderr=log
+            )
+        line = _line(self.process, START_DEADLINE_S)
+        if not line:
+            self._end()
+            raise AssertionError(f"the service did not start: {self.log}")
+        told = json.loads(line)
+        port = urlsplit(told["url"]).port
+        assert port is not None
+        self.port, self.operator = port, told["token"]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(DEADLINE_S)
+        finally:
+            self._end()
+        assert code == 0 or kind is not None, f"the service ended with {code}: {self.log}"
+
+    def _end(self) -> None:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(encoding="utf-8")
+
+    @property
+    def memory_bytes_max(self) -> int:
+        """The most memory the service has ever held."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
+        line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+
+    def token(
+        self,
+        subject: str = "ada",
+        scopes: Sequence[str] = SCOPES,
+        groups: Sequence[str] = (),
+        *,
+        lifetime_s: float = 3_600,
+        late_s: float = 0,
+    ) -> str:
+        """Make a token, `late_s` seconds from now by the maker's clock."""
+        now = time.time_ns() // 1000 + round(late_s * 1_000_000)
+        keys = Keys.open(self.data)
+        return keys.issue(subject, scopes, groups, lifetime_s=lifetime_s, now=now)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        token: str = "",
+        body: Any = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send one request; `body` is bytes as they are, or what JSON makes of it."""
+        target = f"{path}?{urlencode(query)}" if query else path
+        said = dict(headers or {})
+        if token:
+            said["authorization"] = f"Bearer {token}"
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+        try:
+            connection.request(method, target, body=data, headers=said)
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, found, answer.read())
+        finally:
+            connection.close()
+
+    @contextmanager
+    def session(self, token: str, path: str = "/session") -> Iterator[ClientConnection]:
+        """Hold a WebSocket open."""
+        headers = {"authorization": f"Bearer {token}"}
+        url = f"ws://127.0.0.1:{self.port}{path}"
+        with connect(
+            url,
+            additional_headers=headers,
+            open_timeout=DEADLINE_S,
+            max_size=None,
+            compression=None,
+        ) as held:
+            yield held
+
+    @contextmanager
+    def raw(self) -> Iterator[socket.socket]:
+        """Hold a bare connection open."""
+        with socket.create_connection(("127.0.0.1", self.port), DEADLINE_S) as held:
+            yield held
+
+
+def feature(vid: str | None = None, **attributes: Any) -> dict[str, Any]:
+    """Make a GeoJSON Feature without a point."""
+    properties = {"place": "hq/1", **attributes}
+    made = {"type": "Feature", "geometry": None, "properties": properties}
+    return made if vid is None else {**made, "id": vid}
+
+
+def hears(held: ClientConnection, kind: str, **wanted: Any) -> dict[str, Any]:
+    """Read a session's messages up to one of a kind."""
+    end = time.monotonic() + DEADLINE_S
+    while True:
+        told: dict[str, Any] = json.loads(held.recv(max(end - time.monotonic(), 0)))
+        if told["type"] == kind and wanted.items() <= told.items():
+            return told
+
+
+def all_of(held: socket.socket) -> bytes:
+    """Read a bare connection to its end."""
+    parts = []
+    try:
+        while part := held.recv(65_536):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
+
+
+def one_answer(held: socket.socket) -> bytes:
+    """Read one HTTP answer with a length from a bare connection, which may stay open after it."""
+    found = b""
+    while b"\r\n\r\n" not in found:
+        part = held.recv(65_536)
+        assert part, found
+        found += part
+    head, _, body = found.partition(b"\r\n\r\n")
+    lines = [line.partition(b":") for line in head.lower().split(b"\r\n")]
+    size = next(int(value) for name, _, value in lines if name == b"content-length")
+    while len(body) < size:
+        part = held.recv(65_536)
+        assert part, found
+        body += part
+    return head + b"\r\n\r\n" + body
+
+
+def _line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
+    """Read the first line a process writes, unless it ends or takes too long."""
+    assert process.stdout is not None
+    found = b""
+    end = time.monotonic() + seconds
+    while not found.endswith(b"\n"):
+        ready, _, _ = select.select([process.stdout], [], [], max(end - time.monotonic(), 0))
+        part = os.read(process.stdout.fileno(), 4_096) if ready else b""
+        if not part:
+            return b""
+        found += part
+    return found
