@@ -18,9 +18,11 @@ from roamcast.channels.link_messages import LINK_MESSAGES
 from roamcast.channels.map_messages import MAP_MESSAGES
 from roamcast.channels.messages import PROTOCOL
 from roamcast.channels.receiver import RECEIVER_TABLE, ReceiverState
+from roamcast.channels.recovery_messages import RECOVERY_MESSAGES
 from roamcast.channels.sender import SENDER_TABLE, SenderState
 from roamcast.channels.server import SESSION_TABLE, SessionState
 from roamcast.live.settings import Settings
+from roamcast.channels.watchdog import WATCHDOG_TABLE, WatchdogState
 from roamcast.model.wire import FRAME_BYTES_MAX, Reason, Registry, page_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,6 +60,13 @@ SECTIONS = (
             ("The server's session", SessionState.UNKNOWN, SESSION_TABLE),
             ("The client's link", LinkState.WAITING, LINK_TABLE),
         ),
+    ),
+    Section(
+        "Hosts that may serve",
+        "AMS 14 and 15: watchdogs, take-over and the merging of maps (`channels/watchdog.py`, "
+        "`channels/merging.py`, [channels](channels.md#when-a-server-is-gone)).",
+        Registry(RECOVERY_MESSAGES),
+        (("The watchdog", WatchdogState.STANDBY, WATCHDOG_TABLE),),
     ),
     Section(
         "Links",

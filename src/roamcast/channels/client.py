@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
-import msgspec
-
 from roamcast.channels.map_messages import (
     OPERATIONS_MAX,
     WELL_KNOWN,
@@ -29,14 +27,14 @@ from roamcast.channels.map_messages import (
     Subscribe,
     Unknown,
     Withdraw,
-    body_of,
     parcel_of,
 )
 from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.publications import Publications, Published
 from roamcast.channels.receiver import Delivered, Replaced, Stale
 from roamcast.channels.tuner import CHANNEL_MESSAGES
-from roamcast.channels.watching import Cut, Refusal, Watching
-from roamcast.model.contexts import Context, check
+from roamcast.channels.watching import Cut, Overtaken, Refusal, Watching
+from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import (
     Draw,
@@ -59,7 +57,14 @@ class PublishObject(Input, frozen=True):
 
 
 class CancelObject(Input, frozen=True):
-    """The user cancels the publication of an object."""
+    """The user cancels the publication of an object, and of all its states until this stamp."""
+
+    vid: str
+    stamp: int = 0
+
+
+class WithdrawObject(Input, frozen=True):
+    """The user publishes an object no more, but somebody else may, in the same state."""
 
     vid: str
 
@@ -100,13 +105,6 @@ LINK_TABLE: Final = {
 REQUEST_BYTES_MAX: Final = 32_000
 
 
-class Published(msgspec.Struct):
-    """An object of the user's: its bytes and since when it is so."""
-
-    body: bytes
-    stamp: int
-
-
 class MapClient:
     """One client of one map service."""
 
@@ -132,7 +130,7 @@ class MapClient:
         self.epoch = epoch
         self.state = LinkState.WAITING
         self.session = now
-        self.published: dict[str, Published] = {}
+        self.publications = Publications(settings)
         self.wanted: dict[str, str] = {}
         self.watching = Watching(settings, draw, limit_bytes)
         self._settings = settings
@@ -148,8 +146,14 @@ class MapClient:
         self._beat_at = now + settings.heartbeat_us
         self._last_batch = 0
         self._opened = 0
-        self._last_stamp = 0
         self._booting = True
+        self._heard_us = now
+        self._tell: tuple[int, str] | None = None
+
+    @property
+    def published(self) -> dict[str, Published]:
+        """What the user publishes, by vid."""
+        return self.publications.objects
 
     @property
     def idle(self) -> bool:
@@ -168,10 +172,12 @@ class MapClient:
         effects: list[Effect] = []
         match given:
             case PublishObject(context, stamp):
-                self._publish(context, stamp, now)
-            case CancelObject(vid):
-                if self.published.pop(vid, None) is not None:
-                    self._say(("cancel", vid), Cancel(vid))
+                put = self.publications.put(context, stamp, now)
+                self._say(("object", context.vid), put)
+            case CancelObject(vid, stamp):
+                self._say_cancel(self.publications.cancel(vid, stamp, now))
+            case WithdrawObject(vid):
+                self._say_cancel(self.publications.withdraw(vid))
             case Watch(name, text):
                 effects += self.watching.watch(name, Filter.parse(text))
                 self.wanted[name] = text
@@ -200,6 +206,9 @@ class MapClient:
         effects += self.watching.look(now)
         self._refresh(now)
         effects += self._push(now)
+        if self._tell is not None and now >= self._tell[0]:
+            effects.append(self._request((), self._tell[1]))
+            self._tell = None
         if self.state is LinkState.OPEN and now >= self._beat_at:
             self._beat_at = now + self._settings.heartbeat_us
             if not self._in_flight:
@@ -212,6 +221,7 @@ class MapClient:
             self._register_at,
             self._repeat_at,
             self._beat_at if self.state is LinkState.OPEN else None,
+            None if self._tell is None else self._tell[0],
             self.watching.deadline(),
         )
 
@@ -219,13 +229,9 @@ class MapClient:
         """Stop listening; the server notices the silence."""
         return [*self.watching.tuner.drop_all(), Ignore(WELL_KNOWN)]
 
-    def _publish(self, context: Context, stamp: int, now: int) -> None:
-        check(context)
-        if not stamp:
-            stamp = self._last_stamp = max(now, self._last_stamp + 1)
-        body = body_of(context)
-        self.published[context.vid] = Published(body, stamp)
-        self._say(("object", context.vid), Put(body, stamp))
+    def _say_cancel(self, cancel: Cancel | None) -> None:
+        if cancel is not None:
+            self._say(("cancel", cancel.vid), cancel)
 
     def _say(self, about: tuple[str, str], operation: Operation) -> None:
         """Queue an operation in place of an earlier one about the same that still waits.
@@ -247,8 +253,8 @@ class MapClient:
         self._opened = 0
         self._repeat_at = None
         self._waiting = {("hello", ""): self._hello}
-        for vid, one in self.published.items():
-            self._waiting["object", vid] = Put(one.body, one.stamp)
+        for vid, operation in self.publications.all(now):
+            self._waiting["object", vid] = operation
         self._waiting["settled", ""] = Settled()
         for name, text in self.wanted.items():
             self._waiting["subscription", name] = Subscribe(name, text)
@@ -256,6 +262,7 @@ class MapClient:
     def _restart(self, epoch: int, spread_us: int, now: int) -> list[Effect]:
         """Wait a drawn moment before registering: everybody else is told the same now."""
         self.epoch = epoch
+        self._heard_us, self._tell = now, None
         self.state = step(LINK_TABLE, self.state, LinkEvent.RESTARTED)
         self._waiting = {}
         self._in_flight, self._in_flight_about = (), ()
@@ -263,7 +270,24 @@ class MapClient:
         self._register_at = now + int(self._draw() * spread_us)
         return self.watching.restart()
 
+    def _hear(self, sender: str, message: object, now: int) -> None:
+        """Notice the server; where it is silent, tell an older one of its epoch.
+
+        A client never goes back to an older epoch. So the older one's host must start a newer
+        one: it cannot know that it must if all other hosts have forgotten.
+        """
+        if sender == self.server:
+            self._heard_us = now
+            self._tell = None
+            return
+        silent = now - self._heard_us > self._settings.server_timeout_us
+        older = isinstance(message, ServerHere) and message.epoch < self.epoch
+        if silent and older and self._tell is None:
+            spread_us = self._settings.restart_spread_us
+            self._tell = (now + int(self._draw() * spread_us), sender)
+
     def _server(self, sender: str, message: object, now: int, effects: list[Effect]) -> None:
+        self._hear(sender, message, now)
         match message:
             case ServerHere(epoch, spread_us) if epoch > self.epoch:
                 self.server = sender
@@ -308,6 +332,9 @@ class MapClient:
                 for name in self.wanted:  # some may have reached the server after it gave up
                     self._say(("subscription", name), Withdraw(name))
                 self.wanted.clear()
+            elif isinstance(effect, Overtaken):
+                if self.publications.overtaken(effect.vid, effect.stamp):
+                    self._waiting.pop(("object", effect.vid), None)
             elif isinstance(effect, Refusal) and self.wanted.pop(effect.about, None) is not None:
                 self.watching.unwatch(effect.about)
 
@@ -369,6 +396,6 @@ class MapClient:
         self._beat_at = now + settings.heartbeat_us
         return [self._request(self._in_flight)]
 
-    def _request(self, operations: tuple[Operation, ...]) -> Send:
+    def _request(self, operations: tuple[Operation, ...], to: str = "") -> Send:
         request = Request(self.epoch, self.session, self._next_number, operations)
-        return Send(self.server, request)
+        return Send(to or self.server, request)

@@ -97,8 +97,7 @@ class KeptObjects:
         if not 0 < lifetime <= self.settings.lifetime_us_max:
             most = self.settings.lifetime_us_max // 1_000_000
             raise LimitError(f"a lifetime is more than 0 and at most {most} seconds")
-        on_map = self._map.map.objects.get(context.vid)
-        stamp = now if on_map is None else max(now, on_map.stamp + 1)
+        stamp = max(now, self._map.map.stamp(context.vid) + 1)
         known = self.objects.get(context.vid)
         if known is not None:
             stamp = max(stamp, known.stamp + 1)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from roamcast.channels.map_messages import body_of
+from roamcast.channels.removed import Removed
 from roamcast.errors import LimitError
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -35,8 +37,9 @@ class Object(msgspec.Struct):
 class ActiveMap:
     """Objects by vid, and by place so that a new query looks at few of them."""
 
-    def __init__(self, objects_max: int) -> None:
+    def __init__(self, objects_max: int, removed: Removed | None = None) -> None:
         self.objects: dict[str, Object] = {}
+        self.removed = Removed(0, 0) if removed is None else removed
         self._objects_max = objects_max
         self._at: dict[str | None, dict[str, None]] = {}
 
@@ -44,22 +47,38 @@ class ActiveMap:
         return len(self.objects)
 
     def put(self, context: Context, stamp: int, owner: str) -> Object | None:
-        """Add or change an object; None if a later state is known already."""
+        """Add or change an object; None if its state is known already, or a newer one is."""
         known = self.objects.get(context.vid)
         if known is None:
+            if self.removed:
+                if stamp <= self.removed.stamp(context.vid):
+                    return None
+                self.removed.forget(context.vid)
             if len(self.objects) >= self._objects_max:
                 raise LimitError(f"the map holds at most {self._objects_max} objects")
             known = Object(context, stamp, owner, 0, {}, {})
             self.objects[context.vid] = known
         else:
-            if stamp <= known.stamp:
-                if stamp == known.stamp:
-                    known.owner = owner  # the same state, published again after a restart
+            if stamp <= known.stamp and not self._replaces(context, stamp, owner, known):
                 return None
             self._leave(known.context)
             known.context, known.stamp, known.owner = context, stamp, owner
         self._at.setdefault(context.place, {})[context.vid] = None
         return known
+
+    def _replaces(self, context: Context, stamp: int, owner: str, known: Object) -> bool:
+        """Of two states with one stamp the one with the later bytes stays, whoever compares."""
+        if stamp < known.stamp:
+            return False
+        ours, theirs = body_of(known.context), body_of(context)
+        if ours == theirs:
+            known.owner = owner  # the same state, published again after a restart
+        return theirs > ours
+
+    def stamp(self, vid: str) -> int:
+        """Say as of when an object is known, or known to be cancelled; 0 if it is neither."""
+        known = self.objects.get(vid)
+        return self.removed.stamp(vid) if known is None else known.stamp
 
     def remove(self, vid: str) -> Object | None:
         """Take an object off the map."""

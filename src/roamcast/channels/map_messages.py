@@ -56,9 +56,10 @@ class Put(Item, frozen=True, tag="put", gc=False):
 
 
 class Cancel(Item, frozen=True, tag="cancel", gc=False):
-    """Cancel the publication of an object."""
+    """Cancel the publication of an object; of states and this, what has the latest stamp stays."""
 
     vid: Vid
+    stamp: Annotated[Count, Meta(description="0: somebody else may publish its last state")] = 0
 
 
 class Subscribe(Item, frozen=True, tag="subscribe", gc=False):
@@ -169,6 +170,13 @@ class Dropped(Item, frozen=True, tag="dropped", gc=False):
     reason: Annotated[str, Meta(max_length=REASON_LENGTH_MAX)]
 
 
+class Superseded(Item, frozen=True, tag="superseded", gc=False):
+    """Somebody else published this object later, or cancelled it: it is not the client's now."""
+
+    vid: Vid
+    stamp: Count
+
+
 class Last(Item, frozen=True, tag="last", gc=False):
     """The channel's last message: it is given back, and whoever reads this has all of it."""
 
@@ -178,7 +186,9 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     epoch: Epoch
     items: Annotated[
-        tuple[State | Announce | Opening | Closing | Page | Refused | Dropped | Last, ...],
+        tuple[
+            State | Announce | Opening | Closing | Page | Refused | Dropped | Superseded | Last, ...
+        ],
         Meta(max_length=ITEMS_MAX),
     ]
     pending: Annotated[

@@ -74,6 +74,13 @@ class MapSettings(msgspec.Struct, frozen=True):
     """Of each limit, for what goes to everybody: one `ServerHere` in any second."""
     tombstones_max: int = 4_096
     tombstone_us: int = 30_000_000
+    removed_max: int = 100_000
+    removed_us: int = 60_000_000
+    """So long a cancelled object cannot come back; longer than a server keeps a silent client."""
+    server_timeout_us: int = 5_000_000
+    """Unheard for so long, a server is lost: its clients tell an older one of its epoch."""
+    handover_us: int = 5_000_000
+    """A server that steps down gives up if no page of its map is taken for so long."""
     channel: ChannelSettings = ChannelSettings(
         buffer_messages_max=512, buffer_bytes_max=2 * 1024 * 1024
     )

@@ -13,7 +13,7 @@ from roamcast.channels.desk import ClientState, Desk, Policy
 from roamcast.channels.dissemination import Dissemination
 from roamcast.channels.local import Told
 from roamcast.channels.map import ActiveMap, Matched, Object
-from roamcast.channels.map_messages import OBJECT_BYTES_MAX, State, body_of
+from roamcast.channels.map_messages import OBJECT_BYTES_MAX, State, Superseded, body_of
 from roamcast.channels.queries import Record, Step
 from roamcast.channels.view_class import ViewClass
 from roamcast.errors import ConflictError, ContextError, LimitError
@@ -49,7 +49,10 @@ class Objects:
         self.check_owner(context.vid, client.name)
         client.unconfirmed.pop(context.vid, None)
         client.publications[context.vid] = None
-        self.put_for(client.name, context, body, stamp)
+        if not self.put_for(client.name, context, body, stamp):
+            known = self.map.objects.get(context.vid)
+            if known is None or known.owner != client.name:
+                self._overtake(client.name, context.vid, self.map.stamp(context.vid))
 
     def check_owner(self, vid: str, owner: str) -> None:
         """Refuse to change what somebody else publishes."""
@@ -99,32 +102,65 @@ class Objects:
             else:
                 desk.timers.set(("hours", known.context.vid), at)
 
-    def put_for(self, owner: str, context: Context, body: bytes, stamp: int) -> None:
-        """Publish an object for an owner, or change it."""
-        fresh = context.vid not in self.map.objects
+    def put_for(self, owner: str, context: Context, body: bytes, stamp: int) -> bool:
+        """Publish an object for an owner, or change it; False if what is known is not older."""
+        before = self.map.objects.get(context.vid)
+        owner_before = None if before is None else before.owner
         known = self.map.put(context, stamp, owner)
         if known is None:
-            return
+            return False
+        fresh = owner_before is None
         if self._desk.journal:
             begins = ContextOpened if fresh else ContextChanged
             self._desk.out.append(begins(context.vid, context.place or "", context.t_r, body))
+        if owner_before is not None and owner_before != owner:
+            self._overtake(owner_before, context.vid, stamp)
         classes = self._dissemination.classes.values()
         self._changed(known, context, body, "appeared" if fresh else "changed", classes)
+        return True
 
-    def cancel(self, client: ClientState, vid: str) -> None:
-        """Cancel a client's publication; another's is none of its business."""
+    def cancel(self, client: ClientState, vid: str, stamp: int = 0) -> None:
+        """Cancel what a client published."""
         client.publications.pop(vid, None)
         client.unconfirmed.pop(vid, None)
-        self.withdraw(client.name, vid)
+        self.withdraw(client.name, vid, stamp)
 
-    def withdraw(self, owner: str, vid: str) -> None:
-        """Take an object off the map if this is who published it last."""
-        known = self.map.objects.get(vid)
-        if known is None or known.owner != owner:
+    def withdraw(self, owner: str, vid: str, stamp: int = 0) -> None:
+        """Take an object off the map, if nobody has published it since the stamp.
+
+        Without a stamp its publisher has only gone from here: if it was the last to publish the
+        object, that leaves, and may come back in the same state.
+        """
+        if stamp:
+            self.check_owner(vid, owner)
+            self.erase(vid, stamp, self._desk.now)
             return
+        known = self.map.objects.get(vid)
+        if known is not None and known.owner == owner:
+            self._take_off(known)
+
+    def erase(self, vid: str, stamp: int, since_us: int) -> None:
+        """Take an object off the map unless it is newer, and remember that it is gone."""
+        known = self.map.objects.get(vid)
+        if known is not None and known.stamp > stamp:
+            return
+        self.map.removed.note(vid, stamp, since_us, self._desk.now)
+        if known is not None:
+            self._overtake(known.owner, vid, stamp)
+            self._take_off(known)
+
+    def _take_off(self, known: Object) -> None:
+        vid = known.context.vid
         self.map.remove(vid)
         self._desk.out.append(ContextClosed(vid, self._desk.now, "cancelled"))
         self._changed(known, None, b"", "left", self._dissemination.classes.values())
+
+    def _overtake(self, owner: str, vid: str, stamp: int) -> None:
+        """Tell who published an object that somebody else did so later, or cancelled it."""
+        client = self._desk.clients.get(owner)
+        if client is not None and vid in client.publications:
+            del client.publications[vid]
+            self._desk.deliver(client, Superseded(vid, stamp))
 
     def _changed(
         self,

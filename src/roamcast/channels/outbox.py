@@ -21,6 +21,7 @@ from roamcast.channels.map_messages import (
     Parcel,
     Refused,
     State,
+    Superseded,
     payload_of,
     size_of,
 )
@@ -28,7 +29,7 @@ from roamcast.channels.map_settings import MapSettings
 
 Key = tuple[str, str, int]
 Fresh = Callable[[State], State]
-Waiting = State | Announce | Opening | Closing | Refused | Dropped
+Waiting = State | Announce | Opening | Closing | Refused | Dropped | Superseded
 
 
 class Outbox:
@@ -85,8 +86,10 @@ class Outbox:
         return True
 
     def clear(self, reason: str) -> None:
-        """Give up what waits and tell the reason."""
-        self._waiting = {("dropped", "", 0): Dropped(reason)}
+        """Give up what waits and tell the reason; what concerns no subscription stays."""
+        most = self._settings.outbox_items_max - 1
+        kept = [one for one in self._waiting.items() if isinstance(one[1], Superseded)][:most]
+        self._waiting = {("dropped", "", 0): Dropped(reason), **dict(kept)}
         self._states = 0
         self._full = True
 
@@ -173,6 +176,8 @@ def _key(item: Waiting, count: int) -> Key:
             return (type(item).__name__, name, 0)
         case Refused(about=about):
             return ("refused", about, count)
+        case Superseded(vid=vid):
+            return ("superseded", vid, 0)
     return ("dropped", "", 0)
 
 

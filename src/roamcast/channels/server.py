@@ -32,14 +32,16 @@ from roamcast.channels.map_messages import (
     context_of,
 )
 from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.merging import PEER_MESSAGES, Merging
 from roamcast.channels.messages import HealRequest, Join
 from roamcast.channels.objects import Objects
 from roamcast.channels.outbox import Outbox
 from roamcast.channels.queries import Matcher
+from roamcast.channels.removed import Removed
 from roamcast.channels.scopes import is_remote
 from roamcast.channels.subscriptions import Subscriptions
 from roamcast.errors import ContextError, InputError, LimitError
-from roamcast.model.machine import Effect, Input, Multicast, Received, step
+from roamcast.model.machine import Effect, Input, Listen, Multicast, Received, step
 from roamcast.model.records import ChannelStep, Drop
 from roamcast.model.wire import NAME_LENGTH_MAX
 
@@ -88,22 +90,28 @@ class MapServer:
         policy: Policy | None = None,
         make_matcher: Callable[[], Matcher] = compiled_matcher,
         journal: bool = True,
+        peers: Sequence[str] = (),
     ) -> None:
-        """`epoch` grows with every start of the service on any host: the moment of the start.
+        """`epoch` grows with every start of the service on any host (`epochs.py`).
 
         `journal`: somebody reads why each update went where it went; else that is not said.
+        `peers`: the hosts that may serve, by seat, this one among them; see `watchdog.py`.
         """
         assert epoch > 0
         self.name = name
         self.epoch = epoch
         self.settings = settings
         self.desk = Desk(epoch, settings, journal=journal)
-        self.map = ActiveMap(settings.objects_max)
+        self.map = ActiveMap(
+            settings.objects_max, Removed(settings.removed_us, settings.removed_max)
+        )
         self.policy = policy or Public()
         self.dissemination = Dissemination(self.desk, make_matcher)
         self.objects = Objects(self.desk, self.map, self.policy, self.dissemination)
         self.subscriptions = Subscriptions(self.desk, self.objects, self.dissemination)
+        self.merging = Merging(self.desk, self.objects, peers, self._collect)
         self._here_at = now
+        self._listens = not peers
 
     def occupancy(self) -> dict[str, tuple[int, int]]:
         """How much is held of what, and the bound of each."""
@@ -112,6 +120,8 @@ class MapServer:
         held = {
             "clients": (len(desk.clients), settings.clients_max),
             "objects": (len(self.map), settings.objects_max),
+            "removed": (len(self.map.removed), settings.removed_max),
+            "guests": (len(self.merging.guests), settings.objects_max),
             "queries": (self.subscriptions.records, settings.queries_max),
             "outbox": min(
                 ((len(one.outbox), one.outbox.items_max) for one in desk.clients.values()),
@@ -137,7 +147,11 @@ class MapServer:
             return ()
         self.desk.now = now
         sender, message = given.sender, given.message
-        if isinstance(message, Request):
+        if isinstance(message, PEER_MESSAGES):
+            self.merging.receive(sender, message)
+        elif self.merging.leaving is not None:
+            return ()  # whoever asks will ask the newer server
+        elif isinstance(message, Request):
             self._request(sender, message)
         elif isinstance(message, Receipt):
             self._receipt(sender, message)
@@ -151,6 +165,12 @@ class MapServer:
     def advance(self, now: int) -> Sequence[Effect]:
         """Do what is due: say that we are here, repeat, synchronise, collect, flush, turn."""
         self.desk.now = now
+        if self.merging.leaving is not None:
+            self.merging.leaving.advance()
+            return self._done()
+        if not self._listens:
+            self._listens = True
+            self.desk.out.append(Listen(WELL_KNOWN))
         if now >= self._here_at:
             self._here_at = now + self.settings.server_here_us
             here = ServerHere(self.epoch, self.settings.restart_spread_us)
@@ -172,6 +192,8 @@ class MapServer:
                 self.objects.hour_struck(key)
             elif kind == "flush":
                 self.dissemination.flush(key)
+            elif kind == "guest":
+                self.merging.expire(key)
             else:
                 assert kind == "carousel"
                 self.subscriptions.turn(int(key))
@@ -179,6 +201,8 @@ class MapServer:
 
     def deadline(self) -> int | None:
         """The next thing due; a server always says again that it is here."""
+        if self.merging.leaving is not None:
+            return self.merging.leaving.deadline()
         first = self.desk.timers.deadline()
         return self._here_at if first is None else min(first, self._here_at)
 
@@ -210,6 +234,7 @@ class MapServer:
         current = client is not None and message.session == client.session
         if client is not None and message.session < client.session:
             return  # from a life the client has left
+        self.merging.hear_of(message.epoch)
         first = bool(message.operations) and isinstance(message.operations[0], Hello)
         if message.epoch != self.epoch or not (current or (first and message.number == 1)):
             self.desk.send(name, Unknown(self.epoch, message.session))
@@ -245,11 +270,11 @@ class MapServer:
         except InputError as error:
             self.desk.out.append(Drop(str(error), "map.request", 0, name))
             return None
-        published: dict[str, None] = {}
+        published = self.merging.welcome(name)
         ledger = None
         if known is not None:
             self.subscriptions.withdraw_all(known)
-            published = {**known.unconfirmed, **known.publications}
+            published |= {**known.unconfirmed, **known.publications}
             ledger = known.ledger  # what left within the last second was sent to the same client
         assert step(SESSION_TABLE, state, SessionEvent.FIRST) is SessionState.OPEN
         client = ClientState(
@@ -270,8 +295,8 @@ class MapServer:
         match operation:
             case Put(body, stamp):
                 self.objects.put(client, context_of(body), body, stamp)
-            case Cancel(vid):
-                self.objects.cancel(client, vid)
+            case Cancel(vid, stamp):
+                self.objects.cancel(client, vid, stamp)
             case Subscribe(name, text):
                 self.subscriptions.subscribe(client, name, text)
             case Withdraw(name):

@@ -18,6 +18,7 @@ from roamcast.channels.map_messages import (
     Parcel,
     Refused,
     State,
+    Superseded,
 )
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.replica import Replica
@@ -53,6 +54,13 @@ class Cut(Effect, frozen=True, gc=False):
     """The server gave up on all subscriptions, and why; the user may ask again."""
 
     reason: str
+
+
+class Overtaken(Effect, frozen=True, gc=False):
+    """Somebody else published an object of this client's later, or cancelled it."""
+
+    vid: str
+    stamp: int
 
 
 class Coverage(msgspec.Struct):
@@ -149,10 +157,10 @@ class Watching:
                     effects += self._page(parcel.epoch, item, now)
                 case Refused(about, reason):
                     effects.append(Refusal(about, reason))
-                case Dropped(reason):
-                    effects += self._cut(reason)
-                case Last():
-                    effects += self.tuner.drop(channel)
+                case Superseded(vid, stamp):
+                    effects.append(Overtaken(vid, stamp))
+                case Dropped() | Last():
+                    effects += self._end(item, channel)
         before = sum(self.pending.values())
         self._note_pending(parcel, channel)
         total = sum(self.pending.values())
@@ -168,11 +176,13 @@ class Watching:
             return self.tuner.link(item, source, now, mine=mine)
         return []
 
-    def _cut(self, reason: str) -> list[Effect]:
+    def _end(self, item: Dropped | Last, channel: str) -> list[Effect]:
+        if isinstance(item, Last):
+            return self.tuner.drop(channel)
         effects: list[Effect] = []
         for name in list(self.replica.views):
             effects += self.unwatch(name)
-        return [*effects, Cut(reason)]
+        return [*effects, Cut(item.reason)]
 
     def lose(self, channel: str, now: int) -> list[Effect]:
         """Something of a channel is gone for good: list again what rode on it."""

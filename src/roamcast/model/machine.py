@@ -38,6 +38,13 @@ class Stored(Input, frozen=True, gc=False):
     token: int
 
 
+class Ended(Input, frozen=True, gc=False):
+    """A part of this host that a `Start` with this epoch had begun has come to its end."""
+
+    part: str
+    epoch: int
+
+
 class Send(Effect, frozen=True, gc=False):
     """Send a message to one host; it may be lost, doubled or overtaken."""
 
@@ -74,6 +81,22 @@ class Store(Effect, frozen=True, gc=False):
 
     token: int
     writes: tuple[tuple[str, bytes | None], ...]
+
+
+class Start(Effect, frozen=True, gc=False):
+    """Begin a part of this host, as a process or as a machine inside another.
+
+    Its epoch tells its lives apart. When it ends by itself, an `Ended` with the epoch follows.
+    """
+
+    part: str
+    epoch: int
+
+
+class Stop(Effect, frozen=True, gc=False):
+    """End a part of this host at once; no `Ended` follows, and one that had ended is nothing."""
+
+    part: str
 
 
 class Machine(Protocol):

@@ -1,0 +1,68 @@
+"""What does a client publish, and since when? Its objects, and those it cancelled a while ago.
+
+Stamps are the client's own and grow, so that any two servers agree which of its states is newer.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from roamcast.channels.map_messages import Cancel, Put, body_of
+from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.removed import Removed
+from roamcast.model.contexts import Context, check
+
+
+class Published(msgspec.Struct):
+    """An object of the user's: its bytes and since when it is so."""
+
+    body: bytes
+    stamp: int
+
+
+class Publications:
+    """One client's objects by vid."""
+
+    def __init__(self, settings: MapSettings) -> None:
+        self.objects: dict[str, Published] = {}
+        self.cancelled = Removed(settings.removed_us, settings.removed_max)
+        self._last_stamp = 0
+
+    def put(self, context: Context, stamp: int, now: int) -> Put:
+        """Publish an object or change it, as of now without a stamp; give what to tell."""
+        check(context)
+        body, stamp = body_of(context), stamp or self._stamp(now)
+        self.objects[context.vid] = Published(body, stamp)
+        self.cancelled.forget(context.vid)
+        return Put(body, stamp)
+
+    def cancel(self, vid: str, stamp: int, now: int) -> Cancel | None:
+        """Cancel an object, as of now without a stamp; None if it is not one of these."""
+        if self.objects.pop(vid, None) is None:
+            return None
+        stamp = stamp or self._stamp(now)
+        self.cancelled.note(vid, stamp, now, now)
+        return Cancel(vid, stamp)
+
+    def withdraw(self, vid: str) -> Cancel | None:
+        """Let go of an object that somebody else may publish in the same state."""
+        return None if self.objects.pop(vid, None) is None else Cancel(vid)
+
+    def overtaken(self, vid: str, stamp: int) -> bool:
+        """Let go of an object that somebody else has a newer version of; False if ours is newer."""
+        one = self.objects.get(vid)
+        if one is None or one.stamp > stamp:
+            return False
+        del self.objects[vid]
+        return True
+
+    def all(self, now: int) -> Iterator[tuple[str, Put | Cancel]]:
+        """Say everything, to a server that knows nothing; what was cancelled may be left there."""
+        for vid, one in self.objects.items():
+            yield vid, Put(one.body, one.stamp)
+        for vid, stamp, _ in self.cancelled.items(now):
+            yield vid, Cancel(vid, stamp)
+
+    def _stamp(self, now: int) -> int:
+        self._last_stamp = max(now, self._last_stamp + 1)
+        return self._last_stamp

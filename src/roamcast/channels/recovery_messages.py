@@ -1,0 +1,74 @@
+"""What do the hosts that may serve say to each other? Signs of life, and maps handed over."""
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from roamcast.channels.map_messages import (
+    ITEMS_MAX,
+    MAP_MESSAGES,
+    Body,
+    Epoch,
+    Item,
+    Vid,
+)
+from roamcast.channels.messages import MESSAGES
+from roamcast.model.wire import Count, Message, Name, Registry
+
+
+class Probe(Message, frozen=True, tag="map.probe", gc=False):
+    """Watchdog to the host that serves: are you there?"""
+
+
+class Alive(Message, frozen=True, tag="map.alive", gc=False):
+    """Server to a watchdog that asked: I am; and this is the newest epoch I have heard of.
+
+    A client may know a newer epoch than its server: one whose server nobody hears any more.
+    """
+
+    epoch: Epoch
+    newest: Epoch
+
+
+class Held(Item, frozen=True, tag="h", gc=False):
+    """An object of a map that is handed over, who published it, and when."""
+
+    body: Body
+    stamp: Count
+    owner: Name
+
+
+class Gone(Item, frozen=True, tag="g", gc=False):
+    """An object that was cancelled, when, and how long its server has known it."""
+
+    vid: Vid
+    stamp: Count
+    age_us: Count
+
+
+class HandOver(Message, frozen=True, tag="map.handover", gc=False):
+    """Server that steps down to the newer one: a page of its map, repeated until it is taken."""
+
+    epoch: Epoch
+    number: Count
+    items: Annotated[tuple[Held | Gone, ...], Meta(max_length=ITEMS_MAX)]
+
+
+class Taken(Message, frozen=True, tag="map.taken", gc=False):
+    """Server to the one that steps down: the page of this number is merged."""
+
+    epoch: Epoch
+    number: Count
+
+
+RECOVERY_MESSAGES: Final = (Probe, Alive, HandOver, Taken)
+RECOVERY_PROTOCOL: Final = Registry((*MESSAGES, *MAP_MESSAGES, *RECOVERY_MESSAGES))
+"""What hosts that may serve speak, with their clients and with each other."""
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+def item_size(item: Held | Gone) -> int:
+    """Count an item's bytes."""
+    return len(_ENCODER.encode(item))

@@ -1,0 +1,333 @@
+"""Is there one map again, after servers fell and sides parted? (AMS 14 and 15.)
+
+Several hosts may serve. Servers crash, alone or with their host; sides part and meet again, each
+with its own server meanwhile; clients publish on, some of them the same objects. Once everything is
+healed there is one server, and each view equals the newest version of every object that users ever
+gave, filtered by the query and by what the client may see.
+"""
+
+import random
+from collections.abc import Callable, Hashable, Sequence
+from typing import ClassVar, Final
+
+from roamcast.channels.client import CancelObject, MapClient, PublishObject, Unwatch, Watch
+from roamcast.channels.desk import Policy
+from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.post import Post
+from roamcast.channels.recovery_messages import RECOVERY_PROTOCOL
+from roamcast.channels.server import MapServer
+from roamcast.channels.settings import ChannelSettings
+from roamcast.channels.watchdog import WatchdogSettings
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect
+from roamcast.model.records import ChannelStep, Record, Transmission
+from roamcast.sim.checkers import BandwidthLimit, Violation, check_bounds
+from roamcast.sim.host import Boot, Host, HostState
+from roamcast.sim.network import Cut
+from roamcast.sim.workload import Sizes, Workload
+from roamcast.sim.workloads._map_parts import Coarse, Overheard, ScanMatcher, Shown
+from roamcast.sim.workloads._recovery_parts import Truth
+from roamcast.sim.workloads.map import FILTERS, KINDS, ROOMS
+from roamcast.sim.world import World
+
+WATCH_US: Final = 200_000
+LEAVING_US: Final = 6_000_000
+WATCHDOG: Final = WatchdogSettings(
+    probe_us=150_000,
+    silent_us=600_000,
+    stagger_us=250_000,
+    rest_us=50_000,
+    rest_us_max=1_000_000,
+    leave_us=2_000_000,
+)
+
+
+class RecoveryWorkload(Workload):
+    """Hosts that may serve, clients of whoever does, and the promise that there is one map."""
+
+    name: ClassVar[str] = "recovery"
+    registry = RECOVERY_PROTOCOL
+    sizes: ClassVar = {
+        "seats": (1, 4),
+        "clients": (1, 7),
+        "limited": (0, 2),
+        "operations": (4, 80),
+        "shared": (0, 4),
+        "splits": (0, 3),
+        "falls": (0, 3),
+        "subscribers_min": (1, 3),
+        "page": (2, 40),
+        "outbox": (24, 200),
+    }
+
+    def __init__(self) -> None:
+        self._truth = Truth()
+        self._shown = Shown()
+        self._limits: dict[Hashable, int] = {}
+        self._bandwidth: dict[str, BandwidthLimit] = {}
+        self._policy: Policy = Coarse()
+        self._settings = MapSettings()
+        self._sizes: Sizes = {}
+        self._seats: tuple[str, ...] = ()
+        self._counts = dict.fromkeys(("shown", "transmissions", "starts", "merges"), 0)
+
+    def setup(self, world: World, sizes: Sizes) -> None:
+        """Posts by seat, then clients, who first try the first seat."""
+        self._sizes = sizes
+        self._settings = _settings(sizes)
+        self._seats = tuple(f"seat-{number}" for number in range(sizes["seats"]))
+        world.observe(self._observe)
+        world.journal = Overheard(world.journal, self._hear(world))
+        for number in range(min(sizes["limited"], sizes["clients"])):
+            self._limits[f"client-{number}"] = (1_500, 4_000)[number]
+        for name in self._seats:
+            self._bandwidth[name] = BandwidthLimit(self._limits)
+            world.add_host(name, self._post)
+        for number in range(sizes["clients"]):
+            world.add_host(f"client-{number}", self._client)
+
+    def _post(self, boot: Boot) -> Post:
+        def server(epoch: int, now: int) -> MapServer:
+            return MapServer(
+                boot.host,
+                epoch=epoch,
+                now=now,
+                settings=self._settings,
+                policy=self._policy,
+                make_matcher=ScanMatcher,
+                peers=self._seats,
+            )
+
+        return Post(
+            boot.host, seats=self._seats, now=boot.now, settings=WATCHDOG, make_server=server
+        )
+
+    def _client(self, boot: Boot) -> MapClient:
+        return MapClient(
+            boot.host,
+            server=self._seats[0],
+            now=boot.now,
+            settings=self._settings,
+            draw=boot.generator.random,
+            limit_bytes=self._limits.get(boot.host, 0),
+        )
+
+    def start(self, world: World, duration_us: int) -> None:
+        """Let users act, servers fall and sides part at random moments."""
+        draw = world.kernel.generator("workload/recovery")
+        for _ in range(self._sizes["operations"]):
+            at = draw.randrange(duration_us)
+            world.kernel.call(at, self._operation(world, draw))
+        for _ in range(self._sizes["splits"]):
+            self._split(world, draw, duration_us)
+        for _ in range(self._sizes["falls"]):
+            world.kernel.call(draw.randrange(duration_us), lambda now: _fall(world, now))
+        for at in range(WATCH_US, duration_us, WATCH_US):
+            world.kernel.call(at, lambda _: self._watch(world))
+
+    def _split(self, world: World, draw: random.Random, duration_us: int) -> None:
+        """Part the hosts in two, most often for so long that both sides have a server."""
+        begins = draw.randrange(1 + duration_us // 2)
+        ends = min(duration_us, begins + draw.randrange(500_000, 4_000_000))
+        cut = Cut(frozenset(name for name in world.hosts if draw.random() < 0.5))
+        world.kernel.call(begins, lambda _: world.network.cut(cut))
+        world.kernel.call(ends, lambda _: world.network.mend(cut))
+
+    def _operation(self, world: World, draw: random.Random) -> Callable[[int], None]:
+        number = draw.randrange(self._sizes["clients"])
+        kind = draw.choice(("move", "move", "move", "move", "cancel", "watch", "watch", "unwatch"))
+        vid = f"client-{number}/{draw.randrange(2)}"
+        if self._sizes["shared"] and draw.random() < 0.5:
+            vid = f"shared/{draw.randrange(self._sizes['shared'])}"
+        place, private = draw.choice(ROOMS), draw.random() < 0.2
+        attributes = {"type": draw.choice(KINDS), "floor_wide": draw.randrange(3)}
+        subscription, text = f"s{draw.randrange(3)}", draw.choice(FILTERS)
+
+        def act(now: int) -> None:
+            host = world.hosts[f"client-{number}"]
+            if host.state is not HostState.UP:
+                return
+            assert isinstance(host.machine, MapClient)
+            if kind == "move":
+                context = Context(vid, place, None, {**attributes, "private": private}, now)
+                self._truth.say(host, vid, context, now)
+                world.give(host, PublishObject(context))
+            elif kind == "cancel":
+                self._cancel(world, host, vid)
+            else:
+                self._shown.forget(host, subscription)
+                asked = Watch(subscription, text) if kind == "watch" else Unwatch(subscription)
+                world.give(host, asked)
+
+        return act
+
+    def _cancel(self, world: World, host: Host, vid: str) -> None:
+        assert isinstance(host.machine, MapClient)
+        if vid in host.machine.published:
+            self._truth.say(host, vid, None, world.now)
+            world.give(host, CancelObject(vid))
+
+    def settled(self, world: World) -> bool:
+        """One server that everybody knows, everything said, and every view as it should be."""
+        servers = _servers(world)
+        if len(servers) != 1:
+            return False
+        epoch = servers[0].epoch
+        if any(post.watchdog.epoch != epoch for post in _posts(world)):
+            return False
+        clients = _clients(world)
+        if not all(client.idle and client.epoch == epoch for _, client in clients):
+            return False
+        truth = self._truth.objects(world)
+        return all(self._wrong(truth, host, client) == "" for host, client in clients)
+
+    def _wrong(self, truth: dict[str, Context], host: Host, client: MapClient) -> str:
+        """Say how a client's views differ from the truth, "" if they do not."""
+        seen_as = self._policy.view_class(host.name)
+        seen = [self._policy.visible(context, seen_as, 0) for context in truth.values()]
+        for name, text in client.wanted.items():
+            wanted = Filter.parse(text)
+            right = {one.vid: one for one in seen if one is not None and wanted.matches(one)}
+            shown = client.watching.replica.shown(name)
+            if not client.watching.complete(name):
+                return f"{name} is not complete"
+            partial = self._shown.complete.get((host.name, host.boots, name)) is False
+            stale = [vid for vid, one in shown.items() if right.get(vid) != one]
+            lacking = [] if partial else [vid for vid in right if vid not in shown]
+            if stale or lacking:
+                return f"{name} ({text}) lacks {sorted(lacking)}, has stale {sorted(stale)}"
+        return ""
+
+    def check(self, world: World) -> None:
+        """One server, one map, right views; then everybody leaves, and nothing is left."""
+        self._watch(world)
+        epochs = [server.epoch for server in _servers(world)]
+        if len(epochs) != 1:
+            raise Violation("one server", f"the epochs {epochs} are served")
+        truth = self._truth.objects(world)
+        for host, client in _clients(world):
+            if not client.idle or client.epoch != epochs[0]:
+                detail = f"{host.name} is {client.state} in epoch {client.epoch}, not {epochs[0]}"
+                raise Violation("liveness", detail)
+            wrong = self._wrong(truth, host, client)
+            if wrong:
+                raise Violation("views equal the map", f"{host.name}: {wrong}")
+        self._truth.check_publishers(world)
+        for host, client in _clients(world):
+            for name in client.wanted:
+                self._shown.forget(host, name)
+                world.give(host, Unwatch(name))
+            for vid in client.published:
+                self._cancel(world, host, vid)
+        world.kernel.run(world.now + LEAVING_US)
+        self._check_empty(world, epochs[0])
+
+    def _check_empty(self, world: World, epoch: int) -> None:
+        servers = _servers(world)
+        if [server.epoch for server in servers] != [epoch]:
+            raise Violation("one server", "another one has started, and nothing was wrong")
+        server = servers[0]
+        held = {
+            "objects": len(server.map),
+            "guests": len(server.merging.guests),
+            "queries": server.subscriptions.records,
+            "carousels": len(server.subscriptions.carousels),
+        }
+        for client in server.desk.clients.values():
+            held[f"outbox of {client.name}"] = 0 if client.outbox.idle else 1
+        left = {name: count for name, count in held.items() if count > 0}
+        if left:
+            raise Violation("empty when clients leave", str(left))
+
+    def metrics(self, world: World) -> dict[str, float]:
+        """Count what was shown, sent, started and merged."""
+        del world
+        return {name: float(count) for name, count in self._counts.items()}
+
+    def _observe(self, host: Host, effect: Effect, now: int) -> None:
+        del now
+        client = host.machine
+        subscription = getattr(effect, "subscription", None)
+        if isinstance(client, MapClient) and subscription is not None:
+            self._counts["shown"] += 1
+            self._shown.see(host, effect, client.wanted.get(subscription, ""))
+
+    def _hear(self, world: World) -> Callable[[int, str, Record], None]:
+        def hear(now: int, host: str, record: Record) -> None:
+            if isinstance(record, ChannelStep):
+                self._counts["starts"] += record.step == "server started"
+                self._counts["merges"] += record.step == "stepped down" and record.number > 0
+            if not isinstance(record, Transmission) or host not in self._bandwidth:
+                return
+            self._counts["transmissions"] += 1
+            receivers: Sequence[str] = [record.peer]
+            if not record.peer:
+                receivers = world.network.members(record.channel)
+            for name in receivers:  # each server keeps a limit; two cannot know of each other
+                self._bandwidth[host].deliver(name, record.bytes, now)
+
+        return hear
+
+    def _watch(self, world: World) -> None:
+        for post in _posts(world):
+            check_bounds(post.name, post)
+
+
+def _settings(sizes: Sizes) -> MapSettings:
+    return MapSettings(
+        subscribers_min=sizes["subscribers_min"],
+        history_max=8,
+        channels_max=12,
+        page_objects_max=sizes["page"],
+        page_bytes_max=300,
+        carousel_bytes_per_s=20_000,
+        outbox_items_max=sizes["outbox"],
+        batch_bytes_max=1_000,
+        heartbeat_us=300_000,
+        client_timeout_us=1_500_000,
+        server_here_us=300_000,
+        server_timeout_us=1_000_000,
+        handover_us=1_000_000,
+        restart_spread_us=200_000,
+        linger_us=1_500_000,
+        removed_max=64,
+        tombstones_max=64,
+        tombstone_us=1_500_000,
+        well_known_reserve_bytes=192,
+        limit_bytes_min=900,
+        channel=ChannelSettings(
+            sync_interval_us=250_000,
+            round_trip_us=25_000,
+            retry_us_max=1_000_000,
+            receivers_expected=sizes["clients"],
+            buffer_messages_max=32,
+            ahead_messages_max=64,
+        ),
+    )
+
+
+def _fall(world: World, now: int) -> None:
+    """The server of some host crashes, and its watchdog does not."""
+    for host in world.hosts.values():
+        post = host.machine
+        if host.state is HostState.UP and isinstance(post, Post) and post.server is not None:
+            world.kernel.perform(host, post.fall(now))
+            world.kernel.arm(host)
+            return
+
+
+def _posts(world: World) -> list[Post]:
+    return [host.machine for host in world.hosts.values() if isinstance(host.machine, Post)]
+
+
+def _servers(world: World) -> list[MapServer]:
+    return [post.server for post in _posts(world) if post.server is not None]
+
+
+def _clients(world: World) -> list[tuple[Host, MapClient]]:
+    found = ((host, host.machine) for host in world.hosts.values())
+    return [(host, machine) for host, machine in found if isinstance(machine, MapClient)]
+
+
+WORKLOAD = RecoveryWorkload
