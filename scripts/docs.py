@@ -21,8 +21,8 @@ from roamcast.channels.receiver import RECEIVER_TABLE, ReceiverState
 from roamcast.channels.recovery_messages import RECOVERY_MESSAGES
 from roamcast.channels.sender import SENDER_TABLE, SenderState
 from roamcast.channels.server import SESSION_TABLE, SessionState
-from roamcast.live.settings import Settings
 from roamcast.channels.watchdog import WATCHDOG_TABLE, WatchdogState
+from roamcast.live.settings import Settings
 from roamcast.model.wire import FRAME_BYTES_MAX, Reason, Registry, page_of
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -21,7 +21,6 @@ from roamcast.channels.recovery_messages import (
     Taken,
     item_size,
 )
-from roamcast.channels.removed import newer
 from roamcast.errors import InputError
 from roamcast.model.machine import Effect, Send
 from roamcast.model.records import ChannelStep, Drop
@@ -97,24 +96,29 @@ class Merging:
         self.leaving = HandingOver(self._desk, to, epoch, self._everything())
 
     def _everything(self) -> Iterator[Held | Gone]:
+        """Read the map while it is sent; somebody in this process may still change it."""
         now, active_map = self._desk.now, self._objects.map
-        for known in active_map.objects.values():
-            yield Held(body_of(known.context), known.stamp, known.owner)
-        for vid, stamp, since in active_map.removed.items(now):
+        vids, removed = list(active_map.objects), list(active_map.removed.items(now))
+        for vid in vids:
+            known = active_map.objects.get(vid)
+            if known is not None:
+                yield Held(body_of(known.context), known.stamp, known.owner)
+        for vid, stamp, since in removed:
             yield Gone(vid, stamp, now - since)
 
     def _merge(self, item: Held | Gone, sender: str) -> None:
         """Keep the newer of two versions, whichever side it is from."""
         objects, desk = self._objects, self._desk
         if isinstance(item, Gone):
-            if newer((item.stamp, item.owner), objects.map.version(item.vid)):
-                objects.erase(item.vid, item.stamp, desk.now - item.age_us)
+            objects.erase(item.vid, item.stamp, desk.now - item.age_us)
             return
         try:
             context = context_of(item.body)
-            if not newer((item.stamp, item.owner), objects.map.version(context.vid)):
+            known = objects.map.objects.get(context.vid)
+            if known is not None and (known.stamp, known.context) == (item.stamp, context):
+                return  # the same state: who published it here is nearer than who did there
+            if not objects.put_for(item.owner, context, item.body, item.stamp):
                 return
-            objects.put_for(item.owner, context, item.body, item.stamp)
         except InputError as error:
             desk.out.append(Drop(str(error)[:200], "map.handover", len(item.body), sender))
             return
@@ -132,7 +136,6 @@ class HandingOver:
         self.ended = False
         self._desk = desk
         self._to = to
-        # Nothing changes this map any more, so the rest of it can be read when it is needed.
         self._items = items
         self._ahead: Held | Gone | None = None
         self._page: HandOver | None = None

@@ -62,11 +62,11 @@ class Post:
         return out
 
     def advance(self, now: int) -> Sequence[Effect]:
-        """Let both do what is due."""
-        out = self._perform(self.watchdog.advance(now), now)
+        """Let both do what is due, the server first: its end may be the watchdog's turn."""
+        out: list[Effect] = []
         if self.server is not None:
             out += self._perform(self.server.advance(now), now)
-        return out
+        return out + self._perform(self.watchdog.advance(now), now)
 
     def deadline(self) -> int | None:
         """The earlier of the two."""

@@ -334,6 +334,7 @@ class MapServer:
 
     def _collect(self) -> None:
         """Clients that are gone: their objects and subscriptions go with them (AMS, footnote 4)."""
+        self.map.removed.prune(self.desk.now)
         oldest = self.desk.now - self.settings.client_timeout_us
         gone = []
         for client in self.desk.clients.values():

@@ -16,8 +16,8 @@ from roamcast.sim.host import Host
 from roamcast.sim.world import World
 
 
-class Said(msgspec.Struct, frozen=True, order=True):
-    """What a client's user said about an object; ordered as versions are."""
+class Said(msgspec.Struct, frozen=True):
+    """What a client's user said about an object, and in which life of the client."""
 
     stamp: int
     client: str

@@ -52,7 +52,7 @@ class RecoveryWorkload(Workload):
         "seats": (1, 4),
         "clients": (1, 7),
         "limited": (0, 2),
-        "operations": (4, 80),
+        "operations": (4, 120),
         "shared": (0, 4),
         "splits": (0, 3),
         "falls": (0, 3),
