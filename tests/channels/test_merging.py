@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roamcast.channels.desk import Policy, Public
 from roamcast.channels.epochs import epoch_at
 from roamcast.channels.map_messages import ServerHere, body_of
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.merging import SteppedDown
 from roamcast.channels.recovery_messages import Gone, HandOver, Held, Taken
-from roamcast.channels.removed import Removed
+from roamcast.channels.removed import Cancelled, Removed
 from roamcast.channels.replica import Appeared, Left
 from roamcast.channels.server import MapServer
 from roamcast.channels.watching import Overtaken
@@ -125,12 +126,15 @@ def test_an_older_server_that_slept_steps_down_and_brings_nothing_back() -> None
     assert world.sees("a") == world.sees("b") == {}
 
 
-def make(name: str, epoch: int, limits: MapSettings | None = None) -> MapServer:
+def make(
+    name: str, epoch: int, limits: MapSettings | None = None, policy: Policy | None = None
+) -> MapServer:
     made = MapServer(
         name,
         epoch=epoch,
         now=0,
         settings=limits or MapSettings(),
+        policy=policy,
         make_matcher=ScanMatcher,
         peers=SEATS,
     )
@@ -184,7 +188,7 @@ def write(server: MapServer, one: Write) -> None:
         body = context(vid, f"{stamp} by {owner}")
         server.objects.put_for(owner, body, body_of(body), stamp)
     else:
-        server.objects.erase(vid, stamp, 0)
+        server.objects.erase(vid, Cancelled(stamp, owner, 0))
 
 
 def unique(said: list[Write]) -> list[Write]:
@@ -318,25 +322,45 @@ def test_a_full_map_says_what_it_could_not_take() -> None:
 def test_cancelled_objects_are_remembered_for_their_time_and_up_to_the_bound() -> None:
     removed = Removed(10 * SECOND, 3)
     for number, vid in enumerate("abcd"):
-        removed.note(vid, 1 + number, number, number)
-    assert [vid for vid, _, _ in removed.items(4)] == ["b", "c", "d"]
-    removed.note("b", 9, 5, 5)
-    assert [vid for vid, _, _ in removed.items(5)] == ["c", "d", "b"]
-    removed.note("b", 8, 6, 6)  # older than what is known
-    assert removed.stamp("b") == 9
-    assert [vid for vid, _, _ in removed.items(10 * SECOND + 3)] == ["b"]
+        removed.note(vid, Cancelled(1 + number, "p", number), number)
+    assert [vid for vid, _ in removed.items(4)] == ["b", "c", "d"]
+    removed.note("b", Cancelled(9, "p", 5), 5)
+    assert [vid for vid, _ in removed.items(5)] == ["c", "d", "b"]
+    removed.note("b", Cancelled(8, "p", 6), 6)  # older than what is known
+    assert removed.get("b") == Cancelled(9, "p", 5)
+    assert [vid for vid, _ in removed.items(10 * SECOND + 3)] == ["b"]
     removed.prune(10 * SECOND + 3)
     assert len(removed) == 1
     removed.forget("b")
     assert len(removed) == 0
 
 
+class Private(Public):
+    """Nobody may touch what another publishes."""
+
+    def may_take(self, client: str, owner: str) -> bool:
+        return client == owner
+
+
+def test_nobody_cancels_what_is_anothers_on_either_side() -> None:
+    old, new = make("s0", OLD, policy=Private()), make("s1", NEW, policy=Private())
+    write(old, (0, "x", 9, "thief", False))
+    write(new, (1, "x", 5, "a", True))
+    write(old, (0, "y", 9, "thief", False))
+    write(old, (0, "y", 5, "a", True))
+    hand_over(old, new, now=1)
+    assert sorted(new.map.objects) == ["x", "y"]
+    write(new, (1, "x", 9, "a", False))
+    assert not new.objects.put_for("a", context("x"), body_of(context("x")), 5)
+    assert sorted(new.map.objects) == ["y"]
+
+
 def test_how_long_an_object_is_gone_is_handed_over_with_it() -> None:
     new = make("s1", NEW)
     lasts = new.settings.removed_us
-    items = (Gone("y", 5, 0), Gone("x", 5, lasts - SECOND))
+    items = (Gone("y", 5, "a", 0), Gone("x", 5, "a", lasts - SECOND))
     say(new, "s0", HandOver(OLD, 1, items), lasts)
-    assert [vid for vid, _, _ in new.map.removed.items(lasts)] == ["y", "x"]
-    assert [vid for vid, _, _ in new.map.removed.items(lasts + 2 * SECOND)] == ["y"]
+    assert [vid for vid, _ in new.map.removed.items(lasts)] == ["y", "x"]
+    assert [vid for vid, _ in new.map.removed.items(lasts + 2 * SECOND)] == ["y"]
     new.map.removed.prune(2 * lasts)
     assert len(new.map.removed) == 0

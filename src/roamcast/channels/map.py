@@ -51,7 +51,8 @@ class ActiveMap:
         known = self.objects.get(context.vid)
         if known is None:
             if self.removed:
-                if stamp <= self.removed.stamp(context.vid):
+                gone = self.removed.get(context.vid)
+                if gone is not None and stamp <= gone.stamp:
                     return None
                 self.removed.forget(context.vid)
             if len(self.objects) >= self._objects_max:
@@ -77,8 +78,8 @@ class ActiveMap:
 
     def stamp(self, vid: str) -> int:
         """Say as of when an object is known, or known to be cancelled; 0 if it is neither."""
-        known = self.objects.get(vid)
-        return self.removed.stamp(vid) if known is None else known.stamp
+        known = self.objects.get(vid) or self.removed.get(vid)
+        return 0 if known is None else known.stamp
 
     def remove(self, vid: str) -> Object | None:
         """Take an object off the map."""

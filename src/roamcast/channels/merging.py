@@ -21,6 +21,7 @@ from roamcast.channels.recovery_messages import (
     Taken,
     item_size,
 )
+from roamcast.channels.removed import Cancelled
 from roamcast.errors import InputError
 from roamcast.model.machine import Effect, Send
 from roamcast.model.records import ChannelStep, Drop
@@ -103,14 +104,15 @@ class Merging:
             known = active_map.objects.get(vid)
             if known is not None:
                 yield Held(body_of(known.context), known.stamp, known.owner)
-        for vid, stamp, since in removed:
-            yield Gone(vid, stamp, now - since)
+        for vid, one in removed:
+            yield Gone(vid, one.stamp, one.owner, now - one.since_us)
 
     def _merge(self, item: Held | Gone, sender: str) -> None:
         """Keep the newer of two versions, whichever side it is from."""
         objects, desk = self._objects, self._desk
         if isinstance(item, Gone):
-            objects.erase(item.vid, item.stamp, desk.now - item.age_us)
+            gone = Cancelled(item.stamp, item.owner, desk.now - item.age_us)
+            objects.erase(item.vid, gone)
             return
         try:
             context = context_of(item.body)

@@ -15,6 +15,7 @@ from roamcast.channels.local import Told
 from roamcast.channels.map import ActiveMap, Matched, Object
 from roamcast.channels.map_messages import OBJECT_BYTES_MAX, State, Superseded, body_of
 from roamcast.channels.queries import Record, Step
+from roamcast.channels.removed import Cancelled
 from roamcast.channels.view_class import ViewClass
 from roamcast.errors import ConflictError, ContextError, LimitError
 from roamcast.model.contexts import Context
@@ -106,6 +107,10 @@ class Objects:
         """Publish an object for an owner, or change it; False if what is known is not older."""
         before = self.map.objects.get(context.vid)
         owner_before = None if before is None else before.owner
+        if before is None and self.map.removed:
+            gone = self.map.removed.get(context.vid)
+            if gone is not None and not self._may_take(gone.owner, owner):
+                self.map.removed.forget(context.vid)  # nobody cancels what is another's
         known = self.map.put(context, stamp, owner)
         if known is None:
             return False
@@ -132,22 +137,24 @@ class Objects:
         object, that leaves, and may come back in the same state.
         """
         if stamp:
-            self.check_owner(vid, owner)
-            self.erase(vid, stamp, self._desk.now)
+            self.erase(vid, Cancelled(stamp, owner, self._desk.now))
             return
         known = self.map.objects.get(vid)
         if known is not None and known.owner == owner:
             self._take_off(known)
 
-    def erase(self, vid: str, stamp: int, since_us: int) -> None:
-        """Take an object off the map unless it is newer, and remember that it is gone."""
+    def erase(self, vid: str, gone: Cancelled) -> None:
+        """Take an object off the map unless it is newer or another's; remember that it is gone."""
         known = self.map.objects.get(vid)
-        if known is not None and known.stamp > stamp:
-            return
-        self.map.removed.note(vid, stamp, since_us, self._desk.now)
         if known is not None:
-            self._overtake(known.owner, vid, stamp)
+            if known.stamp > gone.stamp or not self._may_take(gone.owner, known.owner):
+                return
+            self._overtake(known.owner, vid, gone.stamp)
             self._take_off(known)
+        self.map.removed.note(vid, gone, self._desk.now)
+
+    def _may_take(self, client: str, owner: str) -> bool:
+        return client == owner or self._policy.may_take(client, owner)
 
     def _take_off(self, known: Object) -> None:
         vid = known.context.vid

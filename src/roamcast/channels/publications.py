@@ -9,7 +9,7 @@ import msgspec
 
 from roamcast.channels.map_messages import Cancel, Put, body_of
 from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.removed import Removed
+from roamcast.channels.removed import Cancelled, Removed
 from roamcast.model.contexts import Context, check
 
 
@@ -41,7 +41,7 @@ class Publications:
         if self.objects.pop(vid, None) is None:
             return None
         stamp = stamp or self._stamp(now)
-        self.cancelled.note(vid, stamp, now, now)
+        self.cancelled.note(vid, Cancelled(stamp, "", now), now)
         return Cancel(vid, stamp)
 
     def withdraw(self, vid: str) -> Cancel | None:
@@ -60,8 +60,8 @@ class Publications:
         """Say everything, to a server that knows nothing; what was cancelled may be left there."""
         for vid, one in self.objects.items():
             yield vid, Put(one.body, one.stamp)
-        for vid, stamp, _ in self.cancelled.items(now):
-            yield vid, Cancel(vid, stamp)
+        for vid, gone in self.cancelled.items(now):
+            yield vid, Cancel(vid, gone.stamp)
 
     def _stamp(self, now: int) -> int:
         self._last_stamp = max(now, self._last_stamp + 1)

@@ -40,10 +40,11 @@ class Held(Item, frozen=True, tag="h", gc=False):
 
 
 class Gone(Item, frozen=True, tag="g", gc=False):
-    """An object that was cancelled, when, and how long its server has known it."""
+    """An object that was cancelled, by whom and when, and how long its server has known it."""
 
     vid: Vid
     stamp: Count
+    owner: Name
     age_us: Count
 
 

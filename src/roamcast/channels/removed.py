@@ -6,6 +6,16 @@ it was cancelled.
 
 from collections.abc import Iterator
 
+import msgspec
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    """As of which stamp an object is gone, who cancelled it, and since when that is known."""
+
+    stamp: int
+    owner: str
+    since_us: int
+
 
 class Removed:
     """Cancelled objects by vid, the first noted first."""
@@ -13,21 +23,22 @@ class Removed:
     def __init__(self, lasts_us: int, most: int) -> None:
         self._lasts_us = lasts_us
         self._most = most
-        self._known: dict[str, tuple[int, int]] = {}
+        self._known: dict[str, Cancelled] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def note(self, vid: str, stamp: int, since_us: int, now: int) -> None:
-        """Remember that an object was cancelled, and since when that is known."""
-        if stamp > self.stamp(vid):
-            self._known.pop(vid, None)
-            self._known[vid] = (stamp, since_us)
-            self.prune(now)
+    def get(self, vid: str) -> Cancelled | None:
+        """Say how an object was cancelled, if it was."""
+        return self._known.get(vid)
 
-    def stamp(self, vid: str) -> int:
-        """Say as of which stamp an object is cancelled, 0 if it is not."""
-        return self._known.get(vid, (0, 0))[0]
+    def note(self, vid: str, one: Cancelled, now: int) -> None:
+        """Remember that an object was cancelled; the latest counts."""
+        known = self._known.get(vid)
+        if known is None or one.stamp > known.stamp:
+            self._known.pop(vid, None)
+            self._known[vid] = one
+            self.prune(now)
 
     def forget(self, vid: str) -> None:
         """It was published again, later."""
@@ -41,15 +52,15 @@ class Removed:
         """
         excess = len(self._known) - self._most
         gone: list[str] = []
-        for vid, (_, since_us) in self._known.items():
-            if len(gone) >= excess and since_us > now - self._lasts_us:
+        for vid, one in self._known.items():
+            if len(gone) >= excess and one.since_us > now - self._lasts_us:
                 break
             gone.append(vid)
         for vid in gone:
             del self._known[vid]
 
-    def items(self, now: int) -> Iterator[tuple[str, int, int]]:
-        """Give (vid, stamp, since when it is known) of all whose time is not over."""
-        for vid, (stamp, since_us) in self._known.items():
-            if since_us > now - self._lasts_us:
-                yield vid, stamp, since_us
+    def items(self, now: int) -> Iterator[tuple[str, Cancelled]]:
+        """Give all whose time is not over, by vid."""
+        for vid, one in self._known.items():
+            if one.since_us > now - self._lasts_us:
+                yield vid, one
