@@ -15,7 +15,6 @@ from roamcast.channels.map_messages import (
     WELL_KNOWN,
     Answer,
     Batch,
-    Cancel,
     Hello,
     Operation,
     Put,
@@ -30,11 +29,13 @@ from roamcast.channels.map_messages import (
     parcel_of,
 )
 from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.publications import CancelObject as CancelObject
 from roamcast.channels.publications import Publications, Published
+from roamcast.channels.publications import PublishObject as PublishObject
+from roamcast.channels.publications import WithdrawObject as WithdrawObject
 from roamcast.channels.receiver import Delivered, Replaced, Stale
 from roamcast.channels.tuner import CHANNEL_MESSAGES
 from roamcast.channels.watching import Cut, Overtaken, Refusal, Watching
-from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import (
     Draw,
@@ -47,26 +48,6 @@ from roamcast.model.machine import (
     earliest,
     step,
 )
-
-
-class PublishObject(Input, frozen=True):
-    """The user publishes an object or changes it; `stamp` 0 means that it is so from now on."""
-
-    context: Context
-    stamp: int = 0
-
-
-class CancelObject(Input, frozen=True):
-    """The user cancels the publication of an object, and of all its states until this stamp."""
-
-    vid: str
-    stamp: int = 0
-
-
-class WithdrawObject(Input, frozen=True):
-    """The user publishes an object no more, but somebody else may, in the same state."""
-
-    vid: str
 
 
 class Watch(Input, frozen=True):
@@ -174,10 +155,10 @@ class MapClient:
             case PublishObject(context, stamp):
                 put = self.publications.put(context, stamp, now)
                 self._say(("object", context.vid), put)
-            case CancelObject(vid, stamp):
-                self._say_cancel(self.publications.cancel(vid, stamp, now))
-            case WithdrawObject(vid):
-                self._say_cancel(self.publications.withdraw(vid))
+            case CancelObject(vid) | WithdrawObject(vid):
+                cancel = self.publications.cancel(given, now)
+                if cancel is not None:
+                    self._say(("cancel", vid), cancel)
             case Watch(name, text):
                 effects += self.watching.watch(name, Filter.parse(text))
                 self.wanted[name] = text
@@ -228,10 +209,6 @@ class MapClient:
     def leave(self) -> list[Effect]:
         """Stop listening; the server notices the silence."""
         return [*self.watching.tuner.drop_all(), Ignore(WELL_KNOWN)]
-
-    def _say_cancel(self, cancel: Cancel | None) -> None:
-        if cancel is not None:
-            self._say(("cancel", cancel.vid), cancel)
 
     def _say(self, about: tuple[str, str], operation: Operation) -> None:
         """Queue an operation in place of an earlier one about the same that still waits.

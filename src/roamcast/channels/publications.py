@@ -11,6 +11,27 @@ from roamcast.channels.map_messages import Cancel, Put, body_of
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.removed import Cancelled, Removed
 from roamcast.model.contexts import Context, check
+from roamcast.model.machine import Input
+
+
+class PublishObject(Input, frozen=True):
+    """The user publishes an object or changes it; `stamp` 0 means that it is so from now on."""
+
+    context: Context
+    stamp: int = 0
+
+
+class CancelObject(Input, frozen=True):
+    """The user cancels the publication of an object, and of all its states until this stamp."""
+
+    vid: str
+    stamp: int = 0
+
+
+class WithdrawObject(Input, frozen=True):
+    """The user publishes an object no more, but somebody else may, in the same state."""
+
+    vid: str
 
 
 class Published(msgspec.Struct):
@@ -36,17 +57,15 @@ class Publications:
         self.cancelled.forget(context.vid)
         return Put(body, stamp)
 
-    def cancel(self, vid: str, stamp: int, now: int) -> Cancel | None:
-        """Cancel an object, as of now without a stamp; None if it is not one of these."""
-        if self.objects.pop(vid, None) is None:
+    def cancel(self, given: CancelObject | WithdrawObject, now: int) -> Cancel | None:
+        """Publish an object no more; give what to tell, None if it is not one of these."""
+        if self.objects.pop(given.vid, None) is None:
             return None
-        stamp = stamp or self._stamp(now)
-        self.cancelled.note(vid, Cancelled(stamp, "", now), now)
-        return Cancel(vid, stamp)
-
-    def withdraw(self, vid: str) -> Cancel | None:
-        """Let go of an object that somebody else may publish in the same state."""
-        return None if self.objects.pop(vid, None) is None else Cancel(vid)
+        if isinstance(given, WithdrawObject):
+            return Cancel(given.vid)
+        stamp = given.stamp or self._stamp(now)
+        self.cancelled.note(given.vid, Cancelled(stamp, "", now), now)
+        return Cancel(given.vid, stamp)
 
     def overtaken(self, vid: str, stamp: int) -> bool:
         """Let go of an object that somebody else has a newer version of; False if ours is newer."""
