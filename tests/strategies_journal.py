@@ -5,10 +5,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
+from roamcast.channels.map_messages import context_of
 from roamcast.journal.book import Entry, Journal
-from roamcast.journal.segments import Segments, read_entries
+from roamcast.journal.segments import Segments
+from roamcast.model.contexts import Context
 from roamcast.model.records import (
+    ContextChanged,
+    ContextClosed,
+    ContextOpened,
     Delivery,
     Drop,
     QuerySet,
@@ -22,15 +28,14 @@ from roamcast.sim.workload import find_workload
 SIZES = {"clients": 6, "operations": 120, "mode": 0, "compiled": 0, "duration_ms": 4_000}
 
 
-def simulate(folder: Path, seed: int, **settings: int) -> list[Entry]:
-    """Run a map service under one seed, write its journal in small segments, and read it back."""
+def simulate(folder: Path, seed: int, **settings: int) -> None:
+    """Run a map service under one seed, and write its journal in small segments."""
     make = find_workload("map")
     chosen = Narrowing(settings={**SIZES, **settings})
     journal = Journal(Segments(folder, f"map-{seed}", records_max=700))
     outcome = play(narrow(draw_scenario("map", make, seed), chosen), make, journal)
     journal.close()
     assert not outcome.failed, outcome
-    return list(read_entries(folder, f"map-{seed}"))
 
 
 def expected_metrics(entries: Iterable[Entry]) -> dict[tuple[str, str], float]:
@@ -75,6 +80,32 @@ def expected_metrics(entries: Iterable[Entry]) -> dict[tuple[str, str], float]:
         "share of updates on a set's channel": on_channel / updates,
     }
     return {**found, **ranked, **{(name, ""): value for name, value in ratios.items()}}
+
+
+def contexts_by_hand(entries: Iterable[Entry]) -> tuple[list[Context], list[Context]]:
+    """Follow the journal line by line: the contexts that ended, and those that last."""
+    ended: list[Context] = []
+    lasting: dict[tuple[str, str], tuple[Context, int, bytes]] = {}
+    for time_us, host, record in entries:
+        if not isinstance(record, ContextOpened | ContextChanged | ContextClosed):
+            continue
+        key = (host, record.vid)
+        known = lasting.get(key)
+        if isinstance(record, ContextClosed):
+            end = record.t_d
+            del lasting[key]
+        elif known is not None and known[2] == record.body:
+            continue
+        else:
+            context = context_of(record.body)
+            end = context.t_r
+            if known is not None and context.t_r <= known[1]:
+                end = time_us
+                context = replace(context, t_r=time_us)
+            lasting[key] = (context, record.t_r, record.body)
+        if known is not None:
+            ended.append(replace(known[0], t_d=max(end, known[0].t_r)))
+    return ended, [context for context, _, _ in lasting.values()]
 
 
 Update = tuple[str, int, int]

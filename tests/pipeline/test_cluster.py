@@ -22,6 +22,7 @@ import pytest
 from roamcast.errors import MissingError
 from roamcast.pipeline.archive import append
 from roamcast.pipeline.session import check_java
+from roamcast.sim.experiment import play_workload
 from tests.strategies_pipeline import contexts, expected, messages
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -141,6 +142,30 @@ def test_on_this_machine(case: Case) -> None:
 
 def test_on_a_standalone_cluster(case: Case, cluster: tuple[str, list[int]]) -> None:
     case.check(case.start(cluster[0]))
+
+
+def test_a_sweep_on_a_standalone_cluster_gives_the_rows_of_a_plain_loop(
+    case: Case, cluster: tuple[str, list[int]]
+) -> None:
+    words = ["pipeline", "sweep", "channel", "--parameters", "messages=12,receivers=1|3"]
+    words += ["--seeds", "2", "--partitions", "3", "--spark", cluster[0], "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", "from roamcast.cli import main; main()", *words],
+        cwd=case.folder,
+        env=environment(),
+        capture_output=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2_000:]
+    assert msgspec.json.decode(done.stdout)["rows"] == [
+        {**sizes, "seed": seed, **play_workload(seed=seed, **sizes)}
+        for sizes in (
+            {"workload": "channel", "messages": 12, "receivers": 1},
+            {"workload": "channel", "messages": 12, "receivers": 3},
+        )
+        for seed in (0, 1)
+    ]
 
 
 def test_a_worker_killed_during_the_job_changes_nothing(

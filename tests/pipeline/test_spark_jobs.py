@@ -1,5 +1,6 @@
 """Journals and experiments on Spark: every job equals a plain computation of the same."""
 
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -7,20 +8,29 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
+from roamcast.channels.map_messages import body_of
 from roamcast.errors import InputError, TreeError
 from roamcast.journal.book import Entry
-from roamcast.model.records import UpdateMatched
-from roamcast.pipeline import plan_flows
+from roamcast.journal.segments import Segments, read_entries, segments_of
+from roamcast.model.context_arrow import from_arrow
+from roamcast.model.contexts import Context
+from roamcast.model.records import ContextClosed, ContextOpened, UpdateMatched
+from roamcast.pipeline import load_journal, plan_flows
+from roamcast.pipeline.archive_read import read_file
+from roamcast.pipeline.archive_table import Archive
 from roamcast.pipeline.journals import read_journals, segments, told
+from roamcast.pipeline.load_journal import load_journals
 from roamcast.pipeline.metrics import metrics
 from roamcast.pipeline.plan import wanted
 from roamcast.pipeline.plan_files import make_plan
+from roamcast.pipeline.progress import Count, Stages, followed
 from roamcast.pipeline.sweep import Outcome, outcomes, sweep
 from roamcast.placement.document import read_demand
 from roamcast.sim.experiment import play_workload
 from roamcast.sim.workloads._map_parts import Coarse
-from tests.strategies_journal import expected_metrics, simulate, wanted_by_hand
+from tests.strategies_journal import contexts_by_hand, expected_metrics, simulate, wanted_by_hand
 
 pytestmark = pytest.mark.spark
 SEEDS = (3, 4)
@@ -33,13 +43,16 @@ SETS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("journals")
+    made = tmp_path_factory.mktemp("journals")
+    for seed in SEEDS:
+        simulate(made, seed, limited=0, remote=0)  # everyone hears channels
+    return made
 
 
 @pytest.fixture(scope="module")
 def runs(folder: Path) -> dict[str, list[Entry]]:
-    everyone_hears = {"limited": 0, "remote": 0}
-    return {f"map-{seed}": simulate(folder, seed, **everyone_hears) for seed in SEEDS}
+    names = [f"map-{seed}" for seed in SEEDS]
+    return {name: list(read_entries(folder, name)) for name in names}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -189,3 +202,95 @@ def test_a_task_that_fails_is_a_row_and_the_others_go_on(spark: Any) -> None:
     assert bad.error.startswith("InputError: no workload is called 'nothing'")
     assert not good.error
     assert good.result == play_workload(seed=0, **SETS[0])
+
+
+def in_order(context: Context) -> tuple[str, int, int, str]:
+    return context.vid, context.t_r, context.t_d or 0, context.place or ""
+
+
+def archived(archive: Path) -> list[Context]:
+    found = Archive.open(archive)
+    tables = [read_file(found.storage, path) for path in found.files()["path"].to_pylist()]
+    return sorted((one for table in tables for one in from_arrow(table)), key=in_order)
+
+
+def test_a_journal_becomes_the_contexts_it_tells_of(
+    spark: Any, folder: Path, runs: dict[str, list[Entry]], tmp_path: Path
+) -> None:
+    found = [contexts_by_hand(entries) for entries in runs.values()]
+    ended = sorted((context for closed, _ in found for context in closed), key=in_order)
+    assert len(ended) > 50
+    assert any(len(context.attributes) > 2 for context in ended)
+    landed = load_journals(spark, [folder], tmp_path)
+    assert [(one.journal, one.rows, one.lasting) for one in landed] == [
+        (run, len(closed), len(lasting)) for run, (closed, lasting) in zip(runs, found, strict=True)
+    ]
+    assert archived(tmp_path) == ended
+    again = load_journals(spark, [folder], tmp_path)
+    assert [(one.rows, one.committed) for one in again] == [(0, False)] * len(runs)
+
+
+def test_a_large_journal_is_read_by_sparks_workers_alike(
+    spark: Any,
+    folder: Path,
+    runs: dict[str, list[Entry]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(load_journal, "HERE_ROWS", 0)
+    run = next(iter(runs))
+    load_journals(spark, segments_of(folder, run), tmp_path)
+    assert archived(tmp_path) == sorted(contexts_by_hand(runs[run])[0], key=in_order)
+
+
+def test_a_journal_that_grows_is_loaded_bit_by_bit(spark: Any, tmp_path: Path) -> None:
+    """Contexts that began in one load and end in another are there once, from end to end."""
+    opened = [Context(f"v{n}", "lab", None, {"n": n}, 10 * n + 1) for n in range(4)]
+    begins = [ContextOpened(c.vid, "lab", c.t_r, body_of(c)) for c in opened]
+    parts: list[list[Entry]] = [
+        [(100 + n, "b", record) for n, record in enumerate(begins)],
+        [(200, "b", ContextClosed("v0", 200, "left")), (201, "b", begins[1])],
+        [(300, "b", ContextClosed("v1", 300, "left"))],
+    ]
+    want: list[Context] = []
+    journal, archive = tmp_path / "journal", tmp_path / "archive"
+    ends = ({}, {0: 200}, {1: 300})
+    for part, ended in zip(parts, ends, strict=True):
+        sink = Segments(journal, "b")
+        sink.add(part)
+        sink.close()
+        (landed,) = load_journals(spark, [journal], archive)
+        want += [replace(opened[n], t_d=t_d) for n, t_d in ended.items()]
+        assert (landed.rows, landed.committed) == (len(ended), True)
+        assert archived(archive) == sorted(want, key=in_order)
+    (last,) = load_journals(spark, [journal], archive, finish=True)
+    assert (last.rows, last.lasting) == (2, 2)
+    assert archived(archive) == sorted([*want, *opened[2:]], key=in_order)
+    sink.add(parts[0])
+    sink.close()
+    with pytest.raises(InputError, match="finished"):
+        load_journals(spark, [journal], archive)
+    (journal / "b-00000002.parquet").unlink()
+    with pytest.raises(InputError, match="segment 2 of the journal b is missing"):
+        load_journals(spark, [journal], tmp_path / "other")
+
+
+def test_progress_counts_tasks_and_rows(spark: Any, folder: Path) -> None:
+    seen: list[Count] = []
+    release = threading.Event()
+
+    def saw(stages: Stages) -> None:
+        seen.append(stages.count())
+        if seen[-1].rows:
+            release.set()
+
+    paths = segments([folder])
+    rows = sum(pq.read_metadata(path).num_rows for path in paths)
+    with followed(spark, saw):
+        for _ in range(50):  # until a poll has met a job: they are short
+            told(read_journals(spark, paths).select("vid").distinct())
+            if release.is_set():
+                break
+    assert release.is_set()
+    assert any(count.rows and count.rows % rows == 0 for count in seen)
+    assert all(0 <= count.tasks_done <= count.tasks for count in seen)

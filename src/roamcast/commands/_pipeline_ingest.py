@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from roamcast.commands._progress import QuietOption, bar
+
 
 def add(app: typer.Typer) -> None:
     """Add the commands to the `pipeline` group."""
@@ -46,6 +48,7 @@ def ingest(
     trusted_node: Annotated[str, typer.Option(help="Its name, the part after @.")] = "localhost",
     files_a_batch: Annotated[int, typer.Option(min=1, help="Of a watch.")] = 1_000,
     spark: Annotated[str | None, typer.Option(help="Spark master; default local[*].")] = None,
+    quiet: QuietOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Turn sightings of people into contexts under fresh vids, and archive them exactly once.
@@ -84,7 +87,11 @@ def ingest(
             work.check_files(sightings, settings)
         elif len(sightings) != 1 or not sightings[0].is_dir():
             raise InputError("--watch takes one folder", source=str(sightings[0]))
-        with started(Settings(master=spark, name="roamcast ingest")) as session:
+        with (
+            bar("ingest", json=json, quiet=quiet) as shown,
+            started(Settings(master=spark, name="roamcast ingest")) as session,
+            shown.watch(session),
+        ):
             if watch:
                 _watch(
                     session, state, sightings[0], settings, clock, until_idle, files_a_batch, json

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from roamcast.commands._progress import QuietOption, bar
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -27,6 +29,7 @@ def metrics(
         Path | None, typer.Option(help="Write the table: .parquet, .csv or .jsonl.")
     ] = None,
     spark: SparkOption = None,
+    quiet: QuietOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a row.")] = False,
 ) -> None:
     """Print what journals say in numbers, run by run: updates, transmissions, bytes, delays."""
@@ -38,7 +41,11 @@ def metrics(
     if out is not None and out.suffix not in _WRITERS:
         raise InputError(f"--out ends in one of {', '.join(_WRITERS)}", source=str(out))
     found = segments(journals)
-    with started(Settings(master=spark, name="roamcast metrics")) as session:
+    with (
+        bar("metrics", json=json, quiet=quiet) as shown,
+        started(Settings(master=spark, name="roamcast metrics")) as session,
+        shown.watch(session),
+    ):
         table = told(job.metrics(read_journals(session, found), by_host=by_host))
     order = ("run", "host", "measure", "about")
     table = table.sort_by([(name, "ascending") for name in order])
@@ -60,6 +67,7 @@ def plan(
         ),
     ] = None,
     spark: SparkOption = None,
+    quiet: QuietOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Plan channels, q and m, flows for filter placement and demand for home brokers."""
@@ -70,7 +78,11 @@ def plan(
     from roamcast.pipeline.session import Settings, started
 
     found = segments(journals)
-    with started(Settings(master=spark, name="roamcast plan")) as session:
+    with (
+        bar("plan", json=json, quiet=quiet) as shown,
+        started(Settings(master=spark, name="roamcast plan")) as session,
+        shown.watch(session),
+    ):
         made = make_plan(session, found, out, tree)
     if json:
         typer.echo(msgspec.json.encode(made))

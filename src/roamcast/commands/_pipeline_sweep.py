@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from roamcast.commands._progress import QuietOption, bar
+
 
 def add(app: typer.Typer) -> None:
     """Add the command to the `pipeline` group."""
@@ -27,6 +29,7 @@ def sweep(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the rows here, .jsonl.")] = None,
     spark: Annotated[str | None, typer.Option(help="Spark master; default local[*].")] = None,
+    quiet: QuietOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run an experiment once for every set of parameters and every seed; print the rows."""
@@ -43,7 +46,11 @@ def sweep(
         sets = [{"workload": experiment, **one} for one in sets]
         experiment = "roamcast.sim.experiment:play_workload"
     job.check(experiment, sets, seeds)
-    with started(Settings(master=spark, name="roamcast sweep")) as session:
+    with (
+        bar("sweep", json=json, quiet=quiet) as shown,
+        started(Settings(master=spark, name="roamcast sweep")) as session,
+        shown.watch(session),
+    ):
         frame = job.sweep(session, experiment, sets, seeds, first=first, partitions=partitions)
         found = job.outcomes(frame)
     if out is not None:

@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from roamcast.commands._progress import QuietOption, bar
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
 
     from pyspark.sql import SparkSession
+
+    from roamcast.pipeline.archive_layout import ArchiveSettings
+    from roamcast.pipeline.progress import Bar
 
 app = typer.Typer(no_args_is_help=True, help="Run the data pipeline; large jobs run on Spark.")
 
@@ -39,7 +44,10 @@ def register(root: typer.Typer) -> None:
 
 @app.command("load")
 def load_contexts(
-    contexts: Annotated[Path, typer.Argument(help="CONTEXTS.jsonl: a GeoJSON Feature a line.")],
+    contexts: Annotated[
+        Path,
+        typer.Argument(help="CONTEXTS.jsonl, a GeoJSON Feature a line; or a folder of journals."),
+    ],
     archive: ArchiveOption,
     resolution: Annotated[
         int | None, typer.Option(help="H3 resolution of a new archive's cells (default 4).")
@@ -47,26 +55,65 @@ def load_contexts(
     batch: Annotated[
         str | None, typer.Option(help="NAME:NUMBER; a batch that landed before is not repeated.")
     ] = None,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Journals: they are over; load also what still lasts.")
+    ] = False,
     spark: SparkOption = None,
+    quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Append ready-made contexts, vids kept: all of the file, or nothing."""
+    """Append ready-made contexts, vids kept: all of the file, or nothing; of journals, the new."""
     from contextlib import ExitStack
 
+    from roamcast.errors import InputError
     from roamcast.pipeline.archive_layout import ArchiveSettings
     from roamcast.pipeline.load import load
 
     settings = None if resolution is None else ArchiveSettings(resolution)
     with ExitStack() as stack:
+        shown = stack.enter_context(bar("load", json=json, quiet=quiet))
+        if contexts.is_dir():
+            if batch is not None:
+                raise InputError("journals count their own batches: leave --batch out")
+            _load_journals(
+                _later(stack, spark, shown), contexts, archive, settings, finish=finish, json=json
+            )
+            return
+        if finish:
+            raise InputError("--finish is for journals: give their folder", source=str(contexts))
         done = load(
             contexts,
             archive,
             settings=settings,
             transaction=_transaction(batch),
-            spark=_later(stack, spark),
+            spark=_later(stack, spark, shown),
+            progress=shown,
         )
     told = f"{done.rows:,} contexts in {done.files:,} files"
     _tell(done, told if done.committed else "this batch was loaded before", json=json)
+
+
+def _load_journals(
+    spark: "Callable[[], SparkSession]",
+    folder: Path,
+    archive: str,
+    settings: "ArchiveSettings | None",
+    *,
+    finish: bool,
+    json: bool,
+) -> None:
+    from roamcast.pipeline.journals import segments
+    from roamcast.pipeline.load_journal import load_journals
+
+    segments([folder])  # what is no journal is told before Spark starts
+    done = load_journals(spark(), [folder], archive, finish=finish, settings=settings)
+    lines = [
+        f"{one.journal}: {one.rows:,} contexts, {one.lasting:,} still last"
+        if one.committed
+        else f"{one.journal}: nothing new"
+        for one in done
+    ]
+    _tell(done, "\n".join(lines), json=json)
 
 
 @app.command("lookup")
@@ -85,10 +132,10 @@ def lookup_messages(
         str, typer.Option(help="auto: Spark if the plan is large; or always driver, or spark.")
     ] = "auto",
     spark: SparkOption = None,
+    quiet: QuietOption = False,
     json: Annotated[bool, typer.Option("--json", help="JSON lines, as always.")] = False,
 ) -> None:
     """Print whom each historic message reaches: {"id": …, "vids": […]} a line, vids sorted."""
-    del json
     from contextlib import ExitStack
 
     from roamcast.errors import InputError
@@ -103,18 +150,23 @@ def lookup_messages(
                 raise InputError("--watch needs --out: the folder that answers go to")
             answer_folder(_later(stack, spark)(), messages, archive, out, once=once)
             return
+        shown = stack.enter_context(bar("lookup", json=json, quiet=quiet))
         from roamcast.matching.files import read_filters
         from roamcast.pipeline.lookup import Lookup, write_answers
 
         asked = dict(read_filters(messages))
-        session = None if on == "driver" else _later(stack, spark)
-        found = Lookup(archive, session, driver_rows=0 if on == "spark" else None).ask(asked)
-        write_answers(found, by_node=by_node)
+        session = None if on == "driver" else _later(stack, spark, shown)
+        rows = 0 if on == "spark" else None
+        found = Lookup(archive, session, driver_rows=rows, progress=shown).ask(asked)
+    write_answers(found, by_node=by_node)
 
 
 @app.command("compact")
 def compact_archive(
-    archive: ArchiveOption, spark: SparkOption = None, json: JsonOption = False
+    archive: ArchiveOption,
+    spark: SparkOption = None,
+    quiet: QuietOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Join small files into sorted ones; lookups go on meanwhile."""
     from contextlib import ExitStack
@@ -122,7 +174,8 @@ def compact_archive(
     from roamcast.pipeline.archive_care import compact
 
     with ExitStack() as stack:
-        done = compact(archive, _if_named(stack, spark))
+        shown = stack.enter_context(bar("compact", json=json, quiet=quiet))
+        done = compact(archive, _if_named(stack, spark, shown), shown)
     _tell(done, f"{done.files_replaced:,} files became {done.files_written:,}", json=json)
 
 
@@ -219,18 +272,25 @@ def _transaction(batch: str | None) -> tuple[str, int] | None:
     return name, int(number)
 
 
-def _later(stack: "ExitStack", master: str | None) -> "Callable[[], SparkSession]":
+def _later(
+    stack: "ExitStack", master: str | None, shown: "Bar | None" = None
+) -> "Callable[[], SparkSession]":
     """Start Spark when, and only if, a job needs it; stop it when the command ends."""
 
     def start() -> "SparkSession":
         from roamcast.pipeline.session import Settings, started
 
-        return stack.enter_context(started(Settings(master=master)))
+        session = stack.enter_context(started(Settings(master=master)))
+        if shown is not None:
+            stack.enter_context(shown.watch(session))
+        return session
 
     return start
 
 
-def _if_named(stack: "ExitStack", master: str | None) -> "SparkSession | None":
+def _if_named(
+    stack: "ExitStack", master: str | None, shown: "Bar | None" = None
+) -> "SparkSession | None":
     """Use Spark for upkeep only where a master was named: on one machine it would not pay."""
     import os
 
@@ -238,7 +298,7 @@ def _if_named(stack: "ExitStack", master: str | None) -> "SparkSession | None":
 
     if master is None and MASTER_VARIABLE not in os.environ:
         return None
-    return _later(stack, master)()
+    return _later(stack, master, shown)()
 
 
 def _tell(result: Any, text: str, *, json: bool) -> None:

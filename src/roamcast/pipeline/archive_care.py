@@ -20,6 +20,7 @@ from roamcast.pipeline.archive_files import FILE_SCHEMA, DataFile, write_table
 from roamcast.pipeline.archive_layout import PARTITIONS, ArchiveSettings, placed
 from roamcast.pipeline.archive_read import read_file
 from roamcast.pipeline.archive_table import ATTEMPTS_MAX, Archive, RefusedError
+from roamcast.pipeline.progress import QUIET, Bar
 from roamcast.pipeline.storage import GoneError, Storage
 
 if TYPE_CHECKING:
@@ -65,14 +66,16 @@ class Rewritten(msgspec.Struct, frozen=True):
         return Rewritten(*(a + b for a, b in zip(mine, theirs, strict=True)))
 
 
-def compact(archive: str | Path, spark: "SparkSession | None" = None) -> Rewritten:
+def compact(
+    archive: str | Path, spark: "SparkSession | None" = None, progress: Bar = QUIET
+) -> Rewritten:
     """Join the small files of each partition into sorted ones."""
 
     def choose(files: list[Row]) -> list[list[Row]]:
         small = [file for file in files if file["size_bytes"] < FILE_BYTES_GOAL // 2]
         return [group for group in grouped(small) if len(group) > 1]
 
-    return rewrite(Archive.open(archive), choose, None, spark)
+    return rewrite(Archive.open(archive), choose, None, spark, progress)
 
 
 def grouped(files: Iterable[Row]) -> list[list[Row]]:
@@ -91,6 +94,7 @@ def rewrite(
     choose: Callable[[list[Row]], list[list[Row]]],
     change: Change | None,
     spark: "SparkSession | None" = None,
+    progress: Bar = QUIET,
 ) -> Rewritten:
     """Rewrite the groups of files that are chosen; once each, however often others commit.
 
@@ -106,8 +110,9 @@ def rewrite(
         if not groups:
             return total
         old = [file for group in groups for file in group]
+        progress.expect(sum(file["num_records"] for file in old))
         try:
-            new = _rewritten(archive, groups, change, spark)
+            new = _rewritten(archive, groups, change, spark, progress)
         except GoneError:  # compacted and deleted meanwhile: look again
             continue
         same = {file.path for file in new} & {file["path"] for file in old}
@@ -134,7 +139,11 @@ def rewrite(
 
 
 def _rewritten(
-    archive: Archive, groups: list[list[Row]], change: Change | None, spark: "SparkSession | None"
+    archive: Archive,
+    groups: list[list[Row]],
+    change: Change | None,
+    spark: "SparkSession | None",
+    progress: Bar,
 ) -> list[DataFile]:
     """Write the groups anew, here or in Spark's workers; nothing is left behind by an error."""
     storage, settings = archive.storage, archive.settings
@@ -143,8 +152,9 @@ def _rewritten(
     if spark is None or size < SPARK_BYTES:
         written: list[DataFile] = []
         try:
-            for group in paths:
+            for group, files in zip(paths, groups, strict=True):
                 written.extend(rewrite_group(storage, settings, group, change))
+                progress.step(sum(file["num_records"] for file in files))
         except BaseException:
             storage.discard(file.path for file in written)
             raise

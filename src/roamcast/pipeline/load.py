@@ -17,6 +17,7 @@ from roamcast.model.context_arrow import column_of, schema, to_arrow
 from roamcast.model.contexts import Context, decode
 from roamcast.pipeline.archive import Appended, append, collected
 from roamcast.pipeline.archive_layout import ArchiveSettings
+from roamcast.pipeline.progress import QUIET, Bar
 from roamcast.pipeline.storage import Storage
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def load(
     settings: ArchiveSettings | None = None,
     transaction: tuple[str, int] | None = None,
     spark: "Callable[[], SparkSession] | None" = None,
+    progress: Bar = QUIET,
 ) -> Appended:
     """Append the contexts of a file of GeoJSON Features; all of them, or none if one is bad."""
     try:
@@ -43,17 +45,18 @@ def load(
     except OSError as error:
         raise MissingError(f"{contexts}: {error.strerror}") from None
     if spark is None or size <= HERE_BYTES:
-        table = _table(read_contexts(contexts))
+        table = _table(read_contexts(contexts), progress)
         return append(table, archive, transaction=transaction, settings=settings)
     found = _read_there(spark(), contexts.resolve(), size, Storage(archive))
     return append(found, archive, transaction=transaction, settings=settings)
 
 
-def _table(contexts: Iterable[Context]) -> pa.Table:
+def _table(contexts: Iterable[Context], progress: Bar) -> pa.Table:
     batches = []
     remaining = iter(contexts)
     while some := list(islice(remaining, TOGETHER)):
         batches.append(to_arrow(some))
+        progress.step(len(some))
     if not batches:
         return schema([]).empty_table()
     columns = {name for batch in batches for name in batch.schema.names if ":" in name}

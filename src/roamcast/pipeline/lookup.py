@@ -24,6 +24,7 @@ from roamcast.pipeline.archive_table import Archive
 from roamcast.pipeline.lookup_needs import Needs, properties
 from roamcast.pipeline.lookup_plan import Share, Statistics, plan
 from roamcast.pipeline.lookup_read import ANSWER, Reader
+from roamcast.pipeline.progress import QUIET, Bar
 from roamcast.pipeline.storage import GoneError, Storage
 
 if TYPE_CHECKING:
@@ -59,8 +60,10 @@ class Lookup:
         spark: "SparkSession | Callable[[], SparkSession] | None" = None,
         *,
         driver_rows: int | None = None,
+        progress: Bar = QUIET,
     ) -> None:
         self.archive = Archive.open(archive)
+        self._progress = progress
         self._spark = spark
         cold = spark is None or callable(spark)
         self._driver_rows = driver_rows
@@ -100,8 +103,10 @@ class Lookup:
 
     def _read(self, reader: Reader, shares: list[Share]) -> Iterable[pa.RecordBatch]:
         rows = sum(share.rows for share in shares)
+        self._progress.expect(rows)
         if self._spark is None or rows <= (self._driver_rows or 0):
-            return reader.answers(self.archive.storage, shares)
+            counted = self._progress.counted(shares, lambda share: share.rows)
+            return reader.answers(self.archive.storage, counted)
         if callable(self._spark):
             self._spark, self._driver_rows = self._spark(), DRIVER_ROWS
         return _read_on(self._spark, self.archive.storage, reader, shares)

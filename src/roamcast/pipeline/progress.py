@@ -1,0 +1,228 @@
+"""How far is a long job? A bar on the terminal with tasks, rows and rate, wherever Spark runs.
+
+In this process the driver's own status store is asked twice a second, for display alone: jobs use
+no SparkContext. A Spark Connect server reports by itself, but bytes instead of rows. A job that
+knows its rows beforehand says so (`expect`), and one that works in this process counts them
+(`step`). Nothing is shown, polled or counted unless somebody looks: no terminal, no thread.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+POLL_S = 0.5
+STAGES_MAX = 10_000
+"""Stages remembered; a watch that runs for months forgets the oldest."""
+
+One = TypeVar("One")
+
+
+class Stage(msgspec.Struct):
+    """What is known of one of Spark's stages."""
+
+    tasks: int = 0
+    tasks_done: int = 0
+    rows: int = 0
+    bytes: int = 0
+    done: bool = False
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How far all stages are together."""
+
+    tasks: int = 0
+    tasks_done: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+class Stages:
+    """The stages seen so far, by their id."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, Stage] = {}
+
+    def note(self, name: Any, stage: Stage) -> None:
+        """Take the latest of a stage."""
+        self.known[name] = stage
+        while len(self.known) > STAGES_MAX:
+            del self.known[next(iter(self.known))]
+
+    def count(self) -> Count:
+        """Add the stages up."""
+        parts = ("tasks", "tasks_done", "rows", "bytes")
+        held = list(self.known.values())
+        return Count(*(sum(getattr(stage, part) for stage in held) for part in parts))
+
+
+class Bar:
+    """Shows how far a command is; use it as a context."""
+
+    def __init__(self, what: str, *, show: bool) -> None:
+        self.shown = show
+        self._what = what
+        self._stack = ExitStack()
+        self._expected: int | None = None
+        self._stepped = 0
+        self._stages = Stages()
+        self._began = time.monotonic()
+        self._display: Callable[..., None] = lambda **_: None
+
+    def __enter__(self) -> "Bar":
+        if self.shown:
+            self._display = self._stack.enter_context(_displayed(self._what))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def expect(self, rows: int) -> None:
+        """Say how many rows the work that begins now has."""
+        self._expected, self._stepped, self._stages = rows, 0, Stages()
+        self._began = time.monotonic()
+        self._draw()
+
+    def step(self, rows: int) -> None:
+        """Count rows that were worked through in this process."""
+        self._stepped += rows
+        self._draw()
+
+    def counted(self, parts: Iterable[One], rows: Callable[[One], int]) -> Iterator[One]:
+        """Hand parts of the work on, and count each one's rows when the next is asked for."""
+        for part in parts:
+            yield part
+            self.step(rows(part))
+
+    @contextmanager
+    def watch(self, session: "SparkSession") -> Iterator[None]:
+        """Follow the jobs of a session while the block lasts."""
+        with followed(session, self._saw) if self.shown else nullcontext():
+            yield
+
+    def _saw(self, stages: Stages) -> None:
+        self._stages = stages
+        self._draw()
+
+    def _draw(self) -> None:
+        count = self._stages.count()
+        share = count.tasks_done / count.tasks if count.tasks else 0.0
+        rows = max(self._stepped, count.rows)
+        if self._expected is not None:
+            # tasks that read files themselves tell Spark no rows: their share of the whole
+            rows = max(self._stepped, round(share * self._expected))
+            share = rows / self._expected if self._expected else 1.0
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        self._display(share=share, said=told(count, rows, seconds))
+
+
+def told(count: Count, rows: int, seconds: float) -> str:
+    """Say a count: tasks, rows and their rate; bytes where no rows are known."""
+    said = []
+    if count.tasks:
+        said.append(f"{count.tasks_done:,}/{count.tasks:,} tasks")
+    if rows:
+        said.append(f"{rows:,} rows, {rows / seconds:,.0f}/s")
+    elif count.bytes:
+        said.append(f"{count.bytes / 1e6:,.1f} MB, {count.bytes / 1e6 / seconds:,.1f} MB/s")
+    return "  ".join(said)
+
+
+QUIET = Bar("", show=False)
+
+
+@contextmanager
+def _displayed(what: str) -> Iterator[Callable[..., None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"))
+    console = Console(stderr=True)
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task(what, total=1.0, said="")
+
+        def show(share: float, said: str) -> None:
+            progress.update(task, completed=share, said=said)
+
+        yield show
+
+
+@contextmanager
+def followed(session: Any, saw: Callable[[Stages], None]) -> Iterator[None]:
+    """Tell `saw` of a session's stages while the block lasts, however Spark is reached."""
+    if hasattr(session, "_jsparkSession"):
+        with _polled(session, saw):
+            yield
+        return
+    from pyspark.errors import PySparkException
+
+    stages = Stages()
+
+    def handler(found: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        del inflight_tasks, done
+        for one in found or ():
+            stage = Stage(one.num_tasks, one.num_completed_tasks, 0, one.num_bytes_read)
+            stages.note((operation_id, one.stage_id), stage)
+        saw(stages)
+
+    try:
+        session.registerProgressHandler(handler)
+    except PySparkException:  # it offers neither: a bar must never end a job
+        yield
+        return
+    try:
+        yield
+    finally:
+        session.removeProgressHandler(handler)
+
+
+@contextmanager
+def _polled(session: Any, saw: Callable[[Stages], None]) -> Iterator[None]:
+    # for display only; no public way leads to it from a session
+    store = session._jsparkSession.sparkContext().statusStore()  # noqa: SLF001
+    stages = Stages()
+    over = threading.Event()
+
+    def poll() -> None:
+        while not over.wait(POLL_S):
+            try:
+                look(store, stages)
+            except Exception:  # noqa: BLE001 - the session ended; a bar must never end a job
+                return
+            saw(stages)
+
+    thread = threading.Thread(target=poll, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def look(store: Any, stages: Stages) -> None:
+    """Take the stages that run from a driver's status store, and the end of those that did."""
+    active = store.activeStages()
+    running = {}
+    for number in range(active.size()):
+        data = active.apply(number)
+        running[data.stageId()] = data
+    ended = [name for name, stage in stages.known.items() if not stage.done]
+    for name in ended:
+        if name not in running:
+            stages.note(name, _stage(store.lastStageAttempt(name), done=True))
+    for name, data in running.items():
+        stages.note(name, _stage(data, done=False))
+
+
+def _stage(data: Any, *, done: bool) -> Stage:
+    read = data.inputBytes()
+    # A range of task numbers is input without bytes: there the rows are what the tasks make.
+    rows = data.inputRecords() if read else data.shuffleWriteRecords()
+    return Stage(data.numTasks(), data.numCompleteTasks(), rows, read, done)
