@@ -179,25 +179,27 @@ class Dissemination:
         earned: Stream | None,
     ) -> None:
         """The multiple-messages-per-query algorithm; a channel just earned is announced by it."""
+        desk = self._desk
         alone = False
         for record in records:
             stream = record.stream
+            if stream is None or record.remote:
+                alone = True
             if stream is None:
-                alone = True
                 continue
-            if record.remote:
-                alone = True
-            if earned is None:
-                self._publish(view, stream, state, payload)
-            else:
+            if earned is not None:
                 self._publish_announcing(view, stream, state, earned.announcement(record.number))
+            elif stream.shared is not None:
+                desk.out.append(stream.shared.publish(payload, desk.now))
+            else:
+                self._place(view, stream, state)
         if earned is not None:
             for record in records:
                 if not record.stream:
                     announce = earned.announcement(record.number)
                     for name in record.clients:
                         if name not in record.remote:
-                            self._desk.deliver(self._desk.clients[name], announce)
+                            desk.deliver(desk.clients[name], announce)
         if alone:
             self._tell_alone(records, state, by_channel=False)
 
@@ -217,11 +219,14 @@ class Dissemination:
                     self._desk.deliver(self._desk.clients[name], state)
 
     def _publish(self, view: ViewClass, stream: Stream, state: State, payload: bytes) -> None:
-        desk = self._desk
         if stream.shared is not None:
-            desk.out.append(stream.shared.publish(payload, desk.now))
-            return
-        desk.out += stream.place(state, desk.now)
+            self._desk.out.append(stream.shared.publish(payload, self._desk.now))
+        else:
+            self._place(view, stream, state)
+
+    def _place(self, view: ViewClass, stream: Stream, state: State) -> None:
+        """Send an update where some have limits: in its bands, now or as soon as they allow."""
+        self._desk.out += stream.place(state, self._desk.now)
         if stream.lacking:
             self._flush_later(view, stream)
 

@@ -85,23 +85,20 @@ class Objects:
         if others:
             self._changed(known, context, body_of(context), "changed", others)
         else:
-            self._wake(known, context)
+            self._wake(known, self._policy.changes_at(context, now))
 
     def _seen(self, context: Context, view: ViewClass, now: int) -> Context | None:
         """Give an object as a class sees it, whenever that began: t_r may be when it is asked."""
         seen = self._policy.visible(context, view.name, now)
         return None if seen is None else structs.replace(seen, t_r=0)
 
-    def _wake(self, known: Object, context: Context | None) -> None:
-        """Come again when the clock may change what somebody sees."""
-        desk = self._desk
-        at = None if context is None else self._policy.changes_at(context, desk.now)
-        if at != known.changes_at:
-            known.changes_at = at
-            if at is None:
-                desk.timers.cancel(("hours", known.context.vid))
-            else:
-                desk.timers.set(("hours", known.context.vid), at)
+    def _wake(self, known: Object, at: int | None) -> None:
+        """Come again when the clock may change what somebody sees, or not."""
+        known.changes_at = at
+        if at is None:
+            self._desk.timers.cancel(("hours", known.context.vid))
+        else:
+            self._desk.timers.set(("hours", known.context.vid), at)
 
     def put_for(self, owner: str, context: Context, body: bytes, stamp: int) -> bool:
         """Publish an object for an owner, or change it; False if what is known is not older."""
@@ -194,7 +191,9 @@ class Objects:
                     matched += step.queries
                     for record in step.records:
                         clients += len(record.clients)
-        self._wake(known, context)
+        at = None if context is None else self._policy.changes_at(context, desk.now)
+        if at != known.changes_at:
+            self._wake(known, at)
         if desk.journal:
             desk.out.append(
                 UpdateMatched(

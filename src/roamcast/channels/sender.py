@@ -184,18 +184,24 @@ class ChannelSender:
         if size > PAYLOAD_BYTES_MAX:
             raise LimitError(f"a payload of {size} bytes exceeds {PAYLOAD_BYTES_MAX}")
         settings, buffer = self._settings, self._buffer
-        self.last += 1
+        sequence = self.last = self.last + 1
         buffer.append(payload)
-        self._buffer_bytes += size
+        held = self._buffer_bytes = self._buffer_bytes + size
+        if len(buffer) > settings.buffer_messages_max or held > settings.buffer_bytes_max:
+            self._discard()
+        self._sync_at = now + settings.sync_interval_us
+        data = Data(self.channel, self.incarnation, sequence, payload)
+        return Multicast(self.channel, data, self._scope)
+
+    def _discard(self) -> None:
+        """Let the oldest messages go until the buffer is within its bounds again."""
+        settings, buffer = self._settings, self._buffer
         while (
             len(buffer) > settings.buffer_messages_max
             or self._buffer_bytes > settings.buffer_bytes_max
         ):
             self._healed_until.pop(self.first, None)
             self._buffer_bytes -= len(buffer.popleft())
-        self._sync_at = now + settings.sync_interval_us
-        data = Data(self.channel, self.incarnation, self.last, payload)
-        return Multicast(self.channel, data, self._scope)
 
     def _heal(self, sender: str, request: HealRequest, now: int) -> Sequence[Effect]:
         if request.incarnation != self.incarnation:
