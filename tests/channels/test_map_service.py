@@ -261,6 +261,32 @@ def test_a_large_current_set_goes_round_once_for_all_newcomers() -> None:
     assert world.server.subscriptions.carousels == {}
 
 
+@pytest.mark.parametrize("later", ["z{}", "a{}"])
+def test_who_comes_in_the_middle_of_a_cycle_hears_of_what_entered_during_it(later: str) -> None:
+    settings = MapSettings(page_objects_max=10, page_bytes_max=600, carousel_bytes_per_s=4_000)
+    world = MapWorld(settings)
+    world.client("publisher")
+    for number in range(100):
+        world.put("publisher", f"o{number:03}", "hall", note="x" * 60)
+    world.run(2)
+    world.client("first")
+    world.watch("first", at("hall"))
+    entered = []
+    for number in range(12):  # each asks a moment after another object came
+        world.put("publisher", later.format(number), "hall")
+        entered.append(later.format(number))
+        world.run(0.2)
+        world.client(f"n{number}")
+        world.watch(f"n{number}", at("hall"))
+        world.run(0.3)
+    world.run(20)
+    expected = {f"o{number:03}" for number in range(100)} | set(entered)
+    for name in ("first", *(f"n{number}" for number in range(12))):
+        assert set(world.sees(name)) == expected
+        assert world.told_to(name, Current)[-1].complete
+    assert world.server.subscriptions.carousels == {}
+
+
 def test_refused_filters_are_told_and_change_nothing() -> None:
     world = MapWorld(MapSettings(subscriptions_max=1))
     world.client("a")

@@ -3,9 +3,11 @@
 n newcomers times n present is the trap of a large meeting. A current set too large for an answer
 goes round on a channel of its own, page by page in the order of vids, at a bounded pace, while
 somebody needs it: whoever has heard all vids from where it came in has the whole set, because
-what changes meanwhile comes by the query's own channel as always.
+what changes meanwhile comes by the query's own channel as always. What enters while a cycle goes on
+is taken in where it belongs: a client that comes later hears of it by no other way.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 from roamcast.channels.desk import Desk
@@ -32,7 +34,7 @@ class Carousel:
         self._vids: list[str] = []
         self._at = 0
         self._low = ""
-        self._as_of = 0
+        record.fresh = []
 
     def ride(self, client: str) -> Band:
         """Let a client on; it has everything at the latest when the next cycle ends."""
@@ -45,7 +47,9 @@ class Carousel:
             self.cycle += 1
             self._vids = sorted(candidates())
             self._at = 0
-            self._as_of = desk.number
+        else:
+            self._take_in()
+        self.record.fresh = []
         page: list[State] = []
         size = 0
         while self._at < len(self._vids) and size < desk.settings.page_bytes_max:
@@ -58,7 +62,7 @@ class Carousel:
         high = "" if ends else self._vids[self._at - 1]
         parcel = Parcel(
             desk.epoch,
-            (Page(self.record.number, self._as_of, self._low, high, tuple(page)),),
+            (Page(self.record.number, desk.number, self._low, high, tuple(page)),),
         )
         self._low = high
         payload = payload_of(parcel)
@@ -72,7 +76,16 @@ class Carousel:
                 return None
         return max(1_000, len(payload) * 1_000_000 // desk.settings.carousel_bytes_per_s)
 
+    def _take_in(self) -> None:
+        """Sort what entered since the last page into what is still to come of this cycle."""
+        for vid in self.record.fresh or ():
+            if vid > self._low:
+                at = bisect_left(self._vids, vid, self._at)
+                if at == len(self._vids) or self._vids[at] != vid:
+                    self._vids.insert(at, vid)
+
     def end(self, desk: Desk) -> list[Effect]:
         """Give the channel's last message."""
+        self.record.fresh = None
         payload = payload_of(Parcel(desk.epoch, (Last(),)))
         return [self.sender.publish(payload, desk.now)]

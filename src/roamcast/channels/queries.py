@@ -60,6 +60,8 @@ class Record(msgspec.Struct):
     """Those of the remote clients that hear it there; the others are told alone."""
     count: int = 0
     members: dict[str, None] | None = None
+    fresh: list[str] | None = None
+    """Who entered since a carousel's last page, while one carries the current set round."""
 
     @property
     def local(self) -> int:
@@ -162,6 +164,8 @@ class QueryTable:
     def enter(self, record: Record, vid: str) -> None:
         """An object satisfies the query from now on."""
         record.count += 1
+        if record.fresh is not None:
+            record.fresh.append(vid)
         if record.members is not None:
             record.members[vid] = None
             if len(record.members) > self._members_max:

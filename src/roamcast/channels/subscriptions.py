@@ -5,7 +5,9 @@ as of one update: a few objects by unicast, many by a carousel, and to a client 
 as an answer holds, with the count of all.
 """
 
+from functools import lru_cache
 from itertools import islice
+from typing import Final
 
 from roamcast.channels.carousel import Carousel
 from roamcast.channels.desk import ClientState, Desk, Subscription
@@ -18,6 +20,8 @@ from roamcast.channels.view_class import ViewClass
 from roamcast.errors import InputError, LimitError
 from roamcast.model.filters import Filter
 from roamcast.model.records import QueryStep
+
+FILTERS_REMEMBERED: Final = 1_024
 
 
 class Subscriptions:
@@ -33,7 +37,7 @@ class Subscriptions:
     def subscribe(self, client: ClientState, name: str, text: str) -> None:
         """Place a standing query and list its current set."""
         settings = self._desk.settings
-        wanted = Filter.parse(text)
+        wanted = _parsed(text)
         if name in client.subscriptions:
             self.withdraw(client, name)
         if len(client.subscriptions) >= self.most(client):
@@ -200,6 +204,12 @@ class Subscriptions:
         self._desk.timers.cancel(("carousel", str(query)))
         self._desk.out += carousel.end(self._desk)
         carousel.view.rest(carousel.sender.channel, reason)
+
+
+@lru_cache(FILTERS_REMEMBERED)
+def _parsed(text: str) -> Filter:
+    """Read a filter; a crowd asks for the same ones."""
+    return Filter.parse(text)
 
 
 def _within(streams: tuple[Announce, ...], limit_bytes: int) -> tuple[Announce, ...]:

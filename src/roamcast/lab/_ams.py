@@ -8,12 +8,15 @@ assumed.
 
 import random
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import process_time
 
 import msgspec
 import numpy as np
 
+from roamcast.channels.client import MapClient, PublishObject, Watch
 from roamcast.channels.map_messages import (
     MAP_PROTOCOL,
     Batch,
@@ -29,14 +32,18 @@ from roamcast.channels.map_messages import (
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.messages import Data
 from roamcast.channels.server import MapServer
+from roamcast.channels.watching import Current
+from roamcast.matching import FilterSet
 from roamcast.model.contexts import Context
-from roamcast.model.machine import Effect, Multicast, Received, Send
+from roamcast.model.machine import Effect, Ignore, Listen, Multicast, Received, Send
+from roamcast.model.wire import Message
 from roamcast.sim.movement.workloads import located_object
 
 MEETING_S = 240.0
 """People converge "over a specified period of time, typically about 3 to 5 minutes"."""
 
 HEARTBEAT_US = 60_000_000
+NEVER = 1 << 62
 ROOM = "lab/0/auditorium"
 PEOPLE_MAX = 1 << 23
 DELAY_S_MAX = 1.0
@@ -44,32 +51,46 @@ DELAY_S_MAX = 1.0
 where delays leave its scale of a few seconds."""
 
 
+class Guest:
+    """A real client in the crowd: whatever reaches it is counted, and shown to its user."""
+
+    def __init__(self, machine: MapClient, now: int) -> None:
+        self.machine = machine
+        self.came_us = now
+        self.complete_us: int | None = None
+        self.bytes = 0
+
+
 class Driver:
-    """A map server, people as far as the server can tell, and what everything costs."""
+    """A map server, people as far as the server can tell, and what everything costs.
+
+    A few of the people may be real clients, so that what a client hears and sees is not assumed
+    either; their own time is not the server's.
+    """
 
     def __init__(self, settings: MapSettings) -> None:
         self.now = 1
         # People say that they are here once a minute, and only when the driver lets them.
-        patient = msgspec.structs.replace(
+        self.settings = msgspec.structs.replace(
             settings, heartbeat_us=HEARTBEAT_US, client_timeout_us=1 << 60
         )
-        self.server = MapServer("server", epoch=1, now=1, settings=patient)
+        self.server = MapServer("server", epoch=1, now=1, settings=self.settings)
+        FilterSet().warm_up()  # as a service does before it is ready
         self.transmissions = 0
         self.update_transmissions = 0
         self.page_bytes = 0
         self.bytes_sent = 0
         self.bytes_unicast = 0
         self.send_s = datagram_s()
+        self.guests: dict[str, Guest] = {}
         self._numbers: dict[str, int] = {}
         self._encode = MAP_PROTOCOL.encode
+        self._listeners: dict[str, dict[str, Guest]] = {}
+        self._post: deque[tuple[Guest, Message, str]] = deque()
 
     def request(self, client: str, *operations: Operation) -> float:
         """Take a client's operations; give the seconds the server was busy."""
-        request = self.next_request(client, *operations)
-        started = process_time()
-        before = self.transmissions
-        self._take(self.server.receive(Received(client, request), self.now))
-        return process_time() - started + (self.transmissions - before) * self.send_s
+        return self._serve(client, self.next_request(client, *operations))
 
     def next_request(self, client: str, *operations: Operation) -> Request:
         """Number a client's operations; its first ones begin its session."""
@@ -80,14 +101,75 @@ class Driver:
 
     def advance(self, now: int) -> float:
         """Let time pass; give the seconds the server was busy."""
+        busy = 0.0
+        while True:
+            server_at = self.server.deadline()
+            guests_at = min((self._guest_at(one) for one in self.guests.values()), default=NEVER)
+            at = min(NEVER if server_at is None else server_at, guests_at)
+            if at > now:
+                break
+            self.now = max(self.now, at)
+            if at == server_at:
+                busy += self._timed(lambda: self.server.advance(self.now))
+            for guest in [one for one in self.guests.values() if self._guest_at(one) <= self.now]:
+                busy += self._act(guest, guest.machine.advance(self.now))
+            busy += self._deliver()
         self.now = now
+        return busy
+
+    def admit(self, name: str, context: Context, query: str) -> float:
+        """Let a real client in: it publishes an object and asks; give the server's seconds."""
+        machine = MapClient(
+            name,
+            server="server",
+            now=self.now,
+            settings=self.settings,
+            draw=random.Random(name).random,
+        )
+        guest = self.guests[name] = Guest(machine, self.now)
+        machine.receive(PublishObject(context), self.now)
+        machine.receive(Watch("here", query), self.now)
+        return self._act(guest, machine.advance(self.now)) + self._deliver()
+
+    @staticmethod
+    def _guest_at(guest: Guest) -> int:
+        at = guest.machine.deadline()
+        return NEVER if at is None else at
+
+    def _serve(self, client: str, message: Message) -> float:
+        given = Received(client, message)
+        return self._timed(lambda: self.server.receive(given, self.now)) + self._deliver()
+
+    def _timed(self, act: Callable[[], Sequence[Effect]]) -> float:
+        """Give what the server's work costs, with encoding and sending what comes of it."""
         started = process_time()
         before = self.transmissions
-        deadline = self.server.deadline()
-        while deadline is not None and deadline <= now:
-            self._take(self.server.advance(deadline))
-            deadline = self.server.deadline()
+        self._take(act())
         return process_time() - started + (self.transmissions - before) * self.send_s
+
+    def _deliver(self) -> float:
+        """Bring guests what was sent to them; give the seconds their answers cost the server."""
+        busy = 0.0
+        while self._post:
+            guest, message, group = self._post.popleft()
+            guest.bytes += len(self._encode(message))
+            given = Received("server", message, group)
+            busy += self._act(guest, guest.machine.receive(given, self.now))
+        return busy
+
+    def _act(self, guest: Guest, effects: Sequence[Effect]) -> float:
+        busy = 0.0
+        for effect in effects:
+            if isinstance(effect, Listen):
+                self._listeners.setdefault(effect.group, {})[guest.machine.name] = guest
+            elif isinstance(effect, Ignore):
+                self._listeners[effect.group].pop(guest.machine.name, None)
+            elif isinstance(effect, Current):
+                guest.complete_us = self.now
+            elif isinstance(effect, Send):
+                given = Received(guest.machine.name, effect.message)
+                busy += self._timed(partial(self.server.receive, given, self.now))
+        return busy
 
     def _take(self, effects: Sequence[Effect]) -> None:
         waiting = [effects]
@@ -98,21 +180,29 @@ class Driver:
                     self.transmissions += 1
                     self.bytes_sent += size
                     self.bytes_unicast += size
-                    if isinstance(effect.message, Batch):
+                    guest = self.guests.get(effect.to)
+                    if guest is not None:
+                        self._post.append((guest, effect.message, ""))
+                    elif isinstance(effect.message, Batch):
                         batch = effect.message
                         receipt = Receipt(batch.epoch, batch.session, batch.number)
                         given = Received(effect.to, receipt)
                         waiting.append(self.server.receive(given, self.now))
                 elif isinstance(effect, Multicast):
-                    size = len(self._encode(effect.message))
-                    self.transmissions += 1
-                    self.bytes_sent += size
-                    if isinstance(effect.message, Data):
-                        use = self.server.desk.channels.get(effect.group)
-                        if use is not None and use.stream is not None:
-                            self.update_transmissions += 1
-                        else:
-                            self.page_bytes += size
+                    self._multicast(effect)
+
+    def _multicast(self, effect: Multicast) -> None:
+        size = len(self._encode(effect.message))
+        self.transmissions += 1
+        self.bytes_sent += size
+        for guest in self._listeners.get(effect.group, {}).values():
+            self._post.append((guest, effect.message, effect.group))
+        if isinstance(effect.message, Data):
+            use = self.server.desk.channels.get(effect.group)
+            if use is not None and use.stream is not None:
+                self.update_transmissions += 1
+            else:
+                self.page_bytes += size
 
 
 def datagram_s(count: int = 2_000, size: int = 500) -> float:
@@ -133,8 +223,12 @@ def datagram_s(count: int = 2_000, size: int = 500) -> float:
 
 def person(number: int, place: str, now: int) -> Put:
     """An object of AMS's size, 400 to 500 bytes, at a place."""
-    context = Context(f"p{number:06d}", place, None, located_object(number), now)
-    return Put(body_of(context), now)
+    return Put(body_of(located(number, place, now)), now)
+
+
+def located(number: int, place: str, now: int) -> Context:
+    """Give the same object as a context."""
+    return Context(f"p{number:06d}", place, None, located_object(number), now)
 
 
 def watching(place: str) -> str:

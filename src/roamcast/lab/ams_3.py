@@ -15,6 +15,7 @@ from roamcast.lab._ams import (
     largest_meeting,
     level,
     line,
+    located,
     mean_delay_s,
     move_s,
     watching,
@@ -24,6 +25,8 @@ from roamcast.lab.report import Claim, Report, Steps
 TITLE = "mean update time against meeting size: unicast, one channel, many channels (AMS 3)"
 
 SAMPLES = 30
+AFTERWARDS_S = 120.0
+"""How long after the last arrival pages may still come."""
 
 
 def run(quick: bool, progress: Steps) -> Report:
@@ -50,7 +53,7 @@ def run(quick: bool, progress: Steps) -> Report:
             if mode is not Mode.MANY:
                 by_size = line(sizes, times) if mode is Mode.UNICAST else level(times)
                 largest[mode.value] = largest_meeting(by_size)
-    meeting = whole_meeting(5_000 if quick else 100_000, progress)
+    meeting = whole_meeting(5_000 if quick else 100_000, progress, guests=8)
     # The carousel's pace is fixed, so its share of the core is too; the rest is for arrivals.
     free = max(1e-9, 1 - meeting["carousel_share"])
     largest[Mode.MANY.value] = largest_meeting(level([meeting["seconds_per_arrival"] / free]))
@@ -63,49 +66,89 @@ def run(quick: bool, progress: Steps) -> Report:
     )
 
 
-def whole_meeting(people: int, progress: Steps) -> dict[str, Any]:
-    """Let everybody arrive within four minutes at a server that starts empty."""
-    driver = Driver(MapSettings())
-    random_moments = random.Random(11)
-    moments = sorted(int(random_moments.random() * MEETING_S * 1e6) + 1 for _ in range(people))
-    free_at = wait_max = busy = beats = arriving = paging = 0.0
-    sum_late = last = 0
+def whole_meeting(
+    people: int, progress: Steps, mode: Mode = Mode.MANY, guests: int = 0
+) -> dict[str, Any]:
+    """Let everybody arrive within four minutes at a server that starts empty.
+
+    Every arrival, heartbeat, answer and page is the real server's work; what it takes goes through
+    one queue. `guests` of the people, spread over the meeting, are real clients, too.
+    """
+    driver = Driver(MapSettings(mode=mode))
+    draw = random.Random(11)
+    moments = sorted(int(draw.random() * MEETING_S * 1e6) + 1 for _ in range(people))
+    real = {people * (2 * number + 1) // (2 * guests) for number in range(guests)}
+    queue = _Queue()
+    beats = last = 0.0
+    arriving = paging = 0.0
     with progress("arrivals", people) as step:
         for number, moment in enumerate(moments):
-            background = driver.advance(moment)
-            paged = background
-            paging += paged
+            paged = driver.advance(moment)
             beats += number * (moment - last) / HEARTBEAT_US
             last = moment
+            spent = 0.0
             while beats >= 1:
                 beats -= 1
-                background += driver.request(f"c{random_moments.randrange(number)}")
-            spent = arrival(driver, number, watching(ROOM))
-            free_at = max(free_at, moment / 1e6) + background + spent
-            busy += background + spent
-            arriving += background + spent - paged
-            wait = free_at - moment / 1e6
-            wait_max = max(wait_max, wait)
-            sum_late += wait > DELAY_S_MAX
-            step(1)
+                spent += driver.request(f"c{draw.randrange(number)}") if number else 0.0
+            if number in real:
+                context = located(number, ROOM, driver.now)
+                spent += driver.admit(f"guest-{number}", context, watching(ROOM))
+            else:
+                spent += arrival(driver, number, watching(ROOM))
+            queue.serve(moment / 1e6, paged + spent)
+            paging += paged
+            arriving += spent
+            if number % 1_000 == 999:
+                step(1_000)
     seconds = moments[-1] / 1e6
-    return {
+    meeting = {
         "people": people,
         "seconds_per_arrival": arriving / people,
         "carousel_share": paging / seconds,
-        "busy_share": busy / seconds,
-        "wait_s_max": wait_max,
-        "late_share": sum_late / people,
+        "busy_share": (arriving + paging) / seconds,
+        "wait_s_mean": queue.waited / people,
+        "wait_s_max": queue.wait_max,
+        "late_share": queue.late / people,
         "transmissions_per_update": driver.update_transmissions / people,
         "all_transmissions_per_update": driver.transmissions / people,
         "broker_megabytes": driver.bytes_sent / 1e6,
         "carousel_megabytes": driver.page_bytes / 1e6,
         "unicast_kilobytes_per_client": driver.bytes_unicast / people / 1e3,
-        "megabytes_heard_per_client_max": (
-            driver.bytes_sent - driver.bytes_unicast - driver.page_bytes + 2 * people * 500
-        )
-        / 1e6,
         "current_sets_one_by_one_megabytes": people * (people - 1) / 2 * 450 / 1e6,
+    }
+    return meeting | (_seen(driver, people) if guests else {})
+
+
+class _Queue:
+    """One core: what comes waits until everything before it is done."""
+
+    def __init__(self) -> None:
+        self.waited = self.wait_max = 0.0
+        self.late = 0
+        self._free_at = 0.0
+
+    def serve(self, moment_s: float, work_s: float) -> None:
+        """Take work that comes at a moment."""
+        self._free_at = max(self._free_at, moment_s) + work_s
+        wait = self._free_at - moment_s
+        self.waited += wait
+        self.wait_max = max(self.wait_max, wait)
+        self.late += wait > DELAY_S_MAX
+
+
+def _seen(driver: Driver, people: int) -> dict[str, Any]:
+    """Let the last pages come, then hold what the real clients show against the map."""
+    driver.advance(driver.now + int(AFTERWARDS_S * 1e6))
+    everybody = {f"p{number:06d}" for number in range(people)}
+    guests = list(driver.guests.values())
+    right = [one.machine.watching.replica.shown("here").keys() == everybody for one in guests]
+    waits = [(one.complete_us or driver.now) - one.came_us for one in guests]
+    return {
+        "real_clients": len(guests),
+        "real_clients_right": sum(right),
+        "megabytes_heard_per_client_mean": sum(one.bytes for one in guests) / len(guests) / 1e6,
+        "megabytes_heard_per_client_max": max(one.bytes for one in guests) / 1e6,
+        "current_set_after_s_max": max(waits) / 1e6,
     }
 
 
