@@ -40,7 +40,10 @@ def test_an_update_takes_one_transmission_by_channel_and_one_each_by_unicast() -
 
 
 def test_a_whole_meeting_takes_about_one_transmission_per_update() -> None:
-    meeting = whole_meeting(400, QUIET)
+    meeting = whole_meeting(400, QUIET, guests=5)
     assert meeting["people"] == 400
+    assert meeting["real_clients_right"] == 5  # some came by the carousel, some before it turned
+    assert 0 < meeting["current_set_megabytes_per_client_max"] < 1
+    assert meeting["megabytes_heard_per_client_mean"] > 0.05
     assert 0.9 <= meeting["transmissions_per_update"] < 2
     assert meeting["broker_megabytes"] > 0

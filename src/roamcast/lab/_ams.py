@@ -59,6 +59,8 @@ class Guest:
         self.came_us = now
         self.complete_us: int | None = None
         self.bytes = 0
+        self.listing_bytes = 0
+        """Of these for the current set: its pages, and what came by unicast before it was whole."""
 
 
 class Driver:
@@ -86,7 +88,7 @@ class Driver:
         self._numbers: dict[str, int] = {}
         self._encode = MAP_PROTOCOL.encode
         self._listeners: dict[str, dict[str, Guest]] = {}
-        self._post: deque[tuple[Guest, Message, str]] = deque()
+        self._post: deque[tuple[Guest, Message, str, bool]] = deque()
 
     def request(self, client: str, *operations: Operation) -> float:
         """Take a client's operations; give the seconds the server was busy."""
@@ -151,8 +153,11 @@ class Driver:
         """Bring guests what was sent to them; give the seconds their answers cost the server."""
         busy = 0.0
         while self._post:
-            guest, message, group = self._post.popleft()
-            guest.bytes += len(self._encode(message))
+            guest, message, group, page = self._post.popleft()
+            size = len(self._encode(message))
+            guest.bytes += size
+            if page or (not group and guest.complete_us is None):
+                guest.listing_bytes += size
             given = Received("server", message, group)
             busy += self._act(guest, guest.machine.receive(given, self.now))
         return busy
@@ -182,7 +187,7 @@ class Driver:
                     self.bytes_unicast += size
                     guest = self.guests.get(effect.to)
                     if guest is not None:
-                        self._post.append((guest, effect.message, ""))
+                        self._post.append((guest, effect.message, "", False))
                     elif isinstance(effect.message, Batch):
                         batch = effect.message
                         receipt = Receipt(batch.epoch, batch.session, batch.number)
@@ -195,14 +200,16 @@ class Driver:
         size = len(self._encode(effect.message))
         self.transmissions += 1
         self.bytes_sent += size
-        for guest in self._listeners.get(effect.group, {}).values():
-            self._post.append((guest, effect.message, effect.group))
+        page = False
         if isinstance(effect.message, Data):
             use = self.server.desk.channels.get(effect.group)
             if use is not None and use.stream is not None:
                 self.update_transmissions += 1
             else:
+                page = True
                 self.page_bytes += size
+        for guest in self._listeners.get(effect.group, {}).values():
+            self._post.append((guest, effect.message, effect.group, page))
 
 
 def datagram_s(count: int = 2_000, size: int = 500) -> float:
@@ -242,19 +249,29 @@ def arrival(driver: Driver, number: int, query: str) -> float:
 
 
 def move_s(settings: MapSettings, people: int, queries: Sequence[str], samples: int) -> float:
-    """Measure one update of a meeting of so many people: the mean over some arrivals."""
+    """Measure one update of a meeting of so many people: the median over some arrivals."""
+    return measured_move(settings, people, queries, samples)[0]
+
+
+def measured_move(
+    settings: MapSettings, people: int, queries: Sequence[str], samples: int
+) -> tuple[float, float]:
+    """Give an update's seconds and how many transmissions it took, the median over arrivals."""
     driver = Driver(settings)
     for number in range(people):
         driver.request(f"c{number}", Subscribe("here", queries[number % len(queries)]))
     driver.advance(driver.now + 1)
-    busy = []
+    busy, sent = [], []
     for number in range(samples + 3):
         driver.now += 1_000
+        before = driver.transmissions
         spent = driver.request(f"c{number % people}", person(number, ROOM, driver.now))
+        transmissions = driver.transmissions - before - 1  # without the answer
         driver.request(f"c{number % people}", Cancel(f"p{number:06d}"))
         if number >= 3:  # the first arrivals earn the channels
             busy.append(spent)
-    return float(np.median(busy))
+            sent.append(transmissions)
+    return float(np.median(busy)), float(np.median(sent))
 
 
 def mean_delay_s(service_s: float, people: int, generator: random.Random) -> float:
