@@ -73,8 +73,8 @@ def run(quick: bool, progress: Steps) -> Report:
     claims.insert(
         2,
         Claim(
-            f"{crowd_times} times the unicast meeting, {crowd['people']} people, really arrive; they "
-            "wait on average, seconds",
+            f"{crowd_times} times the unicast meeting, {crowd['people']} people, really arrive; "
+            "they wait on average, seconds",
             crowd["wait_s_mean"],
             crowd["wait_s_mean"] <= DELAY_S_MAX,
             bar=DELAY_S_MAX,
