@@ -17,8 +17,8 @@ $(STAMP): requirements.lock pyproject.toml scripts/setup.sh
 	@scripts/setup.sh $(VENV)
 	@touch $@
 
-run: setup ## run the worked example end to end
-	@$(BIN)/roamcast example
+run: setup ## run the service with a simulated campus, on loopback
+	@$(BIN)/roamcast serve --demo
 
 test: lint ## lint, then every test with branch coverage of the pure packages
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --cov --cov-report=term

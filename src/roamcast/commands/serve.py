@@ -1,5 +1,6 @@
 """`roamcast serve`: the live service, with a simulated campus if one likes."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,8 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 lets the system choose.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder for keys, store and journal.")] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Add a simulated campus.")] = False,
+    people: Annotated[int, typer.Option(help="How many people move about the campus.")] = 200,
     json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
     """Run the service: maps, standing queries and changes over HTTP, WebSocket, SSE, UDP and NATS.
@@ -35,8 +38,13 @@ def serve(
     configure(settings.log)
     beside: list[Any] = []
 
+    if demo:
+        from roamcast.commands._demo import campus
+
+        beside.append(campus(people))
+
     def started(url: str, token: str) -> None:
-        _say(url, token, settings.server.data, demo=False, json=json)
+        _say(url, token, settings.server.data, demo=demo, json=json)
 
     run(settings, started=started, beside=beside)
 
@@ -49,7 +57,7 @@ def _say(url: str, token: str, data: str, *, demo: bool, json: bool) -> None:
         typer.echo(msgspec.json.encode({"url": url, "token": token}))
         sys.stdout.flush()
         return
-    program = Path(sys.argv[0]).name if Path(sys.argv[0]).is_absolute() else sys.argv[0]
+    program = "roamcast" if shutil.which("roamcast") else sys.argv[0]
     where = "" if data == "roamcast-data" else f" --data {data}"
     asked = "within(place, 'lab/2')" if demo else "true"
     typer.echo(

@@ -40,6 +40,7 @@ DEPTHS: dict[Precision, int] = {"region": 1, "building": 2, "floor": 3, "room": 
 EVERYONE = "*"
 RULES_MAX = 1_000
 VIEWERS_MAX = 10_000
+VIEWER_LENGTH_MAX = 128
 MINUTES_A_DAY = 1_440
 _MINUTE = 60 * MICROSECONDS
 _DAY = MINUTES_A_DAY * _MINUTE
@@ -101,6 +102,8 @@ def check_rules(rules: Sequence[Rule]) -> Sequence[Rule]:
     for rule in rules:
         if len(rule.viewers) > VIEWERS_MAX:
             raise LimitError(f"a rule names at most {VIEWERS_MAX} viewers")
+        if not all(0 < len(viewer) <= VIEWER_LENGTH_MAX for viewer in rule.viewers):
+            raise LimitError(f"a viewer's name has 1 to {VIEWER_LENGTH_MAX} characters")
         if rule.precision not in LEVELS:
             raise InputError(f"precision is not one of {', '.join(LEVELS)}")
         hours = rule.hours

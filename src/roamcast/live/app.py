@@ -14,6 +14,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 import roamcast
 from roamcast.errors import AuthError, InputError, RoamcastError
 from roamcast.live.http import about, changes, features, writing
+from roamcast.live.http.openapi import allowed, described
 from roamcast.live.http.problems import PROBLEM_TYPE, Problem, litestars, ours, status_of, title_of
 from roamcast.live.http.problems import unexpected as mistake
 from roamcast.live.keys import Grant
@@ -36,7 +37,9 @@ def make_http(service: Service) -> Litestar:
         openapi_config=OpenAPIConfig(
             title="Roamcast",
             version=roamcast.__version__,
-            description="Reach people by where they are, without learning who they are.",
+            description="Reach people by where they are, without learning who they are. Two ways "
+            "to follow changes are not on this page: GET /changes?filter=… (server-sent events) "
+            "and WS /session (JSON messages); docs/service.md shows both.",
             path="/schema",
             components=Components(
                 security_schemes={
@@ -56,11 +59,18 @@ class Gate:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.http = make_http(service)
+        self._methods_of = allowed(described(self.http))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection or request."""
         if scope["type"] != "websocket":
-            await self.http(scope, receive, send)
+            methods = self._methods_of(scope["path"]) if scope["method"] == "OPTIONS" else None
+            if methods is None:
+                await self.http(scope, receive, send)
+            else:
+                headers = [(b"allow", methods.encode())]
+                await send({"type": "http.response.start", "status": 204, "headers": headers})
+                await send({"type": "http.response.body", "body": b""})
             return
         await receive()
         try:

@@ -1,11 +1,17 @@
 """Which context does a client's GeoJSON Feature mean? Filled in where it may be, and checked."""
 
-from typing import Any
+import re
+from typing import Any, Final
 
-from roamcast.errors import ContextError
+from roamcast.errors import ContextError, LimitError
 from roamcast.live.settings import Limits
 from roamcast.model import time
 from roamcast.model.contexts import Context, from_feature
+
+TEXT_LENGTH_MAX: Final = 1_000
+NUMBER_MAX: Final = 2**53
+NAME_PATTERN: Final = r"[^\W\d][\w.-]{0,127}"
+"""Attributes are also parameters of addresses."""
 
 
 def read_feature(feature: Any, now: int, limits: Limits, *, vid: str | None = None) -> Context:
@@ -25,6 +31,13 @@ def read_feature(feature: Any, now: int, limits: Limits, *, vid: str | None = No
     if isinstance(properties, dict) and properties.get("t_r") is None:
         filled["properties"] = {**properties, "t_r": time.format_instant(now)}
     context = from_feature(filled)
+    for name, value in context.attributes.items():
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise ContextError(f"{name!r} is no attribute: use letters, digits, _ . -")
+        if isinstance(value, str) and len(value) > TEXT_LENGTH_MAX:
+            raise LimitError(f"the text of {name!r} has at most {TEXT_LENGTH_MAX} characters here")
+        if isinstance(value, int | float) and abs(value) > NUMBER_MAX:
+            raise LimitError(f"the number of {name!r} lies within ±{NUMBER_MAX}")
     skew = int(limits.clock_skew_s_max * 1_000_000)
     if context.t_r > now + skew:
         raise ContextError("t_r lies in the future: check this machine's clock")

@@ -7,8 +7,9 @@ from litestar import MediaType, Request, Response, get
 import roamcast
 from roamcast.live.http.access import granted, service_of
 from roamcast.live.http.answers import GEOJSON, as_json, link
-from roamcast.live.http.described import READING, ok
+from roamcast.live.http.described import LISTED, READING, ok
 from roamcast.live.http.features import base
+from roamcast.live.http.openapi import described
 from roamcast.live.http.page import page_of
 from roamcast.live.http.problems import problem
 from roamcast.model.templates import STANDARD
@@ -23,7 +24,7 @@ OPENAPI_30 = "application/vnd.oai.openapi+json;version=3.0"
 async def landing(request: Asked) -> Response[bytes]:
     """Give the links, as JSON for programs or as a page for browsers."""
     if "text/html" in request.headers.get("accept", ""):
-        return Response(page_of(request.app.openapi_schema.to_schema()), media_type=MediaType.HTML)
+        return Response(page_of(described(request.app)), media_type=MediaType.HTML)
     root = base(request)
     return as_json(
         {
@@ -46,13 +47,13 @@ async def landing(request: Asked) -> Response[bytes]:
      responses=ok("text/html"))  # fmt: skip
 async def docs(request: Asked) -> Response[bytes]:
     """Show every route on a page that needs nothing from elsewhere."""
-    return Response(page_of(request.app.openapi_schema.to_schema()), media_type=MediaType.HTML)
+    return Response(page_of(described(request.app)), media_type=MediaType.HTML)
 
 
 @get("/openapi.json", include_in_schema=False)
 async def openapi(request: Asked) -> Response[bytes]:
     """Give the API's description, OpenAPI 3.1."""
-    return as_json(request.app.openapi_schema.to_schema())
+    return as_json(described(request.app))
 
 
 @get("/api", include_in_schema=False)
@@ -86,7 +87,7 @@ async def openapi_30(request: Asked) -> Response[bytes]:
 
 
 @get("/templates", operation_id="getTemplates", summary="Questions people ask again and again",
-     responses=READING, tags=["map"])  # fmt: skip
+     responses={**READING, **LISTED}, tags=["map"])  # fmt: skip
 async def templates(request: Asked) -> Response[bytes]:
     """List the standard query templates and their holes."""
     granted(request, "read")

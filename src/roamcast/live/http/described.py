@@ -11,13 +11,18 @@ def _problem(says: str) -> ResponseSpec:
     return ResponseSpec(Problem, description=says, media_type=PROBLEM_TYPE, generate_examples=False)
 
 
-def ok(kind: str, says: str = "as asked", status: int = 200) -> dict[int, ResponseSpec]:
+def ok(
+    kind: str = "application/json", says: str = "as asked", status: int = 200, shape: Any = None
+) -> dict[int, ResponseSpec]:
     """Describe a successful answer of a kind."""
     return {
         status: ResponseSpec(
-            dict[str, Any], description=says, media_type=kind, generate_examples=False
+            shape or dict[str, Any], description=says, media_type=kind, generate_examples=False
         )
     }
+
+
+LISTED = ok(shape=list[dict[str, Any]])
 
 
 READING: dict[int, ResponseSpec] = {

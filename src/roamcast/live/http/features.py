@@ -12,6 +12,7 @@ from roamcast.live.http.answers import GEOJSON, as_json, collection, feature, li
 from roamcast.live.http.described import READING, ok
 from roamcast.live.http.filtering import CRS84, wanted
 from roamcast.model import time
+from roamcast.model.nearest import COUNT_MAX
 
 Asked = Request[Any, Any, Any]
 OFFSET_MAX: Final = 10_000_000
@@ -104,8 +105,9 @@ async def contexts(request: Asked) -> Response[bytes]:
     return as_json(_contexts(base(request)))
 
 
-@get("/collections/contexts/queryables", operation_id="getQueryables", responses=READING,
-     summary="What filters may name", tags=["map"])  # fmt: skip
+@get("/collections/contexts/queryables", operation_id="getQueryables", tags=["map"],
+     summary="What filters may name",
+     responses={**READING, **ok("application/schema+json")})  # fmt: skip
 async def queryables(request: Asked) -> Response[bytes]:
     """Describe the properties; attributes are open."""
     granted(request, "read")
@@ -181,7 +183,7 @@ async def item(request: Asked, vid: str) -> Response[bytes]:
 async def nearest(
     request: Asked,
     to: Annotated[str, Parameter(description="lon,lat in degrees", max_length=100)],
-    count: Annotated[int, Parameter(ge=1, le=10_000)] = 1,
+    count: Annotated[int, Parameter(ge=1, le=COUNT_MAX)] = 1,
     filter_text: FilterParameter = None,
     filter_language: FilterLanguage = None,
 ) -> Response[bytes]:

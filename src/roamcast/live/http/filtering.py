@@ -7,20 +7,24 @@ from typing import Any, Final
 from litestar import Request
 
 from roamcast.errors import FilterError, InputError, LimitError
+from roamcast.live.feature_input import NAME_PATTERN
 from roamcast.live.settings import Limits
 from roamcast.model import json_text, time
 from roamcast.model.filters import Filter
 
 EVERYTHING: Final = "TRUE"
+NOTHING: Final = "FALSE"
 KNOWN: Final = frozenset(
     {
         "access_token", "bbox", "bbox-crs", "count", "crs", "datetime", "f", "filter", "filter-crs",
         "filter-lang", "limit", "offset", "to",
     }
 )  # fmt: skip
+VID_PATTERN: Final = "[A-Za-z0-9_~@:+-][A-Za-z0-9_.~@:+-]{0,255}"
+"""What a path can name without being taken for another path."""
 LANGUAGES: Final = frozenset({"cql2-text", "cql-text", "cql2-json"})
 CRS84: Final = "http://www.opengis.net/def/crs/OGC/1.3/CRS84"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+_NAME = re.compile(NAME_PATTERN)
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
@@ -34,9 +38,14 @@ def wanted(request: Request[Any, Any, Any], limits: Limits) -> Filter:
     """Read what a request asks for; unknown parameters are attributes that must be equal."""
     query = request.query_params
     parts: list[str] = []
-    text = query.get("filter")
-    if text is not None:
-        parts.append(_filter_text(text, query.get("filter-lang", "cql2-text"), limits))
+    language = query.get("filter-lang", "cql2-text")
+    if language not in LANGUAGES:
+        raise FilterError(f"filter-lang {language!r} is none of {', '.join(sorted(LANGUAGES))}")
+    if "filter" in query:
+        parts.append(_filter_text(query["filter"], language, limits))
+    for name in KNOWN:
+        if len(query.getall(name, [])) > 1:
+            raise InputError(f"{name} is given more than once")
     for name in ("crs", "bbox-crs", "filter-crs"):
         if query.get(name, CRS84) != CRS84:
             raise InputError(f"{name} is not {CRS84}, the only one there is")
@@ -52,12 +61,17 @@ def wanted(request: Request[Any, Any, Any], limits: Limits) -> Filter:
     return parsed(parts[0] if len(parts) == 1 else " AND ".join(f"({part})" for part in parts))
 
 
+def check_vid(vid: str) -> str:
+    """Refuse a vid that an address can not carry; programs with a link may use any."""
+    if not re.fullmatch(VID_PATTERN, vid):
+        raise InputError("a vid in an address has letters, digits and _ . ~ @ : + - alone")
+    return vid
+
+
 def _filter_text(text: str, language: str, limits: Limits) -> str:
-    if language not in LANGUAGES:
-        raise FilterError(f"filter-lang {language!r} is none of {', '.join(sorted(LANGUAGES))}")
     if len(text) > limits.filter_length_max:
         raise LimitError(f"a filter has at most {limits.filter_length_max} characters")
-    if language == "cql2-json":
+    if language == "cql2-json" and text.lstrip()[:1] in ("{", "t", "f"):
         return Filter.parse(json_text.read(text, FilterError)).text
     return parsed(text).text  # parsed alone, so that an error names the position in what was sent
 
@@ -73,7 +87,7 @@ def _box(text: str) -> str:
         raise InputError("bbox is four numbers in degrees: west,south,east,north")
     west, south, east, north = numbers
     if south > north:
-        raise InputError("bbox has its south above its north")
+        return NOTHING
     if west > east:  # across the date line
         return " OR ".join(
             _rectangle(one, south, other, north) for one, other in ((west, 180.0), (-180.0, east))
@@ -87,6 +101,8 @@ def _rectangle(west: float, south: float, east: float, north: float) -> str:
 
 def _span(text: str) -> str:
     """An instant, or two with a slash; `..` or nothing leaves an end open."""
+    if not text:
+        raise InputError("datetime is an instant or a span such as 2026-11-16T00:00:00Z/..")
     first, slash, last = text.partition("/")
     if not slash:
         last = first
@@ -96,9 +112,9 @@ def _span(text: str) -> str:
     low = first if first not in ("", "..") else ".."
     high = last if last not in ("", "..") else ".."
     if low == high == "..":
-        if not slash:
-            raise InputError("datetime is an instant or a span such as 2026-11-16T00:00:00Z/..")
         return EVERYTHING
+    if ".." not in (low, high) and time.parse_instant(low) > time.parse_instant(high):
+        return NOTHING
     return f"T_INTERSECTS(time, INTERVAL('{low}','{high}'))"
 
 

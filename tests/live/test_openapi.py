@@ -1,0 +1,42 @@
+"""The API is as it describes itself: schemathesis finds nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.strategies_live import service
+
+
+def test_schemathesis_finds_no_difference_between_description_and_service(tmp_path: Path) -> None:
+    with service(tmp_path) as running:
+        done = subprocess.run(
+            [
+                str(Path(sys.executable).with_name("schemathesis")),
+                "run",
+                f"{running.url}/openapi.json",
+                "--header",
+                f"Authorization: Bearer {running.token}",
+                "--max-examples=8",
+                "--seed=1",
+                "--no-color",
+                "--generation-database=none",
+                "--request-timeout=30",
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-6_000:]
+        assert running.ask("/readyz", token="").status == 200
+
+
+def test_the_description_is_openapi_31_and_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    with service(tmp_path) as running:
+        described = running.ask("/openapi.json", token="").json
+        assert described["openapi"].startswith("3.1")
+        assert "/contexts/{vid}" in described["paths"]
+        page = running.ask("/docs", token="").body.decode()
+        assert "/nearest" in page
+        assert "https://" not in page
