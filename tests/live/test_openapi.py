@@ -16,7 +16,7 @@ def test_schemathesis_finds_no_difference_between_description_and_service(tmp_pa
                 f"{running.url}/openapi.json",
                 "--header",
                 f"Authorization: Bearer {running.token}",
-                "--max-examples=8",
+                "--max-examples=5",
                 "--seed=1",
                 "--no-color",
                 "--generation-database=none",

@@ -63,7 +63,7 @@ def _feature(geometry: Any, place: Any, *needed: str) -> dict[str, Any]:
         attributes = {"oneOf": [attributes, {"type": "null"}]}
     return {
         "type": "object",
-        "required": ["type", "properties", *([] if needed else ["geometry"])],
+        "required": ["type", "properties" if needed else "geometry"],
         "properties": {
             "type": {"const": "Feature"},
             "geometry": geometry,
