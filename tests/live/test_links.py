@@ -198,7 +198,8 @@ def test_another_view_classs_channel_is_neither_sent_nor_healed() -> None:
     scene.links.multicast(data("map/guest/1"))
     assert len(socket.messages) == 1
     assert scene.given == []
-    assert scene.links.counts["another class"] == 5
+    assert scene.links.counts["another class"] == 3
+    assert scene.links.counts["no such channel"] == 2
     say(Join("map/all/1", 0, 1))
     say(HealRequest("map/all/1", 9, (1,)))
     assert len(scene.given) == 2

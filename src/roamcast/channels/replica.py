@@ -53,10 +53,16 @@ class Known(msgspec.Struct):
 
 
 class View(msgspec.Struct):
-    """One subscription's objects: vid → the number of the state shown."""
+    """One subscription's objects: vid → the number of the state shown.
+
+    `as_of`: the update its current set was last listed for. A state that comes later and is not
+    newer than that is of an object that has left since: its departure may have been lost together
+    with what made the listing necessary.
+    """
 
     filter: Filter
     shown: dict[str, Number]
+    as_of: Number = (0, 0)
 
 
 class Replica:
@@ -95,7 +101,8 @@ class Replica:
         known.number, known.context, known.heard_us = number, context, now
         effects: list[Effect] = []
         for name, view in self.views.items():
-            self._show(name, view, state.vid, known, effects)
+            if number > view.as_of or state.vid in view.shown:
+                self._show(name, view, state.vid, known, effects)
         self.foreign += not effects
         return effects
 
@@ -128,6 +135,7 @@ class Replica:
     def keep(self, subscription: str, listed: set[str], as_of: Number) -> list[Effect]:
         """A current set has been listed: whatever is not in it and not newer has left."""
         view = self.views[subscription]
+        view.as_of = max(view.as_of, as_of)
         gone = [vid for vid, number in view.shown.items() if vid not in listed and number <= as_of]
         effects: list[Effect] = []
         for vid in gone:

@@ -114,8 +114,8 @@ class NatsGroups:
                         self.counts["sent"] += 1
             except (Error, OSError, TimeoutError) as error:
                 await self._failed(error)
-                self._changed = True
                 await asyncio.sleep(RECONNECT_S)
+                self._nudge()
 
     async def _connect(self) -> None:
         """Connect for the first time, or after the package gave up; between that it reconnects."""

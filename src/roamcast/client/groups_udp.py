@@ -178,6 +178,8 @@ class UdpGroups:
 
     def _readable(self, joined: socket.socket) -> None:
         for _ in range(READS_MAX):
+            if joined.fileno() < 0:
+                return  # what the last datagram said made us leave
             try:
                 datagram = joined.recv(_DATAGRAM_BYTES_MAX)
             except (BlockingIOError, InterruptedError):

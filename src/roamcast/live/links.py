@@ -292,20 +292,27 @@ class Links:
             case Receipt():
                 self._give(Received(link.name, message))
             case HealRequest(channel=channel) | Join(channel=channel):
-                if self._class_of(channel) == link.view_class:
+                if self._may_hear(link, channel):
                     self._give(Received(link.name, message))
-                else:
-                    self.counts["another class"] += 1
             case _:
                 self.counts["not for a server"] += 1
+
+    def _may_hear(self, link: Link, channel: str) -> bool:
+        """Whether a channel is one of the client's own view class."""
+        view_class = self._class_of(channel)
+        if view_class is None:
+            self.counts["no such channel"] += 1  # it was given back; the client notices silence
+        elif view_class != link.view_class:
+            self.counts["another class"] += 1
+        return view_class == link.view_class
 
     def _tune(self, link: Link, group: str, on: bool) -> None:
         if not on:
             if group in link.tuned:
                 del link.tuned[group]
                 self._untune(link, group)
-        elif group != WELL_KNOWN and self._class_of(group) != link.view_class:
-            self.counts["another class"] += 1
+        elif group != WELL_KNOWN and not self._may_hear(link, group):
+            return
         elif len(link.tuned) >= GROUPS_PER_LINK_MAX:
             self.counts["too many groups"] += 1
         else:
