@@ -18,13 +18,12 @@ DEADLINE_S = 60.0
 class NatsServer:
     """One server process; the same port in every life of it."""
 
-    def __init__(self, folder: Path, *, host: str = "127.0.0.1", around: list[str] | None = None):
-        """`around`: a command to run it by, such as `ip netns exec NAME`."""
+    def __init__(self, folder: Path, *, settings: Path | None = None) -> None:
         assert BINARY is not None, MISSING
-        self.host = host
+        self.host = "127.0.0.1"
         self.port = -1
         self._folder = folder
-        self._around = around or []
+        self._settings = [] if settings is None else ["-c", str(settings)]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -36,7 +35,8 @@ class NatsServer:
         for old in self._folder.glob("*.ports"):
             old.unlink()
         ports = ["--ports_file_dir", str(self._folder)]
-        command = [*self._around, BINARY or "", "-a", self.host, "-p", str(self.port), *ports]
+        where = ["-a", self.host, "-p", str(self.port)]
+        command = [BINARY or "", *where, *ports, *self._settings]
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(BINARY is None, reason=MISSING)
 
 SECRET = bytes(32)
 DEADLINE_S = 60.0
+PREFIX = "roamcast.test"
 
 
 @pytest.fixture
@@ -110,6 +111,32 @@ def test_it_begins_before_its_server_and_survives_the_servers_death(nats: NatsSe
         await one.groups.close()
 
     asyncio.run(scene())
+
+
+def test_the_documented_settings_let_only_the_service_publish(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    settings = tmp_path / "nats.conf"
+    settings.write_text(page.split("```\n# nats.conf\n")[1].split("```")[0])
+
+    async def scene(url: str) -> None:
+        sender, one = source(url, PREFIX), Listener(url, prefix=PREFIX)
+        sender._login = {"user": "roamcast", "password": "change me"}
+        forger = source(url, PREFIX)  # who has a key, and no login
+        for each in (sender, one.groups, forger):
+            await each.start()
+        one.groups.listen("a")
+        await say_until_heard(sender, "a", b"by the service", one)
+        async with asyncio.timeout(DEADLINE_S):
+            while not forger.counts["NATS: Error"]:  # a permissions violation
+                forger.send("a", b"forged")
+                await asyncio.sleep(0.02)
+        await say_until_heard(sender, "a", bytes(GROUP_FRAME_BYTES_MAX), one)
+        assert ("a", b"forged") not in one.heard
+        for each in (sender, one.groups, forger):
+            await each.close()
+
+    with NatsServer(tmp_path, settings=settings) as nats:
+        asyncio.run(scene(nats.url))
 
 
 def test_what_waits_for_the_server_is_bounded(nats: NatsServer) -> None:
