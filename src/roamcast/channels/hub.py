@@ -277,7 +277,7 @@ class Hub:
                 frame = self.writer.changes(watch.key[2], watch.key[1], part)
                 self._out.append(Frame(watch.listed, frame, watch.key[2], len(part)))
             watch.events.clear()
-            watch.ready_us = now + 2 * self.settings.frame_cost_us * len(watch.shared)
+            watch.ready_us = now + self.settings.frame_cost_us * len(watch.shared)
         for name in list(watch.alone):
             session = self.sessions[name]
             if not session.alone:  # it waited for this frame to be over

@@ -11,9 +11,9 @@ class HubSettings(msgspec.Struct, frozen=True):
     page_features_max: int = 1_000
     """Of the current set so many come in the reply; the rest follows as the session takes it."""
     frame_events_max: int = 1_000
-    frame_cost_us: int = 15
-    """A frame costs about this for each session; the next one of the same watch waits twice that,
-    so that at most half of the time goes into one watch and what changes meanwhile is coalesced."""
+    frame_cost_us: int = 12
+    """The next frame of a watch waits so long for each session: about twice what writing to one
+    takes, so that half of the time stays for others and what changes meanwhile is coalesced."""
     queue_events_max: int = 50_000
     """A session that lacks more is cut off."""
     slow_us_max: int = 30_000_000

@@ -1,0 +1,95 @@
+"""How long from a publication to its delivery, with 100,000 subscriptions standing?
+
+One publisher's WebSocket session, listeners on one hot query, and other sessions with distinct
+standing queries that do not match. The baseline in the same run is the same service with the
+listeners alone; the load is half of what saturates it.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from websockets.sync.client import connect
+
+from bench.fanout import WHERE, Publisher, clients, row, serve, settle
+from roamcast.lab.report import Claim, Report, Steps
+
+TITLE = "service: publish to delivery, unloaded and at half of saturation, beside 100,000 queries"
+LISTENERS = 10
+PER_SESSION = 1_000
+BAR = 3.0
+"""The delay with all subscriptions, beside the delay without them."""
+
+
+def crowd(url: str, token: str, subscriptions: int, step: Any) -> list[Any]:
+    """Place distinct queries through sessions that then only keep their connection."""
+    links = []
+    address = url.replace("http", "ws", 1) + "/session?device=crowd"
+    headers = {"Authorization": f"Bearer {token}"}
+    for session in range(subscriptions // PER_SESSION):
+        link = connect(f"{address}{session}", additional_headers=headers, compression=None)
+        links.append(link)
+        for number in range(PER_SESSION):
+            where = f"type = 'printer' AND place = 'b{session}/{number}'"
+            link.send(json.dumps({"type": "subscribe", "re": str(number), "filter": where}))
+            answered = 0
+            while answered < 2:  # the current set, and that it is complete
+                answered += json.loads(link.recv())["type"] in ("subscribed", "current")
+        step(PER_SESSION)
+    return links
+
+
+def measured(
+    readers: Any, publisher: Publisher, rate: float, seconds: float, rows: list[Any], who: str
+) -> dict[str, Any]:
+    readers.ask("reset")
+    sent = publisher.publish(rate, seconds, 50)
+    got = settle(readers)
+    rows.append(row(who, rate, sent, LISTENERS, got))
+    return {**got, "sent": sent}
+
+
+def saturation(readers: Any, publisher: Publisher, rows: list[Any], who: str) -> float:
+    """Publish as fast as the service acknowledges; how many updates a second that is."""
+    readers.ask("reset")
+    sent, seconds = publisher.flood(3.0, 50)
+    got = settle(readers)
+    rows.append(row(who, round(sent / seconds), sent, LISTENERS, got))
+    return sent / seconds
+
+
+def run(quick: bool, progress: Steps) -> Report:
+    subscriptions = 5_000 if quick else 100_000
+    seconds = 3.0 if quick else 10.0
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        service, url, token = serve(Path(folder))
+        readers = clients(url.replace("http", "ws", 1) + "/session", token, LISTENERS, WHERE)
+        publisher = Publisher(url, token)
+        publisher.publish(20, 1.0, 5)
+        settle(readers)
+        alone = measured(readers, publisher, 20, seconds, rows, "listeners alone, 20/s")
+        with progress("subscriptions", subscriptions) as step:
+            links = crowd(url, token, subscriptions, step)
+        unloaded = measured(readers, publisher, 20, seconds, rows, "all subscriptions, 20/s")
+        most = saturation(readers, publisher, rows, "all subscriptions, saturated")
+        half = measured(readers, publisher, most / 2, seconds, rows, "all, half of saturation")
+        memory = service.memory_mb()
+        for link in links:
+            link.close()
+        readers.end()
+        service.end()
+    ratio = unloaded["p50_ms"] / alone["p50_ms"]
+    return Report(
+        "service",
+        {"subscriptions": subscriptions, "listeners": LISTENERS, "quick": quick,
+         "saturation_per_s": round(most), "memory_mb": round(memory)},
+        rows,
+        [
+            Claim("p50 unloaded with all subscriptions, beside without", round(ratio, 2),
+                  ratio <= BAR, bar=BAR),
+            Claim("at half of saturation the p99 stays below a second, ms",
+                  round(half["p99_ms"], 1), half["p99_ms"] < 1_000, bar=1_000),
+        ],
+    )  # fmt: skip
