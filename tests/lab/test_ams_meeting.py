@@ -8,7 +8,7 @@ from roamcast.channels.map_messages import Subscribe
 from roamcast.channels.map_settings import MapSettings, Mode
 from roamcast.lab import _ams
 from roamcast.lab._ams import MEETING_S, ROOM, Driver, largest_meeting, mean_delay_s, watching
-from roamcast.lab.ams_3 import whole_meeting
+from roamcast.lab.ams_3 import share_row, whole_meeting
 from roamcast.lab.report import QUIET
 
 
@@ -37,6 +37,13 @@ def test_an_update_takes_one_transmission_by_channel_and_one_each_by_unicast() -
         before = driver.transmissions
         driver.request("c0", _ams.person(0, ROOM, driver.now))
         assert driver.transmissions - before == expected + 1  # and the answer to c0
+
+
+def test_the_more_people_ask_in_their_own_words_the_more_transmissions_an_update_takes() -> None:
+    standard, some, all_ = (share_row(percent, 40) for percent in (0, 50, 100))
+    assert standard["transmissions_per_update"] == 1
+    assert 2 < some["transmissions_per_update"] < 25  # of twenty own queries about half hold
+    assert some["transmissions_per_update"] < all_["transmissions_per_update"] < 41
 
 
 def test_a_whole_meeting_takes_about_one_transmission_per_update() -> None:

@@ -46,6 +46,7 @@ HEARTBEAT_US = 60_000_000
 NEVER = 1 << 62
 ROOM = "lab/0/auditorium"
 PEOPLE_MAX = 1 << 23
+WARM_UP = 3
 DELAY_S_MAX = 1.0
 """A meeting is carried while updates take less than this on average; the paper's figure 3 ends
 where delays leave its scale of a few seconds."""
@@ -250,28 +251,28 @@ def arrival(driver: Driver, number: int, query: str) -> float:
 
 def move_s(settings: MapSettings, people: int, queries: Sequence[str], samples: int) -> float:
     """Measure one update of a meeting of so many people: the median over some arrivals."""
-    return measured_move(settings, people, queries, samples)[0]
+    return measured_moves(settings, people, queries, range(samples + WARM_UP))[0]
 
 
-def measured_move(
-    settings: MapSettings, people: int, queries: Sequence[str], samples: int
+def measured_moves(
+    settings: MapSettings, people: int, queries: Sequence[str], arriving: Sequence[int]
 ) -> tuple[float, float]:
-    """Give an update's seconds and how many transmissions it took, the median over arrivals."""
+    """Give the median seconds of an update and its mean transmissions, over some who arrive."""
     driver = Driver(settings)
     for number in range(people):
         driver.request(f"c{number}", Subscribe("here", queries[number % len(queries)]))
     driver.advance(driver.now + 1)
     busy, sent = [], []
-    for number in range(samples + 3):
+    for at, number in enumerate(arriving):
         driver.now += 1_000
         before = driver.transmissions
         spent = driver.request(f"c{number % people}", person(number, ROOM, driver.now))
         transmissions = driver.transmissions - before - 1  # without the answer
         driver.request(f"c{number % people}", Cancel(f"p{number:06d}"))
-        if number >= 3:  # the first arrivals earn the channels
+        if at >= WARM_UP:  # the first arrivals earn the channels
             busy.append(spent)
             sent.append(transmissions)
-    return float(np.median(busy)), float(np.median(sent))
+    return float(np.median(busy)), float(np.mean(sent))
 
 
 def mean_delay_s(service_s: float, people: int, generator: random.Random) -> float:

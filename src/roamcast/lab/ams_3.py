@@ -17,7 +17,7 @@ from roamcast.lab._ams import (
     line,
     located,
     mean_delay_s,
-    measured_move,
+    measured_moves,
     move_s,
     watching,
 )
@@ -27,6 +27,9 @@ TITLE = "mean update time against meeting size: unicast, one channel, many chann
 
 SAMPLES = 30
 OWN_PERCENT = (0, 10, 25, 50, 75, 100)
+OWN_SAMPLES = 23
+EXTENSIONS = 6_000
+"""Telephone extensions of the people, from 4000 on (`located_object`)."""
 AFTERWARDS_S = 120.0
 """How long after the last arrival pages may still come."""
 
@@ -174,13 +177,20 @@ def _seen(driver: Driver, people: int) -> dict[str, Any]:
 
 
 def share_row(percent: int, people: int) -> dict[str, Any]:
-    """Measure an update when some of the people ask in words of their own."""
+    """Measure an update when some of the people ask in words of their own.
+
+    Each of their queries holds for other people than the next one's, so hardly two updates have the
+    same query set, and no channel can be earned for it.
+    """
     own = people * percent // 100
     queries = [
-        f"{watching(ROOM)} AND extension >= {number}" if number < own else watching(ROOM)
+        f"{watching(ROOM)} AND extension >= {4_000 + number * EXTENSIONS // own}"
+        if number < own
+        else watching(ROOM)
         for number in range(people)
     ]
-    service, transmissions = measured_move(MapSettings(), people, queries, 10)
+    arriving = random.Random(5).sample(range(EXTENSIONS), OWN_SAMPLES)
+    service, transmissions = measured_moves(MapSettings(), people, queries, arriving)
     return {
         "mode": f"many channels, {percent} % own queries",
         "own_percent": percent,
