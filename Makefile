@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench figures swarm web docs lock clean
+.PHONY: help setup run tools test lint bench figures swarm web docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -20,7 +20,10 @@ $(STAMP): requirements.lock pyproject.toml scripts/setup.sh
 run: setup ## run the service with a simulated campus, on loopback
 	@$(BIN)/roamcast serve --demo
 
-test: lint ## lint, then every test with branch coverage of the pure packages
+tools: ## what some tests look for beside Python: GDAL, nftables, ip (Debian, as root; else they skip)
+	@scripts/tools.sh
+
+test: tools lint ## lint, then every test with branch coverage of the pure packages
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --cov --cov-report=term
 
 lint: setup ## ruff and mypy
