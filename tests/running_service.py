@@ -50,21 +50,24 @@ class Answer(NamedTuple):
 class RunningService:
     """Started when entered, ended by SIGTERM when left."""
 
-    def __init__(self, folder: Path, settings: str = "") -> None:
+    def __init__(self, folder: Path, settings: str = "", around: Sequence[str] = ()) -> None:
+        """`around`: a command that runs it elsewhere, such as `ip netns exec NAME`."""
         self.data = folder / "data"
         self._settings = folder / "roamcast.toml"
         self._settings.write_text(settings, encoding="utf-8")
         self._log = folder / "log.txt"
+        self._around = around
         self.process: subprocess.Popen[bytes] | None = None
         self.port = 0
         self.operator = ""
+        self.url = ""
 
     def __enter__(self) -> "RunningService":
         command = [sys.executable, "-c", "from roamcast.cli import main; main()", "serve"]
         command += ["--settings", str(self._settings), "--data", str(self.data), "--port", "0"]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--json"], stdout=subprocess.PIPE, stderr=log
+                [*self._around, *command, "--json"], stdout=subprocess.PIPE, stderr=log
             )
         line = _line(self.process, START_DEADLINE_S)
         if not line:
@@ -73,7 +76,7 @@ class RunningService:
         told = json.loads(line)
         port = urlsplit(told["url"]).port
         assert port is not None
-        self.port, self.operator = port, told["token"]
+        self.port, self.operator, self.url = port, told["token"], told["url"]
         return self
 
     def __exit__(

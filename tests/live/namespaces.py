@@ -51,8 +51,8 @@ def drop(around: list[str], what: str, percent: int) -> None:
     run(*around, "nft", "add", "table", "inet", "loss")
     chain = "{ type filter hook input priority 0 ; }"
     run(*around, "nft", f"add chain inet loss input {chain}")
-    rule = f"{what} numgen random mod 100 < {percent} counter drop"
-    run(*around, "nft", f"add rule inet loss input {rule}")
+    share = f"numgen random mod 100 < {percent}" if percent < 100 else ""
+    run(*around, "nft", f"add rule inet loss input {what} {share} counter drop")
 
 
 def dropped(around: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Processes of the link harness, and the wait until every client's view equals the server's."""
+"""Processes of members, and the wait until every member's view equals the service's."""
 
 import json
 import os
@@ -14,7 +14,7 @@ DEADLINE_S = 240.0
 
 
 class Process:
-    """One process of the harness, optionally run by a command such as `ip netns exec NAME`."""
+    """One process, optionally run by a command such as `ip netns exec NAME`."""
 
     def __init__(self, *command: str, around: list[str] | None = None) -> None:
         paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
@@ -62,40 +62,37 @@ class Process:
         self.end()
 
 
-def harness(role: str, given: dict[str, Any], around: list[str] | None = None) -> Process:
-    return Process("-m", "tests.live.link_harness", role, json.dumps(given), around=around)
+def members(given: dict[str, Any], around: list[str] | None = None) -> Process:
+    return Process("-m", "tests.live.members", json.dumps(given), around=around)
 
 
-def wait_until_equal(
-    server: Process, clients: list[Process], wanted: dict[str, str], updates: int, using: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Ask until all updates were taken and every view equals the server's; give what was said."""
+def reports_of(processes: list[Process]) -> dict[str, Any]:
+    """What every member shows, and what the service answers to it."""
+    found: dict[str, Any] = {}
+    for process in processes:
+        found.update(process.ask("views"))
+    return found
+
+
+def wait_until_equal(processes: list[Process], way: str) -> dict[str, Any]:
+    """Wait until every update was taken and every view equals the service's; give the reports."""
     end = time.monotonic() + DEADLINE_S
     while True:
-        said = server.ask("views", wanted)
-        reports: dict[str, Any] = {}
-        published = True
-        for process in clients:
-            told = process.ask("views")
-            published &= told["published"]
-            reports.update(told["clients"])
-        wrong = [
-            name
-            for name, report in reports.items()
-            if not report["complete"]
-            or report["using"] != using
-            or report["view"] != said["views"][name]
-        ]
-        if published and said["updates"] >= updates and not wrong:
-            return said, reports
-        assert time.monotonic() < end, _difference(said, reports, wrong)
+        found = reports_of(processes)
+        wrong = {
+            name: one
+            for name, one in found.items()
+            if not one["published"] or one["way"] != way or one["shown"] != one["answered"]
+        }
+        if not wrong:
+            return found
+        assert time.monotonic() < end, "\n".join(map(_difference, wrong, wrong.values()))
         time.sleep(0.2)
 
 
-def _difference(said: dict[str, Any], reports: dict[str, Any], wrong: list[str]) -> str:
-    lines = [f"{said['updates']} updates, {said['counts']}"]
-    for name in wrong:
-        report, right = reports[name], said["views"][name]
-        differing = [vid for vid in right if report["view"].get(vid) != right[vid]]
-        lines.append(f"{name}: { ({**report, 'view': None}) } lacks {differing[:5]}")
-    return "\n".join(lines)
+def _difference(name: str, one: dict[str, Any]) -> str:
+    shown, answered = one["shown"], one["answered"]
+    lacks = [vid for vid in answered if shown.get(vid) != answered[vid]]
+    beyond = [vid for vid in shown if vid not in answered]
+    rest = {key: value for key, value in one.items() if key not in ("shown", "answered")}
+    return f"{name}: {rest}; lacks {lacks[:5]}, shows beyond {beyond[:5]}"

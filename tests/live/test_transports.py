@@ -1,10 +1,12 @@
-"""After 10,000 updates over a bad network every client's view equals the server's.
+"""After 10,000 updates over a bad network every client's view equals the service's.
 
-A map server and eight clients in processes of their own. Groups go by UDP multicast between network
-namespaces that lose, delay, reorder and double datagrams, or by a real NATS server that is killed
-and started again in the middle. Some clients are of another view class and see less.
+`roamcast serve` and eight members with the SDK, in processes of their own. Channels go by UDP
+multicast between network namespaces that lose, delay, reorder and double datagrams, or by a real
+NATS server that is killed and started again in the middle. Half of the members are staff and see
+what the others may not.
 """
 
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,35 +14,76 @@ from typing import Any
 import pytest
 
 from tests.live import namespaces
+from tests.live.certificates import write_certificate
+from tests.live.members import OBJECTS, PRIVATE
 from tests.live.namespaces import RELAY_FROM, RELAY_TO, SERVER, Namespaces
-from tests.live.processes import ROOT, Process, harness, wait_until_equal
+from tests.live.processes import ROOT, Process, members, wait_until_equal
 from tests.nats_server import BINARY, MISSING, NatsServer
+from tests.running_service import RunningService
 
 UPDATES = 10_000
 PORT = 5_007
 RANGE = "239.192.77.0/29"
 ADDRESSES = [f"239.192.77.{number}" for number in range(8)]
 WANTED = {
-    "client-0": "within(place, 'lab')",
-    "client-1": "within(place, 'lab')",
-    "client-2": "within(place, 'lab')",  # a guest: sees floors, and nothing private
-    "client-3": "place = 'lab/1/a' OR place = 'lab/2/b'",
-    "client-4": "place = 'lab/1/a'",
-    "client-5": "within(place, 'lab')",  # a guest, too
-    "client-6": "type = 'person'",
-    "client-7": "type = 'person' AND within(place, 'lab/2')",
+    "ada": "within(place, 'lab')",
+    "bob": "within(place, 'lab')",
+    "cleo": "place = 'lab/1/a' OR place = 'lab/2/b'",
+    "dan": "place = 'lab/1/a'",
+    "eve": "within(place, 'lab')",
+    "finn": "within(place, 'lab')",
+    "gil": "place = 'lab/1/a'",
+    "hana": "type = 'person' AND within(place, 'lab/2')",
 }
-HALVES = [dict(list(WANTED.items())[:4]), dict(list(WANTED.items())[4:])]
+STAFF = ("ada", "cleo", "eve", "gil")
+HALVES = [("ada", "bob", "cleo", "dan"), ("eve", "finn", "gil", "hana")]
+SETTINGS = """
+[limits]
+requests_per_s = 10_000
+[channels]
+probe_s = 0.25
+"""
 
 
-def publish_all(clients: list[Process]) -> None:
-    for process in clients:
+def of_half(service: RunningService, names: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        name: [service.token(name, groups=("staff",) if name in STAFF else ()), WANTED[name]]
+        for name in names
+    }
+
+
+def publish_all(processes: list[Process]) -> None:
+    for process in processes:
+        assert process.answer() == "ready"
+    for process in processes:
         process.ask("publish", UPDATES // len(WANTED))
+
+
+def check_all(processes: list[Process], way: str) -> dict[str, Any]:
+    wait_until_equal(processes, way)  # who was asked first may have answered before the last update
+    reports = wait_until_equal(processes, way)
+    everything = len(WANTED) * OBJECTS
+    hidden = len(WANTED) * PRIVATE
+    assert len(reports["ada"]["shown"]) == everything
+    assert len(reports["bob"]["shown"]) == everything - hidden
+    for one in reports.values():
+        assert one["counts"][way]["received"] > 100
+    return reports
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(namespaces.missing()), reason=namespaces.missing() or "ready")
-def test_udp_multicast_that_loses_delays_reorders_and_doubles() -> None:
+def test_udp_multicast_that_loses_delays_reorders_and_doubles(tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path, SERVER)
+    settings = f"""
+[server]
+host = "{SERVER}"
+tls_cert = "{certificate}"
+tls_key = "{key}"
+{SETTINGS}
+udp = "{RANGE}:{PORT}"
+udp_interface = "{SERVER}"
+"""
     with ExitStack() as stack:
         network = stack.enter_context(Namespaces(len(HALVES)))
         places = [network.around(f"client{number}") for number in range(len(HALVES))]
@@ -50,25 +93,28 @@ def test_udp_multicast_that_loses_delays_reorders_and_doubles() -> None:
         script = str(ROOT / "tests" / "live" / "relay.py")
         command = (script, RELAY_FROM, RELAY_TO, str(PORT), *ADDRESSES)
         relay = stack.enter_context(Process(*command, around=network.around("relay")))
-        udp = {"udp": f"{RANGE}:{PORT}"}
-        given: dict[str, Any] = {"host": SERVER, "interface": SERVER, **udp}
-        server = stack.enter_context(harness("server", given, network.around("server")))
         assert relay.answer() == "ready"
-        port = server.answer()["port"]
-        clients = []
-        for around, address, wanted in zip(places, network.client_addresses, HALVES, strict=True):
-            given = {"host": SERVER, "port": port, "interface": address, "clients": wanted}
-            clients.append(stack.enter_context(harness("clients", given, around)))
-        for process in clients:
-            process.answer()
-        publish_all(clients)
-        said, reports = wait_until_equal(server, clients, WANTED, UPDATES, "udp")
+        service = RunningService(tmp_path, settings, network.around("server"))
+        service.token()  # beyond loopback it demands that keys were made
+        stack.enter_context(service)
+        given = {"url": service.url, "certificate": str(certificate)}
+        processes = []
+        for around, address, names in zip(places, network.client_addresses, HALVES, strict=True):
+            half = {**given, "interface": address, "members": of_half(service, names)}
+            processes.append(stack.enter_context(members(half, around)))
+        publish_all(processes)
+        check_all(processes, "udp")
         for around in places:
             assert namespaces.dropped(around) > 100
         counts = relay.ask("counts")
         assert min(counts[what] for what in ("forwarded", "late", "twice")) > 100, counts
-        assert said["channels"] > 0
-        assert min(report["counts"]["udp"]["received"] for report in reports.values()) > 100
+        deaf, others = processes[:1], processes[1:]
+        namespaces.drop(places[0], f"udp dport {PORT}", 100)
+        for process in processes:
+            process.ask("publish", OBJECTS)
+        for _ in range(2):  # the second time everything was published before the first question
+            wait_until_equal(deaf, "socket")
+            wait_until_equal(others, "udp")
 
 
 @pytest.mark.slow
@@ -76,25 +122,27 @@ def test_udp_multicast_that_loses_delays_reorders_and_doubles() -> None:
 def test_nats_that_is_killed_and_started_again_in_the_middle(tmp_path: Path) -> None:
     with ExitStack() as stack:
         nats = stack.enter_context(NatsServer(tmp_path))
-        given: dict[str, Any] = {"host": "127.0.0.1", "nats": nats.url}
-        server = stack.enter_context(harness("server", given))
-        port = server.answer()["port"]
-        clients = []
-        for wanted in HALVES:
-            given = {"host": "127.0.0.1", "port": port, "clients": wanted}
-            clients.append(stack.enter_context(harness("clients", given)))
-        for process in clients:
-            process.answer()
-        publish_all(clients)
-        wait_for_updates(server, UPDATES // 3)
+        settings = f'{SETTINGS}\nnats = "{nats.url}"\n'
+        service = stack.enter_context(RunningService(tmp_path, settings))
+        processes = []
+        for names in HALVES:
+            half = {"url": service.url, "members": of_half(service, names)}
+            processes.append(stack.enter_context(members(half)))
+        publish_all(processes)
+        wait_for_updates(service, UPDATES // 3)
         nats.kill()
-        wait_for_updates(server, UPDATES // 2)
+        wait_for_updates(service, UPDATES // 2)
         nats.start()
-        said, reports = wait_until_equal(server, clients, WANTED, UPDATES, "nats")
-        assert said["ways"][0]["sent"] > 100
-        assert min(report["counts"]["nats"]["received"] for report in reports.values()) > 100
+        check_all(processes, "nats")
+        assert updates_of(service) >= UPDATES
 
 
-def wait_for_updates(server: Process, updates: int) -> None:
-    while server.ask("views", {})["updates"] < updates:
+def updates_of(service: RunningService) -> float:
+    text = service.ask("GET", "/metrics", service.operator).body.decode()
+    found = re.findall(r"^roamcast_updates_total\{[^}]*\} (\S+)$", text, re.MULTILINE)
+    return sum(map(float, found))
+
+
+def wait_for_updates(service: RunningService, updates: int) -> None:
+    while updates_of(service) < updates:
         pass

@@ -36,7 +36,9 @@ from roamcast.client.driver import Clock
 from roamcast.client.groups import PROBE, Groups, probe_frame
 from roamcast.client.sealing import class_key
 from roamcast.errors import LimitError
+from roamcast.live.limits import Bucket
 from roamcast.live.settings import Limits
+from roamcast.live.sockets import POLICY, TRY_AGAIN
 from roamcast.model.machine import Multicast, Received, Send
 from roamcast.model.wire import Message, Reason, Unreadable
 
@@ -47,8 +49,6 @@ GROUPS_PER_LINK_MAX: Final = 4_096
 UNREADABLE_MAX: Final = 8
 """A link that sends so many frames nobody can read is no client of ours."""
 
-POLICY: Final = 1008
-TRY_AGAIN: Final = 1013
 RETRY_US: Final = 1_000_000
 SECOND: Final = 1_000_000
 
@@ -86,8 +86,8 @@ class Link:
 
     __slots__ = (
         "_links",
-        "allowance",
-        "counted_us",
+        "bucket",
+        "held",
         "name",
         "scopes",
         "slow_since_us",
@@ -113,8 +113,8 @@ class Link:
         self.tuned: dict[str, None] = {}
         self.slow_since_us: int | None = None
         self.unreadable = 0
-        self.allowance = float(links.limits.frames_burst)
-        self.counted_us = now
+        self.bucket = Bucket(links.limits.frames_per_s, links.limits.frames_burst, now)
+        self.held = 0
         self._links = links
 
     def received(self, data: bytes | str) -> None:
@@ -253,13 +253,13 @@ class Links:
 
     def _counted_in(self, link: Link) -> bool:
         """Hold a client to its rate: read it more slowly, and end what goes on regardless."""
-        limits, now = self.limits, self._clock()
-        earned = (now - link.counted_us) * limits.frames_per_s / SECOND
-        link.counted_us = now
-        link.allowance = min(link.allowance + earned, float(limits.frames_burst)) - 1
-        if link.allowance >= 0:
+        limits = self.limits
+        wait_us = link.bucket.take(self._clock())
+        if not wait_us:
+            link.held = 0
             return True
-        if link.allowance < -limits.frames_burst:
+        link.held += 1
+        if link.held > limits.frames_burst:
             self.goodbye(
                 link.name,
                 f"too many messages: at most {limits.frames_per_s:g} a second",
@@ -267,7 +267,7 @@ class Links:
             )
             return False
         self.counts["held"] += 1
-        link.socket.hold(-link.allowance / limits.frames_per_s)
+        link.socket.hold(wait_us / SECOND)
         return True
 
     def _unreadable(self, link: Link, problem: Unreadable) -> None:
