@@ -128,7 +128,7 @@ class WebSocket(WebSocketsSansIOProtocol):
 
     def write(self, framed: bytes) -> None:
         """Write a whole frame; what is written to a connection that closes is lost with it."""
-        if not self.close_sent:
+        if not (self.close_sent or self.transport.is_closing()):
             self.transport.write(framed)
 
     def close(self, code: int, reason: str) -> None:
