@@ -57,7 +57,7 @@ def test_tasks_that_read_files_themselves_count_by_their_share(
 
 
 def test_a_spark_connect_server_reports_by_itself() -> None:
-    """Its handlers get (stages, tasks in flight, operation, done), stages with bytes, not rows."""
+    """Its handlers are called by names, and its stages count bytes, not rows."""
     handlers: list[Any] = []
     session = SimpleNamespace(
         registerProgressHandler=handlers.append, removeProgressHandler=handlers.remove
@@ -67,11 +67,12 @@ def test_a_spark_connect_server_reports_by_itself() -> None:
         stage = SimpleNamespace(
             stage_id=3, num_tasks=4, num_completed_tasks=2, num_bytes_read=70, done=False
         )
-        handlers[0]([stage], 2, "operation", False)
+        said = {"inflight_tasks": 2, "operation_id": "one", "done": False}
+        handlers[0](**said, stages=[stage])
         stage.num_completed_tasks = 4
-        handlers[0]([stage], 0, "operation", False)
-        handlers[0](None, 0, "operation", True)
-        handlers[0]([stage], 0, "another", False)
+        handlers[0](**said, stages=[stage])
+        handlers[0](**said | {"done": True}, stages=None)
+        handlers[0](**said | {"operation_id": "another"}, stages=[stage])
     assert seen == [Count(4, 2, 0, 70), Count(4, 4, 0, 70), Count(4, 4, 0, 70), Count(8, 8, 0, 140)]
     assert not handlers
 

@@ -162,14 +162,15 @@ def followed(session: Any, saw: Callable[[Stages], None]) -> Iterator[None]:
         return
     from pyspark.errors import PySparkException
 
-    stages = Stages()
+    seen = Stages()
 
-    def handler(found: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+    # Spark calls it by these names.
+    def handler(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
         del inflight_tasks, done
-        for one in found or ():
+        for one in stages or ():
             stage = Stage(one.num_tasks, one.num_completed_tasks, 0, one.num_bytes_read)
-            stages.note((operation_id, one.stage_id), stage)
-        saw(stages)
+            seen.note((operation_id, one.stage_id), stage)
+        saw(seen)
 
     try:
         session.registerProgressHandler(handler)

@@ -32,6 +32,7 @@ JAVA_MAJOR_MIN = 17
 
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|(spark|sc)://\S+|yarn|k8s://\S+")
 _LOOPBACK = re.compile(r"local.*|spark://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
+_FALLBACK = "spark.sql.execution.arrow.pyspark.fallback.enabled"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -97,6 +98,7 @@ def _builder(chosen: Settings) -> Any:
     if chosen.remote:
         builder = builder.remote(chosen.where)
         options = _job_options()
+        del options[_FALLBACK]  # Connect has none, and warns
     else:
         builder = builder.master(chosen.where)
         options = {**_process_options(chosen), **_job_options()}
@@ -113,7 +115,7 @@ def _job_options() -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # A conversion that silently falls back to rows would be a hundred times slower.
-        "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
+        _FALLBACK: "false",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     }
 
