@@ -38,8 +38,9 @@ from roamcast.client.groups_udp import UdpGroups
 from roamcast.client.sealing import class_key, seal_of_client, seals_of_classes
 from roamcast.errors import InputError, LimitError, SettingsError
 from roamcast.live import links as module
+from roamcast.live.link import Link
 from roamcast.live.link_groups import groups_of
-from roamcast.live.links import Link, Links
+from roamcast.live.links import Links
 from roamcast.live.settings import Channels, Limits
 from roamcast.model.machine import Multicast, Received, Send
 from roamcast.model.wire import Message, Unreadable
@@ -108,6 +109,7 @@ class Scene:
     def __init__(self, limits: Limits | None = None, groups: tuple[Groups, ...] = ()) -> None:
         self.now = 1_700_000_000 * SECOND
         self.given: list[Received] = []
+        self.classes: dict[str, str] = {}
         self.links = Links(
             server="server",
             epoch=7,
@@ -116,6 +118,7 @@ class Scene:
             secret=SECRET,
             give=self.given.append,
             class_of=CLASS_OF.get,
+            class_of_client=self.classes.get,
             clock=lambda: self.now,
             frame_of=lambda payload: b"framed:" + payload,
             groups=groups,
@@ -387,6 +390,23 @@ def test_no_bytes_harm_the_service_or_another_client(frames: list[bytes]) -> Non
         assert socket.closed is not None
     scene.links.send(Send("other", Answer(7, 1, 1, 1)))
     assert other.messages[-1] == Answer(7, 1, 1, 1)
+
+
+def test_who_may_see_something_else_now_is_parted_and_may_come_again_at_once() -> None:
+    scene = Scene()
+    socket, say = scene.join("eve")
+    other, _ = scene.join("other")
+    say(Tune("map/all/1", True))
+    scene.classes.update(eve="", other="")
+    scene.links.part_changed()
+    assert socket.closed is None
+    scene.classes["eve"] = "named"
+    scene.links.part_changed()
+    said = socket.messages[-1]
+    assert said == Goodbye("rules: what you may see has changed, connect again", 1)
+    scene.links.multicast(data("map/all/1"))
+    assert socket.messages[-1] is said
+    assert other.closed is None
 
 
 def test_one_link_more_than_the_limit_is_refused() -> None:

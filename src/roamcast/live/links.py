@@ -9,7 +9,7 @@ cut off when it stays slow. Nobody is sent, or can ask for, a channel of another
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from roamcast.channels.link_messages import (
     GROUP_FRAME_BYTES_MAX,
@@ -37,6 +37,7 @@ from roamcast.client.groups import PROBE, Groups, probe_frame
 from roamcast.client.sealing import class_key
 from roamcast.errors import LimitError
 from roamcast.live.limits import Bucket
+from roamcast.live.link import Link, LinkSocket
 from roamcast.live.settings import Limits
 from roamcast.live.sockets import POLICY, TRY_AGAIN
 from roamcast.model.machine import Multicast, Received, Send
@@ -64,70 +65,6 @@ ClassOf = Callable[[str], str | None]
 """The view class whose channel a group is; None where there is no such channel."""
 
 
-class LinkSocket(Protocol):
-    """What a link needs of its connection (`live.sockets.WebSocket`)."""
-
-    @property
-    def waiting_bytes(self) -> int:
-        """How much is written and not yet taken by the network."""
-
-    def write(self, framed: bytes) -> None:
-        """Write a whole frame."""
-
-    def hold(self, seconds: float) -> None:
-        """Read nothing for a while."""
-
-    def close(self, code: int, reason: str) -> None:
-        """Say why, and close."""
-
-
-class Link:
-    """One client's connection; what comes on it goes through `received`."""
-
-    __slots__ = (
-        "_links",
-        "bucket",
-        "held",
-        "name",
-        "scopes",
-        "slow_since_us",
-        "socket",
-        "tuned",
-        "unreadable",
-        "view_class",
-    )
-
-    def __init__(
-        self,
-        links: "Links",
-        socket: LinkSocket,
-        name: str,
-        view_class: str,
-        scopes: Collection[str],
-        now: int,
-    ) -> None:
-        self.socket = socket
-        self.name = name
-        self.view_class = view_class
-        self.scopes = scopes
-        self.tuned: dict[str, None] = {}
-        self.slow_since_us: int | None = None
-        self.unreadable = 0
-        self.bucket = Bucket(links.limits.frames_per_s, links.limits.frames_burst, now)
-        self.held = 0
-        self._links = links
-
-    def received(self, data: bytes | str) -> None:
-        """A message came."""
-        self._links.received(self, data)
-
-    def paused(self) -> None:
-        """The connection takes no more; it is looked at before every write anyway."""
-
-    def resumed(self) -> None:
-        """The connection takes more again."""
-
-
 class Links:
     """All clients that run a map client of their own."""
 
@@ -143,6 +80,7 @@ class Links:
         class_of: ClassOf,
         clock: Clock,
         frame_of: Callable[[bytes], bytes],
+        class_of_client: ClassOf = lambda _: None,
         groups: Sequence[Groups] = (),
         udp: str = "",
         nats: str = "",
@@ -151,7 +89,8 @@ class Links:
     ) -> None:
         """`secret` is drawn anew for every process; `groups` seal with keys derived from it.
 
-        `udp`, `nats` and `prefix` are what clients are told to listen to; `frame_of` makes a
+        `class_of_client` gives the view class a client would be in if it came now. `udp`, `nats`
+        and `prefix` are what clients are told to listen to; `frame_of` makes a
         WebSocket frame that is right for every client.
         """
         self.limits = limits
@@ -163,6 +102,7 @@ class Links:
         self._secret = secret
         self._give = give
         self._class_of = class_of
+        self._class_of_client = class_of_client
         self._clock = clock
         self._frame_of = frame_of
         self._groups = groups
@@ -201,7 +141,8 @@ class Links:
         elif len(self.links) >= self.limits.connections_max:
             raise LimitError(f"at most {self.limits.connections_max} links: come again later")
         now = self._clock()
-        link = self.links[name] = Link(self, socket, name, view_class, scopes, now)
+        bucket = Bucket(self.limits.frames_per_s, self.limits.frames_burst, now)
+        link = self.links[name] = Link(self.received, socket, name, view_class, scopes, bucket)
         self._classes[view_class] += 1
         udp, nats, prefix = self._offer
         key = class_key(self._secret, view_class)
@@ -233,6 +174,16 @@ class Links:
         said = Goodbye(reason[:REASON_LENGTH_MAX], retry_us)
         link.socket.write(self._frame_of(LINK_PROTOCOL.encode(said)))
         link.socket.close(code if not retry_us else TRY_AGAIN, reason)
+
+    def part_changed(self) -> None:
+        """End the links of clients who may see something else now than when they came.
+
+        They come again at once, with another view class and its key.
+        """
+        for name, link in list(self.links.items()):
+            view_class = self._class_of_client(name)
+            if view_class is not None and view_class != link.view_class:
+                self.goodbye(name, "rules: what you may see has changed, connect again", retry_us=1)
 
     def received(self, link: Link, data: bytes | str) -> None:
         """Take a client's frame: to the map server, or a wish to hear a group."""
@@ -376,6 +327,7 @@ class Links:
         """Probe UDP and NATS for every view class with links; cut off who stays slow."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._probe_us / SECOND, self._tick)
+        self.part_changed()
         frame = probe_frame(self._probe_us)
         for groups in self._groups:
             for view_class in list(self._classes)[:PROBED_CLASSES_MAX]:

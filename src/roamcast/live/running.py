@@ -146,6 +146,7 @@ def _links(settings: Settings, service: Service) -> Links:
         secret=secret,
         give=service.driver.give,
         class_of=service.class_of_group,
+        class_of_client=service.class_of_client,
         clock=service.clock,
         frame_of=binary_frame,
         groups=groups,

@@ -263,6 +263,8 @@ class Service:
         ticket, waiting = self._take_ticket()
         self.driver.give(SetRules(ticket, owner, vid, rules, any_owner))
         await waiting
+        if self.links is not None:
+            self.links.part_changed()
 
     def _take_ticket(self) -> tuple[int, "asyncio.Future[bool]"]:
         if len(self._tickets) >= TICKETS_MAX:
@@ -315,6 +317,13 @@ class Service:
         use = self.broker.server.desk.channels.get(group)
         return None if use is None else use.view_class
 
+    def class_of_client(self, name: str) -> str | None:
+        """Name the view class a client would be in if it came now; None where that cannot be."""
+        try:
+            return self.broker.policy.view_class(name)
+        except LimitError:
+            return None
+
     async def serve_link(self, socket: WebSocket, grant: Grant, name: str) -> None:
         """Let a client that runs a machine of its own talk until its connection is over."""
         assert self.links is not None
@@ -331,6 +340,8 @@ class Service:
                 )
         finally:
             links.disconnected(link)
+            if name not in links.links:
+                self.broker.viewers.pop(name, None)
 
     def count_request(self, subject: str) -> None:
         """Count a request of a subject; too many are refused."""

@@ -1,0 +1,73 @@
+"""Who is at the other end of a link, and how has it behaved so far?"""
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from roamcast.live.limits import Bucket
+
+
+class LinkSocket(Protocol):
+    """What a link needs of its connection (`live.sockets.WebSocket`)."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much is written and not yet taken by the network."""
+
+    def write(self, framed: bytes) -> None:
+        """Write a whole frame."""
+
+    def hold(self, seconds: float) -> None:
+        """Read nothing for a while."""
+
+    def close(self, code: int, reason: str) -> None:
+        """Say why, and close."""
+
+
+class Link:
+    """One client's connection; what comes on it goes through `received`.
+
+    `view_class` stays as long as the link: another one needs another key, and so another link.
+    """
+
+    __slots__ = (
+        "_take",
+        "bucket",
+        "held",
+        "name",
+        "scopes",
+        "slow_since_us",
+        "socket",
+        "tuned",
+        "unreadable",
+        "view_class",
+    )
+
+    def __init__(
+        self,
+        take: Callable[["Link", bytes | str], None],
+        socket: LinkSocket,
+        name: str,
+        view_class: str,
+        scopes: Collection[str],
+        bucket: Bucket,
+    ) -> None:
+        self.socket = socket
+        self.name = name
+        self.view_class = view_class
+        self.scopes = scopes
+        self.tuned: dict[str, None] = {}
+        self.slow_since_us: int | None = None
+        self.unreadable = 0
+        self.bucket = bucket
+        self.held = 0
+        self._take = take
+
+    def received(self, data: bytes | str) -> None:
+        """A message came."""
+        self._take(self, data)
+
+    def paused(self) -> None:
+        """The connection takes no more; it is looked at before every write anyway."""
+
+    def resumed(self) -> None:
+        """The connection takes more again."""

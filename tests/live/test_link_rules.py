@@ -1,0 +1,78 @@
+"""A client whose rights change while it is connected sees what it may see from then on."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from roamcast.client import connect
+from roamcast.client.session import Session
+from roamcast.client.views import View
+from tests.running_service import RunningService
+
+DEADLINE_S = 120.0
+HERE = "within(place, 'hq')"
+FOR_EVE = [{"viewers": ["eve"], "precision": "exact"}]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with RunningService(tmp_path_factory.mktemp("service")) as one:
+        yield one
+
+
+async def until(view: View, *vids: str) -> None:
+    """Wait until a view shows exactly these."""
+    async with asyncio.timeout(DEADLINE_S):
+        while set(view.objects) != set(vids):
+            await anext(view)
+
+
+async def until_equal(session: Session, view: View) -> None:
+    """Wait until a view is where the service says that everything is.
+
+    Not since when: a rule without `past` hides that, and an answer says "now".
+    """
+    asked = {context.vid: context.place for context in await session.who(HERE)}
+    async with asyncio.timeout(DEADLINE_S):
+        while {vid: context.place for vid, context in view.objects.items()} != asked:
+            await anext(view)
+
+
+async def dialled(session: Session, times: int) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while session._runner.link.dialled < times or not session.connected:
+            await asyncio.sleep(0.01)
+
+
+def test_who_is_named_by_a_rule_gets_a_class_of_its_own_and_its_channels(
+    service: RunningService,
+) -> None:
+    async def scene() -> None:
+        async with (
+            connect(service.url, service.token("ada")) as ada,
+            connect(service.url, service.token("eve"), device="phone") as eve,
+            connect(service.url, service.token("eve"), device="watch") as also,
+            connect(service.url, service.token("sam")) as sam,
+        ):
+            everyone = [one.watch(HERE) for one in (eve, also, sam)]
+            await ada.publish("open", "hq/1")
+            for view in everyone:
+                await until(view, "open")
+            await ada.rules("secret", FOR_EVE)  # names eve for the first time
+            await ada.publish("secret", "hq/2")
+            for device in (eve, also):
+                await dialled(device, 2)
+            for step in range(30):  # by channels of eve's own class, as she has two devices
+                await ada.publish("open", f"hq/{step}")
+                await ada.publish("secret", f"hq/{step}")
+            await ada.publish("end", "hq/1")
+            for view in everyone[:2]:
+                await until(view, "open", "secret", "end")
+            await until(everyone[2], "open", "end")
+            for one, view in zip((eve, also, sam), everyone, strict=True):
+                await until_equal(one, view)
+            counts = eve._runner.link.dialled, sam._runner.link.dialled
+            assert counts == (2, 1)
+
+    asyncio.run(scene())
