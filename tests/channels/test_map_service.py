@@ -3,14 +3,19 @@
 import pytest
 
 from roamcast.channels.map import ActiveMap
+from roamcast.channels.map_messages import Hello, Put, Request, Subscribe, body_of
 from roamcast.channels.map_settings import MapSettings, Mode
 from roamcast.channels.replica import Appeared, Changed, Left
+from roamcast.channels.server import MapServer
 from roamcast.channels.watching import Current, Cut, Refusal
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect, Multicast, Received, Send
+from roamcast.model.records import Record
 from roamcast.model.templates import STANDARD
 from roamcast.sim.network import Cut as Partition
 from roamcast.sim.network import LinkQuality
+from roamcast.sim.workloads._map_parts import ScanMatcher
 from tests.strategies_map import MapWorld, updates
 
 PEOPLE = "type = 'person'"
@@ -144,6 +149,28 @@ def test_a_client_that_missed_the_announcement_gets_everything_sent_on_the_new_c
     states = [effect.context.place for effect in world.told_to("a", Changed)]
     assert states == ["r1", "r2", "r3"]
     assert world.sees("a") == {"m": "r3"}
+
+
+def test_without_a_journal_the_same_is_sent_and_nothing_explained() -> None:
+    sent: dict[bool, list[Effect]] = {}
+    explained: dict[bool, set[str]] = {}
+    for journal in (True, False):
+        settings = MapSettings(subscribers_min=1)
+        server = MapServer(
+            "s", epoch=1, now=0, settings=settings, make_matcher=ScanMatcher, journal=journal
+        )
+        effects: list[Effect] = []
+        said = (Hello(), Subscribe("a", PEOPLE), Subscribe("b", at("l2")))
+        effects += server.receive(Received("c", Request(1, 1, 1, said)), 1)
+        for number in range(4, 10):
+            context = Context("v", f"l{number % 3}", None, {"type": "person"}, number)
+            put = Put(body_of(context), number)
+            effects += server.receive(Received("c", Request(1, 1, number, (put,))), number)
+        sent[journal] = [one for one in effects if isinstance(one, Send | Multicast)]
+        explained[journal] = {type(one).__name__ for one in effects if isinstance(one, Record)}
+    assert sent[True] == sent[False]
+    assert any(isinstance(one, Multicast) for one in sent[True])
+    assert explained[True] - explained[False] >= {"UpdateMatched", "QuerySet", "ContextChanged"}
 
 
 def test_parts_of_a_disjunction_bring_an_object_once() -> None:
