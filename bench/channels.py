@@ -106,6 +106,8 @@ class _Rounds:
         self.per_update: list[float] = []
         self._driver = driver
         self._server = driver.server
+        self._desk = driver.server.desk
+        self._put = driver.server.objects.put
         self._view = driver.server.dissemination.classes[""]
         matcher = self._view.table.matcher
         assert isinstance(matcher, FilterSet)
@@ -124,7 +126,7 @@ class _Rounds:
         self._measure("update", self._update, list(zip(contexts, again, strict=True)))
         self._sent.clear()
         for given in zip(contexts, self._puts(moves), strict=True):
-            self._update(given, keep=True)
+            self._keep(given)
         self.per_update.append(len(self._sent) / len(moves))
         self._measure("encoding", MAP_PROTOCOL.encode, self._sent)
         requests = [self._driver.next_request("c0", put) for put in self._puts(moves)]
@@ -151,16 +153,27 @@ class _Rounds:
         assert known is not None
         self._server.objects.step(self._view, known, context, put.body)
 
-    def _update(self, given: tuple[Context, Put], *, keep: bool = False) -> None:
+    def _update(self, given: tuple[Context, Put]) -> None:
         context, put = given
-        desk = self._server.desk
-        self._server.objects.put(self._client, context, put.body, put.stamp)
+        self._put(self._client, context, put.body, put.stamp)
+        desk = self._desk
         desk.flush()
         effects, desk.out = desk.out, []
+        for effect in effects:
+            if isinstance(effect, Multicast):
+                MAP_PROTOCOL.encode(effect.message)
+            else:
+                self._send((effect,))
+
+    def _keep(self, given: tuple[Context, Put]) -> None:
+        """Take an update and keep what it sends."""
+        context, put = given
+        self._put(self._client, context, put.body, put.stamp)
+        self._desk.flush()
+        effects, self._desk.out = self._desk.out, []
+        sent = [one for one in effects if isinstance(one, Multicast | Send)]
+        self._sent += (one.message for one in sent)
         self._send(effects)
-        if keep:
-            sent = [one for one in effects if isinstance(one, Multicast | Send)]
-            self._sent += (one.message for one in sent)
 
     def _request(self, frame: bytes) -> None:
         request = MAP_PROTOCOL.decode(frame)

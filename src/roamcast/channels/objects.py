@@ -210,22 +210,21 @@ class Objects:
 
     def step(self, view: ViewClass, known: Object, context: Context | None, body: bytes) -> Step:
         """Note what a class sees of an object from now on, and give the update query set."""
+        name, table = view.name, view.table
         seen = None
         if context is not None:
-            seen = self._policy.visible(context, view.name, self._desk.now)
+            seen = self._policy.visible(context, name, self._desk.now)
         after: Matched = ()
-        if seen is not None and view.table.records:
-            after = view.table.match(seen)
-        before = known.matched.get(view.name, ())
-        known.bodies[view.name] = (
-            body if seen is context else b"" if seen is None else body_of(seen)
-        )
-        known.matched[view.name] = after
-        step = view.table.step(before, after)
+        if seen is not None and table.records:
+            after = table.match(seen)
+        before = known.matched.get(name, ())
+        known.bodies[name] = body if seen is context else b"" if seen is None else body_of(seen)
+        known.matched[name] = after
+        step = table.step(before, after)
         for record in step.left:
-            view.table.leave(record, known.context.vid)
+            table.leave(record, known.context.vid)
         for record in step.entered:
-            view.table.enter(record, known.context.vid)
+            table.enter(record, known.context.vid)
         return step
 
     def satisfying(self, view: ViewClass, wanted: Filter, query: int) -> list[str]:
