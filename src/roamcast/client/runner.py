@@ -19,7 +19,7 @@ from roamcast.channels.watching import Current, Cut, Refusal
 from roamcast.client.address import Address
 from roamcast.client.driver import Driver, wall_clock
 from roamcast.client.inbox import OBJECTS_MAX, Inbox
-from roamcast.client.link import Link
+from roamcast.client.link import OUTAGE_PART, Link
 from roamcast.client.views import Feed
 from roamcast.client.ways import Ways
 from roamcast.errors import InputError, LimitError, UnreachableError
@@ -33,8 +33,8 @@ ASK_AGAIN_S: Final = 1.0
 """After the service gave up on a client that was too slow, it asks again within this."""
 
 DOUBT_S: Final = 0.5
-"""After a restart of the service, what is missing is missed for so long and a half of the outage:
-the devices that published it need as long to find back. Then it has left."""
+"""After a restart of the service, what its list lacks is missed so much longer than the devices
+that published it need to find back. Then it has left."""
 
 SILENCE_BEATS: Final = 5
 """A link on which the service missed so many of its own beats is dead."""
@@ -222,8 +222,16 @@ class Runner:
         """The service has restarted: not everyone may be back when it lists who is there."""
         if self._doubts is not None:
             self._doubts.cancel()
-        wait_s = DOUBT_S + self.link.outage_s / 2 + spread_us / MICROSECONDS
+        back_s = self.link.outage_s * OUTAGE_PART + spread_us / MICROSECONDS
+        wait_s = DOUBT_S + back_s
         self._doubts = asyncio.get_running_loop().call_later(wait_s, self._believe)
+
+    def _doubtful(self, vid: str) -> bool:
+        """Whether an object is only missing: the service that restarted has said nothing of it."""
+        if self._doubts is None:
+            return False
+        known = self.machine.watching.replica.known.get(vid)
+        return known is None or known.number[0] < self.machine.epoch
 
     def _believe(self) -> None:
         self._doubts = None
@@ -242,7 +250,7 @@ class Runner:
                 self._show(name, context)
             case Left(name, vid):
                 if (feed := self._feeds.get(name)) is not None:
-                    feed.hide(vid, doubtful=self._doubts is not None)
+                    feed.hide(vid, doubtful=self._doubtful(vid))
             case Current(name, count, complete):
                 self._current(name, count, complete)
             case Refusal(about, reason):
@@ -270,7 +278,7 @@ class Runner:
             feed.relists = False
             listed = self.machine.watching.replica.views[name].shown
             for vid in [vid for vid in feed.inbox.shown if vid not in listed]:
-                feed.hide(vid, doubtful=self._doubts is not None)
+                feed.hide(vid, doubtful=self._doubtful(vid))
         feed.inbox.current(count, complete=complete)
         feed.news.set()
 

@@ -1,0 +1,54 @@
+"""`roamcast keep`: the live service, started again whenever it falls."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(root: typer.Typer) -> None:
+    """Add the command to the command line."""
+    root.command("keep")(keep)
+
+
+def keep(
+    settings_file: Annotated[
+        Path | None, typer.Option("--settings", help="A TOML file (docs/configuration.md).")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 lets the system choose.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder for keys, store and journal.")] = None,
+    spare: Annotated[
+        bool, typer.Option(help="Keep a second process loaded, so that a restart takes no time.")
+    ] = True,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the address as JSON, at every start.")
+    ] = False,
+) -> None:
+    """Run the service under a watchdog: one that ends, or answers nothing, is started again.
+
+    Takes what `roamcast serve` takes. Ctrl-C or SIGTERM end both.
+    """
+    import asyncio
+    import sys
+
+    import msgspec
+
+    from roamcast.live.keeper import Keeper
+    from roamcast.live.logs import configure
+    from roamcast.live.settings import Settings, check_listening, load_settings, with_server
+
+    settings = load_settings(settings_file) if settings_file is not None else Settings()
+    settings = with_server(settings, host=host, port=port, data=None if data is None else str(data))
+    check_listening(settings.server)
+    configure(settings.log)
+
+    def ready(url: str, token: str, pid: int) -> None:
+        said = msgspec.json.encode({"url": url, "token": token, "pid": pid}).decode()
+        typer.echo(said if json else f"Roamcast is ready at {url}, and kept so; Ctrl-C ends it")
+        sys.stdout.flush()
+
+    async def run() -> None:
+        await Keeper(settings, ready=ready, spare=spare).run()
+
+    asyncio.run(run())
