@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from roamcast.channels.agent import MapAgent
 from roamcast.channels.client import CancelObject, MapClient, PublishObject, Unwatch, Watch
 from roamcast.channels.desk import Policy
 from roamcast.channels.map_messages import MAP_PROTOCOL
@@ -53,14 +54,16 @@ class MapWorld:
     def _hear(self, now: int, host: str, record: Record) -> None:
         self.records.append((now, host, record))
 
-    def client(self, name: str, *, site: str | None = None, **given: Any) -> None:
+    def client(
+        self, name: str, *, site: str | None = None, server: str = SERVER, **given: Any
+    ) -> None:
         """A client at a site, in the scope of local groups unless told otherwise."""
         here = self.settings.local_scope if site is None else site
         self.world.add_host(
             name,
             lambda boot: MapClient(
                 name,
-                server=SERVER,
+                server=server,
                 now=boot.now,
                 settings=self.settings,
                 draw=boot.generator.random,
@@ -69,6 +72,35 @@ class MapWorld:
             ),
             site=here,
         )
+
+    def agent(self, name: str, *, site: str | None = None, policy: Policy | None = None) -> None:
+        """An agent at a site; give its clients its name as their server."""
+        here = self.settings.local_scope if site is None else site
+        self.world.add_host(
+            name,
+            lambda boot: MapAgent(
+                name,
+                server=SERVER,
+                epoch=boot.now + 1,
+                now=boot.now,
+                settings=self.settings,
+                draw=boot.generator.random,
+                site=here,
+                policy=policy,
+                make_matcher=ScanMatcher,
+            ),
+            site=here,
+        )
+
+    def weak(self, name: str, agent: str, **given: Any) -> None:
+        """A client on a unicast link, behind an agent."""
+        self.world.network.unicast_only[name] = None
+        self.client(name, server=agent, **given)
+
+    def agent_machine(self, name: str) -> MapAgent:
+        machine = self.world.hosts[name].machine
+        assert isinstance(machine, MapAgent)
+        return machine
 
     def run(self, seconds: float = 1.0) -> None:
         self.world.kernel.run(self.world.now + int(seconds * SECOND))
@@ -105,12 +137,14 @@ class MapWorld:
     def told_to(self, name: str, kind: type[Effect]) -> list[Any]:
         return [effect for who, effect in self.told if who == name and isinstance(effect, kind)]
 
-    def sent(self, wanted: Callable[[Transmission], bool] = lambda _: True) -> list[Transmission]:
-        """What the server transmitted since the last `forget`."""
+    def sent(
+        self, wanted: Callable[[Transmission], bool] = lambda _: True, by: str = SERVER
+    ) -> list[Transmission]:
+        """What the server, or another host, transmitted since the last `forget`."""
         return [
             record
             for _, host, record in self.records
-            if host == SERVER and isinstance(record, Transmission) and wanted(record)
+            if host == by and isinstance(record, Transmission) and wanted(record)
         ]
 
     def forget(self) -> None:

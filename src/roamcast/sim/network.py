@@ -86,6 +86,8 @@ class Network:
         self.quality_of: QualityOf | None = None
         self.reach: Reach | None = None
         self.hosts: dict[str, Host] = {}
+        self.unicast_only: dict[str, None] = {}
+        """Hosts on links that carry no groups (AMS, unicast wireless links)."""
         self._kernel = kernel
         self._registry = registry
         self._note = note
@@ -138,6 +140,8 @@ class Network:
             members.pop(host.name, None)
 
     def _listen(self, host: Host, effect: Listen) -> None:
+        if host.name in self.unicast_only:
+            return
         assert len(self._groups) < GROUPS_MAX
         self._groups.setdefault(effect.group, {})[host.name] = host
 
