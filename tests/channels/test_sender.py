@@ -38,16 +38,24 @@ def test_messages_are_numbered_from_one_and_go_to_the_group_once() -> None:
     assert [message.sequence for message in publish(machine, 3)] == [2, 3, 4]
 
 
-def test_a_quiet_interval_ends_with_a_synchronisation_message_again_and_again() -> None:
+def test_a_quiet_interval_ends_with_a_synchronisation_message_again_and_more_slowly() -> None:
     machine = sender()
     publish(machine, 2, now=100)
     quiet = SETTINGS.sync_interval_us
     assert machine.deadline() == 100 + quiet
     assert machine.advance(100 + quiet - 1) == []
     assert messages(machine.advance(100 + quiet), Multicast) == [sync(2)]
-    assert machine.deadline() == 100 + 2 * quiet
-    publish(machine, 1, now=200 + quiet)
-    assert machine.deadline() == 200 + 2 * quiet
+    waits, now = [], 100 + quiet
+    for _ in range(5):
+        following = machine.deadline()
+        assert following is not None
+        waits.append(following - now)
+        now = following
+        assert messages(machine.advance(now), Multicast) == [sync(2)]
+    slowest = SETTINGS.sync_interval_us_max
+    assert waits == [min(quiet << doublings, slowest) for doublings in range(1, 6)]
+    publish(machine, 1, now=now + 1)
+    assert machine.deadline() == now + 1 + quiet
 
 
 def test_a_channel_on_which_nothing_was_said_synchronises_too() -> None:

@@ -87,6 +87,7 @@ class ChannelSender:
         "_buffer_bytes",
         "_gathered_at",
         "_healed_until",
+        "_quiet_us",
         "_receivers",
         "_scope",
         "_settings",
@@ -130,7 +131,8 @@ class ChannelSender:
         self._behind: OrderedDict[str, None] = OrderedDict()
         self._behind_more = False
         self._gathered_at: int | None = None
-        self._sync_at = now + settings.sync_interval_us
+        self._quiet_us = settings.sync_interval_us
+        self._sync_at = now + self._quiet_us
         self._told_until = now
         self._shared_until = now
 
@@ -166,7 +168,9 @@ class ChannelSender:
         """Synchronise after a quiet interval; ask for the snapshot when requests are gathered."""
         effects: list[Effect] = []
         if now >= self._sync_at:
-            self._sync_at = now + self._settings.sync_interval_us
+            slowest = max(self._settings.sync_interval_us, self._settings.sync_interval_us_max)
+            self._quiet_us = min(2 * self._quiet_us, slowest)
+            self._sync_at = now + self._quiet_us
             effects.append(Multicast(self.channel, self._position(), self._scope))
         if self._gathered_at is not None and now >= self._gathered_at:
             self._gathered_at = None
@@ -189,7 +193,8 @@ class ChannelSender:
         held = self._buffer_bytes = self._buffer_bytes + size
         if len(buffer) > settings.buffer_messages_max or held > settings.buffer_bytes_max:
             self._discard()
-        self._sync_at = now + settings.sync_interval_us
+        self._quiet_us = settings.sync_interval_us
+        self._sync_at = now + self._quiet_us
         data = Data(self.channel, self.incarnation, sequence, payload)
         return Multicast(self.channel, data, self._scope)
 

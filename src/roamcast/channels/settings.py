@@ -8,6 +8,9 @@ class ChannelSettings(msgspec.Struct, frozen=True):
 
     sync_interval_us: int = 500_000
     """Quiet for so long, the sender says where it stands (AMS: the synchronisation interval)."""
+    sync_interval_us_max: int = 1_000_000
+    """While it stays quiet it says so ever more slowly, up to this (Holbrook, Singhal and Cheriton,
+    LBRM: variable heartbeat); a client on many quiet channels pays for each of them."""
     round_trip_us: int = 20_000
     """A guess of the slowest round trip; a healed message is not healed again within it."""
     backoff_round_trips: int = 6

@@ -58,17 +58,27 @@ class Tuner:
             carried.queries.add(announce.query)
         if announce.version < carried.version:
             return []
+        later = 0 < carried.version < announce.version
         carried.version = announce.version
         effects: list[Effect] = []
         for band in announce.bands:
             if self._limit and not 0 < band.limit_bytes <= self._limit:
                 continue
+            # The position was told with another query's current set. Of a channel that was made
+            # since we know the stream, our other queries need everything: its announcement to
+            # them may still be on its way.
+            whole = later and band.channel not in carried.channels
             carried.channels[band.channel] = band.limit_bytes
-            effects += self.tune(band, announce.stream, source, now)
+            effects += self.tune(band, announce.stream, source, now, whole=whole)
         return effects
 
-    def tune(self, band: Band, stream: int, source: str, now: int) -> list[Effect]:
-        """Listen to a channel from the announced position, unless we follow it already."""
+    def tune(
+        self, band: Band, stream: int, source: str, now: int, *, whole: bool = False
+    ) -> list[Effect]:
+        """Listen to a channel from the announced position, unless we follow it already.
+
+        `whole`: from its first message on.
+        """
         known = self.channels.get(band.channel)
         if known is not None and known.receiver.incarnation >= band.incarnation:
             return []
@@ -78,7 +88,7 @@ class Tuner:
             now=now,
             settings=self._settings.channel,
             draw=self._draw,
-            start=(band.incarnation, band.next),
+            start=(band.incarnation, 1 if whole else band.next),
         )
         self.channels[band.channel] = Tuned(receiver, stream, now)
         return [] if known is not None else [Listen(band.channel)]

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from roamcast.channels.agent import MapAgent
 from roamcast.channels.desk import Public
 from roamcast.channels.replica import Appeared, Changed, Left
 from roamcast.channels.watching import Current
@@ -141,3 +142,17 @@ class Shown:
             self._last[*key, vid] = number
             if wanted and not Filter.parse(wanted).matches(effect.context):
                 raise Violation("only what matches", f"{key}: {effect.context} for {wanted}")
+
+
+def still_held(agent: MapAgent) -> dict[str, int]:
+    """Count what an agent keeps for its clients; nothing once all of them have left."""
+    down = agent.down
+    clients = down.desk.clients.values()
+    return {
+        "objects": len(down.map),
+        "publications": len(down.objects.owners) + len(agent.up.published),
+        "queries": down.subscriptions.records,
+        "queries asked": len(down.subscriptions.upward) + len(agent.up.wanted),
+        "outboxes": sum(not client.outbox.idle for client in clients),
+        "channels": len(agent.up.watching.tuner.channels),
+    }

@@ -1,15 +1,16 @@
-"""Does every client see the map as it is, through every fault? (AMS 1 to 14.)
+"""Does every client see the map as it is, through every fault? (AMS 1 to 14, 16, 17.)
 
 One map server and clients that publish, move, ask and withdraw; some have a bandwidth limit, some
-are remote, some may see less. Once everything is healed each view must equal what all clients
-publish, filtered by the query and by what the client may see; then everybody leaves, and the
-server must be empty again.
+are remote, some may see less, some are behind an agent. Once everything is healed each view must
+equal what all clients publish, filtered by the query and by what the client may see; then everybody
+leaves, and the server and the agents must be empty again.
 """
 
 import random
 from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar, Final
 
+from roamcast.channels.agent import MapAgent
 from roamcast.channels.client import (
     CancelObject,
     MapClient,
@@ -31,11 +32,19 @@ from roamcast.model.records import Delivery, Record, Transmission
 from roamcast.sim.checkers import BandwidthLimit, Violation, check_bounds
 from roamcast.sim.host import Boot, Host, HostState
 from roamcast.sim.workload import Sizes, Workload
-from roamcast.sim.workloads._map_parts import Coarse, Overheard, ScanMatcher, Shown
+from roamcast.sim.workloads._map_parts import (
+    Coarse,
+    Overheard,
+    ScanMatcher,
+    Shown,
+    still_held,
+)
 from roamcast.sim.world import World
 
 SERVER: Final = "server"
 SITE: Final = "lab"
+AGENTS: Final = (("agent-0", SITE), ("agent-2", "elsewhere"))
+"""Agents and where they are; the second is a guest, and serves guests."""
 WATCH_US: Final = 200_000
 LEAVING_US: Final = 15_000_000
 ROOMS: Final = tuple(f"lab/{floor}/{room}" for floor in (1, 2) for room in "abc")
@@ -74,6 +83,8 @@ class MapWorkload(Workload):
         "compiled": (0, 1),
         "wide_groups": (0, 4),
         "wide_subscribers_min": (1, 3),
+        "agents": (0, 2),
+        "behind": (0, 5),
     }
 
     def __init__(
@@ -121,6 +132,7 @@ class MapWorkload(Workload):
             limit_bytes_min=900,
             channel=ChannelSettings(
                 sync_interval_us=250_000,
+                sync_interval_us_max=750_000,
                 round_trip_us=25_000,
                 retry_us_max=1_000_000,
                 receivers_expected=sizes["clients"],
@@ -144,20 +156,53 @@ class MapWorkload(Workload):
             ),
             site=SITE,
         )
+        for name, site in AGENTS[: sizes["agents"]]:
+            self._add_agent(world, name, site, make_matcher)
         for number in range(sizes["clients"]):
             name = f"client-{number}"
             if number < sizes["limited"]:
                 self._limits[name] = (1_500, 4_000, 4_000)[number]
             first = max(0, sizes["limited"] - 1)  # one of them has a limit
             remote = first <= number < first + sizes["remote"]
-            self._add(world, name, site="elsewhere" if remote else f"{SITE}/{number % 2}")
+            site = "elsewhere" if remote else f"{SITE}/{number % 2}"
+            server = SERVER
+            if number >= sizes["clients"] - sizes["behind"]:
+                server = self._agent_for(world, name)
+            self._add(world, name, server, site)
         self._bandwidth = BandwidthLimit(self._limits)
 
-    def _add(self, world: World, name: str, *, site: str) -> None:
+    def _agent_for(self, world: World, name: str) -> str:
+        """Name the agent whose clients may see the same, or the server if there is none."""
+        seen_as = self._policy.view_class(name)
+        for agent, _ in AGENTS:
+            if agent in world.hosts and self._policy.view_class(agent) == seen_as:
+                world.network.unicast_only[name] = None
+                return agent
+        return SERVER
+
+    def _add_agent(
+        self, world: World, name: str, site: str, make_matcher: Callable[[], Matcher]
+    ) -> None:
+        def make(boot: Boot) -> MapAgent:
+            return MapAgent(
+                boot.host,
+                server=SERVER,
+                epoch=boot.now + 1,
+                now=boot.now,
+                settings=self._settings,
+                draw=boot.generator.random,
+                site=site,
+                policy=self._policy,
+                make_matcher=make_matcher,
+            )
+
+        world.add_host(name, make, site=site)
+
+    def _add(self, world: World, name: str, server: str, site: str) -> None:
         def make(boot: Boot) -> MapClient:
             return self._client(
                 boot.host,
-                server=SERVER,
+                server=server,
                 now=boot.now,
                 settings=self._settings,
                 draw=boot.generator.random,
@@ -264,6 +309,8 @@ class MapWorkload(Workload):
             held[f"channels of {view.name!r}"] = view.pool.used - (view.single is not None)
             held[f"wide-area groups of {view.name!r}"] = view.wide_pool.used
             held[f"streams of {view.name!r}"] = len(view.streams) - single
+        for agent in _agents(world):
+            held |= {f"{what} of {agent.name}": count for what, count in still_held(agent).items()}
         for client in server.desk.clients.values():
             held[f"outbox of {client.name}"] = 0 if client.outbox.idle else 1
         left = {name: count for name, count in held.items() if count > 0}
@@ -292,10 +339,11 @@ class MapWorkload(Workload):
 
     def _hear(self, world: World) -> Callable[[int, str, Record], None]:
         def hear(now: int, host: str, record: Record) -> None:
-            if host != SERVER or not isinstance(record, Transmission):
+            if host in self._limits or not isinstance(record, Transmission):
                 return
-            self._counts["transmissions"] += 1
-            self._counts["bytes"] += record.bytes
+            if host == SERVER:
+                self._counts["transmissions"] += 1
+                self._counts["bytes"] += record.bytes
             receivers: Sequence[str] = [record.peer]
             if not record.peer:
                 receivers = world.network.members(record.channel)
@@ -308,11 +356,18 @@ class MapWorkload(Workload):
         server = world.hosts[SERVER].machine
         if isinstance(server, MapServer):
             check_bounds(SERVER, server)
+        for agent in _agents(world):
+            check_bounds(agent.name, agent)
 
 
 def _pairs(world: World) -> list[tuple[Host, MapClient]]:
     found = ((host, host.machine) for host in world.hosts.values())
     return [(host, machine) for host, machine in found if isinstance(machine, MapClient)]
+
+
+def _agents(world: World) -> list[MapAgent]:
+    machines = (host.machine for host in world.hosts.values())
+    return [machine for machine in machines if isinstance(machine, MapAgent)]
 
 
 def _clients(world: World) -> list[MapClient]:

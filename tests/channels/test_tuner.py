@@ -1,0 +1,40 @@
+"""Which channels a client listens to, and from where (AMS, footnote 5)."""
+
+from roamcast.channels.map_messages import Announce, Band
+from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.tuner import Tuner
+from roamcast.model.machine import Listen
+
+
+def announce(query: int, version: int, **positions: int) -> Announce:
+    bands = tuple(Band(0, channel, 1, position) for channel, position in positions.items())
+    return Announce(query, 7, version, bands)
+
+
+def positions(tuner: Tuner) -> dict[str, int]:
+    return {name: tuned.receiver.expected for name, tuned in tuner.channels.items()}
+
+
+def test_a_stream_is_followed_from_the_announced_positions() -> None:
+    tuner = Tuner(MapSettings(), lambda: 0.5, 0)
+    effects = tuner.link(announce(1, 3, old=8, new=5), "server", 0, mine=True)
+    assert effects == [Listen("old"), Listen("new")]
+    assert positions(tuner) == {"old": 8, "new": 5}
+
+
+def test_a_channel_made_since_the_stream_is_known_is_followed_from_its_first_message() -> None:
+    tuner = Tuner(MapSettings(), lambda: 0.5, 0)
+    tuner.link(announce(1, 2, old=4), "server", 0, mine=True)
+    # Another query's answer tells of the new channel before its announcement has come.
+    tuner.link(announce(2, 3, old=9, new=5), "server", 0, mine=True)
+    assert positions(tuner) == {"old": 4, "new": 1}
+    tuner.link(announce(1, 3, old=6, new=1), "server", 0, mine=True)
+    assert positions(tuner) == {"old": 4, "new": 1}
+
+
+def test_a_channel_that_was_lost_is_followed_again_from_where_the_new_answer_says() -> None:
+    tuner = Tuner(MapSettings(), lambda: 0.5, 0)
+    tuner.link(announce(1, 2, old=4, other=2), "server", 0, mine=True)
+    tuner.drop("old")
+    tuner.link(announce(1, 2, old=900, other=2), "server", 0, mine=True)
+    assert positions(tuner) == {"other": 2, "old": 900}
