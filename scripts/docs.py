@@ -53,8 +53,9 @@ SECTIONS = (
     ),
     Section(
         "The map service",
-        "AMS 1 to 14: a server, its clients and their channels, which speak the protocol above, "
-        "too (`channels/server.py`, `channels/client.py`, [channels](channels.md)).",
+        "AMS 1 to 17: a server, its clients and their channels, which speak the protocol above, "
+        "too (`channels/server.py`, `channels/client.py`, [channels](channels.md)). An agent "
+        "(`channels/agent.py`) speaks it as a client to the server and as a server to clients.",
         Registry(MAP_MESSAGES),
         (
             ("The server's session", SessionState.UNKNOWN, SESSION_TABLE),

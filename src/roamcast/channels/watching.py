@@ -154,7 +154,7 @@ class Watching:
                 case Closing(name, as_of, complete):
                     effects += self._close(parcel.epoch, name, as_of, complete)
                 case Page():
-                    effects += self._page(parcel.epoch, item, now)
+                    effects += self._page(parcel.epoch, item, channel, now)
                 case Refused(about, reason):
                     effects.append(Refusal(about, reason))
                 case Superseded(vid, stamp):
@@ -280,18 +280,23 @@ class Watching:
         effects = self.replica.keep(name, listing.listed, (epoch, as_of))
         return [*effects, Current(name, listing.count, complete)]
 
-    def _page(self, epoch: int, page: Page, now: int) -> list[Effect]:
+    def _page(self, epoch: int, page: Page, channel: str, now: int) -> list[Effect]:
+        """Count a page to the listings that ride on its carousel.
+
+        Not to one that was told of a later carousel of the same query: this page may be older.
+        """
         effects: list[Effect] = []
         for state in page.states:
             effects += self._learn(epoch, state, now, listed=False)
         for name, listing in list(self.listings.items()):
             coverage = listing.carousels.get(page.query)
-            if coverage is None or coverage.whole:
+            if coverage is None or coverage.whole or coverage.channel != channel:
                 continue
             vids = [state.vid for state in page.states]
             listing.listed.update(vids)
             effects += self.replica.show_known(name, vids)
-            coverage.hear(page)
+            if page.as_of >= listing.as_of:  # else objects came since the vids were put in order
+                coverage.hear(page)
             if all(one.whole for one in listing.carousels.values()):
                 effects += self.replica.keep(name, listing.listed, (epoch, listing.as_of))
                 effects += self._end_listing(name)

@@ -71,7 +71,7 @@ class MapWorkload(Workload):
     sizes: ClassVar = {
         "clients": (1, 9),
         "limited": (0, 3),
-        "remote": (0, 5),
+        "remote": (1, 9),
         "operations": (4, 160),
         "subscribers_min": (1, 4),
         "history": (1, 24),
@@ -81,10 +81,11 @@ class MapWorkload(Workload):
         "buffer": (4, 100),
         "mode": (0, 3),
         "compiled": (0, 1),
-        "wide_groups": (0, 4),
+        "wide_groups": (1, 4),
         "wide_subscribers_min": (1, 3),
         "agents": (0, 2),
         "behind": (0, 5),
+        "filters": (2, len(FILTERS)),
     }
 
     def __init__(
@@ -99,6 +100,7 @@ class MapWorkload(Workload):
         self._policy: Policy = Coarse()
         self._settings = MapSettings()
         self._sizes: Sizes = {}
+        self._filters: Sequence[str] = FILTERS
         self._counts = {"shown": 0, "transmissions": 0, "bytes": 0}
         self._asked_us: dict[tuple[str, str], int] = {}
         self._note: Callable[[Host, Effect], None] = lambda _host, _record: None
@@ -215,6 +217,7 @@ class MapWorkload(Workload):
     def start(self, world: World, duration_us: int) -> None:
         """Let users publish, move, cancel, ask and withdraw at random moments."""
         draw = world.kernel.generator("workload/map")
+        self._filters = draw.sample(FILTERS, self._sizes["filters"])
         for _ in range(self._sizes["operations"]):
             at = draw.randrange(duration_us)
             world.kernel.call(at, self._operation(world, draw))
@@ -227,7 +230,7 @@ class MapWorkload(Workload):
         vid = f"client-{number}/{draw.randrange(3)}"
         place, private = draw.choice(ROOMS), draw.random() < 0.2
         attributes = {"type": draw.choice(KINDS), "floor_wide": draw.randrange(3)}
-        subscription, text = f"s{draw.randrange(3)}", draw.choice(FILTERS)
+        subscription, text = f"s{draw.randrange(3)}", draw.choice(self._filters)
 
         def act(now: int) -> None:
             host = world.hosts[f"client-{number}"]
