@@ -131,6 +131,24 @@ def test_a_client_that_moves_to_another_agent_takes_its_objects_along() -> None:
     assert world.told_to("strong", Left) == []
 
 
+def test_who_publishes_later_is_right_and_the_other_is_told_whichever_way_it_came() -> None:
+    world = MapWorld()
+    names = crowd(world, 2)
+    world.client("strong")
+    world.watch("strong", PEOPLE)
+    world.run(2)
+    for turn, name in enumerate([names[0], "strong", names[1], names[0]]):
+        world.put(name, "m", f"r{turn}", type="person")
+        world.run(1)
+        assert all(world.sees(one) == {"m": f"r{turn}"} for one in [*names, "strong"])
+        holders = [one for one in [*names, "strong"] if world.machine(one).published]
+        assert holders == [name]
+    world.cancel(names[0], "m")
+    world.run(1)
+    assert all(world.sees(one) == {} for one in [*names, "strong"])
+    assert world.agent_machine("agent").down.objects.owners == {}
+
+
 def test_a_silent_client_is_collected_with_its_objects_and_queries() -> None:
     world = MapWorld()
     names = crowd(world, 2)

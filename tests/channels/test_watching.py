@@ -74,3 +74,15 @@ def test_a_page_of_an_earlier_carousel_completes_no_later_listing() -> None:
     client.take(Parcel(1, (page,)), "second", "server", 0)
     assert list(client.listings) == []
     assert list(client.replica.shown("later")) == ["m"]
+
+
+def test_a_page_from_before_the_answer_lists_but_does_not_complete() -> None:
+    client = watching()
+    opening = Opening("s", 5, 1, (1,), (), (Band(0, "round", 1, 7),))
+    client.take(Parcel(1, (opening,)), "", "server", 0)
+    # Its vids were put in order as of update 3: the object that came with 4 is not among them.
+    client.take(Parcel(1, (Page(1, 3, "", "", ()),)), "round", "server", 0)
+    assert list(client.listings) == ["s"]
+    client.take(Parcel(1, (Page(1, 5, "", "", (state(4, "a"),)),)), "round", "server", 0)
+    assert list(client.listings) == []
+    assert list(client.replica.shown("s")) == ["m"]

@@ -9,19 +9,20 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from roamcast.channels.client import CancelObject, PublishObject, Unwatch, Watch
+from roamcast.channels.client import Unwatch, Watch
 from roamcast.channels.desk import ClientState, Desk, Policy, Public
 from roamcast.channels.dissemination import Dissemination
 from roamcast.channels.map import ActiveMap
 from roamcast.channels.map_messages import Refused, body_of
 from roamcast.channels.map_settings import MapSettings, Mode
 from roamcast.channels.objects import Objects
+from roamcast.channels.publications import CancelObject, PublishObject, WithdrawObject
 from roamcast.channels.queries import Matcher
 from roamcast.channels.replica import Appeared, Changed, Left, Replica
 from roamcast.channels.server import MapServer
 from roamcast.channels.subscriptions import Subscriptions
-from roamcast.channels.watching import Current, Cut, Refusal
-from roamcast.errors import ContextError, InputError, LimitError
+from roamcast.channels.watching import Current, Cut, Overtaken, Refusal
+from roamcast.errors import ConflictError, InputError, LimitError
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Input
@@ -78,28 +79,46 @@ class RelayedObjects(Objects):
         if known is None or known.client == owner:
             return
         if not self._policy.may_take(owner, known.client):
-            raise ContextError(f"{vid!r} is published by somebody else: choose another vid")
+            raise ConflictError(f"{vid!r} is published by somebody else: choose another vid")
 
-    def put_for(self, owner: str, context: Context, body: bytes, stamp: int) -> None:
+    def put_for(self, owner: str, context: Context, body: bytes, stamp: int) -> bool:
         """Publish a client's object with the server, under the client's own stamp."""
         del body
         known = self.owners.get(context.vid)
         if known is not None and stamp <= known.stamp:
             if stamp == known.stamp:
                 known.client = owner  # the same state, published again
-            return
+            elif known.client != owner:
+                self._overtake(owner, context.vid, known.stamp)
+            return True
         most = self._desk.settings.publications_max
         if known is None and len(self.owners) >= most:
             raise LimitError(f"the clients of an agent publish at most {most} objects together")
+        if known is not None and known.client != owner:
+            self._overtake(known.client, context.vid, stamp)
         self.owners[context.vid] = Owner(owner, stamp)
         self._say(PublishObject(context, stamp))
+        return True
 
-    def withdraw(self, owner: str, vid: str) -> None:
-        """Cancel a client's object with the server."""
+    def withdraw(self, owner: str, vid: str, stamp: int = 0) -> None:
+        """Cancel a client's object with the server, or withdraw it without a stamp."""
         known = self.owners.get(vid)
-        if known is not None and known.client == owner:
+        if known is None:
+            return
+        if stamp and known.stamp <= stamp and self._may_take(owner, known.client):
+            self.overtaken(vid, stamp, by=owner)
+            self._say(CancelObject(vid, stamp))
+        elif not stamp and known.client == owner:
             del self.owners[vid]
-            self._say(CancelObject(vid))
+            self._say(WithdrawObject(vid))
+
+    def overtaken(self, vid: str, stamp: int, by: str = "") -> None:
+        """Somebody published an object later, or cancelled it: tell the client whose it was."""
+        known = self.owners.get(vid)
+        if known is not None and known.stamp <= stamp:
+            del self.owners[vid]
+            if known.client != by:
+                self._overtake(known.client, vid, stamp)
 
     def follow(self, vid: str, replica: Replica) -> None:
         """Bring the map up to what the server shows of an object."""
@@ -290,6 +309,8 @@ class RelayServer(MapServer):
             match effect:
                 case Current(name, _, complete):
                     self.subscriptions.current(name, complete)
+                case Overtaken(vid, stamp):
+                    self.objects.overtaken(vid, stamp)
                 case Refusal(about, reason):
                     self.subscriptions.refused(about, reason)
                     self.unswept = True
