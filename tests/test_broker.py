@@ -2,14 +2,17 @@
 
 import pytest
 
-from roamcast.broker import VIEW_CLASSES_MAX, RulesPolicy
+from roamcast.broker import Retired, SetRules
 from roamcast.channels.client import PublishObject
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.replica import Changed
 from roamcast.errors import LimitError
+from roamcast.identity.policy import VIEW_CLASSES_MAX, RulesPolicy
 from roamcast.identity.rules import Hours, Rule, Viewer, visible
 from roamcast.model.contexts import Context
+from roamcast.model.machine import Store, Stored
 from roamcast.model.records import Drop
+from tests.strategies_hub import Desk
 from tests.strategies_map import SECOND, MapWorld
 
 RULES = {
@@ -149,7 +152,7 @@ def test_the_policy_is_the_rules_own_answer() -> None:
 def test_a_client_beyond_the_view_classes_is_dropped_with_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("roamcast.broker.VIEW_CLASSES_MAX", 1)
+    monkeypatch.setattr("roamcast.identity.policy.VIEW_CLASSES_MAX", 1)
     made = MapWorld(
         policy=RulesPolicy(lambda _: (), lambda client: Viewer(client, frozenset({client})))
     )
@@ -160,3 +163,42 @@ def test_a_client_beyond_the_view_classes_is_dropped_with_a_reason(
     assert list(made.server.desk.clients) == ["first"]
     reasons = [record.reason for _, _, record in made.records if isinstance(record, Drop)]
     assert any("view classes" in reason for reason in reasons)
+
+
+def test_a_viewer_named_for_the_first_time_loses_the_keys_it_had() -> None:
+    desk = Desk()
+    broker = desk.broker
+    shared, _ = broker.admit("eve#1", Viewer("eve"))
+    assert broker.admit("bob#1", Viewer("bob")) == (shared, [])
+    desk.keep("ann", "hq/2")
+    desk.open("eve#ws", Viewer("eve"))
+    desk.watch("eve#ws", "within(place, 'hq')")
+    assert desk.sees("eve#ws") == {"ann": "hq/2"}
+    hidden = (
+        Rule(viewers=("*",), precision="exact"),
+        Rule(viewers=("eve",), precision="hidden"),
+    )
+    effects = list(broker.receive(SetRules(1, "ann", "ann", hidden), desk.now))
+    assert isinstance(effects[0], Store)
+    effects = list(broker.receive(Stored(effects[0].token), desk.now))
+    assert Retired(shared) in effects
+    desk.carry(effects)
+    assert desk.sees("eve#ws") == {}
+    apart, _ = broker.admit("eve#1", Viewer("eve"))
+    others, _ = broker.admit("bob#1", Viewer("bob"))
+    assert len({shared, apart, others}) == 3
+    assert broker.get(Viewer("eve"), "ann", desk.now) is None
+    assert broker.get(Viewer("bob"), "ann", desk.now) is not None
+
+
+def test_whose_keys_are_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roamcast.broker.KEYED_MAX", 2)
+    broker = Desk().broker
+    first, _ = broker.admit("a#1", Viewer("a"))
+    assert broker.admit("b#1", Viewer("b"))[0] == first
+    later, effects = broker.admit("c#1", Viewer("c"))
+    assert effects == [Retired(first)]
+    assert later != first
+    for client in ("a#1", "b#1", "c#1"):
+        broker.dismiss(client)
+    assert not broker.viewers

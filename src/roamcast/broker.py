@@ -6,7 +6,7 @@ asked of the driver as a `Store`; only when it is on disk does it come into forc
 acknowledged. What is seen by nobody who may not is decided here once, by `RulesPolicy`.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -17,91 +17,19 @@ from roamcast.channels.kept import PREFIX, Acknowledged, Kept, KeptObjects, Kept
 from roamcast.channels.local import LocalQueries, Told
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.server import MapServer
-from roamcast.errors import ConflictError, ContextError, LimitError, RoamcastError, StoreError
+from roamcast.errors import ConflictError, ContextError, RoamcastError, StoreError
+from roamcast.identity.policy import RulesPolicy, subject_of
 from roamcast.identity.rulebook import PUBLIC, RuleBook
-from roamcast.identity.rules import Rule, Viewer, changes_at, check_rules, visible
+from roamcast.identity.rules import Rule, Viewer, check_rules
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Input, Store, Stored, earliest
 from roamcast.model.nearest import Found, nearest
 from roamcast.model.places import Places
 
-VIEW_CLASSES_MAX = 10_000
+KEYED_MAX = 100_000
+"""Viewers of whom is remembered which keys they have; beyond, the first one's classes end."""
 RULES_PREFIX = "rules/"
-
-RulesOf = Callable[[str], Sequence[Rule]]
-"""The rules of whoever is behind a vid."""
-
-ViewerOf = Callable[[str], Viewer]
-"""Who is behind a client."""
-
-
-def subject_of(client: str) -> str:
-    """Give who is behind a client's name: a client is one device of a subject, `subject#device`."""
-    return client.partition("#")[0]
-
-
-class RulesPolicy:
-    """Decides by people's rules who sees what."""
-
-    def __init__(
-        self,
-        rules_of: RulesOf,
-        viewer_of: ViewerOf,
-        *,
-        names: Callable[[str], bool] = lambda _: False,
-        restricted: Callable[[], Collection[str] | None] = lambda: None,
-        places: Places | None = None,
-    ) -> None:
-        """`names`: whether some rule names a viewer, who therefore gets a class of its own.
-
-        Viewers whom no rule names are told apart by their groups only, so that all who may see the
-        same share a class, and its channels.
-        """
-        self._rules_of = rules_of
-        self._viewer_of = viewer_of
-        self._names = names
-        self._restricted = restricted
-        self._places = places
-        self._viewers: dict[str, Viewer] = {}
-
-    def view_class(self, client: str) -> str:
-        """Name the class of a client when its session begins; it stays until the next one."""
-        return self.class_of(self._viewer_of(client))
-
-    def class_of(self, viewer: Viewer) -> str:
-        """Name the class of a viewer."""
-        name = viewer.name if self._names(viewer.name) else ""
-        view_class = "\n".join([name, *sorted(viewer.groups)])
-        if view_class not in self._viewers:
-            if len(self._viewers) >= VIEW_CLASSES_MAX:
-                raise LimitError(f"a broker tells at most {VIEW_CLASSES_MAX} view classes apart")
-            self._viewers[view_class] = Viewer(name, viewer.groups)
-        return view_class
-
-    def visible(self, context: Context, view_class: str, now: int) -> Context | None:
-        """Give an object as a class may see it, or nothing."""
-        return self.visible_to(context, self._viewers[view_class], now)
-
-    def visible_to(self, context: Context, viewer: Viewer, now: int) -> Context | None:
-        """Give an object as a viewer may see it, or nothing."""
-        rules = self._rules_of(context.vid)
-        if rules is PUBLIC:
-            return context
-        return visible(context, rules, viewer, now, self._places)
-
-    def changes_at(self, context: Context, now: int) -> int | None:
-        """Give when the clock alone may next change what anybody sees of an object, or never."""
-        rules = self._rules_of(context.vid)
-        return None if rules is PUBLIC else changes_at(context, rules, now)
-
-    def restricted(self) -> Collection[str] | None:
-        """Name the objects that some may see otherwise than they are; None: any may be."""
-        return self._restricted()
-
-    def may_take(self, client: str, owner: str) -> bool:
-        """A subject's devices may change what another of its devices publishes."""
-        return subject_of(client) == subject_of(owner)
 
 
 class Keep(Input, frozen=True):
@@ -147,6 +75,12 @@ class Failed(Effect, frozen=True):
     error: RoamcastError
 
 
+class Retired(Effect, frozen=True):
+    """Links of this view class end: they come again into another one, with another key."""
+
+    view_class: str
+
+
 class OwnedRules(msgspec.Struct, frozen=True, array_like=True):
     """Rules on disk, and who set them."""
 
@@ -175,6 +109,8 @@ class Broker:
     ) -> None:
         self.viewers: dict[str, Viewer] = {}
         """Clients on links → who they are; the driver admits them."""
+        self._keyed: dict[str, dict[str, None]] = {}
+        """Viewers → the classes whose keys they were given."""
         self.rules = RuleBook(default_rules)
         self.policy = RulesPolicy(
             self.rules.of,
@@ -318,15 +254,38 @@ class Broker:
         return effects
 
     def _tell_apart(self, viewer: str, now: int) -> list[Effect]:
-        """A rule names a viewer for the first time: a class of its own for all its sessions."""
-        for client in [*self.server.desk.clients.values()]:
-            if self._viewer_of(client.name).name == viewer:
-                self.server.remove(client, "rules name it now")
-        effects: list[Effect] = []
+        """A rule names a viewer for the first time: a class of its own for all its sessions.
+
+        It has the keys of the classes it was in, so those end and the others there get new ones.
+        """
+        effects = self._retire(self._keyed.pop(viewer, {}))
         for session, known in self._session_viewers.items():
             if known.name == viewer:
                 effects += self.hub.reclass(session, self.policy.class_of(known), now)
         return effects
+
+    def _retire(self, classes: Collection[str]) -> list[Effect]:
+        for view_class in classes:
+            self.policy.retire(view_class)
+            for client in [*self.server.desk.clients.values()]:
+                if client.view_class == view_class:
+                    self.server.remove(client, "its view class has ended")
+        return [Retired(view_class) for view_class in classes]
+
+    def admit(self, client: str, viewer: Viewer) -> tuple[str, list[Effect]]:
+        """Let a client in by a link; give its view class, whose key it may have."""
+        view_class = self.policy.class_of(viewer)
+        effects: list[Effect] = []
+        if viewer.name not in self._keyed and len(self._keyed) >= KEYED_MAX:
+            effects = self._retire(self._keyed.pop(next(iter(self._keyed))))
+            view_class = self.policy.class_of(viewer)
+        self._keyed.setdefault(viewer.name, {})[view_class] = None
+        self.viewers[client] = viewer
+        return view_class, effects
+
+    def dismiss(self, client: str) -> None:
+        """A client's link is over."""
+        self.viewers.pop(client, None)
 
     def _store_failed(self, token: int, reason: str) -> Sequence[Effect]:
         pending = self._pending.pop(token, None)
@@ -383,6 +342,7 @@ __all__ = [
     "Frame",
     "Keep",
     "Release",
+    "Retired",
     "RulesPolicy",
     "SetRules",
     "StoreFailed",

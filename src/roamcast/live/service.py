@@ -15,6 +15,7 @@ from roamcast.broker import (
     Frame,
     Keep,
     Release,
+    Retired,
     SetRules,
     StoreFailed,
 )
@@ -171,6 +172,8 @@ class Service:
                 self._refuse(ticket, error)
             case CutOff(session, reason):
                 self._cut(session, reason)
+            case Retired() if self.links is not None:
+                self.links.part_changed()
             case Record():
                 self._record(effect)
 
@@ -263,8 +266,6 @@ class Service:
         ticket, waiting = self._take_ticket()
         self.driver.give(SetRules(ticket, owner, vid, rules, any_owner))
         await waiting
-        if self.links is not None:
-            self.links.part_changed()
 
     def _take_ticket(self) -> tuple[int, "asyncio.Future[bool]"]:
         if len(self._tickets) >= TICKETS_MAX:
@@ -327,10 +328,10 @@ class Service:
     async def serve_link(self, socket: WebSocket, grant: Grant, name: str) -> None:
         """Let a client that runs a machine of its own talk until its connection is over."""
         assert self.links is not None
-        viewer = Viewer(grant.subject, grant.groups)
-        self.broker.viewers[name] = viewer
+        view_class, effects = self.broker.admit(name, Viewer(grant.subject, grant.groups))
+        self._do(effects)
         scopes = SCOPES if "admin" in grant.scopes else grant.scopes
-        link = self.links.connect(socket, name, self.broker.policy.class_of(viewer), scopes)
+        link = self.links.connect(socket, name, view_class, scopes)
         limits = self.settings.limits
         links = self.links
         try:
@@ -340,8 +341,8 @@ class Service:
                 )
         finally:
             links.disconnected(link)
-            if name not in links.links:
-                self.broker.viewers.pop(name, None)
+            if name not in links.links:  # else the same device has come again already
+                self.broker.dismiss(name)
 
     def count_request(self, subject: str) -> None:
         """Count a request of a subject; too many are refused."""
