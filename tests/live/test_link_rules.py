@@ -1,13 +1,18 @@
 """A client whose rights change while it is connected sees what it may see from then on."""
 
 import asyncio
+import socket
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from roamcast.client import connect
 from roamcast.client.session import Session
 from roamcast.client.views import View
+from roamcast.errors import RoamcastError
+from roamcast.live.keys import Keys
 from tests.running_service import RunningService
 
 DEADLINE_S = 120.0
@@ -76,3 +81,51 @@ def test_who_is_named_by_a_rule_gets_a_class_of_its_own_and_its_channels(
             assert counts == (2, 2)  # eve has the key of the class they shared: sam gets another
 
     asyncio.run(scene())
+
+
+def test_when_a_token_is_revoked_the_others_of_the_class_go_on_with_another_key(
+    tmp_path: Path,
+) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        settings = f"""
+[channels]
+udp = "239.192.78.0/29:{port}"
+udp_interface = "127.0.0.1"
+probe_s = 0.1
+"""
+        with RunningService(tmp_path, settings) as service:
+            asyncio.run(outlive_another(service))
+
+
+async def outlive_another(service: RunningService) -> None:
+    here = {"interface": "127.0.0.1"}
+    eves = service.token("eve")
+    async with (
+        connect(service.url, service.token("ada"), **here) as ada,
+        connect(service.url, service.token("bob"), **here) as bob,
+        connect(service.url, eves, **here) as eve,
+    ):
+        views = [one.watch(HERE) for one in (ada, bob)]
+        ended = eve.watch(HERE)
+        await ada.publish("first", "hq/1")
+        for view in (*views, ended):
+            await until(view, "first")
+        async with asyncio.timeout(DEADLINE_S):
+            while not all(one.way == "udp" for one in (ada, bob, eve)):
+                await asyncio.sleep(0.01)
+        before = bob._runner.ways._groups
+        Keys.open(service.data).revoke(eves, time.time_ns() // 1000)
+        with pytest.raises(RoamcastError, match="revoked"):
+            await until(ended, "what never comes")
+        async with asyncio.timeout(DEADLINE_S):
+            while bob._runner.ways._groups is before or bob.way != "udp":
+                await asyncio.sleep(0.01)
+        for number in range(20):
+            await ada.publish(f"later-{number}", "hq/2")
+        expected = ["first", *(f"later-{number}" for number in range(20))]
+        for view in views:
+            await until(view, *expected)
+        assert bob.connected
+        assert bob._runner.link.dialled == 1

@@ -159,10 +159,14 @@ def test_a_client_is_welcomed_with_all_it_needs() -> None:
     assert (welcome.client, welcome.server, welcome.epoch) == ("ada#1", "server", 7)
     assert (welcome.udp, welcome.nats) == ("239.192.0.0/24:5007", "nats://127.0.0.1:4222")
     assert (welcome.prefix, welcome.now) == ("roamcast", scene.now)
-    sealed = seals_of_classes(SECRET, b"mark")("guest").seal("map/guest/1", b"seen")
+    sealed = seals_of_classes(SECRET, b"mark")(scene.links._keys["guest"]).seal(
+        "map/guest/1", b"seen"
+    )
     opened = seal_of_client(welcome.key, b"else")("").open("map/guest/1", sealed)
     assert opened == b"seen"
-    assert welcome.key != class_key(SECRET, "")
+    other, _ = scene.join("bob#1")
+    assert isinstance(other.messages[0], Welcome)
+    assert other.messages[0].key != welcome.key
 
 
 def test_a_group_message_is_framed_once_for_all_sockets_tuned_to_it() -> None:
@@ -409,6 +413,59 @@ def test_who_may_see_something_else_now_is_parted_and_may_come_again_at_once() -
     assert other.closed is None
 
 
+def key_of(socket: FakeSocket) -> bytes:
+    """The last key a client was told."""
+    return [one for one in socket.messages if isinstance(one, Welcome)][-1].key
+
+
+def test_who_lost_a_right_opens_nothing_that_is_said_to_its_class_later() -> None:
+    async def act() -> None:
+        way = FakeGroups()
+        scene = Scene(groups=(way,))
+        lost, stays, guest = (
+            scene.join(name, view_class)[0]
+            for name, view_class in (("lost", ""), ("stays", ""), ("guest", "guest"))
+        )
+        old, unconcerned = key_of(stays), key_of(guest)
+        assert key_of(lost) == old
+        scene.links.expel("lost", "revoked: ask for another token")
+        assert lost.goodbye() == "revoked: ask for another token"
+        await scene.links.start()
+        assert key_of(stays) != old
+        assert key_of(guest) == unconcerned
+        way.sent.clear()
+        scene.links.multicast(data("map/all/1"))
+        key_class = way.sent[0][2]
+        assert class_key(SECRET, key_class) == key_of(stays)
+        scene.links._tick()
+        assert scene.links.counts["keys renewed"] == 1
+        await scene.links.close()
+
+    asyncio.run(act())
+
+
+def test_a_class_that_somebody_left_gets_another_key_after_a_while_and_one_it_never_had() -> None:
+    async def act() -> None:
+        scene = Scene(groups=(FakeGroups(),))
+        scene.join("gone")
+        stays, _ = scene.join("stays")
+        keys = [key_of(stays)]
+        scene.links.disconnected(scene.link("gone"))
+        await scene.links.start()
+        assert key_of(stays) == keys[0]
+        scene.now += module.KEY_US_MAX
+        scene.links._tick()
+        keys.append(key_of(stays))
+        scene.links.disconnected(scene.link("stays"))  # the last of its class
+        assert scene.links._left == scene.links._keys == {}
+        again, _ = scene.join("again")
+        keys.append(key_of(again))
+        assert len(set(keys)) == 3
+        await scene.links.close()
+
+    asyncio.run(act())
+
+
 def test_one_link_more_than_the_limit_is_refused() -> None:
     scene = Scene(Limits(connections_max=2))
     for name in ("one", "two", "two"):
@@ -438,7 +495,8 @@ def test_groups_go_once_by_every_way_sealed_for_their_class() -> None:
     scene.links.multicast(data("map/guest/1"))  # nobody of that class is here
     scene.links.multicast(data("no such channel"))
     for way in ways:
-        assert way.sent == [("map/all/1", LINK_PROTOCOL.encode(effect.message), "")]
+        key_class = scene.links._keys[""]
+        assert way.sent == [("map/all/1", LINK_PROTOCOL.encode(effect.message), key_class)]
 
 
 def test_a_message_larger_than_a_datagram_is_not_sent_to_a_group() -> None:
@@ -462,11 +520,12 @@ def test_every_class_with_links_is_probed_up_to_a_limit(monkeypatch: pytest.Monk
             scene.join(name, view_class)
         await scene.links.start()
         assert way.state == "started"
-        assert way.sent == [(PROBE, probe_frame(SECOND), ""), (PROBE, probe_frame(SECOND), "guest")]
+        keys = scene.links._keys
+        assert way.sent == [(PROBE, probe_frame(SECOND), keys[one]) for one in ("", "guest")]
         way.sent.clear()
         scene.links.disconnected(scene.link("a"))
         scene.links._tick()
-        assert [view_class for _, _, view_class in way.sent] == ["guest", "late"]
+        assert [key for _, _, key in way.sent] == [keys["guest"], keys["late"]]
         await scene.links.close()
         assert way.state == "closed"
 

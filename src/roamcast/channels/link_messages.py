@@ -28,7 +28,7 @@ Group = Annotated[Name, Meta(description="a multicast group: a channel, or the w
 
 
 class Welcome(Message, frozen=True, tag="link.welcome", gc=False):
-    """Server to client, the first message of a link."""
+    """Server to client, the first message of a link, and again whenever the key changes."""
 
     client: Annotated[Name, Meta(description="the name the server knows this client by")]
     server: Name

@@ -51,6 +51,7 @@ class Link:
         *,
         welcomed: Welcomed,
         told: Told,
+        renewed: Callable[[Welcome], None],
         draw: Draw,
         open_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
@@ -67,6 +68,7 @@ class Link:
         """How long the link was away before it came back."""
         self._welcomed = welcomed
         self._told = told
+        self._renewed = renewed
         self._draw = draw
         self._open_s = open_s
         self._tls = tls
@@ -193,6 +195,8 @@ class Link:
             self.unreadable += 1
         elif isinstance(message, Goodbye):
             self._part(message)
+        elif isinstance(message, Welcome):
+            self._renewed(message)
         else:
             self._told(group, message)
 

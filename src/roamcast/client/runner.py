@@ -64,6 +64,7 @@ class Runner:
             device,
             welcomed=self._welcomed,
             told=self._told,
+            renewed=self._renewed,
             draw=draw,
             open_s=open_s,
             tls=tls,
@@ -210,6 +211,10 @@ class Runner:
             feed.relists = True
             self._give(Watch(feed.name, feed.filter.source))
         self.driver.start()
+
+    def _renewed(self, welcome: Welcome) -> None:
+        """The service has another key for what groups are told."""
+        self.ways.welcomed(welcome)
 
     def _told(self, group: str, message: Message) -> None:
         if isinstance(message, ServerHere) and message.epoch > self.machine.epoch:

@@ -3,7 +3,8 @@
 The service's end of `/link`: what the server sends to one client goes to its socket, what it sends
 to a group goes once by UDP multicast and NATS and, framed once, to every socket tuned to the group.
 No policy: a slow socket is passed over, because the machines repeat and heal what it missed, and is
-cut off when it stays slow. Nobody is sent, or can ask for, a channel of another view class.
+cut off when it stays slow. Nobody is sent, or can ask for, a channel of another view class, and who
+has left a class for good opens nothing of it any more: the others get another key.
 """
 
 import asyncio
@@ -45,6 +46,9 @@ from roamcast.model.wire import Message, Reason, Unreadable
 
 PROBED_CLASSES_MAX: Final = 1_000
 """View classes that get probes, those with links the longest; the others use their sockets."""
+
+KEY_US_MAX: Final = 600_000_000
+"""So long after somebody left, a view class gets another key: the token may have run out since."""
 
 GROUPS_PER_LINK_MAX: Final = 4_096
 UNREADABLE_MAX: Final = 8
@@ -110,6 +114,9 @@ class Links:
         self._probe_us = probe_us
         self._tuned: dict[str, dict[str, Link]] = {}
         self._classes: Counter[str] = Counter()
+        self._keys: dict[str, str] = {}
+        self._drawn = 0
+        self._left: dict[str, int] = {}
         self._slow: dict[str, Link] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -144,13 +151,36 @@ class Links:
         bucket = Bucket(self.limits.frames_per_s, self.limits.frames_burst, now)
         link = self.links[name] = Link(self.received, socket, name, view_class, scopes, bucket)
         self._classes[view_class] += 1
-        udp, nats, prefix = self._offer
-        key = class_key(self._secret, view_class)
-        self._write(
-            link,
-            Welcome(name, self._server, self._epoch, self._settings, udp, nats, prefix, key, now),
-        )
+        if view_class not in self._keys:
+            self._draw_key(view_class)
+        self._welcome(link)
         return link
+
+    def _draw_key(self, view_class: str) -> None:
+        """Give a view class a key it never had: `groups` seal with what is derived from a name."""
+        self._drawn += 1
+        self._keys[view_class] = f"{view_class}\n{self._drawn}"
+
+    def _welcome(self, link: Link) -> None:
+        udp, nats, prefix = self._offer
+        key = class_key(self._secret, self._keys[link.view_class])
+        told = (self._settings, udp, nats, prefix, key, self._clock())
+        self._write(link, Welcome(link.name, self._server, self._epoch, *told))
+
+    def _renew_keys(self, oldest: int) -> None:
+        """Tell everybody of a class that somebody left before then another key.
+
+        Who has left can open nothing more. Once a tick at most: many may leave together.
+        """
+        due = {one for one, at in self._left.items() if at <= oldest}
+        for view_class in due:
+            del self._left[view_class]
+            self._draw_key(view_class)
+            self.counts["keys renewed"] += 1
+        if due:
+            for link in list(self.links.values()):
+                if link.view_class in due:
+                    self._welcome(link)
 
     def disconnected(self, link: Link) -> None:
         """A connection is over; the map server notices the silence itself, as in AMS."""
@@ -162,7 +192,10 @@ class Links:
             self._untune(link, group)
         self._classes[link.view_class] -= 1
         if not self._classes[link.view_class]:
-            del self._classes[link.view_class]
+            del self._classes[link.view_class], self._keys[link.view_class]
+            self._left.pop(link.view_class, None)
+        elif self._groups:
+            self._left.setdefault(link.view_class, self._clock())
 
     def goodbye(self, name: str, reason: str, *, retry_us: int = 0, code: int = POLICY) -> None:
         """Tell a client why its link ends and when to come again (0: not by itself), and end it."""
@@ -175,6 +208,14 @@ class Links:
         link.socket.write(self._frame_of(LINK_PROTOCOL.encode(said)))
         link.socket.close(code if not retry_us else TRY_AGAIN, reason)
 
+    def expel(self, name: str, reason: str, *, retry_us: int = 0) -> None:
+        """Say good-bye to a client who lost a right: its view class gets another key at once."""
+        link = self.links.get(name)
+        if link is not None:
+            self.goodbye(name, reason, retry_us=retry_us)
+            if link.view_class in self._left:
+                self._left[link.view_class] = 0
+
     def part_changed(self) -> None:
         """End the links of clients who may see something else now than when they came.
 
@@ -183,7 +224,7 @@ class Links:
         for name, link in list(self.links.items()):
             view_class = self._class_of_client(name)
             if view_class is not None and view_class != link.view_class:
-                self.goodbye(name, "rules: what you may see has changed, connect again", retry_us=1)
+                self.expel(name, "rules: what you may see has changed, connect again", retry_us=1)
 
     def received(self, link: Link, data: bytes | str) -> None:
         """Take a client's frame: to the map server, or a wish to hear a group."""
@@ -293,9 +334,10 @@ class Links:
             return
         if self._groups and group != WELL_KNOWN:
             view_class = self._class_of(group)
-            if view_class is not None and view_class in self._classes:  # else nobody has its key
+            key_class = None if view_class is None else self._keys.get(view_class)
+            if key_class is not None:  # else nobody has a key
                 for groups in self._groups:
-                    groups.send(group, frame, view_class)
+                    groups.send(group, frame, key_class)
         members = self._tuned.get(group)
         if members:
             framed = self._frame_of(LINK_PROTOCOL.encode(Grouped(group, frame)))
@@ -329,10 +371,12 @@ class Links:
         self._timer = loop.call_later(self._probe_us / SECOND, self._tick)
         self.part_changed()
         frame = probe_frame(self._probe_us)
+        now = self._clock()
+        self._renew_keys(now - KEY_US_MAX)
         for groups in self._groups:
             for view_class in list(self._classes)[:PROBED_CLASSES_MAX]:
-                groups.send(PROBE, frame, view_class)
-        oldest = self._clock() - int(self.limits.slow_s_max * SECOND)
+                groups.send(PROBE, frame, self._keys[view_class])
+        oldest = now - int(self.limits.slow_s_max * SECOND)
         for name, link in list(self._slow.items()):
             if link.slow_since_us is None or link.socket.waiting_bytes <= (
                 self.limits.socket_low_bytes

@@ -335,7 +335,7 @@ class Service:
         limits = self.settings.limits
         links = self.links
         try:
-            with self.standing.held(grant, lambda reason: links.goodbye(name, reason)):
+            with self.standing.held(grant, lambda reason: links.expel(name, reason)):
                 await socket.serve(
                     link, high_bytes=limits.socket_high_bytes, low_bytes=limits.socket_low_bytes
                 )
