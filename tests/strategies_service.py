@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import random
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from http import HTTPStatus
 from typing import Any, ParamSpec
@@ -54,11 +55,12 @@ class Service:
         self.tuned: dict[str, set[str]] = {}
         self.loses: Callable[[Message], bool] = lambda _: False
         self.driver: Driver | None = None
+        self.tls: ssl.SSLContext | None = None
         self._server: Server | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
 
     @property
     def machine(self) -> MapServer:
@@ -77,6 +79,7 @@ class Service:
             process_request=self._admit,
             compression=None,
             ping_interval=None,
+            ssl=self.tls,
         )
         self.port = self._server.sockets[0].getsockname()[1]
         now = self.now()

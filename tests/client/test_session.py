@@ -2,8 +2,17 @@
 
 import asyncio
 import gc
+import ssl
+import tempfile
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from roamcast.channels.map_messages import Batch
 from roamcast.channels.map_settings import MapSettings
@@ -280,8 +289,6 @@ async def test_a_client_the_service_gave_up_on_asks_again() -> None:
 
 @in_loop
 async def test_contexts_keep_every_kind_of_value() -> None:
-    from datetime import UTC, datetime
-
     async with running() as service, session(service) as me, session(service, "two") as you:
         values = {
             "a": "text",
@@ -294,3 +301,44 @@ async def test_contexts_keep_every_kind_of_value() -> None:
         view = you.watch("b > 1")
         assert (await read(view, 1))[0].context == made
         assert isinstance(made, Context)
+
+
+@in_loop
+async def test_a_link_over_tls_is_opened_only_with_a_certificate_one_trusts() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        certificate, key = _certificate(Path(folder))
+        service = Service()
+        service.tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        service.tls.load_cert_chain(certificate, key)
+        trusting = ssl.create_default_context(cafile=str(certificate))
+    await service.start()
+    with pytest.raises(UnreachableError, match="certificate"):
+        await connect(service.url, TOKEN)
+    async with connect(service.url, TOKEN, tls=trusting) as me:
+        await me.appear(place="hq")
+        assert me.connected
+    await service.kill()
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """Write a certificate for the loopback address, signed by itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    certificate, secret = folder / "certificate.pem", folder / "key.pem"
+    certificate.write_bytes(made.public_bytes(Encoding.PEM))
+    secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return certificate, secret
