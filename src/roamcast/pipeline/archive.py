@@ -68,7 +68,7 @@ def append(
             return Appended(0, 0, False, target.version)
     if isinstance(contexts, pa.Table | pa.RecordBatch):
         schema = check_schema(contexts.schema)
-        files = _keep(target.storage, _write_here(contexts, schema, target))
+        files = keep(target.storage, _write_here(contexts, schema, target))
     else:
         schema = check_schema(_arrow_schema(contexts))
         files = _write_there(contexts, schema, target)
@@ -105,7 +105,7 @@ def _write_here(
         yield from write_table(target.storage, for_sorting)
 
 
-def _keep(storage: Storage, files: Iterator[DataFile]) -> list[DataFile]:
+def keep(storage: Storage, files: Iterator[DataFile]) -> list[DataFile]:
     """Write all files, or delete those that were written."""
     written: list[DataFile] = []
     try:

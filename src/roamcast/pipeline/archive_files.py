@@ -50,19 +50,21 @@ def write_table(storage: Storage, table: pa.Table) -> Iterator[DataFile]:
     if not table.num_rows:
         return
     table = table.take(pa.array(_order(table))).combine_chunks()
-    for start, end in _runs(table):
+    for start, end in runs(table):
         for first in range(start, end, FILE_ROWS_MAX):
             yield _write(storage, table.slice(first, min(FILE_ROWS_MAX, end - first)))
 
 
 def _order(table: pa.Table) -> Array:
     """Give the rows' order; texts are few, so their ranks are sorted, as numbers."""
-    keys = [_ranks(table[name]) for name in ORDER]
+    keys = [ranks(table[name]) for name in ORDER]
+    keys = [key for key in keys if key.min() < key.max()] or keys[-1:]
     order: Array = np.lexsort(keys[::-1])
     return order
 
 
-def _ranks(column: pa.ChunkedArray) -> Array:
+def ranks(column: pa.ChunkedArray) -> Array:
+    """Give numbers that are ordered as a column's values are; -1 stands for no text."""
     if column.type != pa.string():
         return np.asarray(column.cast(pa.int64()))
     coded = column.combine_chunks().dictionary_encode()
@@ -79,7 +81,7 @@ def write_sorted(storage: Storage, batches: Iterable[pa.RecordBatch]) -> Iterato
     rows = 0
     for batch in batches:
         table = pa.Table.from_batches([batch])
-        for start, end in _runs(table):
+        for start, end in runs(table):
             run = table.slice(start, end - start)
             if held and (_partition(held[0]) != _partition(run) or rows >= FILE_ROWS_MAX):
                 yield _write(storage, pa.concat_tables(held).combine_chunks())
@@ -90,7 +92,7 @@ def write_sorted(storage: Storage, batches: Iterable[pa.RecordBatch]) -> Iterato
         yield _write(storage, pa.concat_tables(held).combine_chunks())
 
 
-def _runs(table: pa.Table) -> list[tuple[int, int]]:
+def runs(table: pa.Table) -> list[tuple[int, int]]:
     """Give the stretches of rows that share a partition."""
     if not table.num_rows:
         return []

@@ -8,24 +8,26 @@ come; both run `ingest_batch`, so a stream's result is a batch's.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from roamcast.errors import InputError, RoamcastError
 from roamcast.identity.agent_settings import AgentSettings
 from roamcast.identity.whereabouts import CELL_RESOLUTION
-from roamcast.model import context_arrow
 from roamcast.model.places_geojson import read_places
 from roamcast.model.time import MICROSECONDS
 from roamcast.pipeline import archive
 from roamcast.pipeline import ingest_job as job
 from roamcast.pipeline import ingest_rows as rows
 from roamcast.pipeline.archive_layout import ArchiveSettings
+from roamcast.pipeline.archive_table import Archive
+from roamcast.pipeline.ingest_archive import write_contexts
 from roamcast.pipeline.ingest_files import Reading, SightingFile, check_reading, listed
 from roamcast.pipeline.ingest_read import read_sightings, shape_of
 from roamcast.pipeline.ingest_scan import ScanTask
 from roamcast.pipeline.ingest_state import Batch, IngestState
+from roamcast.pipeline.ingest_write import WriteTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +116,9 @@ def ingest_batch(
     last = state.last
     waited = max(last.released, last.newest - round(settings.late_s * MICROSECONDS))
     release_until = EVER if finish else waited
-    task = ScanTask(state.keys, settings.agent, release_until, settings.places, settings.resolution)
+    scan = ScanTask(state.keys, settings.agent, release_until, settings.places, settings.resolution)
+    target = Archive.make(state.archive, settings.archive)
+    task = WriteTask(scan, str(state.batch_folder(number)), target.settings)
     parts = job.remembered(spark, state)
     if files:
         latest = now + round(settings.future_s * MICROSECONDS)
@@ -124,41 +128,25 @@ def ingest_batch(
         parts.append(job.dead_files(spark, unreadable))
     if not parts:
         parts.append(job.ranked(job.empty(spark), rows.RANK_SIGHTING, fresh=True))
-    target = state.batch_folder(number) / "rows"
-    size = sum(file.size for file in files)
-    job.run(lambda: job.write(parts, task, target, job.partitions(spark, size)))
-    counts, columns, newest = job.counted(target)
-    newest = max(last.newest, newest)
-    dead = counts["malformed"] + counts["late"]
+    kept = sum(last.counts.get(kind, 0) for kind in ("people", "open", "pending"))
+    buckets = job.buckets(files, kept, settings.reading)
+    done = job.run(lambda: job.write(parts, task, buckets))
+    newest = max(last.newest, done.newest)
+    dead = done.counts["malformed"] + done.counts["late"]
     batch = Batch(
         number=number,
         files=tuple(files),
         stream=stream or last.stream,
         newest=newest,
         released=newest if finish else release_until,
-        counts=counts,
-        columns=columns,
+        counts=done.counts,
+        columns=done.columns,
         names=job.run(lambda: job.names(spark, [f.path for f in files])) if dead else {},
     )
     state.prepare(batch)
-    _commit(spark, state, batch, settings)
-    return batch
-
-
-def _commit(
-    spark: "SparkSession", state: IngestState, batch: Batch, settings: IngestSettings
-) -> None:
-    """Commit a batch's contexts to the archive: from then on the batch has happened."""
-    folder = state.rows(batch.number, rows.CONTEXT)
-    contexts: Any = context_arrow.schema([]).empty_table()
-    if folder is not None:
-        contexts = job.contexts(spark, folder, batch.columns)
-    landed = archive.append(
-        contexts,
-        state.archive,
-        transaction=(state.application, batch.number),
-        settings=settings.archive,
-    )
+    written = job.run(lambda: write_contexts(spark, target.storage, done.contexts, done.columns))
+    landed = archive.commit(target, written, done.columns, (state.application, number))
     if not landed.committed:
-        raise RoamcastError(f"batch {batch.number} was committed by somebody else; nothing changed")
-    state.committed(batch)
+        raise RoamcastError(f"batch {number} was committed by somebody else; nothing changed")
+    state.committed(batch)  # from the commit on the batch has happened
+    return batch

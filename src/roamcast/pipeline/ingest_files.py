@@ -121,6 +121,15 @@ def parquet_schema(path: str) -> pa.Schema:
         raise InputError(f"not a readable Parquet file: {reason}", source=path) from None
 
 
+def parquet_rows(path: str) -> int:
+    """Count the rows of a Parquet file from its footer."""
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"not a readable Parquet file: {reason}", source=path) from None
+
+
 def check_columns(names: Iterable[str], reading: Reading, path: str) -> None:
     """Raise unless a table has the columns that a sighting cannot do without."""
     known = set(names)

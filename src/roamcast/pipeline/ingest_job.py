@@ -6,37 +6,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from roamcast.errors import RoamcastError
-from roamcast.model import context_arrow
 from roamcast.pipeline import ingest_rows as rows
-from roamcast.pipeline.ingest_scan import Scanner, ScanTask
+from roamcast.pipeline.ingest_archive import Run
+from roamcast.pipeline.ingest_files import Reading, SightingFile, format_of, parquet_rows
+from roamcast.pipeline.ingest_pack import BUCKET_ROWS, PACKET_SQL, Packer
 from roamcast.pipeline.ingest_state import IngestState
+from roamcast.pipeline.ingest_write import TOLD_SQL, ScanAndWrite, WriteTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PARTITION_BYTES = 64 << 20
+BUCKETS_MIN, BUCKETS_MAX = 4, 10_000
+ROW_BYTES = 64
+"""What a row of text takes at least, in a file; a compressed one takes a tenth of it."""
 
 
-def contexts(spark: "SparkSession", folder: Path, columns: Sequence[str]) -> "DataFrame":
-    """Give a batch's contexts in the archive's columns, attributes with their types."""
-    from pyspark.sql import functions as f
-    from pyspark.sql.pandas.types import from_arrow_schema
+class Written(msgspec.Struct, frozen=True):
+    """What the scan's tasks wrote and counted."""
 
-    kinds = [(column, context_arrow.KINDS[column.partition(":")[0]]) for column in columns]
-    # a struct needs a field, also when no context has an attribute
-    spoken = from_arrow_schema(pa.schema(kinds or [("string:none", pa.string())]))
-    stored = spark.read.schema(rows.GIVEN_SQL.rpartition(",")[0]).parquet(str(folder))
-    return stored.withColumn("spoken", f.from_json("attributes", spoken)).select(
-        *("vid", "place", "lon", "lat"),
-        f.timestamp_micros("time").alias("t_r"),
-        f.timestamp_micros("t_d").alias("t_d"),
-        *(f.col(f"spoken.`{column.replace('`', '``')}`").alias(column) for column in columns),
-    )
+    counts: dict[str, int]
+    columns: tuple[str, ...]
+    newest: int
+    contexts: tuple[Run, ...]
 
 
 def remembered(spark: "SparkSession", state: IngestState) -> list["DataFrame"]:
@@ -87,35 +83,53 @@ def dead_files(spark: "SparkSession", unreadable: Sequence[tuple[str, str]]) -> 
     return ranked(told, rows.RANK_DEAD, fresh=True)
 
 
-def write(parts: Sequence["DataFrame"], task: ScanTask, target: Path, partitions: int) -> None:
+def write(parts: Sequence["DataFrame"], task: WriteTask, buckets: int) -> Written:
     """Bring each person's rows together in order, scan them, write what comes out by kind."""
     from pyspark.sql import functions as f
 
     together = reduce(lambda a, b: a.unionByName(b), parts)
     # dead letters may have no person, and many: they go where their text sends them
     spread = f.xxhash64(f.when(f.col("reason").isNull(), f.col("person")).otherwise(f.col("raw")))
-    scanned = (
-        together.repartition(partitions, spread)
-        .sortWithinPartitions(*rows.SORTED_BY)
-        .mapInArrow(Scanner(task), rows.GIVEN_SQL)
+    bucket = f.pmod(spread, f.lit(buckets)).cast("int").alias("bucket")
+    packets = together.select("*", bucket).mapInArrow(Packer(buckets), PACKET_SQL)
+    told = (
+        packets.repartitionById(buckets, "bucket")
+        .mapInArrow(ScanAndWrite(task), TOLD_SQL)
+        .select("kind", "path", "at", "rows", "partition", "numbers", "texts")
     )
-    scanned.write.partitionBy("kind").mode("overwrite").parquet(str(target))
+    return _taken(told.toArrow())
 
 
-def partitions(spark: "SparkSession", size: int) -> int:
-    """Give as many tasks as keep each one's sort small."""
-    least = int(spark.conf.get("spark.sql.shuffle.partitions") or 4)
-    return max(least, min(10_000, size // PARTITION_BYTES))
+def _taken(told: pa.Table) -> Written:
+    """Take the files that were told, add up the counts."""
+    contexts, counts, columns = [], [], set()
+    for row in told.to_pylist():
+        if row["kind"] == rows.CONTEXT:
+            contexts.append(Run(row["partition"], row["path"], row["at"], row["rows"]))
+        elif row["kind"] == rows.COUNT:
+            numbers, seen = rows.counts_of(row)
+            counts.append(numbers)
+            columns.update(seen)
+        else:
+            hidden = Path(row["path"])
+            hidden.rename(hidden.with_name(hidden.name.removeprefix(".")))
+    counted = np.array(counts, dtype=np.int64)
+    totals = dict(zip(rows.COUNTED, counted[:, :-1].sum(axis=0).tolist(), strict=True))
+    return Written(totals, tuple(sorted(columns)), int(counted[:, -1].max()), tuple(contexts))
 
 
-def counted(target: Path) -> tuple[dict[str, int], tuple[str, ...], int]:
-    """Add up what the tasks counted."""
-    table = ds.dataset(target / f"kind={rows.COUNT}", format="parquet").to_table()
-    told = [rows.counts_of(row) for row in table.to_pylist()]
-    numbers = np.array([counts for counts, _ in told], dtype=np.int64)
-    totals = numbers[:, :-1].sum(axis=0).tolist()
-    columns = sorted({column for _, seen in told for column in seen})
-    return dict(zip(rows.COUNTED, totals, strict=True)), tuple(columns), int(numbers[:, -1].max())
+def buckets(files: Sequence[SightingFile], remembered_rows: int, reading: Reading) -> int:
+    """Give as many buckets of people as keep each one's rows few."""
+    expected = remembered_rows + sum(_rows(file, reading) for file in files)
+    return max(BUCKETS_MIN, min(BUCKETS_MAX, -(-expected // BUCKET_ROWS)))
+
+
+def _rows(file: SightingFile, reading: Reading) -> int:
+    """Guess how many rows a file has."""
+    if format_of(file.path, reading) == "parquet":
+        return parquet_rows(file.path)
+    packed = file.path.lower().endswith(".gz")
+    return file.size // (ROW_BYTES // 10 if packed else ROW_BYTES)
 
 
 def names(spark: "SparkSession", paths: Sequence[str]) -> dict[int, str]:

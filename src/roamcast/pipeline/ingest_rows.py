@@ -48,6 +48,8 @@ _SHARED = {
     "reason": pa.string(),
     "raw": pa.string(),
 }
+TAKEN = pa.schema([*_SHARED.items(), ("rank", pa.int8()), ("fresh", pa.bool_())])
+"""What the scan takes."""
 GIVEN = pa.schema(
     [*_SHARED.items(), ("t_d", pa.int64()), ("vid", pa.string()), ("kind", pa.string())]
 )
@@ -68,7 +70,7 @@ COUNTED = ("sightings", "repeated", "late", "malformed", "pending", "contexts", 
 def given(kind: str, count: int, columns: Mapping[str, Any]) -> pa.RecordBatch:
     """Make rows of one kind; the columns it does not use are null."""
     arrays = [
-        pa.array([kind] * count, pa.string())
+        pa.repeat(kind, count)
         if field.name == "kind"
         else columns.get(field.name, pa.nulls(count, field.type))
         for field in GIVEN

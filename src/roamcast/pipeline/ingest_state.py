@@ -3,7 +3,7 @@
     keys.json            the keys that seal vids (0600)
     ingest.json          the name under which batches are committed to the archive
     lock                 held by the one ingest that runs
-    batches/00000012/    batch.json and rows/kind=person|open|pending|context|count
+    batches/00000012/    batch.json, rows/kind=person|open|pending; contexts/ until committed
     dead_letters/        batch=00000012/…
 
 A batch is written here first, whole. It counts from the moment the archive commits its number:
@@ -84,14 +84,16 @@ class IngestState:
             dead.rename(target)
             _sync(target)
         (folder / "batch.json").write_bytes(msgspec.json.encode(batch))
-        _sync(folder)
+        _sync(folder / "rows")
+        for path in (folder / "batch.json", folder):
+            _sync_one(path)
 
     def committed(self, batch: Batch) -> None:
         """Take note that the archive has committed this batch; clean up what it replaces."""
         before, self.last = self.last, batch
         self.done.update(batch.files)
         shutil.rmtree(self.batch_folder(before.number) / "rows", ignore_errors=True)
-        shutil.rmtree(self.batch_folder(batch.number) / "rows" / "kind=context", ignore_errors=True)
+        shutil.rmtree(self.batch_folder(batch.number) / "contexts", ignore_errors=True)
 
     def batch(self, number: int) -> Batch:
         """Read what a batch did."""
@@ -168,10 +170,14 @@ def private_folder(archive: str | Path) -> Path:
 
 
 def _sync(folder: Path) -> None:
-    """Bring a folder's files to disk: Spark leaves them to the system."""
-    for path in [folder, *folder.rglob("*")]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    """Bring a folder's files to disk: who wrote them left that to the system."""
+    for path in [folder, *folder.rglob("*")] if folder.is_dir() else []:
+        _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

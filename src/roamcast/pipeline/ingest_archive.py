@@ -1,0 +1,121 @@
+"""How do a batch's contexts enter the archive? Tasks read them by partition, sort and write.
+
+The scan's tasks have told which contexts of which partition lie where. Whoever writes a partition
+reads just those, so nothing is shuffled again; a small batch is written in the driver.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from roamcast.model import context_arrow
+from roamcast.model.time import parse_instant
+from roamcast.pipeline.archive import collected, files_batch, files_of, keep
+from roamcast.pipeline.archive_files import FILE_ROWS_MAX, FILE_SCHEMA, DataFile, write_table
+from roamcast.pipeline.archive_layout import PLACING
+from roamcast.pipeline.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE_ROWS = 100_000
+"""Up to so many contexts a Spark job would only add its own time."""
+
+TASK_ROWS = 500_000
+_RUN_SQL = "task int, path string, at int"
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Contexts of one partition that lie together in a file."""
+
+    partition: str
+    path: str
+    at: int
+    rows: int
+
+
+def write_contexts(
+    spark: "SparkSession", storage: Storage, found: Iterable[Run], columns: Sequence[str]
+) -> list[DataFile]:
+    """Write a batch's contexts into files of the archive, not yet committed."""
+    tasks = divided(found)
+    if sum(run.rows for task in tasks for run in task) <= HERE_ROWS:
+        told = [[(run.path, run.at) for run in task] for task in tasks]
+        return keep(storage, (file for task in told for file in _written(storage, task, columns)))
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield files_batch(_worked(storage, batches, columns))
+
+    listed = [(number, run.path, run.at) for number, task in enumerate(tasks) for run in task]
+    plan = spark.createDataFrame(listed, _RUN_SQL).repartitionById(len(tasks), "task")
+    written = plan.mapInArrow(work, FILE_SCHEMA).select(
+        "path", "size", "rows", "partition", "stats"
+    )
+    return files_of(collected(written, storage))
+
+
+def divided(found: Iterable[Run]) -> list[list[Run]]:
+    """Put what lies in one partition into one task, as far as it fits into one file."""
+    tasks: list[list[Run]] = []
+    rows = 0
+    last = None
+    for run in sorted(found, key=lambda run: (run.partition, run.path, run.at)):
+        full = rows + run.rows > FILE_ROWS_MAX if run.partition == last else rows >= TASK_ROWS
+        if full or not tasks:
+            tasks.append([])
+            rows = 0
+        tasks[-1].append(run)
+        rows += run.rows
+        last = run.partition
+    return tasks
+
+
+def _worked(
+    storage: Storage, batches: Iterable[pa.RecordBatch], columns: Sequence[str]
+) -> Iterator[DataFile]:
+    """Write the partitions of the tasks that arrive here: usually one."""
+    tasks: dict[int, list[tuple[str, int]]] = {}
+    for batch in batches:
+        for row in batch.to_pylist():
+            tasks.setdefault(row["task"], []).append((row["path"], row["at"]))
+    for task in tasks.values():
+        yield from _written(storage, task, columns)
+
+
+def _written(
+    storage: Storage, task: Iterable[tuple[str, int]], columns: Sequence[str]
+) -> Iterator[DataFile]:
+    parts = []
+    for path, at in sorted(task):
+        with pa.memory_map(path) as source:
+            parts.append(pa.ipc.open_file(source).get_batch(at))
+    table = pa.Table.from_batches(parts).combine_chunks()
+    spoken = attribute_columns(table["attributes"], columns)
+    schema = pa.schema([*context_arrow.schema(columns), *PLACING])
+    arrays = {name: table[name] for name in table.schema.names} | spoken
+    yield from write_table(storage, pa.table([arrays[n] for n in schema.names], schema=schema))
+
+
+def attribute_columns(texts: pa.ChunkedArray, columns: Sequence[str]) -> dict[str, pa.Array]:
+    """Give attributes their columns and types; each distinct text is read once."""
+    if not columns:
+        return {}
+    encoded = texts.combine_chunks().dictionary_encode()
+    said = [msgspec.json.decode(text) for text in encoded.dictionary.to_pylist()]
+    found = {}
+    for column in columns:
+        values = [one.get(column) for one in said]
+        found[column] = _typed(column, values).take(encoded.indices)
+    return found
+
+
+def _typed(column: str, values: list[Any]) -> pa.Array:
+    kind = context_arrow.KINDS[column.partition(":")[0]]
+    if kind == context_arrow.STAMP:
+        moments = [None if value is None else parse_instant(value) for value in values]
+        return pa.array(moments, pa.int64()).cast(kind)
+    if kind == pa.float64():
+        values = [None if value is None else float(value) for value in values]
+    return pa.array(values, kind)
