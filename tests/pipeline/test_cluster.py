@@ -5,7 +5,6 @@ ended by its id.
 """
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from roamcast.errors import MissingError
 from roamcast.pipeline.archive import append
 from roamcast.pipeline.session import check_java
 from roamcast.sim.experiment import play_workload
+from tests.pipeline.test_archive import everything
 from tests.strategies_pipeline import contexts, expected, messages
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -46,15 +46,41 @@ class Case:
     def start(self, master: str) -> subprocess.Popen[bytes]:
         """Begin a lookup on Spark, however small its plan is."""
         command = ["pipeline", "lookup", "messages.jsonl", "--archive", "archive"]
-        command += ["--on", "spark", "--spark", master]
+        return self.command(*command, "--on", "spark", "--spark", master)
+
+    def command(self, *words: str) -> subprocess.Popen[bytes]:
+        """Run a command as a person would."""
         code = "from roamcast.cli import main; main()"
         return subprocess.Popen(
-            [sys.executable, "-c", code, *command],
+            [sys.executable, "-c", code, *words],
             cwd=self.folder,
             env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+
+    def ingested(self, master: str, archive: str) -> list[tuple[object, ...]]:
+        """Ingest sightings in two runs; give the contexts that come of them."""
+        lines = [
+            {
+                "person": f"p{n % 7}",
+                "source": "badge",
+                "time": f"2026-01-0{1 + n // 35}T00:{n % 35:02d}:00Z",
+                "place": f"a/{n % 3}",
+                "attributes": {"role": "guest", "age": n % 2},
+            }
+            for n in range(70)
+        ]
+        for number, part in enumerate((lines[:35], lines[35:])):
+            text = b"".join(msgspec.json.encode(one) + b"\n" for one in part)
+            (self.folder / f"in{number}.jsonl").write_bytes(text + b"no sighting\n")
+            more = ["--archive", archive, "--spark", master, "--json"]
+            process = self.command("pipeline", "ingest", f"in{number}.jsonl", *more)
+            out, err = process.communicate(timeout=WAIT_SECONDS)
+            assert process.returncode == 0, err.decode()[-2_000:]
+            assert msgspec.json.decode(out)["malformed"] == 1
+        table = everything(self.folder / archive).drop_columns(["vid"])
+        return sorted(tuple(map(repr, row.values())) for row in table.to_pylist())
 
     def check(self, process: subprocess.Popen[bytes]) -> None:
         """Wait for the lookup and compare its lines."""
@@ -168,22 +194,6 @@ def test_a_sweep_on_a_standalone_cluster_gives_the_rows_of_a_plain_loop(
     ]
 
 
-def test_a_worker_killed_during_the_job_changes_nothing(
-    case: Case, cluster: tuple[str, list[int]]
-) -> None:
-    master, workers = cluster
-    process = case.start(master)
-    travelling = case.folder / "archive" / "_lookups"
-    until = time.monotonic() + WAIT_SECONDS
-    while not (executors := children(workers[0])) or not list(travelling.iterdir()):
-        assert process.poll() is None, "the job ended before a worker could be killed"
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    for victim in (workers[0], *executors):
-        os.kill(victim, signal.SIGKILL)
-    case.check(process)
-
-
 def children(parent: int) -> list[int]:
     """Give the ids of a process's children: a worker's executors."""
     listed = Path(f"/proc/{parent}/task/{parent}/children")
@@ -208,3 +218,6 @@ def test_through_spark_connect(case: Case) -> None:
     ]
     with running(server, case.folder / "connect.log", port):
         case.check(case.start(f"sc://127.0.0.1:{port}"))
+        there = case.ingested(f"sc://127.0.0.1:{port}", "there")
+        assert there == case.ingested("local[2]", "here")
+        assert len(there) > 7

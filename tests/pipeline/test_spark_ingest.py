@@ -7,8 +7,10 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from roamcast.errors import InputError, RoamcastError
+from roamcast.errors import InputError
 from roamcast.identity.agent_settings import AgentSettings
 from roamcast.identity.sightings import decode
 from roamcast.model.buildings import building
@@ -204,6 +206,7 @@ BAD_LINES = [
     line(at="2026-01-01T00:00:00"),
     line(at="2026-02-30T00:00:00Z"),
     line(place="a//b"),
+    line(place="/".join("a" * 33)),
     line(place=None),
     line(place=None, lon=1.0),
     line(place=None, lon="x", lat=1.0),
@@ -221,10 +224,12 @@ def test_every_malformed_line_is_a_dead_letter_with_reason_file_and_nothing_is_l
         with pytest.raises(InputError):
             decode(text)
     future = line(at="2099-01-01T00:00:00Z")
-    (folder / "a b é.jsonl").write_text("\n".join([*BAD_LINES, future, "", line(), line()]) + "\n")
+    deepest = line(place="/".join("a" * 32))
+    good = ["", line(), line(), deepest]
+    (folder / "a b é.jsonl").write_text("\n".join([*BAD_LINES, future, *good]) + "\n")
     batch = once(spark, tmp_path, folder)
     assert batch.counts["malformed"] == len(BAD_LINES) + 1
-    assert batch.counts["sightings"] == len(BAD_LINES) + 3
+    assert batch.counts["sightings"] == len(BAD_LINES) + 4
     assert (batch.counts["repeated"], batch.counts["contexts"]) == (1, 1)
     with open_state(tmp_path) as state:
         letters = dead_letters(state).to_pylist()
@@ -375,23 +380,48 @@ def test_a_second_ingest_at_once_is_refused_and_the_first_lands(
     assert table_of(tmp_path / "archive").num_rows == 1
 
 
-def test_when_writing_fails_the_archive_is_as_before_and_a_retry_lands(
-    spark: Any, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_two_ingests_of_two_nodes_that_commit_at_once_both_land(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each has a private folder of its own; both have written everything before one commits."""
     from roamcast.pipeline import ingest
 
-    (folder / "1.jsonl").write_text(line())
+    meeting = threading.Barrier(2, timeout=600)
+    real = ingest.archive.commit
 
-    def full(*_: Any, **__: Any) -> None:
-        raise RoamcastError("cannot write to the archive: No space left on device")
+    def commit(*given: Any) -> Any:
+        meeting.wait()
+        return real(*given)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(ingest.archive, "append", full)
-        with pytest.raises(RoamcastError, match="No space left"):
-            once(spark, tmp_path, folder)
-    assert Archive.open(tmp_path / "archive").files().num_rows == 0
-    assert once(spark, tmp_path, folder).number == 1
-    assert table_of(tmp_path / "archive").num_rows == 1
+    monkeypatch.setattr(ingest.archive, "commit", commit)
+
+    def run(node: str) -> int:
+        path = tmp_path / f"{node}.jsonl"
+        path.write_text("\n".join(line(f"{node}{n}", attributes={node: n}) for n in range(9)))
+        private = tmp_path / f"{node}.private"
+        with opened(private, tmp_path / "a", f"{node}.example.org", os.urandom) as state:
+            return ingest_once(spark, state, [path], IngestSettings(), clock).number
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(run, ("one", "two"))) == [1, 1]
+    nodes = sorted(vid.partition("@")[2] for vid in table_of(tmp_path / "a")["vid"].to_pylist())
+    assert nodes == 9 * ["one.example.org"] + 9 * ["two.example.org"]
+
+
+def test_a_number_is_the_person_of_its_digits_in_every_format(
+    spark: Any, tmp_path: Path, folder: Path
+) -> None:
+    at = "2026-01-01T00:0{}:00Z"
+    (folder / "1.jsonl").write_text(
+        line(person=5, at=at.format(0)) + "\n" + line(person="5", at=at.format(1))  # type: ignore[arg-type]
+    )
+    (folder / "2.csv").write_text(f"person,source,time,place\n5,badge,{at.format(2)},a/1\n")
+    table = pa.table({"person": [5], "source": ["badge"], "time": [at.format(3)], "place": ["a/1"]})
+    pq.write_table(table, folder / "3.parquet")
+    batch = once(spark, tmp_path, folder)
+    assert (batch.counts["people"], batch.counts["contexts"]) == (1, 1)
+    with open_state(tmp_path) as state:
+        assert len(vids_of_person(state, "5")) == 1
 
 
 def test_a_million_sightings_of_one_person_are_one_context(

@@ -45,14 +45,17 @@ FILE_SCHEMA = "path string, size long, rows long, partition map<string,string>, 
 """The same as a Spark schema: what a writing task answers."""
 
 
-def write_table(storage: Storage, table: pa.Table) -> Iterator[DataFile]:
-    """Sort placed contexts and write them, a file or more for each partition."""
+def write_table(storage: Storage, table: pa.Table, name: str = "") -> Iterator[DataFile]:
+    """Sort placed contexts and write them, a file or more for each partition.
+
+    name: what the files' names begin with, for who has to find them again (`unfinished`).
+    """
     if not table.num_rows:
         return
     table = table.take(pa.array(_order(table))).combine_chunks()
     for start, end in runs(table):
         for first in range(start, end, FILE_ROWS_MAX):
-            yield _write(storage, table.slice(first, min(FILE_ROWS_MAX, end - first)))
+            yield _write(storage, table.slice(first, min(FILE_ROWS_MAX, end - first)), name)
 
 
 def _order(table: pa.Table) -> Array:
@@ -108,10 +111,10 @@ def _partition(table: pa.Table) -> dict[str, str]:
     return {name: table.column(name)[0].as_py() for name in PARTITIONS}
 
 
-def _write(storage: Storage, table: pa.Table) -> DataFile:
+def _write(storage: Storage, table: pa.Table, name: str = "") -> DataFile:
     partition = _partition(table)
     folder = "/".join(f"{name}={value}" for name, value in partition.items())
-    path = f"{folder}/{uuid4().hex}.parquet"
+    path = f"{folder}/{name}{uuid4().hex}.parquet"
     rows = table.drop_columns([name for name in ORDER if name != "t_r"])
     empty = [field.name for field in rows.schema if rows.column(field.name).null_count == len(rows)]
     lacking = [name for name in empty if ":" in name]

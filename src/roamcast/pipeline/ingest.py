@@ -6,7 +6,8 @@ contexts to the archive last. `ingest_once` takes files that are there, `ingest_
 come; both run `ingest_batch`, so a stream's result is a batch's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,9 @@ from roamcast.pipeline import ingest_job as job
 from roamcast.pipeline import ingest_rows as rows
 from roamcast.pipeline.archive_layout import ArchiveSettings
 from roamcast.pipeline.archive_table import Archive
-from roamcast.pipeline.ingest_archive import write_contexts
+from roamcast.pipeline.ingest_archive import Run, Writer, discard_unfinished, write_contexts
 from roamcast.pipeline.ingest_files import Reading, SightingFile, check_reading, listed
-from roamcast.pipeline.ingest_read import read_sightings, shape_of
+from roamcast.pipeline.ingest_read import shape_of
 from roamcast.pipeline.ingest_scan import ScanTask
 from roamcast.pipeline.ingest_state import Batch, IngestState
 from roamcast.pipeline.ingest_write import WriteTask
@@ -112,41 +113,66 @@ def ingest_batch(
     unreadable: Sequence[tuple[str, str]] = (),
 ) -> Batch:
     """Work one batch of files in and commit it; `unreadable` are (path, reason) of dead files."""
-    number = state.begin()
     last = state.last
     waited = max(last.released, last.newest - round(settings.late_s * MICROSECONDS))
     release_until = EVER if finish else waited
     scan = ScanTask(state.keys, settings.agent, release_until, settings.places, settings.resolution)
     target = Archive.make(state.archive, settings.archive)
-    task = WriteTask(scan, str(state.batch_folder(number)), target.settings)
-    parts = job.remembered(spark, state)
-    if files:
-        latest = now + round(settings.future_s * MICROSECONDS)
-        read = read_sightings(spark, files, settings.reading, latest)
-        parts.append(job.ranked(read, rows.RANK_SIGHTING, fresh=True))
-    if unreadable:
-        parts.append(job.dead_files(spark, unreadable))
-    if not parts:
-        parts.append(job.ranked(job.empty(spark), rows.RANK_SIGHTING, fresh=True))
-    kept = sum(last.counts.get(kind, 0) for kind in ("people", "open", "pending"))
-    buckets = job.buckets(files, kept, settings.reading)
-    done = job.run(lambda: job.write(parts, task, buckets))
-    newest = max(last.newest, done.newest)
-    dead = done.counts["malformed"] + done.counts["late"]
-    batch = Batch(
-        number=number,
-        files=tuple(files),
-        stream=stream or last.stream,
-        newest=newest,
-        released=newest if finish else release_until,
-        counts=done.counts,
-        columns=done.columns,
-        names=job.run(lambda: job.names(spark, [f.path for f in files])) if dead else {},
-    )
-    state.prepare(batch)
-    written = job.run(lambda: write_contexts(spark, target.storage, done.contexts, done.columns))
-    landed = archive.commit(target, written, done.columns, (state.application, number))
-    if not landed.committed:
-        raise RoamcastError(f"batch {number} was committed by somebody else; nothing changed")
-    state.committed(batch)  # from the commit on the batch has happened
+    latest = now + round(settings.future_s * MICROSECONDS)
+    with told_by_disk(state.folder):
+        number, again = state.begin()
+        writer = Writer(target.storage, (), f"{state.application}-{number}-")
+        if again:
+            discard_unfinished(writer)
+        task = WriteTask(scan, str(state.batch_folder(number)), target.settings)
+        parts = job.parts(spark, state, files, settings.reading, latest, unreadable)
+        kept = sum(last.counts.get(kind, 0) for kind in ("people", "open", "pending"))
+        buckets = job.buckets(files, kept, settings.reading)
+        done = job.run(lambda: job.write(parts, task, buckets))
+        newest = max(last.newest, done.newest)
+        dead = done.counts["malformed"] + done.counts["late"]
+        batch = Batch(
+            number=number,
+            files=tuple(files),
+            stream=stream or last.stream,
+            newest=newest,
+            released=newest if finish else release_until,
+            counts=done.counts,
+            columns=done.columns,
+            names=job.run(lambda: job.names(spark, [f.path for f in files])) if dead else {},
+        )
+        state.prepare(batch)
+    _commit(spark, target, state, batch, done.contexts)
     return batch
+
+
+def _commit(
+    spark: "SparkSession",
+    target: Archive,
+    state: IngestState,
+    batch: Batch,
+    contexts: Sequence[Run],
+) -> None:
+    """Commit a batch's contexts to the archive: from then on the batch has happened."""
+    transaction = (state.application, batch.number)
+    writer = Writer(target.storage, batch.columns, f"{state.application}-{batch.number}-")
+    try:
+        written = job.run(lambda: write_contexts(spark, writer, contexts))
+        landed = archive.commit(target, written, batch.columns, transaction)
+    except BaseException:
+        discard_unfinished(writer)
+        raise
+    if not landed.committed:
+        raise RoamcastError(f"batch {batch.number} was committed by somebody else; nothing changed")
+    state.committed(batch)
+
+
+@contextmanager
+def told_by_disk(folder: Path) -> Iterator[None]:
+    """Say in one line what the file system refused, a full disk above all."""
+    try:
+        yield
+    except OSError as error:
+        raise RoamcastError(
+            f"cannot write to {folder}: {error.strerror or error}; the archive is as before"
+        ) from None

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from roamcast.errors import RoamcastError
 from roamcast.model import context_arrow
 from roamcast.model.time import parse_instant
 from roamcast.pipeline.archive import collected, files_batch, files_of, keep
 from roamcast.pipeline.archive_files import FILE_ROWS_MAX, FILE_SCHEMA, DataFile, write_table
 from roamcast.pipeline.archive_layout import PLACING
+from roamcast.pipeline.archive_table import Archive
 from roamcast.pipeline.storage import Storage
 
 if TYPE_CHECKING:
@@ -36,17 +38,23 @@ class Run(msgspec.Struct, frozen=True):
     rows: int
 
 
-def write_contexts(
-    spark: "SparkSession", storage: Storage, found: Iterable[Run], columns: Sequence[str]
-) -> list[DataFile]:
+class Writer(msgspec.Struct, frozen=True):
+    """Where contexts go, which attributes they have, how their files' names begin."""
+
+    storage: Storage
+    columns: Sequence[str]
+    name: str
+
+
+def write_contexts(spark: "SparkSession", writer: Writer, found: Iterable[Run]) -> list[DataFile]:
     """Write a batch's contexts into files of the archive, not yet committed."""
-    tasks = divided(found)
+    tasks, storage = divided(found), writer.storage
     if sum(run.rows for task in tasks for run in task) <= HERE_ROWS:
         told = [[(run.path, run.at) for run in task] for task in tasks]
-        return keep(storage, (file for task in told for file in _written(storage, task, columns)))
+        return keep(storage, (file for task in told for file in _written(writer, task)))
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield files_batch(_worked(storage, batches, columns))
+        yield files_batch(write_runs(writer, batches))
 
     listed = [(number, run.path, run.at) for number, task in enumerate(tasks) for run in task]
     plan = spark.createDataFrame(listed, _RUN_SQL).repartitionById(len(tasks), "task")
@@ -72,30 +80,37 @@ def divided(found: Iterable[Run]) -> list[list[Run]]:
     return tasks
 
 
-def _worked(
-    storage: Storage, batches: Iterable[pa.RecordBatch], columns: Sequence[str]
-) -> Iterator[DataFile]:
+def write_runs(writer: Writer, batches: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
     """Write the partitions of the tasks that arrive here: usually one."""
     tasks: dict[int, list[tuple[str, int]]] = {}
     for batch in batches:
         for row in batch.to_pylist():
             tasks.setdefault(row["task"], []).append((row["path"], row["at"]))
     for task in tasks.values():
-        yield from _written(storage, task, columns)
+        yield from _written(writer, task)
 
 
-def _written(
-    storage: Storage, task: Iterable[tuple[str, int]], columns: Sequence[str]
-) -> Iterator[DataFile]:
+def _written(writer: Writer, task: Iterable[tuple[str, int]]) -> Iterator[DataFile]:
     parts = []
     for path, at in sorted(task):
         with pa.memory_map(path) as source:
             parts.append(pa.ipc.open_file(source).get_batch(at))
     table = pa.Table.from_batches(parts).combine_chunks()
-    spoken = attribute_columns(table["attributes"], columns)
-    schema = pa.schema([*context_arrow.schema(columns), *PLACING])
+    spoken = attribute_columns(table["attributes"], writer.columns)
+    schema = pa.schema([*context_arrow.schema(writer.columns), *PLACING])
     arrays = {name: table[name] for name in table.schema.names} | spoken
-    yield from write_table(storage, pa.table([arrays[n] for n in schema.names], schema=schema))
+    contexts = pa.table([arrays[name] for name in schema.names], schema=schema)
+    yield from write_table(writer.storage, contexts, writer.name)
+
+
+def discard_unfinished(writer: Writer) -> None:
+    """Delete what a batch wrote that was not committed: on a full disk every file counts."""
+    try:
+        committed = set(Archive.open(writer.storage.uri).files()["path"].to_pylist())
+    except RoamcastError:
+        return  # nobody can say what is committed: better leave all
+    own = (p for p in writer.storage.files() if p.rpartition("/")[2].startswith(writer.name))
+    writer.storage.discard(path for path in own if path not in committed)
 
 
 def attribute_columns(texts: pa.ChunkedArray, columns: Sequence[str]) -> dict[str, pa.Array]:

@@ -1,5 +1,6 @@
 """Which Spark jobs does an ingest run? Each a function from DataFrames to DataFrames, or a run."""
 
+import re
 from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
@@ -15,8 +16,9 @@ from roamcast.pipeline import ingest_rows as rows
 from roamcast.pipeline.ingest_archive import Run
 from roamcast.pipeline.ingest_files import Reading, SightingFile, format_of, parquet_rows
 from roamcast.pipeline.ingest_pack import BUCKET_ROWS, PACKET_SQL, Packer
+from roamcast.pipeline.ingest_read import read_sightings
 from roamcast.pipeline.ingest_state import IngestState
-from roamcast.pipeline.ingest_write import TOLD_SQL, ScanAndWrite, WriteTask
+from roamcast.pipeline.ingest_write import COLUMNS, TOLD_SQL, ScanAndWrite, WriteTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,38 +37,59 @@ class Written(msgspec.Struct, frozen=True):
     contexts: tuple[Run, ...]
 
 
+def parts(
+    spark: "SparkSession",
+    state: IngestState,
+    files: Sequence[SightingFile],
+    reading: Reading,
+    latest: int,
+    unreadable: Sequence[tuple[str, str]],
+) -> list["DataFrame"]:
+    """Give all rows that a batch works on: what it remembers, reads, or cannot read."""
+    found = remembered(spark, state)
+    if files:
+        read = read_sightings(spark, files, reading, latest)
+        found.append(ranked(read, rows.RANK_SIGHTING, fresh=True))
+    if unreadable:
+        found.append(dead_files(spark, unreadable))
+    return found or [ranked(empty(spark), rows.RANK_SIGHTING, fresh=True)]
+
+
 def remembered(spark: "SparkSession", state: IngestState) -> list["DataFrame"]:
     """Read people, open intervals and waiting sightings of the last batch."""
+    from pyspark.sql.types import StructType
+
     ranks = {
         rows.PERSON: rows.RANK_PERSON,
         rows.OPEN: rows.RANK_OPEN,
         rows.PENDING: rows.RANK_SIGHTING,
     }
+    kinds: Any = StructType.fromDDL(rows.TAKEN_SQL)
     found = []
     for kind, rank in ranks.items():
         folder = state.rows(state.last.number, kind)
         if folder is not None:
-            stored = spark.read.schema(rows.TAKEN_SQL).parquet(str(folder))
+            schema = StructType([kinds[name] for name in COLUMNS[kind]])
+            stored = spark.read.schema(schema).parquet(str(folder))
             found.append(ranked(stored, rank, fresh=False))
     return found
 
 
 def ranked(taken: "DataFrame", rank: int, *, fresh: bool) -> "DataFrame":
-    """Give rows all columns of the scan, with their rank among the rows of one person."""
+    """Give rows their rank among the rows of one person, and what sends them to their bucket."""
     from pyspark.sql import functions as f
-    from pyspark.sql.types import StructType
 
-    reason = f.col("reason").isNotNull()
-    wide: Any = StructType.fromDDL(rows.TAKEN_SQL)
+    ranks, sent = f.lit(rank), f.col("person")
+    if "reason" in taken.columns:
+        dead = f.col("reason").isNotNull()
+        ranks = f.when(dead, rows.RANK_DEAD).otherwise(rank)
+        # dead letters may have no person, and many: they go where their text sends them
+        sent = f.when(dead, f.col("raw")).otherwise(f.col("person"))
     return taken.select(
-        *(
-            f.col(field.name)
-            if field.name in taken.columns
-            else f.lit(None).cast(field.dataType).alias(field.name)
-            for field in wide
-        ),
-        f.when(reason, rows.RANK_DEAD).otherwise(rank).cast("tinyint").alias("rank"),
+        *taken.columns,
+        ranks.cast("tinyint").alias("rank"),
         f.lit(fresh).alias("fresh"),
+        f.xxhash64(sent).alias("bucket"),
     )
 
 
@@ -77,21 +100,24 @@ def empty(spark: "SparkSession") -> "DataFrame":
 
 def dead_files(spark: "SparkSession", unreadable: Sequence[tuple[str, str]]) -> "DataFrame":
     """Give a dead letter for each file that cannot be read at all; `raw` says which."""
-    told = spark.createDataFrame(
-        [(reason, path) for path, reason in unreadable], "reason string, raw string"
+    told = [(None, reason, path) for path, reason in unreadable]
+    return ranked(
+        spark.createDataFrame(told, "person string, reason string, raw string"),
+        rows.RANK_DEAD,
+        fresh=True,
     )
-    return ranked(told, rows.RANK_DEAD, fresh=True)
 
 
 def write(parts: Sequence["DataFrame"], task: WriteTask, buckets: int) -> Written:
     """Bring each person's rows together in order, scan them, write what comes out by kind."""
     from pyspark.sql import functions as f
 
-    together = reduce(lambda a, b: a.unionByName(b), parts)
-    # dead letters may have no person, and many: they go where their text sends them
-    spread = f.xxhash64(f.when(f.col("reason").isNull(), f.col("person")).otherwise(f.col("raw")))
-    bucket = f.pmod(spread, f.lit(buckets)).cast("int").alias("bucket")
-    packets = together.select("*", bucket).mapInArrow(Packer(buckets), PACKET_SQL)
+    bucket = f.pmod("bucket", f.lit(buckets)).cast("int")
+    # each kind of row is packed by itself: no row carries the empty columns of the others
+    packed = [
+        part.withColumn("bucket", bucket).mapInArrow(Packer(buckets), PACKET_SQL) for part in parts
+    ]
+    packets = reduce(lambda a, b: a.unionByName(b), packed)
     told = (
         packets.repartitionById(buckets, "bucket")
         .mapInArrow(ScanAndWrite(task), TOLD_SQL)
@@ -155,7 +181,16 @@ def run(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except PySparkException as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        causes = [line for line in lines if "Caused by:" in line or "roamcast.errors." in line]
-        told = (causes or lines or [type(error).__name__])[-1].removeprefix("Caused by: ")
-        raise RoamcastError(f"the ingest failed, the archive is as before: {told[:300]}") from None
+        raise RoamcastError(
+            f"the ingest failed, the archive is as before: {reason_in(str(error))[:300]}"
+        ) from None
+
+
+def reason_in(text: str) -> str:
+    """Find the line that says why a job failed: our own error, or the last cause."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if re.match(r"roamcast\.[\w.]+Error: ", line)]
+    if ours:
+        return ours[-1].partition(": ")[2]
+    causes = [line for line in lines if "Caused by:" in line]
+    return (causes or lines or ["no reason given"])[-1].removeprefix("Caused by: ")

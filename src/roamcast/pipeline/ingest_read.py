@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from roamcast.errors import InputError
-from roamcast.identity.sightings import (
-    ATTRIBUTES_LENGTH_MAX,
-    LINE_LENGTH_MAX,
-    PERSON_LENGTH_MAX,
-    SOURCES,
-)
+from roamcast.identity import sightings as limits
+from roamcast.identity.sightings import SOURCES
 from roamcast.model.contexts import PLACE_LENGTH_MAX
+from roamcast.model.places_path import DEPTH_MAX
 from roamcast.pipeline.ingest_files import (
     FIELDS,
     Reading,
@@ -36,6 +33,7 @@ RAW_LENGTH_MAX = 4_096
 
 _CORRUPT = "_corrupt"
 _UNPRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"  # as Python's str.isprintable
+_NO_PATH = rf"^[{{\[]|(^|/)(/|$)|(/[^/]*+){{{DEPTH_MAX}}}|{_UNPRINTABLE}"
 _STAMP = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6}0*)?(Z|[+-]\d\d:\d\d)$"
 
 
@@ -98,9 +96,8 @@ def _read_json(
     schema = ", ".join(f"`{name}` string" for name in names)
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     line = f.col("value")
-    broken = (
-        ~f.rtrim(line).endswith("}") | line.rlike(r"\}\s*\{") | (f.length(line) > LINE_LENGTH_MAX)
-    )
+    too_long = f.length(line) > limits.LINE_LENGTH_MAX
+    broken = ~f.rtrim(line).endswith("}") | line.rlike(r"\}\s*\{") | too_long
     return (
         spark.read.text(paths)
         .where(f.trim(line) != "")
@@ -229,22 +226,22 @@ def _reason(latest: int) -> "Column":
         f.col("broken"),
         f.when(person.isNull() | (person == ""), "person is missing"),
         f.when(
-            f.length(person) > PERSON_LENGTH_MAX,
-            f"person is longer than {PERSON_LENGTH_MAX} characters",
+            f.length(person) > limits.PERSON_LENGTH_MAX,
+            f"person is longer than {limits.PERSON_LENGTH_MAX} characters",
         ),
         f.when(person.rlike(rf"^[{{\[]|{_UNPRINTABLE}"), "person is not printable text"),
         f.when(f.col("source").isNull(), f"source is not one of {', '.join(SOURCES)}"),
         f.when(f.col("time").isNull(), "time is not an RFC 3339 timestamp with a zone"),
         f.when(f.col("time") > latest, "time lies in the future"),
         f.when(f.length(place) > PLACE_LENGTH_MAX, "place is too long"),
-        f.when(place.rlike(rf"^[{{\[]|(^|/)(/|$)|{_UNPRINTABLE}"), "place is not a path"),
+        f.when(place.rlike(_NO_PATH), "place is not a path"),
         f.when(
             (said_lon.isNotNull() | said_lat.isNotNull()) & half, "lon and lat are not two numbers"
         ),
         f.when(lon.isNotNull() & ~within, "no WGS84 longitude and latitude"),
         f.when(place.isNull() & lon.isNull(), "a sighting needs a place, or lon and lat"),
         f.when(
-            f.length("attributes") > ATTRIBUTES_LENGTH_MAX,
-            f"attributes are longer than {ATTRIBUTES_LENGTH_MAX} characters",
+            f.length("attributes") > limits.ATTRIBUTES_LENGTH_MAX,
+            f"attributes are longer than {limits.ATTRIBUTES_LENGTH_MAX} characters",
         ),
     )

@@ -66,12 +66,14 @@ class IngestState:
         """Give a batch's folder."""
         return self.folder / "batches" / f"{number:08d}"
 
-    def begin(self) -> int:
-        """Give the next batch's number, its folder empty."""
+    def begin(self) -> tuple[int, bool]:
+        """Give the next batch's number, its folder empty, and whether it was begun before."""
         number = self.last.number + 1
-        shutil.rmtree(self.batch_folder(number), ignore_errors=True)
-        self.batch_folder(number).mkdir(parents=True, mode=0o700)
-        return number
+        folder = self.batch_folder(number)
+        again = folder.exists()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, mode=0o700)
+        return number, again
 
     def prepare(self, batch: Batch) -> None:
         """Put everything of a batch on disk; what is missing now is only the archive's commit."""

@@ -1,0 +1,234 @@
+"""What survives? A worker killed in the middle of every job, and a disk that is really full."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roamcast.errors import MissingError
+from roamcast.model.context_arrow import from_arrow
+from roamcast.pipeline import archive, archive_care, ingest_archive, ingest_job, lookup
+from roamcast.pipeline import load as loading
+from roamcast.pipeline.archive import append
+from roamcast.pipeline.archive_layout import ArchiveSettings
+from roamcast.pipeline.ingest import IngestSettings, ingest_once
+from roamcast.pipeline.session import Settings, check_java, started
+from tests.pipeline.test_archive import everything, same
+from tests.pipeline.test_cluster import (
+    HOME,
+    WAIT_SECONDS,
+    children,
+    environment,
+    free_port,
+    running,
+)
+from tests.pipeline.test_spark_ingest import clock, line, open_state, people_and_contexts
+from tests.strategies_pipeline import contexts, expected, lines, messages
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+class Cluster:
+    """A master and two workers on loopback; a worker can be killed, and gets a successor."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        port = free_port()
+        self.master = f"spark://127.0.0.1:{port}"
+        self._folder, self._stack = folder, stack
+        self._workers: list[int] = []
+        self._start("master.Master", port)
+        for _ in range(2):
+            self._worker()
+
+    def kill_the_one_behind(self, processes: list[int]) -> None:
+        """Kill the worker that these processes descend from, with its executors."""
+        (victim,) = set(self._workers) & set(processes)
+        self._workers.remove(victim)
+        executors = children(victim)
+        for process in (victim, *executors):
+            os.kill(process, signal.SIGKILL)
+        self._worker()
+
+    def _worker(self) -> None:
+        more = ["--cores", "1", "--memory", "1g", "--work-dir", str(self._folder / "work")]
+        self._workers.append(self._start("worker.Worker", free_port(), *more, self.master))
+
+    def _start(self, what: str, port: int, *more: str) -> int:
+        command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}"]
+        command += ["--port", str(port), "--host", "127.0.0.1", "--webui-port", "0", *more]
+        log = self._folder / f"{what}-{port}.log"
+        return self._stack.enter_context(running(command, log, port))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    need_java()
+    with ExitStack() as stack:
+        yield Cluster(tmp_path_factory.mktemp("cluster"), stack)
+
+
+@pytest.fixture(scope="module")
+def session(cluster: Cluster) -> Iterator[Any]:
+    options = {"spark.sql.shuffle.partitions": "4"}
+    settings = Settings(master=cluster.master, memory="1g", options=options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+        with started(settings) as spark:
+            yield spark
+
+
+def need_java() -> None:
+    try:
+        check_java()
+    except MissingError as error:
+        pytest.skip(str(error))
+
+
+def gated(function: Callable[..., Any], gate: Path) -> Callable[..., Any]:
+    """Let a task tell who runs it, and go on only when the gate is open."""
+
+    def first_wait(*given: Any) -> Iterator[Any]:
+        process, line_of = os.getpid(), []
+        while process > 1:
+            line_of.append(process)
+            status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+            process = int(status.rpartition(")")[2].split()[1])
+        beside = gate / f".{line_of[0]}"
+        beside.write_text(" ".join(map(str, line_of)), encoding="utf-8")
+        beside.rename(gate / f"began-{line_of[0]}")
+        while not (gate / "open").exists():
+            time.sleep(0.02)
+        yield from function(*given)
+
+    return first_wait
+
+
+def killed_during(cluster: Cluster, gate: Path, job: Callable[[], Any]) -> Any:
+    """Run a job; kill the worker of a task that has begun; give what the job gives."""
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            answer = pool.submit(job)
+            until = time.monotonic() + WAIT_SECONDS
+            while not (begun := sorted(gate.glob("began-*"))):
+                assert not answer.done(), answer.result()
+                assert time.monotonic() < until, "no task began"
+                time.sleep(0.02)
+            cluster.kill_the_one_behind([int(p) for p in begun[0].read_text().split()])
+        finally:
+            (gate / "open").touch()
+        return answer.result(timeout=2 * WAIT_SECONDS)
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    made = tmp_path / "gate"
+    made.mkdir()
+    return made
+
+
+@pytest.mark.parametrize("stage", ["scan", "archive"])
+def test_a_worker_killed_during_an_ingest_changes_nothing(
+    cluster: Cluster,
+    session: Any,
+    gate: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stage: str,
+) -> None:
+    seen = [
+        line(f"p{n % 40}", f"2026-01-01T{n // 40:02d}:00:00Z", place=f"a/{n % 7}", attributes=said)
+        for n in range(400)
+        for said in ({"role": "guest", "age": n % 3},)
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join([*seen, "no sighting"]))
+    monkeypatch.setattr(ingest_archive, "HERE_ROWS", 0)
+
+    def ingest(name: str) -> list[tuple[Any, ...]]:
+        with open_state(tmp_path, name) as state:
+            paths = [tmp_path / "in.jsonl"]
+            batch = ingest_once(session, state, paths, IngestSettings(), clock)
+            assert (batch.counts["sightings"], batch.counts["malformed"]) == (401, 1)
+            return people_and_contexts(state)
+
+    want = ingest("undisturbed")
+    with monkeypatch.context() as patch:
+        if stage == "scan":
+            real = ingest_job.ScanAndWrite
+            patch.setattr(ingest_job, "ScanAndWrite", lambda task: gated(real(task), gate))
+        else:
+            patch.setattr(ingest_archive, "write_runs", gated(ingest_archive.write_runs, gate))
+        found = killed_during(cluster, gate, lambda: ingest("disturbed"))
+    assert len(want) == 400
+    assert found == want
+
+
+def test_a_worker_killed_during_a_load_changes_nothing(
+    cluster: Cluster, session: Any, gate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = contexts(51, 500, days=3)
+    (tmp_path / "c.jsonl").write_bytes(lines(from_arrow(table)))
+    monkeypatch.setattr(loading, "HERE_BYTES", 0)
+    monkeypatch.setattr(loading, "STRETCH_BYTES", 50_000)
+    monkeypatch.setattr(archive, "write_sorted", gated(archive.write_sorted, gate))
+    done = killed_during(
+        cluster,
+        gate,
+        lambda: loading.load(tmp_path / "c.jsonl", tmp_path / "a", spark=lambda: session),
+    )
+    assert done.rows == 500
+    assert same(everything(tmp_path / "a"), table)
+
+
+def test_a_worker_killed_during_a_compaction_changes_nothing(
+    cluster: Cluster, session: Any, gate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = contexts(52, 400, days=3)
+    for start in (0, 200):
+        append(table.slice(start, 200), tmp_path / "a", settings=ArchiveSettings(0))
+    monkeypatch.setattr(archive_care, "SPARK_BYTES", 0)
+    monkeypatch.setattr(archive_care, "rewrite_group", gated(archive_care.rewrite_group, gate))
+    done = killed_during(cluster, gate, lambda: archive_care.compact(tmp_path / "a", session))
+    assert done.files_replaced > done.files_written > 0
+    assert same(everything(tmp_path / "a"), table)
+
+
+def test_a_worker_killed_during_a_lookup_changes_nothing(
+    cluster: Cluster, session: Any, gate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, asked = contexts(53, 400, days=3), messages(54, 33)
+    append(table, tmp_path / "a", settings=ArchiveSettings(0))
+    monkeypatch.setattr(lookup, "run_tasks", gated(lookup.run_tasks, gate))
+    asker = lookup.Lookup(tmp_path / "a", session, driver_rows=0)
+    found = killed_during(cluster, gate, lambda: asker.ask(asked))
+    assert found == expected(table, asked)
+
+
+def test_a_full_disk_is_one_clear_error_and_the_archive_is_as_before(tmp_path: Path) -> None:
+    """A disk of a few megabytes, in a name space of its own, is filled up to some last bytes."""
+    need_java()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    unshare = shutil.which("unshare")
+    enter = [str(unshare), "--user", "--map-root-user", "--mount", "sh", "-c"]
+    mount = f"mount -t tmpfs -o size=8m none '{disk}'"
+    if unshare is None or subprocess.run([*enter, mount], check=False).returncode:
+        pytest.skip("this machine lets nobody mount a disk in a name space")
+    code = f"from tests.pipeline.full_disk import run; run('{tmp_path}')"
+    done = subprocess.run(
+        [*enter, f'{mount} && exec "$0" -c "$1"', sys.executable, code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=5 * WAIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
