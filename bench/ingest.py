@@ -7,6 +7,7 @@ vids, state, and the archive's commit. DuckDB runs two window functions and writ
 The counts must agree.
 """
 
+import os
 import resource
 import shutil
 import tempfile
@@ -144,23 +145,32 @@ def watched_memory() -> Iterator[list[int]]:
 
 def _resident() -> int:
     """Add up the memory of this process and everything it started (Java, Python workers)."""
-    parents, sizes = {}, {}
+    return sum(int(fields[21]) for fields in _family()) * resource.getpagesize()
+
+
+def _worked_s() -> float:
+    """Add up the time that cores spent on them: unlike seconds, hardly more on a busy machine."""
+    ticks = sum(int(number) for fields in _family() for number in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _family() -> list[list[str]]:
+    """Give what the system tells of this process and all that descend from it."""
+    known: dict[int, list[str]] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
-            text = status.read_text()
+            known[int(status.parent.name)] = status.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        fields = text.rpartition(")")[2].split()
-        process = int(status.parent.name)
-        parents[process], sizes[process] = int(fields[1]), int(fields[21])
-    total, family = 0, {int(Path("/proc/self").resolve().name)}
-    grown = True
-    while grown:
-        more = {p for p, parent in parents.items() if parent in family} - family
+    family, more = set(), {os.getpid()}
+    while more:
         family |= more
-        grown = bool(more)
-    total = sum(sizes.get(process, 0) for process in family)
-    return total * resource.getpagesize()
+        more = {p for p, fields in known.items() if int(fields[1]) in family} - family
+    return [known[process] for process in sorted(family) if process in known]
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def run(quick: bool, progress: Steps) -> Report:
@@ -185,7 +195,9 @@ def run(quick: bool, progress: Steps) -> Report:
             source.mkdir()
             generate(source, size, people, max(1, size // 500_000))
             with watched_memory() as peak:
+                before_s = _worked_s()
                 ours_s, contexts, present = with_spark(spark, source, work / "archive")
+                worked_s = _worked_s() - before_s
             step(1)
             peer_s, peer_contexts, peer_present = with_duckdb(source, work / "peer.parquet")
             step(1)
@@ -198,9 +210,12 @@ def run(quick: bool, progress: Steps) -> Report:
                     "same time present": present == peer_present,
                     "ours s": ours_s,
                     "ours sightings/s": size / ours_s,
+                    "core µs a sighting": 1e6 * worked_s / size,
                     "duckdb s": peer_s,
                     "duckdb sightings/s": size / peer_s,
                     "memory peak MB": peak[0] / 1e6,
+                    "archive bytes a context": _bytes(work / "archive") / contexts,
+                    "private bytes a person": _bytes(work / "archive.private") / people,
                 }
             )
             for path in (source, work / "archive", work / "archive.private"):

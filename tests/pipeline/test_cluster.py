@@ -28,7 +28,7 @@ from tests.strategies_pipeline import contexts, expected, messages
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 HOME = Path(pyspark.__file__).parent
-WAIT_SECONDS = 240
+WAIT_SECONDS = 600
 
 
 class Case:

@@ -125,7 +125,7 @@ def killed_during(cluster: Cluster, gate: Path, job: Callable[[], Any]) -> Any:
             cluster.kill_the_one_behind([int(p) for p in begun[0].read_text().split()])
         finally:
             (gate / "open").touch()
-        return answer.result(timeout=2 * WAIT_SECONDS)
+        return answer.result(timeout=WAIT_SECONDS)
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def test_a_full_disk_is_one_clear_error_and_the_archive_is_as_before(tmp_path: P
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=5 * WAIT_SECONDS,
+        timeout=2 * WAIT_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3_000:]
