@@ -10,13 +10,17 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
+from msgspec.structs import replace
+
 from roamcast.channels.map_messages import (
     OPERATIONS_MAX,
     WELL_KNOWN,
     Answer,
     Batch,
     Hello,
+    Opening,
     Operation,
+    Parcel,
     Put,
     Receipt,
     Refresh,
@@ -283,7 +287,8 @@ class MapClient:
                     return
                 if number == self._last_batch + 1:
                     self._last_batch = number
-                    told = self.watching.take(parcel_of(payload), "", self.server, now)
+                    parcel = self._without_old_answers(parcel_of(payload))
+                    told = self.watching.take(parcel, "", self.server, now)
                     self._forget_refused(told)
                     effects += told
                 if number <= self._last_batch:
@@ -301,6 +306,16 @@ class MapClient:
         if opened > self._opened:
             effects += self._restart(epoch, 0, now)
         return False
+
+    def _without_old_answers(self, parcel: Parcel) -> Parcel:
+        """Leave out what answers a query that will be replaced: its channels are not ours now."""
+        kept = [
+            item
+            for item in parcel.items
+            if not isinstance(item, Opening)
+            or ("subscription", item.subscription) not in self._waiting
+        ]
+        return parcel if len(kept) == len(parcel.items) else replace(parcel, items=tuple(kept))
 
     def _forget_refused(self, told: Sequence[Effect]) -> None:
         """Do not ask again for what the server refused, or gave up."""

@@ -2,7 +2,7 @@
 
 After a partition both sides have a server. As soon as the older one hears the newer one announce
 itself, it takes no more requests, sends its map page by page, and stops. The newer one keeps of
-each object the newer version, whichever side it is from. An object whose publisher has not come
+each object the newer state, whichever side it is from. An object whose publisher has not come
 over yet is a guest: its publisher confirms it by registering, or it leaves when it could have.
 """
 
@@ -108,7 +108,7 @@ class Merging:
             yield Gone(vid, one.stamp, one.owner, now - one.since_us)
 
     def _merge(self, item: Held | Gone, sender: str) -> None:
-        """Keep the newer of two versions, whichever side it is from."""
+        """Keep the newer of two states, whichever side it is from."""
         objects, desk = self._objects, self._desk
         if isinstance(item, Gone):
             gone = Cancelled(item.stamp, item.owner, desk.now - item.age_us)

@@ -55,6 +55,7 @@ class Stream:
     __slots__ = (
         "_counts",
         "_epoch",
+        "_left",
         "bands",
         "lacking",
         "limited",
@@ -88,6 +89,7 @@ class Stream:
         self.lacking: dict[str, tuple[int, State]] = {}
         self._counts: dict[int, int] = {}
         self._epoch = epoch
+        self._left: tuple[Listener, ...] = ()
 
     def join(self, client: str, ledger: Ledger | None) -> bool:
         """Count a client's query in; tell whether its limit needs a band of its own."""
@@ -105,7 +107,10 @@ class Stream:
         return limit not in known and len(known) <= BANDS_MAX
 
     def leave(self, client: str) -> bool:
-        """Count a client's query out; tell whether a band has lost its last client."""
+        """Count a client's query out; tell whether a band has lost its last client.
+
+        It may listen until it hears of that, and the last message of a channel is for it, too.
+        """
         listener = self.listeners[client]
         listener.queries -= 1
         if listener.queries:
@@ -114,6 +119,7 @@ class Stream:
         if listener.ledger is None:
             return False
         del self.limited[client]
+        self._left = (listener,)
         if not self.limited:
             self.lacking.clear()
             self._counts.clear()
@@ -155,7 +161,7 @@ class Stream:
     def remove_band(self, band: BandChannel, now: int) -> list[Effect]:
         """End a channel by its last message; whoever owns it lets it rest and gives it back."""
         payload = payload_of(Parcel(self._epoch, (Last(),)))
-        sent = self._offer(band, payload, now, control=True)
+        sent = self._offer(band, payload, now, control=True, left=self._left)
         self.bands.remove(band)
         self.version += 1
         return [] if sent is None else sent
@@ -246,19 +252,35 @@ class Stream:
         )
 
     def _offer(
-        self, band: BandChannel, payload: bytes, now: int, *, control: bool = False
+        self,
+        band: BandChannel,
+        payload: bytes,
+        now: int,
+        *,
+        control: bool = False,
+        left: Sequence[Listener] = (),
     ) -> list[Effect] | None:
         sender = band.sender
         data = Data(sender.channel, sender.incarnation, sender.last + 1, payload)
-        if self.limited and not self._charge(band, size_of(data), now, control=control):
+        if (self.limited or left) and not self._charge(
+            band, size_of(data), now, control=control, left=left
+        ):
             return None
         return [sender.publish(payload, now)]
 
-    def _charge(self, band: BandChannel, size: int, now: int, *, control: bool) -> bool:
+    def _charge(
+        self,
+        band: BandChannel,
+        size: int,
+        now: int,
+        *,
+        control: bool,
+        left: Sequence[Listener] = (),
+    ) -> bool:
         """Count bytes to everyone with a limit who hears this band, if all of them have room."""
         ledgers = [
             listener.ledger
-            for listener in self.limited.values()
+            for listener in (*self.limited.values(), *left)
             if listener.limit_bytes >= band.limit_bytes and listener.ledger is not None
         ]
         if any(ledger.room(now, control=control) < size for ledger in ledgers):

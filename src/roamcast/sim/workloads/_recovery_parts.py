@@ -11,7 +11,6 @@ import msgspec
 from roamcast.channels.client import MapClient
 from roamcast.channels.map_messages import context_of
 from roamcast.model.contexts import Context
-from roamcast.sim.checkers import Violation
 from roamcast.sim.host import Host
 from roamcast.sim.world import World
 
@@ -57,13 +56,14 @@ class Truth:
                 found[vid] = right
         return found
 
-    def check_publishers(self, world: World) -> None:
-        """Nobody still publishes what somebody else has a newer version of."""
-        publishers: dict[str, str] = {}
-        for host in world.hosts.values():
-            if isinstance(host.machine, MapClient):
-                for vid in host.machine.published:
-                    if vid in publishers:
-                        both = f"{publishers[vid]} and {host.name}"
-                        raise Violation("one publisher", f"{both} publish {vid}")
-                    publishers[vid] = host.name
+
+def rivals(world: World) -> str:
+    """Say who still publishes what somebody else has a newer state of, "" if nobody does."""
+    publishers: dict[str, str] = {}
+    for host in world.hosts.values():
+        if isinstance(host.machine, MapClient):
+            for vid in host.machine.published:
+                if vid in publishers:
+                    return f"{publishers[vid]} and {host.name} publish {vid}"
+                publishers[vid] = host.name
+    return ""

@@ -27,7 +27,7 @@ from roamcast.sim.host import Boot, Host, HostState
 from roamcast.sim.network import Cut
 from roamcast.sim.workload import Sizes, Workload
 from roamcast.sim.workloads._map_parts import Coarse, Overheard, ScanMatcher, Shown
-from roamcast.sim.workloads._recovery_parts import Truth
+from roamcast.sim.workloads._recovery_parts import Truth, rivals
 from roamcast.sim.workloads.map import FILTERS, KINDS, ROOMS
 from roamcast.sim.world import World
 
@@ -179,6 +179,8 @@ class RecoveryWorkload(Workload):
         clients = _clients(world)
         if not all(client.idle and client.epoch == epoch for _, client in clients):
             return False
+        if rivals(world):
+            return False
         truth = self._truth.objects(world)
         return all(self._wrong(truth, host, client) == "" for host, client in clients)
 
@@ -213,7 +215,8 @@ class RecoveryWorkload(Workload):
             wrong = self._wrong(truth, host, client)
             if wrong:
                 raise Violation("views equal the map", f"{host.name}: {wrong}")
-        self._truth.check_publishers(world)
+        if rivals(world):
+            raise Violation("one publisher", rivals(world))
         for host, client in _clients(world):
             for name in client.wanted:
                 self._shown.forget(host, name)
