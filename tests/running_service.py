@@ -135,6 +135,7 @@ class RunningService:
         *,
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
+        port: int = 0,
     ) -> Answer:
         """Send one request; `body` is bytes as they are, or what JSON makes of it."""
         target = f"{path}?{urlencode(query)}" if query else path
@@ -142,7 +143,7 @@ class RunningService:
         if token:
             said["authorization"] = f"Bearer {token}"
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=DEADLINE_S)
         try:
             connection.request(method, target, body=data, headers=said)
             answer = connection.getresponse()

@@ -17,7 +17,7 @@ from roamcast.channels.kept import PREFIX, Acknowledged, Kept, KeptObjects, Kept
 from roamcast.channels.local import LocalQueries, Told
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.server import MapServer
-from roamcast.errors import ConflictError, ContextError, RoamcastError, StoreError
+from roamcast.errors import ConflictError, NotFoundError, RoamcastError, StoreError
 from roamcast.identity.policy import RulesPolicy, subject_of
 from roamcast.identity.rulebook import PUBLIC, RuleBook
 from roamcast.identity.rules import Rule, Viewer, check_rules
@@ -202,10 +202,9 @@ class Broker:
 
     def _check_kept(self, owner: str, vid: str, any_owner: bool) -> None:
         known = self.kept.objects.get(vid)
-        if known is None:
-            raise ContextError(f"the service keeps no context {vid!r}")
-        if known.owner != owner and not any_owner:
-            raise ConflictError(f"{vid!r} is published by somebody else")
+        if known is None or (known.owner != owner and not any_owner):
+            # The same for both: whether somebody else has it may be hidden from who asks.
+            raise NotFoundError(f"you have published no context {vid[:100]!r}")
 
     def _rules_write(
         self, owner: str, vid: str, rules: tuple[Rule, ...] | None, any_owner: bool

@@ -86,6 +86,7 @@ async def serve(
     )
     journal = None
     if settings.journal.on:
+        (data / JOURNAL_FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
         journal = Journaling(
             data / JOURNAL_FOLDER,
             settings.server.name,
