@@ -3,6 +3,8 @@
 import asyncio
 import json
 import signal
+import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -100,7 +102,7 @@ def test_another_ones_context_is_not_ones_own(running: Running) -> None:
     bob = running.token_for("bob", "read", "publish")
     assert running.put("desk", "hq", token=ann).status == 201
     assert running.put("desk", "moon", token=bob).status == 409
-    assert running.ask("/contexts/desk", method="DELETE", token=bob).status == 409
+    assert running.ask("/contexts/desk", method="DELETE", token=bob).status == 404
     rules = [{"viewers": ["ann"], "precision": "exact"}]
     assert running.ask("/contexts/desk/rules", method="PUT", body=rules, token=bob).status == 409
     assert running.ask("/contexts/desk/rules", method="PUT", body=rules, token=ann).status == 200
@@ -175,7 +177,7 @@ def test_a_session_subscribes_publishes_and_is_told(running: Running) -> None:
         ({"type": "subscribe", "re": "x", "filter": "within(place"}, 400, "never closed"),
         ({"type": "subscribe", "re": "x", "filter": 7}, 400, "filter"),
         ({"type": "unsubscribe", "re": "x"}, 400, "no subscription"),
-        ({"type": "leave", "re": "x", "vid": "nobody"}, 400, "nobody"),
+        ({"type": "leave", "re": "x", "vid": "nobody"}, 404, "nobody"),
         ({"type": "appear", "re": "x", "feature": {"type": "Feature"}}, 400, "id"),
         ({"type": "register", "re": "x", "limit_bytes": 7}, 400, "at least"),
     ],
@@ -212,3 +214,18 @@ def test_the_service_ends_cleanly_when_asked(tmp_path: Path) -> None:
         assert one.process.wait(60) == 0
         assert not (tmp_path / "roamcast.json").exists()
         assert list((tmp_path / "journal").glob("*.parquet"))
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(running: Running, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "roamcast", "serve", "--data", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--port", str(running.port)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"port {running.port}" in done.stderr
+    assert "--port" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from roamcast.errors import InputError, RoamcastError
+from roamcast.errors import InputError, RoamcastError, SettingsError
 from roamcast.live.app import Gate
 from roamcast.live.connections import http_protocol
 from roamcast.live.journaling import Journaling
@@ -21,6 +22,7 @@ from roamcast.live.link_groups import groups_of
 from roamcast.live.links import Links
 from roamcast.live.metrics import Metrics
 from roamcast.live.service import Service
+from roamcast.live.settings import Server as ServerSettings
 from roamcast.live.settings import Settings, check_listening
 from roamcast.live.sockets import WebSocket, binary_frame
 from roamcast.live.store import Store
@@ -49,8 +51,8 @@ class Server(uvicorn.Server):
         """Listen, then tell that we do."""
         await super().startup(sockets)
         if self.started:
-            port = self.servers[0].sockets[0].getsockname()[1]
-            self._began(port)
+            assert sockets
+            self._began(sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Say good-bye before the connections are closed."""
@@ -73,6 +75,7 @@ async def serve(
 ) -> None:
     """Run the service until a signal ends it; `beside` are coroutines that run along with it."""
     check_listening(settings.server)
+    listening = listen(settings.server)
     data = Path(settings.server.data)
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
     keys = Keys.open(data, skew_s=settings.limits.clock_skew_s_max)
@@ -115,13 +118,30 @@ async def serve(
 
     server = Server(_config(settings, Gate(service)), service, began)
     try:
-        await server.serve()
+        await server.serve(sockets=[listening])
     finally:
         address_file.unlink(missing_ok=True)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await service.stop()
+
+
+def listen(server: ServerSettings) -> socket.socket:
+    """Take the port, or say who to ask for another."""
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    taken = socket.socket(family, socket.SOCK_STREAM)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        taken.bind((server.host, server.port))
+    except OSError as error:
+        taken.close()
+        raise SettingsError(
+            f"can not listen on {server.host} port {server.port}: {error.strerror}; "
+            "choose another with --port"
+        ) from None
+    taken.set_inheritable(False)
+    return taken
 
 
 def _places(settings: Settings) -> Places | None:
