@@ -4,6 +4,7 @@ Each test does its worst to one real service, while a bystander watches; afterwa
 still hears of a change, from the same process.
 """
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -20,8 +21,18 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
+from roamcast.client import connect, runner
 from roamcast.live.keys import Keys
-from tests.running_service import DEADLINE_S, RunningService, all_of, feature, hears, one_answer
+from roamcast.model.time import parse_instant
+from tests.running_service import (
+    DEADLINE_S,
+    Answer,
+    RunningService,
+    all_of,
+    feature,
+    hears,
+    one_answer,
+)
 
 SETTINGS = """
 [limits]
@@ -442,6 +453,23 @@ def test_a_context_from_a_clock_a_year_ahead(
     said = told(session, {"type": "appear", "re": "a", "feature": feature("ahead", t_r=ahead)})
     assert "clock" in said["detail"]
     assert service.ask("GET", "/contexts/ahead", token).status == 404
+
+
+@pytest.mark.parametrize("late_s", [YEAR_S, -YEAR_S])
+def test_a_client_whose_clock_is_a_year_off_goes_by_the_services(
+    service: RunningService, token: str, late_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = runner.wall_clock()
+    monkeypatch.setattr(runner, "wall_clock", lambda: lambda: clock() + late_s * 1_000_000)
+
+    async def body() -> Answer:
+        async with connect(f"http://127.0.0.1:{service.port}", token) as me:
+            mine = await me.appear(place="hq/1", type="late")
+            return await asyncio.to_thread(service.ask, "GET", f"/contexts/{mine.vid}", token)
+
+    answer = asyncio.run(body())
+    assert answer.status == 200
+    assert abs(parse_instant(answer.json["properties"]["t_r"]) / 1e6 - time.time()) < DEADLINE_S
 
 
 # Tokens and scopes
