@@ -71,7 +71,7 @@ class MapWorkload(Workload):
     sizes: ClassVar = {
         "clients": (1, 9),
         "limited": (0, 3),
-        "remote": (1, 9),
+        "remote": (0, 9),
         "operations": (4, 160),
         "subscribers_min": (1, 4),
         "history": (1, 24),
