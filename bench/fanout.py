@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from websockets.sync.client import connect
 
@@ -34,10 +34,13 @@ ping_s = 3600
 class Process:
     """A child that answers a line with a line."""
 
+    running: ClassVar[list["Process"]] = []
+
     def __init__(self, *command: str) -> None:
         self.child = subprocess.Popen(  # noqa: S603 - our own programs
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
+        self.running.append(self)
 
     def line(self) -> str:
         """Read what the child says next."""
@@ -58,6 +61,12 @@ class Process:
         """End the child."""
         self.child.kill()
         self.child.wait()
+
+    @classmethod
+    def end_all(cls) -> None:
+        """End every child that still runs, whatever has happened."""
+        while cls.running:
+            cls.running.pop().end()
 
     def memory_mb(self) -> float:
         """How much memory the child holds."""
@@ -90,7 +99,13 @@ class Publisher:
     def __init__(self, url: str, token: str) -> None:
         address = url.replace("http", "ws", 1) + "/session?device=publisher"
         headers = {"Authorization": f"Bearer {token}"}
-        self.link = connect(address, additional_headers=headers, compression=None, max_queue=None)
+        self.link = connect(
+            address,
+            additional_headers=headers,
+            compression=None,
+            max_queue=None,
+            ping_interval=None,
+        )
         self.number = 0
 
     def publish(self, rate: float, seconds: float, objects: int) -> int:
@@ -142,36 +157,37 @@ def run(quick: bool, progress: Steps) -> Report:
     seconds = 4.0 if quick else 10.0
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder, progress("phases", 8) as step:
-        service, url, token = serve(Path(folder))
-        readers = clients(url.replace("http", "ws", 1) + "/session", token, count, WHERE)
-        publisher = Publisher(url, token)
-        publisher.publish(5, 1.0, 1)  # warm
-        settle(readers)
-        step(1)
-        ours = ours_at(readers, publisher, rows, count, 5.0, seconds, objects=1)
-        frame_bytes = max(200, round(ours["bytes"] / max(ours["frames"], 1)))
-        step(1)
-        top = ours_at(readers, publisher, rows, count, 2_000.0, seconds, objects=200)
-        step(1)
-        memory_before = service.memory_mb()
-        hundred = ours_at(readers, publisher, rows, count, 100.0, seconds, objects=20)
-        last_true = hundred["last"] == [publisher.number]
-        memory_after = service.memory_mb()
-        step(1)
-        readers.end()
-        service.end()
-        peer = Process(sys.executable, str(HERE / "_fanout_peer.py"))
-        address = f"ws://127.0.0.1:{peer.line().strip()}/"
-        readers = clients(address, "", count, "")
-        peer.ask(f"5 1 {frame_bytes}")
-        settle(readers)
-        step(1)
-        theirs = peer_at(readers, peer, rows, count, 5.0, seconds, frame_bytes)
-        step(1)
-        peer_top = peer_at(readers, peer, rows, count, 1_000.0, seconds / 2, frame_bytes)
-        readers.end()
-        peer.end()
-        step(2)
+        try:
+            service, url, token = serve(Path(folder))
+            readers = clients(url.replace("http", "ws", 1) + "/session", token, count, WHERE)
+            publisher = Publisher(url, token)
+            publisher.publish(5, 1.0, 1)  # warm
+            settle(readers)
+            step(1)
+            ours = ours_at(readers, publisher, rows, count, 5.0, seconds, objects=1)
+            frame_bytes = max(200, round(ours["bytes"] / max(ours["frames"], 1)))
+            step(1)
+            memory_before = service.memory_mb()
+            hundred = ours_at(readers, publisher, rows, count, 100.0, seconds, objects=20)
+            last_true = hundred["last"] == [publisher.number]
+            memory_after = service.memory_mb()
+            step(1)
+            top = saturated(readers, publisher, rows, count, seconds)
+            step(1)
+            readers.end()
+            service.end()
+            peer = Process(sys.executable, str(HERE / "_fanout_peer.py"))
+            address = f"ws://127.0.0.1:{peer.line().strip()}/"
+            readers = clients(address, "", count, "")
+            peer.ask(f"5 1 {frame_bytes}")
+            settle(readers)
+            step(1)
+            theirs = peer_at(readers, peer, rows, count, 5.0, seconds, frame_bytes)
+            step(1)
+            peer_top = peer_at(readers, peer, rows, count, 1_000.0, seconds / 2, frame_bytes)
+            step(2)
+        finally:
+            Process.end_all()
     return report(quick, count, rows, ours, theirs, top, peer_top, last_true,
                   memory_after - memory_before)  # fmt: skip
 
@@ -190,6 +206,17 @@ def ours_at(
     sent = publisher.publish(rate, seconds, objects)
     got = settle(readers)
     rows.append(row("roamcast", rate, sent, count, got))
+    return {**got, "sent": sent}
+
+
+def saturated(
+    readers: Process, publisher: Publisher, rows: list[dict[str, Any]], count: int, seconds: float
+) -> dict[str, Any]:
+    """Publish as fast as the service acknowledges, ever other objects."""
+    readers.ask("reset")
+    sent, spent = publisher.flood(seconds, 5_000)
+    got = settle(readers)
+    rows.append(row("roamcast", round(sent / spent), sent, count, got))
     return {**got, "sent": sent}
 
 

@@ -7,12 +7,14 @@ listeners alone; the load is half of what saturates it.
 
 import json
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from websockets.sync.client import connect
 
-from bench.fanout import WHERE, Publisher, clients, row, serve, settle
+from bench.fanout import WHERE, Process, Publisher, clients, row, serve, settle
 from roamcast.lab.report import Claim, Report, Steps
 
 TITLE = "service: publish to delivery, unloaded and at half of saturation, beside 100,000 queries"
@@ -22,13 +24,24 @@ BAR = 3.0
 """The delay with all subscriptions, beside the delay without them."""
 
 
+@contextmanager
+def ended() -> Iterator[None]:
+    """End all processes of the bench, whatever happens."""
+    try:
+        yield
+    finally:
+        Process.end_all()
+
+
 def crowd(url: str, token: str, subscriptions: int, step: Any) -> list[Any]:
     """Place distinct queries through sessions that then only keep their connection."""
     links = []
     address = url.replace("http", "ws", 1) + "/session?device=crowd"
     headers = {"Authorization": f"Bearer {token}"}
     for session in range(subscriptions // PER_SESSION):
-        link = connect(f"{address}{session}", additional_headers=headers, compression=None)
+        link = connect(
+            f"{address}{session}", additional_headers=headers, compression=None, ping_interval=None
+        )
         links.append(link)
         for number in range(PER_SESSION):
             where = f"type = 'printer' AND place = 'b{session}/{number}'"
@@ -63,7 +76,7 @@ def run(quick: bool, progress: Steps) -> Report:
     subscriptions = 5_000 if quick else 100_000
     seconds = 3.0 if quick else 10.0
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder, ended():
         service, url, token = serve(Path(folder))
         readers = clients(url.replace("http", "ws", 1) + "/session", token, LISTENERS, WHERE)
         publisher = Publisher(url, token)
