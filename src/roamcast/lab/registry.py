@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import pkgutil
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -39,6 +40,9 @@ def bench(name: str) -> ModuleType:
     """Load the module of one bench from the checkout."""
     _known("bench", name, bench_names())
     module = name.replace("-", "_")
+    checkout = str(BENCHES.parent)
+    if checkout not in sys.path:  # benches share parts: `from bench.fanout import …`
+        sys.path.append(checkout)
     spec = importlib.util.spec_from_file_location(f"bench.{module}", BENCHES / f"{module}.py")
     assert spec is not None
     assert spec.loader is not None
