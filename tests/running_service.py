@@ -1,4 +1,4 @@
-"""A real `roamcast serve` in a process of its own, on a free loopback port, for tests of live/."""
+"""A real service in a process of its own, on a free loopback port, and plain talk with it."""
 
 import http.client
 import json
@@ -48,35 +48,71 @@ class Answer(NamedTuple):
 
 
 class RunningService:
-    """Started when entered, ended by SIGTERM when left."""
+    """Started when entered, ended by SIGTERM when left; between, it may be killed and started."""
 
-    def __init__(self, folder: Path, settings: str = "", around: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: str = "",
+        around: Sequence[str] = (),
+        *,
+        data: Path | None = None,
+        command: Sequence[str] = ("serve",),
+    ) -> None:
         """`around`: a command that runs it elsewhere, such as `ip netns exec NAME`."""
-        self.data = folder / "data"
+        self.data = data or folder / "data"
         self._settings = folder / "roamcast.toml"
         self._settings.write_text(settings, encoding="utf-8")
         self._log = folder / "log.txt"
         self._around = around
+        self._command = command
         self.process: subprocess.Popen[bytes] | None = None
+        self.told: dict[str, Any] = {}
         self.port = 0
         self.operator = ""
         self.url = ""
 
-    def __enter__(self) -> "RunningService":
-        command = [sys.executable, "-c", "from roamcast.cli import main; main()", "serve"]
-        command += ["--settings", str(self._settings), "--data", str(self.data), "--port", "0"]
+    def start(self) -> None:
+        """Start it, at the port it had before, and wait until it says that it is ready."""
+        command = [*self._around, sys.executable, "-m", "roamcast", *self._command, "--json"]
+        command += ["--settings", str(self._settings), "--data", str(self.data)]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self._around, *command, "--json"], stdout=subprocess.PIPE, stderr=log
+                [*command, "--port", str(self.port)], stdout=subprocess.PIPE, stderr=log
             )
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Read the next line it says of itself; one under a keeper says it after every start."""
+        assert self.process is not None
         line = _line(self.process, START_DEADLINE_S)
         if not line:
-            self._end()
+            self.kill()
             raise AssertionError(f"the service did not start: {self.log}")
-        told = json.loads(line)
-        port = urlsplit(told["url"]).port
+        self.told = json.loads(line)
+        port = urlsplit(self.told["url"]).port
         assert port is not None
-        self.port, self.operator, self.url = port, told["token"], told["url"]
+        self.port, self.operator, self.url = port, self.told["token"], self.told["url"]
+
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def end(self) -> int:
+        """Ask it to go down; the code it ended with."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(DEADLINE_S)
+        finally:
+            self.kill()
+
+    def __enter__(self) -> "RunningService":
+        self.start()
         return self
 
     def __exit__(
@@ -86,19 +122,11 @@ class RunningService:
         trace: TracebackType | None,
     ) -> None:
         assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            code = self.process.wait(DEADLINE_S)
-        finally:
-            self._end()
+        if self.process.poll() is not None:  # killed or ended by the test
+            self.kill()
+            return
+        code = self.end()
         assert code == 0 or kind is not None, f"the service ended with {code}: {self.log}"
-
-    def _end(self) -> None:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
 
     @property
     def log(self) -> str:
@@ -133,7 +161,7 @@ class RunningService:
         token: str = "",
         body: Any = None,
         *,
-        query: Mapping[str, str] | None = None,
+        query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         port: int = 0,
     ) -> Answer:
@@ -151,6 +179,31 @@ class RunningService:
             return Answer(answer.status, found, answer.read())
         finally:
             connection.close()
+
+    def get(self, path: str, token: str | None = None, **query: Any) -> Answer:
+        """Ask for something, as the operator unless another token is given."""
+        return self.ask("GET", path, self.operator if token is None else token, query=query)
+
+    def put(
+        self,
+        vid: str,
+        place: str,
+        point: Sequence[float] | None = None,
+        token: str | None = None,
+        **attributes: Any,
+    ) -> Answer:
+        """Publish a context, as the operator unless another token is given."""
+        made = feature(place=place, **attributes)
+        if point is not None:
+            made["geometry"] = {"type": "Point", "coordinates": list(point)}
+        key = self.operator if token is None else token
+        return self.ask("PUT", f"/contexts/{vid}", key, made)
+
+    def vids(self, where: str = "true") -> list[str]:
+        """Name the contexts a filter finds for the operator."""
+        answer = self.get("/collections/contexts/items", filter=where, limit=10_000)
+        assert answer.status == 200, answer.body
+        return [one["id"] for one in answer.json["features"]]
 
     @contextmanager
     def session(self, token: str, path: str = "/session") -> Iterator[ClientConnection]:

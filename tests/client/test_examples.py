@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.strategies_live import Running, service
+from tests.running_service import RunningService
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
@@ -16,13 +16,13 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp("examples") / "roamcast-data"
-    with service(folder) as one:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    folder = tmp_path_factory.mktemp("examples")
+    with RunningService(folder, data=folder / "roamcast-data") as one:
         yield one
 
 
-def run(program: list[str], running: Running) -> list[str]:
+def run(program: list[str], running: RunningService) -> list[str]:
     """Run a program in the folder the service was started in, so that it finds its address."""
     done = subprocess.run(
         [sys.executable, *program],
@@ -37,12 +37,12 @@ def run(program: list[str], running: Running) -> list[str]:
 
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
-def test_the_pages_programs_print_what_the_page_says(number: int, running: Running) -> None:
+def test_the_pages_programs_print_what_the_page_says(number: int, running: RunningService) -> None:
     said = re.findall(r"^# (.+)$", PROGRAMS[number], re.MULTILINE)
     assert run(["-c", PROGRAMS[number]], running) == said
 
 
-def test_ada_is_seen_in_the_kitchen(running: Running) -> None:
+def test_ada_is_seen_in_the_kitchen(running: RunningService) -> None:
     assert run([str(ROOT / "examples" / "presence.py")], running) == [
         "current ",
         "appeared {'type': 'person', 'name': 'Ada'}",
@@ -51,7 +51,7 @@ def test_ada_is_seen_in_the_kitchen(running: Running) -> None:
     ]
 
 
-def test_the_nearest_printer_is_found(running: Running) -> None:
+def test_the_nearest_printer_is_found(running: RunningService) -> None:
     lines = run([str(ROOT / "examples" / "nearest_printer.py")], running)
     assert lines == [
         "50 m to the printer south",

@@ -9,7 +9,7 @@ from roamcast.client import Session, View, connect
 from roamcast.client.session import Connecting
 from roamcast.errors import AuthError
 from tests.nats_server import BINARY, MISSING, NatsServer
-from tests.strategies_live import Running, service
+from tests.running_service import RunningService
 from tests.strategies_service import until
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason=MISSING)
@@ -23,14 +23,14 @@ def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
 
 
 @pytest.fixture(scope="module")
-def running(nats: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(nats: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     settings = f'[channels]\nnats = "{nats.url}"\nprobe_s = 0.1\n[journal]\non = false\n'
-    with service(tmp_path_factory.mktemp("ways"), settings=settings) as one:
+    with RunningService(tmp_path_factory.mktemp("ways"), settings) as one:
         yield one
 
 
-def session(running: Running, device: str, token: str | None = None) -> Connecting:
-    return connect(running.url, token or running.token, device=device, timeout_s=PATIENCE_S)
+def session(running: RunningService, device: str, token: str | None = None) -> Connecting:
+    return connect(running.url, token or running.operator, device=device, timeout_s=PATIENCE_S)
 
 
 async def moves(me: Session, views: list[View], steps: range) -> None:
@@ -47,11 +47,13 @@ async def moves(me: Session, views: list[View], steps: range) -> None:
     )
 
 
-def test_sessions_move_between_nats_and_their_sockets(running: Running, nats: NatsServer) -> None:
+def test_sessions_move_between_nats_and_their_sockets(
+    running: RunningService, nats: NatsServer
+) -> None:
     asyncio.run(_move_between(running, nats))
 
 
-async def _move_between(running: Running, nats: NatsServer) -> None:
+async def _move_between(running: RunningService, nats: NatsServer) -> None:
     async with session(running, "a") as me, session(running, "b") as b, session(running, "c") as c:
         watchers = [b, c]
         views = [one.watch("type = 'person'") for one in watchers]
@@ -67,12 +69,12 @@ async def _move_between(running: Running, nats: NatsServer) -> None:
 
 
 def test_whom_a_rule_begins_to_name_sees_less_and_may_do_what_its_token_says(
-    running: Running,
+    running: RunningService,
 ) -> None:
-    asyncio.run(_named(running, running.token_for("bob", "subscribe")))
+    asyncio.run(_named(running, running.token("bob", ["subscribe"])))
 
 
-async def _named(running: Running, token: str) -> None:
+async def _named(running: RunningService, token: str) -> None:
     async with session(running, "owner") as me, session(running, "bob", token) as bob:
         view = bob.watch("type = 'cart'")
         await me.publish("cart", place="hq/1/2/3", type="cart")

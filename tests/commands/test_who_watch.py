@@ -20,27 +20,27 @@ from typer.testing import CliRunner
 from roamcast.cli import build
 from roamcast.commands._service import _templates, _values, wanted
 from roamcast.errors import FilterError, InputError
-from tests.strategies_live import Running, service
+from tests.running_service import RunningService
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with service(tmp_path_factory.mktemp("terminal")) as one:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with RunningService(tmp_path_factory.mktemp("terminal")) as one:
         one.put("p1", "hq/2/copy", point=[9.1072, 48.7454], type="printer", name="north")
         one.put("p2", "hq/1", point=[9.1069, 48.7421], type="printer", name="south")
         one.put("ada", "hq/2/hall", type="person")
         yield one
 
 
-def roamcast(running: Running, *arguments: str, **environment: str) -> Any:
-    where = {"ROAMCAST_URL": running.url, "ROAMCAST_TOKEN": running.token, **environment}
+def roamcast(running: RunningService, *arguments: str, **environment: str) -> Any:
+    where = {"ROAMCAST_URL": running.url, "ROAMCAST_TOKEN": running.operator, **environment}
     done = CliRunner().invoke(build(), list(arguments), env=where)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done
 
 
-def test_who_lists_what_satisfies_a_filter(running: Running) -> None:
+def test_who_lists_what_satisfies_a_filter(running: RunningService) -> None:
     done = roamcast(running, "who", "--where", "within(place, 'hq/2')", "--json")
     features = json.loads(done.output)["features"]
     assert [one["id"] for one in features] == ["ada", "p1"]
@@ -55,7 +55,7 @@ def test_who_lists_what_satisfies_a_filter(running: Running) -> None:
     )
 
 
-def test_nearest_comes_by_distance(running: Running) -> None:
+def test_nearest_comes_by_distance(running: RunningService) -> None:
     asked = ["nearest", "--to", "9.1066,48.7425", "--template", "kind", "--with", "type=printer"]
     done = roamcast(running, *asked, "--count", "5", "--json")
     features = json.loads(done.output)["features"]
@@ -64,7 +64,7 @@ def test_nearest_comes_by_distance(running: Running) -> None:
     assert "south" in roamcast(running, *asked).output
 
 
-def test_watch_prints_a_line_for_every_change(running: Running) -> None:
+def test_watch_prints_a_line_for_every_change(running: RunningService) -> None:
     done = roamcast(running, "watch", "--where", "type = 'printer'", "--changes", "3")
     lines = [json.loads(line) for line in done.output.splitlines()]
     assert {one.get("vid") for one in lines[:2]} == {"p1", "p2"}
@@ -72,9 +72,9 @@ def test_watch_prints_a_line_for_every_change(running: Running) -> None:
     assert lines[2] == {"kind": "current", "count": 2, "complete": True}
 
 
-def test_watch_on_a_terminal_is_a_table_that_lives(running: Running) -> None:
+def test_watch_on_a_terminal_is_a_table_that_lives(running: RunningService) -> None:
     mine, theirs = pty.openpty()
-    environment = {**os.environ, "ROAMCAST_URL": running.url, "ROAMCAST_TOKEN": running.token}
+    environment = {**os.environ, "ROAMCAST_URL": running.url, "ROAMCAST_TOKEN": running.operator}
     environment |= {"COLUMNS": "160", "LINES": "30", "TERM": "xterm"}
     process = subprocess.Popen(
         [sys.executable, "-m", "roamcast", "watch", "--where", "within(place, 'hq/9')"],
@@ -115,7 +115,9 @@ def _read_until(handle: int, wanted: str, seconds: float = 60.0) -> None:
         shown += data.decode(errors="replace")
 
 
-def test_the_address_comes_from_the_data_folder_too(running: Running, tmp_path: Path) -> None:
+def test_the_address_comes_from_the_data_folder_too(
+    running: RunningService, tmp_path: Path
+) -> None:
     nowhere = {"ROAMCAST_URL": "", "ROAMCAST_TOKEN": ""}
     done = roamcast(running, "who", "--data", str(running.data), "--json", **nowhere)
     assert len(json.loads(done.output)["features"]) >= 3
@@ -138,7 +140,9 @@ def test_the_address_comes_from_the_data_folder_too(running: Running, tmp_path: 
         (["watch", "--where", "type ="], "position"),
     ],
 )
-def test_a_wrong_call_says_what_to_do(running: Running, arguments: list[str], problem: str) -> None:
+def test_a_wrong_call_says_what_to_do(
+    running: RunningService, arguments: list[str], problem: str
+) -> None:
     with pytest.raises(InputError, match=problem):
         roamcast(running, *arguments)
 

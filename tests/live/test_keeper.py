@@ -1,43 +1,16 @@
 """`roamcast keep`: a service that falls or hangs is started again, at the same address."""
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-READY_S = 300.0
+from tests.running_service import RunningService
 
-
-@contextmanager
-def keep(data: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "roamcast", "keep", "--json", "--data", str(data), *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    timer = threading.Timer(READY_S, process.kill)
-    timer.start()
-    try:
-        yield process
-    finally:
-        timer.cancel()
-        process.kill()
-        process.wait()
-        for stream in (process.stdout, process.stderr):
-            assert stream is not None
-            stream.close()
-
-
-def ready(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    assert process.stdout is not None
-    said: dict[str, Any] = json.loads(process.stdout.readline())
-    return said
+DEADLINE_S = 300.0
 
 
 def gone(pid: int, seconds: float = 120.0) -> bool:
@@ -54,16 +27,16 @@ def gone(pid: int, seconds: float = 120.0) -> bool:
 
 
 def test_a_service_that_hangs_is_replaced_and_one_without_a_keeper_ends(tmp_path: Path) -> None:
-    with keep(tmp_path, "--port", "0") as process:
-        first = ready(process)
+    with RunningService(tmp_path, command=["keep"]) as kept:
+        first = kept.told
         os.kill(first["pid"], signal.SIGSTOP)
-        second = ready(process)
+        kept.wait_until_ready()
+        second = kept.told
         assert second["url"] == first["url"]
         assert second["pid"] != first["pid"]
         assert gone(first["pid"])
-        with urllib.request.urlopen(f"{second['url']}/healthz", timeout=60) as answer:
-            assert answer.status == 200
-        process.kill()  # and now the keeper itself
+        assert kept.get("/healthz").status == 200
+        kept.kill()  # and now the keeper itself
         assert gone(second["pid"])
 
 
@@ -72,15 +45,14 @@ def test_a_mistake_in_the_settings_ends_the_keeper_with_its_reason(tmp_path: Pat
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        with keep(tmp_path, "--port", port, "--no-spare") as process:
-            _, said = process.communicate(timeout=READY_S)
-            assert process.returncode == 2
-            assert b"could not start" in said
+        command = [sys.executable, "-m", "roamcast", "keep", "--data", str(tmp_path)]
+        command += ["--port", port, "--no-spare"]
+        done = subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False)
+        assert done.returncode == 2
+        assert b"could not start" in done.stderr
 
 
 def test_the_keeper_and_its_service_end_together_when_asked(tmp_path: Path) -> None:
-    with keep(tmp_path, "--port", "0", "--no-spare") as process:
-        service = ready(process)
-        process.terminate()
-        assert process.wait(120) == 0
-        assert gone(service["pid"])
+    with RunningService(tmp_path, command=["keep", "--no-spare"]) as kept:
+        assert kept.end() == 0
+        assert gone(kept.told["pid"])

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.strategies_live import Running, service
+from tests.running_service import RunningService
 
 pytestmark = pytest.mark.skipif(
     shutil.which("ogrinfo") is None, reason="needs ogrinfo (Debian: gdal-bin)"
@@ -16,16 +16,16 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with service(tmp_path_factory.mktemp("ogr")) as one:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with RunningService(tmp_path_factory.mktemp("ogr")) as one:
         for number in range(25):
             answer = one.put(f"p{number}", f"hq/{number % 3}", point=[number, number], n=number)
             assert answer.status == 201
         yield one
 
 
-def ogrinfo(running: Running, source: str, *arguments: str) -> str:
-    environment = {**os.environ, "GDAL_HTTP_HEADERS": f"Authorization: Bearer {running.token}"}
+def ogrinfo(running: RunningService, source: str, *arguments: str) -> str:
+    environment = {**os.environ, "GDAL_HTTP_HEADERS": f"Authorization: Bearer {running.operator}"}
     done = subprocess.run(
         ["ogrinfo", "-ro", f"OAPIF:{running.url}{source}", *arguments],
         env=environment,
@@ -37,19 +37,19 @@ def ogrinfo(running: Running, source: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_collection_is_read_whole_over_its_pages(running: Running) -> None:
+def test_the_collection_is_read_whole_over_its_pages(running: RunningService) -> None:
     said = ogrinfo(running, "", "contexts")
     assert "Feature Count: 25" in said
     assert said.count("OGRFeature(contexts)") == 25
     assert "n: Integer" in said
 
 
-def test_a_box_is_asked_of_the_service(running: Running) -> None:
+def test_a_box_is_asked_of_the_service(running: RunningService) -> None:
     said = ogrinfo(running, "", "contexts", "-spat", "2.5", "2.5", "6.5", "6.5")
     assert said.count("OGRFeature(contexts)") == 4
 
 
-def test_a_cql2_filter_is_passed_through(running: Running) -> None:
+def test_a_cql2_filter_is_passed_through(running: RunningService) -> None:
     wanted = quote("n >= 20 AND within(place, 'hq/1')")
     said = ogrinfo(running, f"/collections/contexts?filter={wanted}", "contexts")
     assert said.count("OGRFeature(contexts)") == 1

@@ -4,18 +4,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.strategies_live import service
+from tests.running_service import RunningService
 
 
-def test_schemathesis_finds_no_difference_between_description_and_service(tmp_path: Path) -> None:
-    with service(tmp_path) as running:
+def test_schemathesis_finds_no_difference_between_description_and_service(
+    tmp_path: Path,
+) -> None:
+    with RunningService(tmp_path) as running:
         done = subprocess.run(
             [
                 str(Path(sys.executable).with_name("schemathesis")),
                 "run",
                 f"{running.url}/openapi.json",
                 "--header",
-                f"Authorization: Bearer {running.token}",
+                f"Authorization: Bearer {running.operator}",
                 "--max-examples=5",
                 "--seed=1",
                 "--no-color",
@@ -29,14 +31,14 @@ def test_schemathesis_finds_no_difference_between_description_and_service(tmp_pa
             check=False,
         )
         assert done.returncode == 0, done.stdout[-6_000:]
-        assert running.ask("/readyz", token="").status == 200
+        assert running.ask("GET", "/readyz").status == 200
 
 
 def test_the_description_is_openapi_31_and_the_page_needs_nothing_else(tmp_path: Path) -> None:
-    with service(tmp_path) as running:
-        described = running.ask("/openapi.json", token="").json
+    with RunningService(tmp_path) as running:
+        described = running.ask("GET", "/openapi.json").json
         assert described["openapi"].startswith("3.1")
         assert "/contexts/{vid}" in described["paths"]
-        page = running.ask("/docs", token="").body.decode()
+        page = running.ask("GET", "/docs").body.decode()
         assert "/nearest" in page
         assert "https://" not in page

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -14,16 +13,16 @@ from typing import Any
 import pytest
 import websockets
 
-from tests.strategies_live import Running, service, start
+from tests.running_service import RunningService
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with service(tmp_path_factory.mktemp("live")) as one:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with RunningService(tmp_path_factory.mktemp("live")) as one:
         yield one
 
 
-def test_what_is_put_is_found_by_filter_box_time_and_attribute(running: Running) -> None:
+def test_what_is_put_is_found_by_filter_box_time_and_attribute(running: RunningService) -> None:
     assert running.put("a1", "find/1", point=[13.4, 52.5], type="printer", n=1).status == 201
     assert running.put("a1", "find/1", point=[13.4, 52.5], type="printer", n=2).status == 200
     assert running.put("a2", "find/2", point=[2.3, 48.8], type="person").status == 201
@@ -40,27 +39,27 @@ def test_what_is_put_is_found_by_filter_box_time_and_attribute(running: Running)
         ({"datetime": "2020-01-01T00:00:00Z/2020-02-01T00:00:00Z"}, []),
         ({"datetime": "../..", "place": "find/1"}, ["a1"]),
     ):  # fmt: skip
-        answer = running.ask(items, **query)
+        answer = running.get(items, **query)
         assert answer.status == 200, answer.body
         assert [one["id"] for one in answer.json["features"]] == expected, query
-    assert running.ask("/contexts/a1").json["properties"]["n"] == 2
-    assert running.ask("/count", filter="within(place, 'find')").json == {"count": 2}
-    near = running.ask("/nearest", to="2.3,48.9", filter="within(place, 'find')", count=2).json
+    assert running.get("/contexts/a1").json["properties"]["n"] == 2
+    assert running.get("/count", filter="within(place, 'find')").json == {"count": 2}
+    near = running.get("/nearest", to="2.3,48.9", filter="within(place, 'find')", count=2).json
     assert [one["id"] for one in near["features"]] == ["a2", "a1"]
     assert near["features"][0]["properties"]["distance_m"] == pytest.approx(11_119, rel=0.01)
-    assert running.ask("/contexts/a1", method="DELETE").status == 204
-    assert running.ask("/contexts/a1").status == 404
-    assert running.ask("/contexts/a1", method="DELETE").status == 404
+    assert running.ask("DELETE", "/contexts/a1", running.operator).status == 204
+    assert running.get("/contexts/a1").status == 404
+    assert running.ask("DELETE", "/contexts/a1", running.operator).status == 404
 
 
-def test_pages_lead_to_each_other(running: Running) -> None:
+def test_pages_lead_to_each_other(running: RunningService) -> None:
     for number in range(5):
         running.put(f"page{number}", "pages")
-    answer = running.ask("/collections/contexts/items", filter="place = 'pages'", limit=2).json
+    answer = running.get("/collections/contexts/items", filter="place = 'pages'", limit=2).json
     assert answer["numberMatched"] == 5
     found = [one["id"] for one in answer["features"]]
     while following := [one["href"] for one in answer["links"] if one["rel"] == "next"]:
-        answer = running.ask(following[0].removeprefix(running.url)).json
+        answer = running.get(following[0].removeprefix(running.url)).json
         found += [one["id"] for one in answer["features"]]
     assert found == [f"page{number}" for number in range(5)]
 
@@ -78,44 +77,46 @@ def test_pages_lead_to_each_other(running: Running) -> None:
     ],
 )
 def test_a_wrong_question_is_answered_with_what_is_wrong(
-    running: Running, path: str, query: dict[str, str], detail: str
+    running: RunningService, path: str, query: dict[str, str], detail: str
 ) -> None:
-    answer = running.ask(path, **query)
+    answer = running.get(path, **query)
     assert answer.status == 400
     assert answer.headers["content-type"] == "application/problem+json"
     assert detail in answer.json["detail"]
 
 
-def test_nobody_gets_in_without_a_token_and_nobody_beyond_its_scopes(running: Running) -> None:
-    reader = running.token_for("reader", "read")
+def test_nobody_gets_in_without_a_token_and_nobody_beyond_its_scopes(
+    running: RunningService,
+) -> None:
+    reader = running.token("reader", ["read"])
     for path in ("/collections", "/collections/contexts/items", "/metrics", "/templates"):
-        assert running.ask(path, token="nonsense").status == 401
+        assert running.get(path, token="nonsense").status == 401
     assert running.put("x", "hq", token=reader).status == 403
-    assert running.ask("/metrics", token=reader).status == 403
-    assert running.ask("/collections", token=reader).status == 200
-    assert running.ask("/healthz", token="").status == 200
-    assert "roamcast_held" in running.ask("/metrics").body.decode()
+    assert running.get("/metrics", token=reader).status == 403
+    assert running.get("/collections", token=reader).status == 200
+    assert running.get("/healthz", token="").status == 200
+    assert "roamcast_held" in running.get("/metrics").body.decode()
 
 
-def test_another_ones_context_is_not_ones_own(running: Running) -> None:
-    ann = running.token_for("ann", "read", "publish")
-    bob = running.token_for("bob", "read", "publish")
+def test_another_ones_context_is_not_ones_own(running: RunningService) -> None:
+    ann = running.token("ann", ["read", "publish"])
+    bob = running.token("bob", ["read", "publish"])
     assert running.put("desk", "hq", token=ann).status == 201
     assert running.put("desk", "moon", token=bob).status == 409
-    assert running.ask("/contexts/desk", method="DELETE", token=bob).status == 404
+    assert running.ask("DELETE", "/contexts/desk", bob).status == 404
     rules = [{"viewers": ["ann"], "precision": "exact"}]
-    assert running.ask("/contexts/desk/rules", method="PUT", body=rules, token=bob).status == 409
-    assert running.ask("/contexts/desk/rules", method="PUT", body=rules, token=ann).status == 200
-    assert running.ask("/contexts/desk", token=bob).status == 404
-    assert running.ask("/contexts/desk", token=ann).status == 200
-    assert running.ask("/contexts/desk/rules", token=bob).status == 404
-    assert running.ask("/contexts/desk/rules", method="DELETE", token=ann).status == 204
-    assert running.ask("/contexts/desk", token=bob).status == 200
+    assert running.ask("PUT", "/contexts/desk/rules", bob, rules).status == 409
+    assert running.ask("PUT", "/contexts/desk/rules", ann, rules).status == 200
+    assert running.get("/contexts/desk", token=bob).status == 404
+    assert running.get("/contexts/desk", token=ann).status == 200
+    assert running.get("/contexts/desk/rules", token=bob).status == 404
+    assert running.ask("DELETE", "/contexts/desk/rules", ann).status == 204
+    assert running.get("/contexts/desk", token=bob).status == 200
 
 
-def test_server_sent_events_tell_the_current_set_and_then_changes(running: Running) -> None:
+def test_server_sent_events_tell_the_current_set_and_then_changes(running: RunningService) -> None:
     running.put("sse1", "sse")
-    address = f"{running.url}/changes?filter=place%3D%27sse%27&access_token={running.token}"
+    address = f"{running.url}/changes?filter=place%3D%27sse%27&access_token={running.operator}"
     events: list[tuple[str, Any]] = []
     with urllib.request.urlopen(address, timeout=30) as stream:
         kind = ""
@@ -135,10 +136,10 @@ def test_server_sent_events_tell_the_current_set_and_then_changes(running: Runni
     assert events[2][1]["data"]["id"] == "sse2"
 
 
-async def talk(running: Running, *messages: Any, until: str, device: str = "d") -> list[Any]:
+async def talk(running: RunningService, *messages: Any, until: str, device: str = "d") -> list[Any]:
     """Say something on a session and listen until an answer of a type comes."""
     address = f"{running.url.replace('http', 'ws')}/session?device={device}"
-    headers = {"Authorization": f"Bearer {running.token}"}
+    headers = {"Authorization": f"Bearer {running.operator}"}
     heard = []
     async with asyncio.timeout(60), websockets.connect(address, additional_headers=headers) as link:
         for message in messages:
@@ -150,7 +151,7 @@ async def talk(running: Running, *messages: Any, until: str, device: str = "d") 
     return heard
 
 
-def test_a_session_subscribes_publishes_and_is_told(running: Running) -> None:
+def test_a_session_subscribes_publishes_and_is_told(running: RunningService) -> None:
     feature = {"type": "Feature", "id": "ws1", "geometry": None, "properties": {"place": "ws"}}
     heard = asyncio.run(
         talk(
@@ -183,7 +184,7 @@ def test_a_session_subscribes_publishes_and_is_told(running: Running) -> None:
     ],
 )
 def test_a_wrong_message_is_answered_and_changes_nothing(
-    running: Running, message: Any, status: int, detail: str
+    running: RunningService, message: Any, status: int, detail: str
 ) -> None:
     heard = asyncio.run(talk(running, message, until="error"))
     assert heard[-1]["status"] == status
@@ -193,30 +194,27 @@ def test_a_wrong_message_is_answered_and_changes_nothing(
 
 
 def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
-    first = start(tmp_path)
-    for number in range(20):
-        assert first.put(f"kept{number}", "hq").status == 201
-    rules = [{"viewers": ["nobody"], "precision": "exact"}]
-    assert first.ask("/contexts/kept0/rules", method="PUT", body=rules).status == 200
-    assert first.ask("/contexts/kept1", method="DELETE").status == 204
-    first.process.kill()
-    first.process.wait(60)
-    first.process.stdout.close()
-    with service(tmp_path) as second:
-        assert sorted(second.vids()) == sorted(f"kept{number}" for number in range(2, 20))
-        assert second.ask("/contexts/kept0/rules").json[0]["viewers"] == ["nobody"]
+    with RunningService(tmp_path) as one:
+        for number in range(20):
+            assert one.put(f"kept{number}", "hq").status == 201
+        rules = [{"viewers": ["nobody"], "precision": "exact"}]
+        assert one.ask("PUT", "/contexts/kept0/rules", one.operator, rules).status == 200
+        assert one.ask("DELETE", "/contexts/kept1", one.operator).status == 204
+        one.kill()
+        one.start()
+        assert sorted(one.vids()) == sorted(f"kept{number}" for number in range(2, 20))
+        assert one.get("/contexts/kept0/rules").json[0]["viewers"] == ["nobody"]
 
 
 def test_the_service_ends_cleanly_when_asked(tmp_path: Path) -> None:
-    with service(tmp_path) as one:
+    with RunningService(tmp_path) as one:
         one.put("a", "hq")
-        one.process.send_signal(signal.SIGTERM)
-        assert one.process.wait(60) == 0
-        assert not (tmp_path / "roamcast.json").exists()
-        assert list((tmp_path / "journal").glob("*.parquet"))
+        assert one.end() == 0
+        assert not (one.data / "roamcast.json").exists()
+        assert list((one.data / "journal").glob("*.parquet"))
 
 
-def test_a_port_that_is_taken_is_said_in_one_line(running: Running, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_said_in_one_line(running: RunningService, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "roamcast", "serve", "--data", str(tmp_path)]
     done = subprocess.run(
         [*command, "--port", str(running.port)],
