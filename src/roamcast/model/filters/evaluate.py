@@ -7,6 +7,7 @@ back end is held to this one by property tests.
 import math
 import re
 import unicodedata
+from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -25,52 +26,89 @@ Moments = tuple[int, int]
 
 def evaluate(expression: syntax.Expression, context: Context) -> Ternary:
     """Evaluate the expression over the context."""
-    match expression:
-        case syntax.Truth(value):
-            return value
-        case syntax.And(parts):
-            return _all(evaluate(part, context) for part in parts)
-        case syntax.Or(parts):
-            return _not(_all(_not(evaluate(part, context)) for part in parts))
-        case syntax.Not(part):
-            return _not(evaluate(part, context))
-        case syntax.Comparison(op, left, right):
-            return _compare(op, _value(left, context), _value(right, context))
-        case syntax.In(operand, options):
-            value = _value(operand, context)
-            return _not(_all(_compare("<>", value, _value(o, context)) for o in options))
-        case syntax.Like(operand, pattern):
-            value = _value(operand, context)
-            return bool(like(pattern).fullmatch(value)) if isinstance(value, str) else None
-        case syntax.IsNull(name):
-            return not _present(name, context)
-        case syntax.Within(path):
-            place = context.place
-            return None if place is None else place == path or place.startswith(path + "/")
-        case _:
-            return _evaluate_where_and_when(expression, context)
+    return _MEANINGS[type(expression)](expression, context)
 
 
-def _evaluate_where_and_when(
-    expression: syntax.Near | syntax.Spatial | syntax.Temporal | syntax.TimePredicate,
-    context: Context,
-) -> Ternary:
-    match expression:
-        case syntax.Near(longitude, latitude, metres):
-            if context.point is None:
-                return None
-            return distance_metres(context.point, (longitude, latitude)) <= metres
-        case syntax.Spatial(op, shape, point_first):
-            if context.point is None:
-                return None
-            point, other = shapely.Point(context.point), geometry(shape)
-            left, right = (point, other) if point_first else (other, point)
-            return bool(getattr(left, op.removeprefix("s_"))(right))
-        case syntax.Temporal(op, left, right):
-            a, b = stretch(left, context), stretch(right, context)
-            return None if a is None or b is None else temporal.related(op, a, b)
-        case syntax.TimePredicate():
-            return temporal.lived(expression, context.t_r, context.end)
+def _truth(expression: syntax.Truth, _: Context) -> Ternary:
+    return expression.value
+
+
+def _and(expression: syntax.And, context: Context) -> Ternary:
+    return _all(evaluate(part, context) for part in expression.parts)
+
+
+def _or(expression: syntax.Or, context: Context) -> Ternary:
+    return _not(_all(_not(evaluate(part, context)) for part in expression.parts))
+
+
+def _negation(expression: syntax.Not, context: Context) -> Ternary:
+    return _not(evaluate(expression.part, context))
+
+
+def _comparison(expression: syntax.Comparison, context: Context) -> Ternary:
+    left, right = _value(expression.left, context), _value(expression.right, context)
+    return _compare(expression.op, left, right)
+
+
+def _in(expression: syntax.In, context: Context) -> Ternary:
+    value = _value(expression.operand, context)
+    return _not(_all(_compare("<>", value, _value(o, context)) for o in expression.options))
+
+
+def _like(expression: syntax.Like, context: Context) -> Ternary:
+    value = _value(expression.operand, context)
+    return bool(like(expression.pattern).fullmatch(value)) if isinstance(value, str) else None
+
+
+def _is_null(expression: syntax.IsNull, context: Context) -> Ternary:
+    return not _present(expression.name, context)
+
+
+def _within(expression: syntax.Within, context: Context) -> Ternary:
+    place, path = context.place, expression.path
+    return None if place is None else place == path or place.startswith(path + "/")
+
+
+def _near(expression: syntax.Near, context: Context) -> Ternary:
+    if context.point is None:
+        return None
+    centre = (expression.longitude, expression.latitude)
+    return distance_metres(context.point, centre) <= expression.metres
+
+
+def _spatial(expression: syntax.Spatial, context: Context) -> Ternary:
+    if context.point is None:
+        return None
+    point, other = _point(context.point), geometry(expression.shape)
+    left, right = (point, other) if expression.point_first else (other, point)
+    return bool(getattr(left, expression.op.removeprefix("s_"))(right))
+
+
+def _temporal(expression: syntax.Temporal, context: Context) -> Ternary:
+    a, b = stretch(expression.left, context), stretch(expression.right, context)
+    return None if a is None or b is None else temporal.related(expression.op, a, b)
+
+
+def _time_predicate(expression: syntax.TimePredicate, context: Context) -> Ternary:
+    return temporal.lived(expression, context.t_r, context.end)
+
+
+# By type, since every `case` of a `match` costs a slow isinstance: this runs for all pairs.
+_MEANINGS: dict[type[syntax.Expression], Callable[[Any, Context], Ternary]] = {
+    syntax.Truth: _truth,
+    syntax.And: _and,
+    syntax.Or: _or,
+    syntax.Not: _negation,
+    syntax.Comparison: _comparison,
+    syntax.In: _in,
+    syntax.Like: _like,
+    syntax.IsNull: _is_null,
+    syntax.Within: _within,
+    syntax.Near: _near,
+    syntax.Spatial: _spatial,
+    syntax.Temporal: _temporal,
+    syntax.TimePredicate: _time_predicate,
+}
 
 
 def _all(values: Any) -> Ternary:
@@ -248,3 +286,8 @@ def geometry(wkb: bytes) -> Any:
     shape = shapely.from_wkb(wkb)
     shapely.prepare(shape)
     return shape
+
+
+@lru_cache(maxsize=4096)  # one context is held against many filters
+def _point(point: tuple[float, float]) -> shapely.Point:
+    return shapely.Point(point)

@@ -4,6 +4,7 @@ The reference evaluator calls these on numbers; the normal form reads the same t
 t_r and t_d, so the two cannot drift apart.
 """
 
+from functools import lru_cache
 from typing import Any
 from typing import Literal as Choice
 
@@ -59,8 +60,9 @@ SPELLINGS = {
 """How the standard writes the names that are not all small letters."""
 
 
-def formula(predicate: TimePredicate) -> list[list[Bound]]:
-    """Give a TCC predicate as alternatives, each a list of bounds that hold together."""
+@lru_cache(maxsize=4096)  # a predicate is asked of context after context
+def formula(predicate: TimePredicate) -> tuple[tuple[Bound, ...], ...]:
+    """Give a TCC predicate as alternatives, each of bounds that hold together."""
     a, b, z = predicate.span.start, predicate.span.end, predicate.tolerance
     moment = {
         "a": a,
@@ -70,10 +72,10 @@ def formula(predicate: TimePredicate) -> list[list[Bound]]:
         "b-z": _shift(b, -z),
         "b+z": _shift(b, z),
     }
-    return [
-        [(end, op, moment[bound]) for end, op, bound in together]
+    return tuple(
+        tuple((end, op, moment[bound]) for end, op, bound in together)
         for together in FORMULAS[predicate.name]
-    ]
+    )
 
 
 def compare(left: int, op: str, right: int) -> bool:
@@ -102,11 +104,13 @@ def related(op: str, left: tuple[int, int], right: tuple[int, int]) -> bool:
 
 def lived(predicate: TimePredicate, t_r: int, t_d: int) -> bool:
     """Tell whether a lifetime satisfies a TCC predicate; t_d is FOREVER while it lasts."""
-    moment = {"t_r": t_r, "t_d": t_d}
-    return any(
-        all(compare(moment[end], op, bound) for end, op, bound in together)
-        for together in formula(predicate)
-    )
+    for together in formula(predicate):
+        for end, op, bound in together:
+            if not compare(t_r if end == "t_r" else t_d, op, bound):
+                break
+        else:
+            return True
+    return False
 
 
 def _shift(moment: int, by: int) -> int:
