@@ -21,7 +21,7 @@ from roamcast.errors import RoamcastError
 from roamcast.model.context_arrow import STAMP
 from roamcast.model.time import FOREVER, format_instant
 from roamcast.pipeline.archive_layout import ORDER, PARTITIONS, Array, stored_name
-from roamcast.pipeline.storage import Storage
+from roamcast.pipeline.storage import Storage, one_line
 
 GROUP_ROWS = 4_096
 FILE_ROWS_MAX = 1_000_000
@@ -137,7 +137,7 @@ def _write(storage: Storage, table: pa.Table, name: str = "") -> DataFile:
     except OSError as error:
         storage.discard([path])
         raise RoamcastError(
-            f"cannot write to the archive at {storage.uri}: {error.strerror or error}"
+            f"cannot write to the archive at {storage.uri}: {error.strerror or one_line(error)}"
         ) from None
     stats = _statistics(rows)
     stats["nullCount"] |= {stored_name(name): len(rows) for name in lacking}

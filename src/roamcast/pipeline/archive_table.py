@@ -28,7 +28,7 @@ from roamcast.pipeline.archive_layout import (
     context_name,
     stored_name,
 )
-from roamcast.pipeline.storage import Storage
+from roamcast.pipeline.storage import Storage, one_line
 
 ATTEMPTS_MAX = 8
 REWRITING = "roamcast-rewriting"
@@ -66,8 +66,10 @@ class Archive:
             raise MissingError(
                 f"no archive at {storage.uri}: `roamcast pipeline load` or `ingest` makes one"
             ) from None
-        except DeltaError as error:
-            raise InputError(f"the archive at {storage.uri} cannot be read: {error}") from None
+        except (OSError, DeltaError) as error:
+            raise InputError(
+                f"the archive at {storage.uri} cannot be read: {one_line(error)}"
+            ) from None
 
     @classmethod
     def make(cls, archive: str | Path, settings: ArchiveSettings | None = None) -> "Archive":
@@ -89,7 +91,9 @@ class Archive:
                 )
             made = cls(storage, DeltaTable(storage.uri))
         except (OSError, DeltaError) as error:
-            raise RoamcastError(f"cannot make an archive at {storage.uri}: {error}") from None
+            raise RoamcastError(
+                f"cannot make an archive at {storage.uri}: {one_line(error)}"
+            ) from None
         if settings is not None and made.settings != settings:
             raise InputError(
                 f"the archive at {storage.uri} has cells of resolution {made.settings.resolution};"
@@ -177,7 +181,7 @@ class Archive:
                 self.refresh()
             except (OSError, DeltaError) as error:
                 raise RoamcastError(
-                    f"cannot commit to the archive at {self.storage.uri}: {error}"
+                    f"cannot commit to the archive at {self.storage.uri}: {one_line(error)}"
                 ) from None
         raise RefusedError(
             f"others kept committing to the archive at {self.storage.uri}; try again"

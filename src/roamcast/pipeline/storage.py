@@ -1,5 +1,10 @@
-"""Where do an archive's files lie? In a folder, or in an object store that pyarrow can reach."""
+"""Where do an archive's files lie? In a folder, or in an object store that pyarrow can reach.
 
+Address and credentials of a store are read from the environment (`AWS_ENDPOINT_URL`,
+`AWS_ACCESS_KEY_ID`, …), by pyarrow for data files and by deltalake for commits alike.
+"""
+
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -7,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-from roamcast.errors import MissingError
+from roamcast.errors import InputError, MissingError, RoamcastError
 
 
 class Storage:
@@ -40,6 +45,10 @@ class Storage:
             return system.open_input_file(f"{root}/{path}")
         except FileNotFoundError:
             raise GoneError(f"{path} is no longer in the archive at {self.uri}") from None
+        except OSError as error:
+            raise RoamcastError(
+                f"cannot read {path} of the archive at {self.uri}: {one_line(error)}"
+            ) from None
 
     def size(self, path: str) -> int:
         """Give a file's size in bytes."""
@@ -67,7 +76,12 @@ class Storage:
             if self.local:
                 self._opened = (fs.LocalFileSystem(), self.uri)
             else:
-                system, root = fs.FileSystem.from_uri(self.uri)
+                try:
+                    system, root = fs.FileSystem.from_uri(self.uri)
+                except (pa.ArrowException, OSError) as error:
+                    raise InputError(
+                        f"no archive can be at {self.uri}: {one_line(error)}"
+                    ) from None
                 self._opened = (system, root.rstrip("/"))
         return self._opened
 
@@ -81,3 +95,9 @@ class Storage:
 
 class GoneError(MissingError):
     """A file that the plan names was deleted since: plan again."""
+
+
+def one_line(error: Exception) -> str:
+    """Tell an error of a store in one line: deltalake draws its causes as a coloured tree."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    return ": ".join(part.strip(" ↳") for part in plain.splitlines() if part.strip(" ↳"))
