@@ -73,7 +73,14 @@ class MapWorld:
             site=here,
         )
 
-    def agent(self, name: str, *, site: str | None = None, policy: Policy | None = None) -> None:
+    def agent(
+        self,
+        name: str,
+        *,
+        site: str | None = None,
+        policy: Policy | None = None,
+        apart: bool = False,
+    ) -> None:
         """An agent at a site; give its clients its name as their server."""
         here = self.settings.local_scope if site is None else site
         self.world.add_host(
@@ -87,6 +94,7 @@ class MapWorld:
                 draw=boot.generator.random,
                 site=here,
                 policy=policy,
+                apart=apart,
                 make_matcher=ScanMatcher,
             ),
             site=here,

@@ -4,12 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roamcast.channels.client import LinkState
+from roamcast.channels.agent import Heard, OnBehalf
+from roamcast.channels.client import LinkState, WithdrawObject
 from roamcast.channels.desk import Public
 from roamcast.channels.map_messages import WELL_KNOWN
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.replica import Appeared, Changed, Left
-from roamcast.channels.watching import Current, Cut, Pending, Refusal
+from roamcast.channels.watching import Current, Cut, Overtaken, Pending, Refusal
 from roamcast.model.records import ContextOpened, QueryStep, Transmission, UpdateMatched
 from roamcast.sim.checkers import BandwidthLimit
 from roamcast.sim.network import Cut as Partition
@@ -287,6 +288,57 @@ def test_what_the_server_refuses_the_clients_are_refused() -> None:
     refused = [name for name in "ab" if world.told_to(name, Refusal)]
     assert len(refused) == 1
     assert world.machine(refused[0]).wanted == {}
+
+
+def test_a_publication_that_the_server_refuses_is_refused_to_its_client_and_forgotten() -> None:
+    world = MapWorld()
+    names = crowd(world, 2)
+    world.client("thief")
+    world.run(2)
+    world.server.policy.may_take = lambda *_: False  # type: ignore[method-assign]
+    for vid in ("taken", "v" * 256):
+        world.put("thief", vid, "hall", type="person")
+        world.run(1)
+        world.put(names[0], vid, "garden", type="person")
+        world.run(1)
+    assert [one.about[:9] for one in world.told_to(names[0], Refusal)] == ["put taken", "put vvvvv"]
+    assert world.told_to(names[1], Refusal) == []
+    agent = world.agent_machine("agent")
+    assert agent.down.objects.owners == agent.up.published == {}
+    assert world.sees(names[1]) == {"taken": "hall", "v" * 256: "hall"}
+
+
+def test_clients_that_publish_apart_do_so_in_their_own_names() -> None:
+    world = MapWorld()
+    world.agent("agent", apart=True)
+    for name in ("a", "b"):
+        world.weak(name, "agent")
+    world.run(2)
+    world.put("a", "m", "hall")
+    world.run(1)
+    (said,) = world.told_to("agent", OnBehalf)
+    assert (said.client, said.given.context.vid) == ("a", "m")
+    assert len(world.server.map) == 0
+    world.put("b", "m", "garden")  # b may take what is a's
+    world.run(1)
+    stamp = world.agent_machine("agent").down.objects.owners["m"].stamp
+    agent = world.world.hosts["agent"]
+    world.world.give(agent, Heard("a", Overtaken("m", stamp)))
+    world.world.give(agent, Heard("a", Refusal("put m", "too late")))
+    world.run(1)
+    assert world.machine("a").published == {}
+    assert list(world.machine("b").published) == ["m"]  # what a's said is not about b's
+    world.forget()
+    world.world.give(agent, Heard("b", Refusal("put m", "not here")))
+    world.run(1)
+    assert [one.reason for one in world.told_to("b", Refusal)] == ["not here"]
+    assert world.told_to("agent", OnBehalf) == [OnBehalf("b", WithdrawObject("m"))]
+    world.put("b", "n", "hall")
+    world.run(1)
+    world.forget()
+    world.world.crash(world.world.hosts["b"])
+    world.run(8)
+    assert world.told_to("agent", OnBehalf) == [OnBehalf("b", WithdrawObject("n"))]
 
 
 def test_an_agent_serves_only_whoever_may_see_the_same() -> None:

@@ -3,7 +3,17 @@
 import pytest
 
 from roamcast.channels.map import ActiveMap
-from roamcast.channels.map_messages import Hello, Put, Request, Subscribe, body_of
+from roamcast.channels.map_messages import (
+    Batch,
+    Cancel,
+    Hello,
+    Put,
+    Refused,
+    Request,
+    Subscribe,
+    body_of,
+    parcel_of,
+)
 from roamcast.channels.map_settings import MapSettings, Mode
 from roamcast.channels.replica import Appeared, Changed, Left
 from roamcast.channels.server import MapServer
@@ -355,3 +365,30 @@ def test_when_no_channel_is_free_queries_are_served_one_by_one() -> None:
     assert world.sees("a") == {"m": "l1"}
     assert world.sees("b") == {}
     assert len(world.server.desk.channels) == 1
+
+
+@pytest.mark.parametrize("what", ["stamp", "t_r", "cancel"])
+def test_what_is_so_since_the_future_is_refused_beyond_the_limit(what: str) -> None:
+    server, now, ahead = (
+        MapServer("server", epoch=1, now=0, settings=MapSettings()),
+        10**9,
+        60 * 10**6,
+    )
+    given = Put(body_of(Context("m", "hall", None, {}, now)), now)
+    server.receive(Received("c", Request(1, 1, 1, (Hello(), given))), now)
+
+    def say(number: int, instant: int) -> list[Refused]:
+        operation: Put | Cancel = Cancel("m", instant)
+        if what != "cancel":
+            stamp, t_r = (instant, now) if what == "stamp" else (now + number, instant)
+            operation = Put(body_of(Context("m", "hall", None, {"n": number}, t_r)), stamp)
+        effects = server.receive(Received("c", Request(1, 1, number, (operation,))), now)
+        batches = [one.message for one in effects if isinstance(one, Send)]
+        items = [parcel_of(one.payload).items for one in batches if isinstance(one, Batch)]
+        return [item for one in items for item in one if isinstance(item, Refused)]
+
+    (refused,) = say(3, now + ahead + 1)
+    assert refused.reason == "this is so only in 60 s: set this machine's clock"
+    assert server.map.stamp("m") == now
+    assert say(4, now + ahead) == []
+    assert server.map.stamp("m") > now

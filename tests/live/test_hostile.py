@@ -21,8 +21,11 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
+from roamcast.channels.link_messages import LINK_PROTOCOL, Welcome
+from roamcast.channels.map_messages import Batch, Hello, Put, Receipt, Request, body_of, parcel_of
 from roamcast.client import connect, runner
 from roamcast.live.keys import Keys
+from roamcast.model.contexts import Context
 from roamcast.model.time import parse_instant
 from tests.running_service import (
     DEADLINE_S,
@@ -470,6 +473,28 @@ def test_a_client_whose_clock_is_a_year_off_goes_by_the_services(
     answer = asyncio.run(body())
     assert answer.status == 200
     assert abs(parse_instant(answer.json["properties"]["t_r"]) / 1e6 - time.time()) < DEADLINE_S
+
+
+def test_a_link_whose_stamps_are_a_year_ahead(service: RunningService, token: str) -> None:
+    with service.session(token, "/link") as held:
+        welcome = LINK_PROTOCOL.decode(bytes(held.recv(DEADLINE_S)))
+        assert isinstance(welcome, Welcome)
+        ahead = welcome.now + YEAR_S * 1_000_000
+        puts = [
+            Put(body_of(Context(vid, "hq/1", None, {}, t_r)), stamp)
+            for vid, t_r, stamp in (("a", welcome.now, ahead), ("b", ahead, welcome.now))
+        ]
+        request = Request(welcome.epoch, 1, 1, (Hello(), *puts))
+        held.send(LINK_PROTOCOL.encode(request))
+        refused = []
+        while len(refused) < len(puts):
+            message = LINK_PROTOCOL.decode(bytes(held.recv(DEADLINE_S)))
+            if isinstance(message, Batch):
+                held.send(LINK_PROTOCOL.encode(Receipt(message.epoch, 1, message.number)))
+                refused += parcel_of(message.payload).items
+        assert [one.about for one in refused] == ["put a", "put b"]  # type: ignore[union-attr]
+        assert all("clock" in one.reason for one in refused)  # type: ignore[union-attr]
+    assert service.ask("GET", "/contexts/a", token).status == 404
 
 
 # Tokens and scopes

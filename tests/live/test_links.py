@@ -37,12 +37,14 @@ from roamcast.client.groups_nats import NatsGroups
 from roamcast.client.groups_udp import UdpGroups
 from roamcast.client.sealing import class_key, seal_of_client, seals_of_classes
 from roamcast.errors import InputError, LimitError, SettingsError
+from roamcast.live import link_keys
 from roamcast.live import links as module
 from roamcast.live.link import Link
 from roamcast.live.link_groups import groups_of
 from roamcast.live.links import Links
 from roamcast.live.settings import Channels, Limits
 from roamcast.model.machine import Multicast, Received, Send
+from roamcast.model.records import Drop, Record, Transmission
 from roamcast.model.wire import Message, Unreadable
 
 SECOND = 1_000_000
@@ -110,6 +112,7 @@ class Scene:
         self.now = 1_700_000_000 * SECOND
         self.given: list[Received] = []
         self.classes: dict[str, str] = {}
+        self.noted: list[Record] = []
         self.links = Links(
             server="server",
             epoch=7,
@@ -125,6 +128,7 @@ class Scene:
             udp="239.192.0.0/24:5007",
             nats="nats://127.0.0.1:4222",
             prefix="roamcast",
+            note=self.noted.append,
         )
 
     def join(
@@ -140,6 +144,12 @@ class Scene:
 
     def link(self, name: str) -> Link:
         return self.links.links[name]
+
+
+def key_name(scene: Scene, view_class: str) -> str:
+    name = scene.links._keys.name(view_class)
+    assert name is not None
+    return name
 
 
 def data(group: str, number: int = 1, size: int = 1) -> Multicast:
@@ -159,7 +169,7 @@ def test_a_client_is_welcomed_with_all_it_needs() -> None:
     assert (welcome.client, welcome.server, welcome.epoch) == ("ada#1", "server", 7)
     assert (welcome.udp, welcome.nats) == ("239.192.0.0/24:5007", "nats://127.0.0.1:4222")
     assert (welcome.prefix, welcome.now) == ("roamcast", scene.now)
-    sealed = seals_of_classes(SECRET, b"mark")(scene.links._keys["guest"]).seal(
+    sealed = seals_of_classes(SECRET, b"mark")(key_name(scene, "guest")).seal(
         "map/guest/1", b"seen"
     )
     opened = seal_of_client(welcome.key, b"else")("").open("map/guest/1", sealed)
@@ -239,10 +249,11 @@ def test_only_what_clients_say_reaches_the_server() -> None:
         (Cancel("v"), "publish"),
         (Subscribe("s", "true"), "subscribe"),
         (Refresh("s"), "subscribe"),
+        (Hello(agent=True), "agent"),
     ],
 )
 def test_what_the_token_does_not_allow_ends_the_link_with_the_scopes_name(
-    operation: Put | Cancel | Subscribe | Refresh, scope: str
+    operation: Put | Cancel | Subscribe | Refresh | Hello, scope: str
 ) -> None:
     scene = Scene()
     socket, say = scene.join("ada#1", scopes=module.ALL_SCOPES - {scope})
@@ -252,6 +263,59 @@ def test_what_the_token_does_not_allow_ends_the_link_with_the_scopes_name(
     assert len(scene.given) == 1
     assert socket.goodbye() == f"scope: your token does not allow to {scope}"
     assert scene.links.links == {}
+
+
+def test_who_may_stand_for_others_says_so() -> None:
+    scene = Scene()
+    _, say = scene.join("agent#1", scopes=module.ALL_SCOPES | {module.AGENT})
+    say(Request(7, 1, 1, (Hello(agent=True), Subscribe("s", "true"))))
+    assert len(scene.given) == 1
+
+
+def test_all_who_may_see_the_same_are_told_one_tag_and_keep_it_when_their_key_changes() -> None:
+    async def act() -> None:
+        scene = Scene(groups=(FakeGroups(),))
+        names = {"one": "", "two": "", "guest": "guest", "gone": ""}
+        sockets = {name: scene.join(name, view_class)[0] for name, view_class in names.items()}
+
+        def welcome_of(name: str) -> Welcome:
+            return next(one for one in sockets[name].messages[::-1] if isinstance(one, Welcome))
+
+        tags = {name: welcome_of(name).view for name in names}
+        assert tags["one"] == tags["two"] != tags["guest"]
+        scene.links.expel("gone", "revoked: go")
+        await scene.links.start()
+        assert key_of(sockets["one"]) == welcome_of("two").key
+        assert len([m for m in sockets["one"].messages if isinstance(m, Welcome)]) == 2
+        assert welcome_of("one").view == tags["one"]
+        await scene.links.close()
+
+    asyncio.run(act())
+
+
+def test_the_journal_hears_what_left_to_whom_and_what_a_slow_socket_missed() -> None:
+    scene = Scene()
+    _, say = scene.join("one")
+    two, also_say = scene.join("two")
+    slow, still_say = scene.join("slow")
+    for tell in (say, also_say, still_say):
+        tell(Tune("map/all/1", True))
+    scene.noted.clear()
+    slow.waiting_bytes = scene.links.limits.socket_high_bytes + 1
+    effect = data("map/all/1")
+    size = len(LINK_PROTOCOL.encode(effect.message))
+    scene.links.multicast(effect)
+    scene.links.multicast(data("map/all/2"))  # nobody listens, so nothing leaves
+    answer = Answer(7, 1, 1, 1)
+    for name in ("two", "slow", "nobody"):
+        scene.links.send(Send(name, answer))
+    told = len(LINK_PROTOCOL.encode(answer))
+    assert two.messages[-1] == answer
+    assert scene.noted == [
+        Transmission("channel.data", size, "map/all/1", "", 2),
+        Transmission("map.answer", told, "", "two", 1),
+        Drop("slow socket", "map.answer", told, "slow"),
+    ]
 
 
 def test_a_send_goes_to_its_client_and_to_nobody_when_that_is_gone() -> None:
@@ -457,7 +521,7 @@ def test_a_class_that_somebody_left_gets_another_key_after_a_while_and_one_it_ne
         scene.links._tick()
         keys.append(key_of(stays))
         scene.links.disconnected(scene.link("stays"))  # the last of its class
-        assert scene.links._left == scene.links._keys == {}
+        assert scene.links._keys.name("") is None
         again, _ = scene.join("again")
         keys.append(key_of(again))
         assert len(set(keys)) == 3
@@ -495,7 +559,7 @@ def test_groups_go_once_by_every_way_sealed_for_their_class() -> None:
     scene.links.multicast(data("map/guest/1"))  # nobody of that class is here
     scene.links.multicast(data("no such channel"))
     for way in ways:
-        key_class = scene.links._keys[""]
+        key_class = key_name(scene, "")
         assert way.sent == [("map/all/1", LINK_PROTOCOL.encode(effect.message), key_class)]
 
 
@@ -513,14 +577,14 @@ def test_a_message_larger_than_a_datagram_is_not_sent_to_a_group() -> None:
 
 def test_every_class_with_links_is_probed_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act() -> None:
-        monkeypatch.setattr(module, "PROBED_CLASSES_MAX", 2)
+        monkeypatch.setattr(link_keys, "PROBED_CLASSES_MAX", 2)
         way = FakeGroups()
         scene = Scene(groups=(way,))
         for name, view_class in (("a", ""), ("b", "guest"), ("c", "guest"), ("d", "late")):
             scene.join(name, view_class)
         await scene.links.start()
         assert way.state == "started"
-        keys = scene.links._keys
+        keys = {one: key_name(scene, one) for one in ("", "guest", "late")}
         assert way.sent == [(PROBE, probe_frame(SECOND), keys[one]) for one in ("", "guest")]
         way.sent.clear()
         scene.links.disconnected(scene.link("a"))

@@ -6,7 +6,8 @@ it filters for them, keeps to their limits, and for a slow one it keeps the late
 object. Neither server nor client can tell the difference.
 
 A driver runs it like any machine; its clients' links need to carry no groups. Clients of one agent
-see what the agent may see, so it serves only those of its own view class.
+see what the agent may see, so it serves only those of its own view class. Where a publication must
+be its publisher's own, each client publishes `apart`: the driver says it in that client's name.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from roamcast.channels.client import MapClient, Unwatch
 from roamcast.channels.desk import Policy, Public
 from roamcast.channels.map_messages import Receipt, Request
 from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.publications import CancelObject, PublishObject, WithdrawObject
 from roamcast.channels.queries import Matcher
 from roamcast.channels.relay import RelayServer
 from roamcast.channels.server import compiled_matcher
@@ -32,8 +34,24 @@ from roamcast.model.machine import (
 )
 from roamcast.model.records import ChannelStep, Drop, Record
 
+
+class OnBehalf(Effect, frozen=True):
+    """Say this to the server in a client's own name."""
+
+    client: str
+    given: PublishObject | CancelObject | WithdrawObject
+
+
+class Heard(Input, frozen=True):
+    """What the server told about something said in a client's own name."""
+
+    client: str
+    effect: Effect
+
+
 _FROM_CLIENTS: Final = (Request, Receipt)
 _FOR_DRIVER: Final = (Send, Listen, Ignore, Record)
+_PUBLISHING: Final = (PublishObject, CancelObject, WithdrawObject)
 _TO_CLIENTS: Final = (Send, Drop, ChannelStep)
 """Nobody would hear its groups; its map, queries and updates are the server's to record."""
 
@@ -51,13 +69,25 @@ class MapAgent:
         settings: MapSettings,
         draw: Draw,
         site: str = "",
+        server_epoch: int = 0,
+        apart: bool = False,
         policy: Policy | None = None,
         make_matcher: Callable[[], Matcher] = compiled_matcher,
     ) -> None:
-        """`epoch` grows with every start of the agent, as a server's does."""
+        """`epoch` grows with every start of the agent, as a server's does.
+
+        `apart`: what clients publish leaves as `OnBehalf`, else all of it is the agent's.
+        """
         self.name = name
         self.up = MapClient(
-            name, server=server, now=now, settings=settings, draw=draw, site=site, agent=True
+            name,
+            server=server,
+            epoch=server_epoch,
+            now=now,
+            settings=settings,
+            draw=draw,
+            site=site,
+            agent=True,
         )
         self.down = RelayServer(
             name,
@@ -69,6 +99,7 @@ class MapAgent:
         )
         self._settings = settings
         self._draw = draw
+        self._apart = apart
         self._again_at: int | None = None
 
     def occupancy(self) -> dict[str, tuple[int, int]]:
@@ -79,6 +110,8 @@ class MapAgent:
         """Take what a client says, or what the server says."""
         if isinstance(given, Received) and isinstance(given.message, _FROM_CLIENTS):
             return self._upwards(self.down.receive(given, now), now)
+        if isinstance(given, Heard):
+            return self._upwards(self.down.heard(given.client, given.effect, now), now)
         return self._downwards(self.up.receive(given, now), now)
 
     def advance(self, now: int) -> Sequence[Effect]:
@@ -113,7 +146,10 @@ class MapAgent:
         out: list[Effect] = [effect for effect in effects if isinstance(effect, _TO_CLIENTS)]
         replica = self.up.watching.replica
         said, self.down.said = self.down.said, []
-        for one in said:
+        for client, one in said:
+            if self._apart and isinstance(one, _PUBLISHING):
+                out.append(OnBehalf(client, one))
+                continue
             view = replica.views.get(one.subscription) if isinstance(one, Unwatch) else None
             unseen = [] if view is None else list(view.shown)
             out += self._downwards(self.up.receive(one, now), now)

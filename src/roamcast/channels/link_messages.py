@@ -20,6 +20,7 @@ GROUP_FRAME_BYTES_MAX: Final = 64_000
 """A group's message, whichever way it goes: sealed it still fits a UDP datagram."""
 
 KEY_BYTES: Final = 32
+VIEW_BYTES: Final = 16
 SETTINGS_BYTES_MAX: Final = 16_384
 ADDRESS_LENGTH_MAX: Final = 1_024
 
@@ -46,6 +47,10 @@ class Welcome(Message, frozen=True, tag="link.welcome", gc=False):
         Meta(max_length=KEY_BYTES, description="opens what this client may read on UDP and NATS"),
     ] = b""
     now: Annotated[Count, Meta(description="the server's clock, microseconds since 1970")] = 0
+    view: Annotated[
+        bytes,
+        Meta(max_length=VIEW_BYTES, description="the same for all who may see the same (agents)"),
+    ] = b""
 
 
 class Tune(Message, frozen=True, tag="link.tune", gc=False):

@@ -79,6 +79,8 @@ class MapSettings(msgspec.Struct, frozen=True):
     """So long a cancelled object cannot come back; longer than a server keeps a silent client."""
     server_timeout_us: int = 5_000_000
     """Unheard for so long, a server is lost: its clients tell an older one of its epoch."""
+    stamp_ahead_us_max: int = 60_000_000
+    """What a client says is so since later than this from now is refused: its clock is wrong."""
     handover_us: int = 5_000_000
     """A server that steps down gives up if no page of its map is taken for so long."""
     channel: ChannelSettings = ChannelSettings(

@@ -27,9 +27,10 @@ from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Input
 from roamcast.model.records import Drop
+from roamcast.model.wire import NAME_LENGTH_MAX
 
-Say = Callable[[Input], None]
-"""Hands an input to the client that stands with the real server."""
+Say = Callable[[str, Input], None]
+"""Hands an input to who stands with the real server, in the name of one client or ("") of all."""
 
 
 class Served(Public):
@@ -86,8 +87,9 @@ class RelayedObjects(Objects):
         del body
         known = self.owners.get(context.vid)
         if known is not None and stamp <= known.stamp:
-            if stamp == known.stamp:
+            if stamp == known.stamp and known.client != owner:
                 known.client = owner  # the same state, published again
+                self._say(owner, PublishObject(context, stamp))
             elif known.client != owner:
                 self._overtake(owner, context.vid, known.stamp)
             return True
@@ -97,7 +99,7 @@ class RelayedObjects(Objects):
         if known is not None and known.client != owner:
             self._overtake(known.client, context.vid, stamp)
         self.owners[context.vid] = Owner(owner, stamp)
-        self._say(PublishObject(context, stamp))
+        self._say(owner, PublishObject(context, stamp))
         return True
 
     def withdraw(self, owner: str, vid: str, stamp: int = 0) -> None:
@@ -107,10 +109,10 @@ class RelayedObjects(Objects):
             return
         if stamp and known.stamp <= stamp and self._may_take(owner, known.client):
             self.overtaken(vid, stamp, by=owner)
-            self._say(CancelObject(vid, stamp))
+            self._say(known.client, CancelObject(vid, stamp))
         elif not stamp and known.client == owner:
             del self.owners[vid]
-            self._say(WithdrawObject(vid))
+            self._say(owner, WithdrawObject(vid))
 
     def overtaken(self, vid: str, stamp: int, by: str = "") -> None:
         """Somebody published an object later, or cancelled it: tell the client whose it was."""
@@ -119,6 +121,21 @@ class RelayedObjects(Objects):
             del self.owners[vid]
             if known.client != by:
                 self._overtake(known.client, vid, stamp)
+
+    def refused(self, about: str, reason: str, client: str = "") -> None:
+        """The server does not accept a publication (of this client): tell whose it is."""
+        vid = about.removeprefix("put ")
+        if len(about) == NAME_LENGTH_MAX:  # it may be the beginning of a name
+            vid = next((one for one in self.owners if f"put {one}".startswith(about)), vid)
+        known = self.owners.get(vid)
+        if known is None or about == vid or client not in ("", known.client):
+            return
+        del self.owners[vid]
+        self._say(known.client, WithdrawObject(vid))
+        publisher = self._desk.clients.get(known.client)
+        if publisher is not None:
+            publisher.publications.pop(vid, None)
+            self._desk.deliver(publisher, Refused(about, reason))
 
     def follow(self, vid: str, replica: Replica) -> None:
         """Bring the map up to what the server shows of an object."""
@@ -168,7 +185,7 @@ class RelayedSubscriptions(Subscriptions):
             self._made += 1
             upward = Upward(f"u{self._made}", wanted.text, {})
             self.upward[wanted.text] = self._by_name[upward.name] = upward
-            self._say(Watch(upward.name, wanted.text))
+            self._say("", Watch(upward.name, wanted.text))
         asked[name] = wanted.text
         upward.users[client.name, name] = text
         if upward.current:
@@ -213,7 +230,7 @@ class RelayedSubscriptions(Subscriptions):
         del upward.users[client, name]
         if not upward.users:
             del self.upward[text], self._by_name[upward.name]
-            self._say(Unwatch(upward.name))
+            self._say("", Unwatch(upward.name))
 
     def current(self, name: str, whole: bool) -> None:
         """The server has listed a current set: answer those who wait for it."""
@@ -241,9 +258,9 @@ class RelayedSubscriptions(Subscriptions):
         for upward in self.upward.values():
             upward.current = False
 
-    def watches(self) -> list[Watch]:
+    def watches(self) -> list[tuple[str, Input]]:
         """Give everything to ask the server for."""
-        return [Watch(one.name, one.text) for one in self.upward.values()]
+        return [("", Watch(one.name, one.text)) for one in self.upward.values()]
 
 
 class RelayServer(MapServer):
@@ -273,14 +290,14 @@ class RelayServer(MapServer):
             policy=Served(name, policy),
             make_matcher=make_matcher,
         )
-        self.said: list[Input] = []
+        self.said: list[tuple[str, Input]] = []
         self.unswept = False
         say = self._say
         self.objects = RelayedObjects(self.desk, self.map, self.policy, self.dissemination, say)
         self.subscriptions = RelayedSubscriptions(self.desk, self.objects, self.dissemination, say)
 
-    def _say(self, given: Input) -> None:
-        self.said.append(given)
+    def _say(self, client: str, given: Input) -> None:
+        self.said.append((client, given))
 
     def occupancy(self) -> dict[str, tuple[int, int]]:
         """How much is held of what, and the bound of each."""
@@ -313,11 +330,23 @@ class RelayServer(MapServer):
                     self.objects.overtaken(vid, stamp)
                 case Refusal(about, reason):
                     self.subscriptions.refused(about, reason)
+                    self.objects.refused(about, reason)
                     self.unswept = True
                 case Cut():
                     self.subscriptions.lost()
                     self.unswept = True
         return self.follow((), replica, now)
+
+    def heard(self, client: str, effect: Effect, now: int) -> Sequence[Effect]:
+        """Take what the real server told about what a client published in its own name."""
+        self.desk.now = now
+        match effect:
+            case Overtaken(vid, stamp):
+                if vid in self.objects.owners and self.objects.owners[vid].client == client:
+                    self.objects.overtaken(vid, stamp)
+            case Refusal(about, reason):
+                self.objects.refused(about, reason, client)
+        return self._done()
 
     def follow(self, vids: Iterable[str], replica: Replica, now: int) -> Sequence[Effect]:
         """Bring objects up to what the real server shows of them now."""

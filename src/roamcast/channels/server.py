@@ -43,6 +43,7 @@ from roamcast.channels.subscriptions import Subscriptions
 from roamcast.errors import ContextError, InputError, LimitError
 from roamcast.model.machine import Effect, Input, Listen, Multicast, Received, step
 from roamcast.model.records import ChannelStep, Drop
+from roamcast.model.time import MICROSECONDS
 from roamcast.model.wire import NAME_LENGTH_MAX
 
 
@@ -294,8 +295,11 @@ class MapServer:
     def _operate(self, client: ClientState, operation: object) -> None:
         match operation:
             case Put(body, stamp):
-                self.objects.put(client, context_of(body), body, stamp)
+                context = context_of(body)
+                self._check_clock(max(stamp, context.t_r))
+                self.objects.put(client, context, body, stamp)
             case Cancel(vid, stamp):
+                self._check_clock(stamp)
                 self.objects.cancel(client, vid, stamp)
             case Subscribe(name, text):
                 self.subscriptions.subscribe(client, name, text)
@@ -308,6 +312,12 @@ class MapServer:
             case Settled():
                 for vid in list(client.unconfirmed):
                     self.objects.cancel(client, vid)
+
+    def _check_clock(self, instant: int) -> None:
+        """Refuse what is so since the future: nobody could change it until then."""
+        if instant > self.desk.now + self.settings.stamp_ahead_us_max:
+            ahead_s = (instant - self.desk.now) // MICROSECONDS
+            raise InputError(f"this is so only in {ahead_s} s: set this machine's clock")
 
     def _hello(self, client: ClientState, hello: Hello) -> None:
         settings = self.settings

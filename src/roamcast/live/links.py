@@ -25,6 +25,8 @@ from roamcast.channels.map_messages import (
     REASON_LENGTH_MAX,
     WELL_KNOWN,
     Cancel,
+    Hello,
+    Operation,
     Put,
     Receipt,
     Refresh,
@@ -35,17 +37,15 @@ from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.messages import HealRequest, Join
 from roamcast.client.driver import Clock
 from roamcast.client.groups import PROBE, Groups, probe_frame
-from roamcast.client.sealing import class_key
 from roamcast.errors import LimitError
 from roamcast.live.limits import Bucket
 from roamcast.live.link import Link, LinkSocket
+from roamcast.live.link_keys import ClassKeys
 from roamcast.live.settings import Limits
 from roamcast.live.sockets import POLICY, TRY_AGAIN
 from roamcast.model.machine import Multicast, Received, Send
-from roamcast.model.wire import Message, Reason, Unreadable
-
-PROBED_CLASSES_MAX: Final = 1_000
-"""View classes that get probes, those with links the longest; the others use their sockets."""
+from roamcast.model.records import Drop, Record, Transmission
+from roamcast.model.wire import Message, Reason, Unreadable, tag_of
 
 KEY_US_MAX: Final = 600_000_000
 """So long after somebody left, a view class gets another key: the token may have run out since."""
@@ -59,6 +59,9 @@ SECOND: Final = 1_000_000
 
 SCOPE_OF: Final = {Put: "publish", Cancel: "publish", Subscribe: "subscribe", Refresh: "subscribe"}
 """What a token must allow for an operation; the others are harmless without it."""
+
+AGENT: Final = "agent"
+"""Stands among the scopes of a client that may stand for many others (`channels.agents`)."""
 
 ALL_SCOPES: Final = frozenset(SCOPE_OF.values())
 
@@ -90,12 +93,13 @@ class Links:
         nats: str = "",
         prefix: str = "",
         probe_us: int = SECOND,
+        note: Callable[[Record], None] | None = None,
     ) -> None:
         """`secret` is drawn anew for every process; `groups` seal with keys derived from it.
 
         `class_of_client` gives the view class a client would be in if it came now. `udp`, `nats`
         and `prefix` are what clients are told to listen to; `frame_of` makes a
-        WebSocket frame that is right for every client.
+        WebSocket frame that is right for every client. `note` takes what a journal shall hold.
         """
         self.limits = limits
         self.counts: Counter[str] = Counter()
@@ -103,7 +107,7 @@ class Links:
         self._server = server
         self._epoch = epoch
         self._settings = settings_bytes(settings)
-        self._secret = secret
+        self._keys = ClassKeys(secret)
         self._give = give
         self._class_of = class_of
         self._class_of_client = class_of_client
@@ -112,11 +116,8 @@ class Links:
         self._groups = groups
         self._offer = (udp, nats, prefix)
         self._probe_us = probe_us
+        self._note = note
         self._tuned: dict[str, dict[str, Link]] = {}
-        self._classes: Counter[str] = Counter()
-        self._keys: dict[str, str] = {}
-        self._drawn = 0
-        self._left: dict[str, int] = {}
         self._slow: dict[str, Link] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -150,21 +151,14 @@ class Links:
         now = self._clock()
         bucket = Bucket(self.limits.frames_per_s, self.limits.frames_burst, now)
         link = self.links[name] = Link(self.received, socket, name, view_class, scopes, bucket)
-        self._classes[view_class] += 1
-        if view_class not in self._keys:
-            self._draw_key(view_class)
+        self._keys.enter(view_class)
         self._welcome(link)
         return link
 
-    def _draw_key(self, view_class: str) -> None:
-        """Give a view class a key it never had: `groups` seal with what is derived from a name."""
-        self._drawn += 1
-        self._keys[view_class] = f"{view_class}\n{self._drawn}"
-
     def _welcome(self, link: Link) -> None:
         udp, nats, prefix = self._offer
-        key = class_key(self._secret, self._keys[link.view_class])
-        told = (self._settings, udp, nats, prefix, key, self._clock())
+        key, tag = self._keys.key(link.view_class), self._keys.tag(link.view_class)
+        told = (self._settings, udp, nats, prefix, key, self._clock(), tag)
         self._write(link, Welcome(link.name, self._server, self._epoch, *told))
 
     def _renew_keys(self, oldest: int) -> None:
@@ -172,12 +166,9 @@ class Links:
 
         Who has left can open nothing more. Once a tick at most: many may leave together.
         """
-        due = {one for one, at in self._left.items() if at <= oldest}
-        for view_class in due:
-            del self._left[view_class]
-            self._draw_key(view_class)
-            self.counts["keys renewed"] += 1
+        due = self._keys.renewed(oldest)
         if due:
+            self.counts["keys renewed"] += len(due)
             for link in list(self.links.values()):
                 if link.view_class in due:
                     self._welcome(link)
@@ -190,12 +181,7 @@ class Links:
         self._slow.pop(link.name, None)
         for group in link.tuned:
             self._untune(link, group)
-        self._classes[link.view_class] -= 1
-        if not self._classes[link.view_class]:
-            del self._classes[link.view_class], self._keys[link.view_class]
-            self._left.pop(link.view_class, None)
-        elif self._groups:
-            self._left.setdefault(link.view_class, self._clock())
+        self._keys.leave(link.view_class, self._clock(), sealed=bool(self._groups))
 
     def goodbye(self, name: str, reason: str, *, retry_us: int = 0, code: int = POLICY) -> None:
         """Tell a client why its link ends and when to come again (0: not by itself), and end it."""
@@ -213,8 +199,7 @@ class Links:
         link = self.links.get(name)
         if link is not None:
             self.goodbye(name, reason, retry_us=retry_us)
-            if link.view_class in self._left:
-                self._left[link.view_class] = 0
+            self._keys.hurry(link.view_class)
 
     def part_changed(self) -> None:
         """End the links of clients who may see something else now than when they came.
@@ -275,11 +260,11 @@ class Links:
             case Tune(group, on):
                 self._tune(link, group, on)
             case Request(operations=operations):
-                for operation in operations:
-                    scope = SCOPE_OF.get(type(operation))
-                    if scope is not None and scope not in link.scopes:
-                        self.goodbye(link.name, f"scope: your token does not allow to {scope}")
-                        return
+                lacks = [scope for scope in map(_scope, operations) if scope not in link.scopes]
+                if any(lacks):
+                    problem = f"your token does not allow to {next(filter(None, lacks))}"
+                    self.goodbye(link.name, f"scope: {problem}")
+                    return
                 self._give(Received(link.name, message))
             case Receipt():
                 self._give(Received(link.name, message))
@@ -326,41 +311,57 @@ class Links:
             self._write(link, effect.message)
 
     def multicast(self, effect: Multicast) -> None:
-        """Carry a message once by each way, and to every socket tuned to its group."""
+        """Carry a message once by each way, and to every socket tuned to its group.
+
+        The journal has it once, with the sockets it went to: who hears UDP or NATS nobody knows.
+        """
         group = effect.group
         frame = LINK_PROTOCOL.encode(effect.message)
         if len(frame) > GROUP_FRAME_BYTES_MAX:
             self.counts["too large"] += 1
             return
+        sent = False
         if self._groups and group != WELL_KNOWN:
-            view_class = self._class_of(group)
-            key_class = None if view_class is None else self._keys.get(view_class)
+            key_class = self._keys.name(self._class_of(group))
             if key_class is not None:  # else nobody has a key
                 for groups in self._groups:
                     groups.send(group, frame, key_class)
+                    sent = True
+        written = 0
         members = self._tuned.get(group)
         if members:
             framed = self._frame_of(LINK_PROTOCOL.encode(Grouped(group, frame)))
             for link in list(members.values()):
-                self._write_framed(link, framed)
+                written += self._write_framed(link, framed)
+        if self._note is not None and (sent or written):
+            self._note(Transmission(tag_of(type(effect.message)), len(frame), group, "", written))
 
     def _write(self, link: Link, message: Message) -> None:
-        self._write_framed(link, self._frame_of(LINK_PROTOCOL.encode(message)))
+        frame = LINK_PROTOCOL.encode(message)
+        written = self._write_framed(link, self._frame_of(frame))
+        if self._note is not None:
+            tag, size = tag_of(type(message)), len(frame)
+            if written:
+                self._note(Transmission(tag, size, "", link.name, 1))
+            else:
+                self._note(Drop("slow socket", tag, size, link.name))
 
-    def _write_framed(self, link: Link, framed: bytes) -> None:
+    def _write_framed(self, link: Link, framed: bytes) -> bool:
+        """Write a frame, unless its socket is slow: what it misses is repeated, or healed."""
         waiting, limits = link.socket.waiting_bytes, self.limits
         most = limits.socket_high_bytes if link.slow_since_us is None else limits.socket_low_bytes
         if waiting <= most:
             link.slow_since_us = None
             link.socket.write(framed)
             self.counts["written"] += 1
-            return
+            return True
         self.counts["passed over"] += 1
         if link.slow_since_us is None:
             link.slow_since_us = self._clock()
             self._slow[link.name] = link
         if waiting > limits.socket_bytes_max:
             self._too_slow(link)
+        return False
 
     def _too_slow(self, link: Link) -> None:
         self.goodbye(link.name, "too slow: connect again when you can", retry_us=RETRY_US)
@@ -374,8 +375,8 @@ class Links:
         now = self._clock()
         self._renew_keys(now - KEY_US_MAX)
         for groups in self._groups:
-            for view_class in list(self._classes)[:PROBED_CLASSES_MAX]:
-                groups.send(PROBE, frame, self._keys[view_class])
+            for key_class in self._keys.probed():
+                groups.send(PROBE, frame, key_class)
         oldest = now - int(self.limits.slow_s_max * SECOND)
         for name, link in list(self._slow.items()):
             if link.slow_since_us is None or link.socket.waiting_bytes <= (
@@ -385,3 +386,10 @@ class Links:
                 del self._slow[name]
             elif link.slow_since_us < oldest:
                 self._too_slow(link)
+
+
+def _scope(operation: Operation) -> str | None:
+    """Say what a token must allow for an operation; None if nothing."""
+    if isinstance(operation, Hello) and operation.agent:
+        return AGENT
+    return SCOPE_OF.get(type(operation))

@@ -175,6 +175,7 @@ def _links(settings: Settings, service: Service) -> Links:
         nats=settings.channels.nats,
         prefix=prefix,
         probe_us=round(settings.channels.probe_s * 1_000_000),
+        note=service.note if settings.journal.on and settings.journal.transmissions else None,
     )
 
 

@@ -29,7 +29,7 @@ from roamcast.identity.rules import Rule, Viewer
 from roamcast.live.journaling import Journaling
 from roamcast.live.keys import SCOPES, Grant, Keys
 from roamcast.live.limits import Connections, Rates
-from roamcast.live.links import Links
+from roamcast.live.links import AGENT, Links
 from roamcast.live.metrics import CONTENT_TYPE, Metrics
 from roamcast.live.settings import Settings
 from roamcast.live.sockets import WebSocket, text_frame
@@ -177,11 +177,15 @@ class Service:
             case Record():
                 self._record(effect)
 
+    def note(self, record: Record) -> None:
+        """Write down what is not a broker's own doing."""
+        if self._journal is not None:
+            self._journal.write(self.clock(), self.broker.server.name, record)
+
     def _record(self, record: Record) -> None:
         if isinstance(record, UpdateMatched):
             self.metrics.updates.labels(record.change).inc()
-        if self._journal is not None:
-            self._journal.write(self.clock(), self.broker.server.name, record)
+        self.note(record)
 
     def _frame(self, sessions: tuple[str, ...], data: bytes, form: Format, events: int) -> None:
         framed = text_frame(data) if form == "json" else data
@@ -330,7 +334,9 @@ class Service:
         assert self.links is not None
         view_class, effects = self.broker.admit(name, Viewer(grant.subject, grant.groups))
         self._do(effects)
-        scopes = SCOPES if "admin" in grant.scopes else grant.scopes
+        scopes: tuple[str, ...] = SCOPES if "admin" in grant.scopes else grant.scopes
+        if "admin" in grant.scopes or grant.subject in self.settings.channels.agents:
+            scopes = (*scopes, AGENT)
         link = self.links.connect(socket, name, view_class, scopes)
         limits = self.settings.limits
         links = self.links

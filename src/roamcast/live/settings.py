@@ -156,6 +156,10 @@ class Channels(Section, frozen=True, kw_only=True):
     client_timeout_s: Annotated[
         float, _seconds(0.2, 3_600, "unheard for so long, a client's contexts leave")
     ] = 5.0
+    agents: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(max_length=1_000, description="subjects whose agents may ask for many others"),
+    ] = ()
 
 
 class Privacy(Section, frozen=True, kw_only=True):
@@ -173,6 +177,9 @@ class JournalKeeping(Section, frozen=True, kw_only=True):
     """What is handed to the pipeline."""
 
     on: Annotated[bool, msgspec.Meta(description="whether a journal is written at all")] = True
+    transmissions: Annotated[
+        bool, msgspec.Meta(description="whether it says what left by links and channels")
+    ] = True
     segment_records_max: Annotated[int, _whole(1, 65_536, "records in a segment")] = 65_536
     segment_s_max: Annotated[float, _seconds(1, DAY_S, "age at which a segment is closed")] = 300.0
 
@@ -221,6 +228,7 @@ class Settings(Section, frozen=True, kw_only=True):
             heartbeat_us=round(chosen.heartbeat_s * 1_000_000),
             client_timeout_us=round(chosen.client_timeout_s * 1_000_000),
             publications_max=self.limits.publications_per_client_max,
+            stamp_ahead_us_max=round(self.limits.clock_skew_s_max * 1_000_000),
         )
 
 
