@@ -76,7 +76,7 @@ class Gate:
         try:
             await self._websocket(scope, send)
         except RoamcastError as error:
-            await _reject(send, error)
+            await reject(send, error)
 
     async def _websocket(self, scope: Any, send: Any) -> None:
         """Let a client in that may come in; what it may do is checked again as it asks."""
@@ -85,9 +85,9 @@ class Gate:
         if path not in ("/session", "/link"):
             raise InputError(f"there is no WebSocket at {path[:100]}: /session and /link are")
         query = parse_qs(scope["query_string"].decode("latin-1"))
-        grant = service.keys.check(_token(scope, query), service.clock())
+        grant = service.keys.check(token_of(scope, query), service.clock())
         grant.require("subscribe" if "publish" not in grant.scopes else "publish")
-        name = f"{grant.subject}#{_device(query)}"
+        name = f"{grant.subject}#{device_of(query)}"
         service.count_connection(grant.subject, +1)
         try:
             wanted = "roamcast.json.v1" if path == "/session" else "roamcast.link.v1"
@@ -105,7 +105,8 @@ class Gate:
             await self.service.serve_link(socket, grant, name)
 
 
-def _token(scope: Any, query: dict[str, list[str]]) -> str:
+def token_of(scope: Any, query: dict[str, list[str]]) -> str:
+    """Give the token a connection shows, in its head or its address."""
     for name, value in scope["headers"]:
         if name == b"authorization":
             kind, _, token = value.decode("latin-1").partition(" ")
@@ -117,14 +118,15 @@ def _token(scope: Any, query: dict[str, list[str]]) -> str:
     return str(token)
 
 
-def _device(query: dict[str, list[str]]) -> str:
+def device_of(query: dict[str, list[str]]) -> str:
+    """Give the name of a subject's device, drawn where none is said."""
     device = query.get("device", [""])[0] or secrets.token_hex(8)
     if len(device) > DEVICE_LENGTH_MAX or not DEVICE_LETTERS.issuperset(device):
         raise InputError(f"device has at most {DEVICE_LENGTH_MAX} letters, digits, '_', '.', '-'")
     return device
 
 
-async def _reject(send: Any, error: RoamcastError) -> None:
+async def reject(send: Any, error: RoamcastError) -> None:
     """Answer an upgrade that is refused like any request."""
     status = status_of(error)
     body = msgspec.json.encode(Problem(title_of(error), status, str(error)))

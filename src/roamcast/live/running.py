@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import uvicorn
 
@@ -39,10 +39,17 @@ Started = Callable[[str, str], None]
 """Called with the address and a token when requests are taken."""
 
 
+class Parting(Protocol):
+    """Who has something to say before the connections are closed."""
+
+    async def goodbye(self) -> None:
+        """Take nothing more, and tell everybody who is connected."""
+
+
 class Server(uvicorn.Server):
     """uvicorn, with our own beginning and end."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, began: Callable[[int], None]):
+    def __init__(self, config: uvicorn.Config, service: Parting, began: Callable[[int], None]):
         super().__init__(config)
         self._service = service
         self._began = began
@@ -116,7 +123,7 @@ async def serve(
         started(url, token)
         tasks.extend(asyncio.get_running_loop().create_task(one(url, token)) for one in beside)
 
-    server = Server(_config(settings, Gate(service)), service, began)
+    server = Server(uvicorn_config(settings, Gate(service)), service, began)
     try:
         await server.serve(sockets=[listening])
     finally:
@@ -179,7 +186,8 @@ def _links(settings: Settings, service: Service) -> Links:
     )
 
 
-def _config(settings: Settings, app: Any) -> uvicorn.Config:
+def uvicorn_config(settings: Settings, app: Any) -> uvicorn.Config:
+    """Set uvicorn up for an application under these limits."""
     limits = settings.limits
     return uvicorn.Config(
         app,

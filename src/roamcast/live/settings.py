@@ -263,12 +263,17 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_listening(server: Server) -> None:
-    """Refuse to listen where others could reach us, unless TLS and keys are there."""
-    secured = bool(server.tls_cert and server.tls_key)
+def check_certificates(server: Server) -> None:
+    """Refuse to start without the files that are to be used."""
     for name in filter(None, (server.tls_cert, server.tls_key)):
         if not Path(name).is_file():
             raise SettingsError(f"there is no file {name}: tls_cert and tls_key name PEM files")
+
+
+def check_listening(server: Server) -> None:
+    """Refuse to listen where others could reach us, unless TLS and keys are there."""
+    secured = bool(server.tls_cert and server.tls_key)
+    check_certificates(server)
     if is_loopback(server.host):
         return
     if not secured:

@@ -1,0 +1,84 @@
+"""How is an agent started, and how does it end? Dial the service, listen, serve, say good-bye."""
+
+import asyncio
+import random
+import ssl
+from collections.abc import Callable
+
+from roamcast.client.address import Address
+from roamcast.errors import RoamcastError, SettingsError
+from roamcast.live.agent import Agent
+from roamcast.live.agent_app import AgentGate
+from roamcast.live.agent_forward import Forwarding
+from roamcast.live.running import Server, listen, uvicorn_config
+from roamcast.live.settings import Server as ServerSettings
+from roamcast.live.settings import Settings, check_certificates, is_loopback
+
+OPEN_S = 10.0
+
+
+async def serve(
+    address: Address,
+    settings: Settings,
+    *,
+    started: Callable[[str], None],
+    interface: str = "",
+    tls: ssl.SSLContext | None = None,
+) -> None:
+    """Run an agent until a signal ends it, or its own token does."""
+    check_agent_listening(settings.server)
+    listening = listen(settings.server)
+    agent = Agent(
+        address,
+        settings,
+        draw=random.SystemRandom().random,
+        open_s=OPEN_S,
+        interface=interface,
+        tls=tls,
+    )
+    forwarding = Forwarding(address.url, timeout_s=OPEN_S, tls=tls)
+
+    def began(port: int) -> None:
+        host = settings.server.host
+        scheme = "https" if settings.server.tls_cert else "http"
+        started(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+
+    server = Server(uvicorn_config(settings, AgentGate(agent, forwarding)), agent, began)
+    try:
+        await agent.start()
+        assert agent.ended is not None
+        agent.ended.add_done_callback(lambda _: server.handle_exit(0, None))
+        await server.serve(sockets=[listening])
+        if agent.ended.done():
+            await agent.ended  # raises why
+    finally:
+        listening.close()
+        forwarding.close()
+        await agent.stop()
+
+
+def check_agent_listening(server: ServerSettings) -> None:
+    """Refuse to listen where others could reach us without TLS: clients hand us their tokens."""
+    check_certificates(server)
+    if not is_loopback(server.host) and not (server.tls_cert and server.tls_key):
+        raise SettingsError(
+            f"refusing to listen on {server.host} without TLS: "
+            "set tls_cert and tls_key in [server], or listen on 127.0.0.1"
+        )
+
+
+def run(
+    address: Address,
+    settings: Settings,
+    *,
+    started: Callable[[str], None],
+    interface: str = "",
+    tls: ssl.SSLContext | None = None,
+) -> None:
+    """Run an agent in this process until it ends."""
+    import uvloop
+
+    try:
+        uvloop.run(serve(address, settings, started=started, interface=interface, tls=tls))
+    except (OSError, asyncio.CancelledError) as error:
+        raise RoamcastError(f"the agent could not start: {error}") from None

@@ -1,0 +1,319 @@
+"""A real service, a real agent and SDK clients behind it: nobody can tell the difference (AMS 17).
+
+What was said of agents in the simulator is held here against processes, sockets and tokens: after a
+kill -9 of the service every view is the service's again, nobody sees through an agent what rules
+forbid them, and a token is worth as much before an agent as before the service.
+"""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+from websockets.exceptions import InvalidStatus
+
+from roamcast.channels.link_messages import LINK_PROTOCOL, Goodbye
+from roamcast.channels.map_messages import Hello, Request
+from roamcast.cli import build
+from roamcast.client import connect
+from roamcast.client.session import Session
+from roamcast.client.views import View
+from roamcast.errors import AuthError, InputError, RoamcastError
+from roamcast.journal.segments import read_entries
+from roamcast.live.keys import Keys
+from roamcast.model.records import Transmission
+from tests.running_agent import RunningAgent
+from tests.running_service import RunningService
+
+DEADLINE_S = 120.0
+LAB = "within(place, 'lab')"
+STAFF_ONLY = [{"viewers": ["staff"], "precision": "exact"}]
+OBJECTS = 10
+MOVES = 30
+
+
+def free_udp_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+class Person:
+    """A session that moves its objects about, follows the lab and remembers all it ever saw."""
+
+    def __init__(self, name: str, session: Session) -> None:
+        self.name = name
+        self.session = session
+        self.view: View = session.watch(LAB)
+        self.seen: set[str] = set()
+        self._follows = asyncio.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        async for change in self.view:
+            if change.context is not None:
+                self.seen.add(change.vid)
+
+    async def publish(self, moves: range) -> None:
+        for step in moves:
+            await asyncio.gather(
+                *(
+                    self.session.publish(
+                        f"{self.name}-{number}", f"lab/{(step * 7 + number) % 5}", step=step
+                    )
+                    for number in range(OBJECTS)
+                )
+            )
+
+    async def shows(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What it shows, and what the service answers to it."""
+        shown = dict(self.view.objects)
+        answered = {one.vid: one for one in await self.session.who(LAB)}
+        return tuple({vid: (one.place, one.attributes) for vid, one in these.items()}
+                     for these in (shown, answered))  # type: ignore[return-value]  # fmt: skip
+
+    async def until_equal(self, count: int) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                shown, answered = await self.shows()
+                if shown == answered and len(shown) == count:
+                    return
+                await asyncio.sleep(0.1)
+
+    async def close(self) -> None:
+        self._follows.cancel()
+        await asyncio.gather(self._follows, return_exceptions=True)
+        await self.session.close()
+
+
+async def people_of(service: RunningService, agent: RunningAgent) -> list[Person]:
+    """Four behind the agent, two of them staff and one on a narrow link; and one without it."""
+    found = []
+    for name, url, groups, limit in (
+        ("ada", agent.url, ("staff",), 0),
+        ("bob", agent.url, (), 0),
+        ("cleo", agent.url, (), 20_000),
+        ("dan", agent.url, ("staff",), 0),
+        ("eve", service.url, (), 0),
+    ):
+        token = service.token(name, groups=groups)
+        session = await connect(url, token, device="test", limit_bytes=limit, timeout_s=60.0)
+        found.append(Person(name, session))
+    return found
+
+
+async def moving_on_a_killed_service(service: RunningService, agent: RunningAgent) -> None:
+    people = await people_of(service, agent)
+    for one in people:  # of each one's objects the first is for the staff
+        await one.session.rules(f"{one.name}-0", STAFF_ONLY)
+    await asyncio.gather(*(one.publish(range(MOVES)) for one in people))
+    assert agent.held("clients served") == 2
+    assert agent.held("clients passed through") == 2
+    moving = [asyncio.create_task(one.publish(range(MOVES, 2 * MOVES))) for one in people]
+    await asyncio.sleep(0)
+    await asyncio.to_thread(service.kill)
+    await asyncio.to_thread(service.start)
+    await asyncio.gather(*moving)
+    hidden = {f"{one.name}-0" for one in people}
+    for _ in range(2):  # the second time everything was published before the first question
+        for one in people:
+            staff = one.name in ("ada", "dan")
+            await one.until_equal(len(people) * OBJECTS - (0 if staff else len(hidden)))
+    for one in people:
+        assert (hidden <= one.seen) if one.name in ("ada", "dan") else not hidden & one.seen
+    async with asyncio.timeout(DEADLINE_S):
+        while not await asyncio.to_thread(agent.held, "groups by UDP or NATS"):
+            await asyncio.sleep(0.1)
+    await asyncio.gather(*(one.close() for one in people))
+    ready = await asyncio.to_thread(agent.ask, "GET", "/readyz")
+    assert ready.json == {"status": "ready"}
+    await asyncio.to_thread(service.end)  # its journal is whole only then
+    sent = [record for _, _, record in read_entries(service.data / "journal")
+            if isinstance(record, Transmission)]  # fmt: skip
+    assert {"link.welcome", "map.answer", "map.batch"} <= {one.message for one in sent}
+    assert any(one.channel and one.message == "channel.data" for one in sent)
+
+
+PORT = free_udp_port()
+SETTINGS = """
+[limits]
+requests_per_s = 10_000
+[channels]
+udp = "239.192.79.0/29:{port}"
+udp_interface = "127.0.0.1"
+probe_s = 0.1
+"""
+
+
+def test_after_a_kill_of_the_service_every_view_behind_the_agent_equals_its_own(
+    tmp_path: Path,
+) -> None:
+    with RunningService(tmp_path, SETTINGS.format(port=PORT)) as service:
+        (tmp_path / "agent").mkdir()
+        with RunningAgent(tmp_path / "agent", service, "", "--interface", "127.0.0.1") as agent:
+            asyncio.run(moving_on_a_killed_service(service, agent))
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with RunningService(tmp_path_factory.mktemp("service")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def agent(
+    service: RunningService, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningAgent]:
+    limits = "[limits]\nconnections_per_subject_max = 2\nbody_bytes_max = 2_000\n"
+    with RunningAgent(tmp_path_factory.mktemp("agent"), service, limits) as one:
+        yield one
+
+
+def test_a_token_is_worth_as_much_before_an_agent_as_before_the_service(
+    service: RunningService, agent: RunningAgent, tmp_path: Path
+) -> None:
+    now = time.time_ns() // 1000
+    head, claims, signature = service.token().split(".")
+    foreign = Keys.open(tmp_path).issue("ada", ["admin"], lifetime_s=60, now=now)
+    for token, reason in (
+        (f"{head}.{claims}.{signature[::-1]}", "no token of this service"),
+        (foreign, "no token of this service"),
+        (service.token(lifetime_s=1, late_s=-600), "expired"),
+        (service.token(scopes=["read"]), "scope"),
+    ):
+
+        async def dial(token: str = token) -> None:
+            async with connect(agent.url, token):
+                raise AssertionError("it was let in")
+
+        with pytest.raises(AuthError, match=reason):
+            asyncio.run(dial())
+        answer = agent.ask("GET", "/count", token)
+        assert answer.status == service.ask("GET", "/count", token).status
+    assert agent.ask("GET", "/count").status == 401
+    assert agent.ask("GET", "/metrics").status == 401
+    assert agent.ask("GET", "/metrics", service.token("admin")).status == 401
+
+
+def test_what_a_revoked_token_opened_through_an_agent_is_ended(
+    service: RunningService, agent: RunningAgent
+) -> None:
+    async def scene() -> None:
+        token = service.token("leaked")
+        async with connect(agent.url, token) as leaked, connect(agent.url, service.token()) as ada:
+            view, stays = leaked.watch(LAB), ada.watch(LAB)
+            await ada.publish("first", "lab/1")
+            for one in (view, stays):
+                await until(one, "first")
+            Keys.open(service.data).revoke(token, time.time_ns() // 1000)
+            with pytest.raises(RoamcastError, match="revoked"):
+                await until(view, "what never comes")
+            await ada.publish("second", "lab/1")
+            await until(stays, "first", "second")
+
+    asyncio.run(scene())
+
+
+async def until(view: View, *vids: str) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while set(view.objects) != set(vids):
+            await anext(view)
+
+
+def test_who_is_named_by_a_rule_is_served_no_more_but_passed_through(
+    service: RunningService, agent: RunningAgent
+) -> None:
+    async def scene() -> None:
+        async with (
+            connect(agent.url, service.token("gil")) as gil,
+            connect(agent.url, service.token("hana")) as hana,
+        ):
+            views = [one.watch("type = 'lamp'") for one in (gil, hana)]
+            await gil.publish("lamp", "lab/1", type="lamp")
+            for view in views:
+                await until(view, "lamp")
+            assert await asyncio.to_thread(agent.held, "clients passed through") == 0
+            rules: list[dict[str, Any]] = [{"viewers": ["hana"], "precision": "exact"}]
+            await gil.rules("lamp", rules)  # its owner may, although it came through an agent
+            await until(views[0])
+            await gil.publish("lamp", "lab/2", type="lamp")
+            async with asyncio.timeout(DEADLINE_S):
+                while [one.place for one in views[1].objects.values()] != ["lab/2"]:
+                    await anext(views[1])
+            assert views[0].objects == {}
+            assert await asyncio.to_thread(agent.held, "clients passed through") == 1
+
+    asyncio.run(scene())
+
+
+def test_what_a_session_published_through_an_agent_leaves_with_it_at_once(
+    service: RunningService, agent: RunningAgent
+) -> None:
+    async def scene() -> None:
+        async with connect(service.url, service.token("ivo")) as ivo:
+            view = ivo.watch("type = 'kite'")
+            async with connect(agent.url, service.token("jan")) as jan:
+                await jan.publish("kite", "lab/1", type="kite")
+                await until(view, "kite")
+            owner = await asyncio.to_thread(service.ask, "GET", "/contexts/kite", service.token())
+            assert owner.status == 404
+            await until(view)
+
+    asyncio.run(scene())
+
+
+def test_an_agent_keeps_its_own_limits_and_says_what_it_does_not_have(
+    service: RunningService, agent: RunningAgent
+) -> None:
+    token = service.token("kim")
+    with agent.session(token, "/link?device=a"), agent.session(token, "/link?device=b"):
+        with pytest.raises(InvalidStatus, match="429"), agent.session(token, "/link?device=c"):
+            pass
+        answer = agent.ask("PUT", "/contexts/x", token, b"x" * 2_001)
+        assert "at most 2000 bytes" in answer.problem
+        assert agent.ask("PUT", "/contexts/x", token, b"x" * 2_000).status == 400
+        for path in ("/session", "/changes"):
+            assert "ask the service" in agent.ask("GET", path, token).problem
+        with pytest.raises(InvalidStatus, match="404"), agent.session(token):
+            pass
+        assert agent.ask("GET", "/healthz").json == {"status": "alive"}
+        landing = agent.ask("GET", "/", token)
+        assert f"127.0.0.1:{agent.port}" in landing.body.decode()
+
+
+def test_only_who_the_settings_name_may_stand_for_others(service: RunningService) -> None:
+    with service.session(service.token("lea", ["subscribe"]), "/link") as held:
+        welcome = LINK_PROTOCOL.decode(bytes(held.recv(DEADLINE_S)))
+        claim = Request(welcome.epoch, 1, 1, (Hello(agent=True),))  # type: ignore[union-attr]
+        held.send(LINK_PROTOCOL.encode(claim))
+        said = LINK_PROTOCOL.decode(bytes(held.recv(DEADLINE_S)))
+        assert isinstance(said, Goodbye)
+        assert "agent" in said.reason
+
+
+@pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:65536", ":8081"])
+def test_where_an_agent_listens_is_a_host_and_a_port(listen: str) -> None:
+    done = CliRunner().invoke(build(), ["agent", "--listen", listen])
+    assert isinstance(done.exception, InputError)
+    assert "HOST:PORT" in str(done.exception)
+
+
+def test_an_agent_says_why_it_cannot_run(service: RunningService) -> None:
+    command = [sys.executable, "-m", "roamcast", "agent", service.url]
+    cases = (("0.0.0.0:0", service.operator, "without TLS"), ("127.0.0.1:0", "x", "no token of"))
+    running = [
+        subprocess.Popen(
+            [*command, "--listen", listen, "--token", token], stderr=subprocess.PIPE, text=True
+        )
+        for listen, token, _ in cases
+    ]
+    for process, (_, _, problem) in zip(running, cases, strict=True):
+        _, said = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 2
+        assert problem in said
+        assert said.count("\n") == 1
