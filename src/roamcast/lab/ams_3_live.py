@@ -1,172 +1,276 @@
-"""Does a meeting come out live as it does in figure 3? A real service, real sockets on loopback.
+"""Does a meeting come out live as it does in figure 3? A real service, sockets and multicast.
 
-People arrive at a meeting one after another, watch the room and publish themselves through the SDK.
-Once with channels switched off (AMS's unicast: everybody is told alone, and receipts it), once with
-many channels (here by the socket: one frame, made once, for everybody). What the broker spends on a
-delivery is its processor time; the delay is from a publication until a watcher has it.
+People watch a room, then arrive in it at random moments and publish themselves through the SDK's
+own machines. Ways: everybody is told alone (AMS's unicast), one channel for everything, many
+channels; by UDP multicast in a network namespace of the figure's own, and by sockets, where a frame
+made once is written to each. Meetings grow until updates take longer than the bound on average.
+Service and people share one machine, so the figure says which of them was busy; what an update
+costs the service does not depend on how busy the people were.
 """
 
-import asyncio
 import json
-import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import msgspec
+
+from roamcast.channels.map_settings import MapSettings, Mode
+from roamcast.lab._ams import (
+    DELAY_S_MAX,
+    MEETING_S,
+    largest_meeting,
+    level,
+    line,
+    move_s,
+    watching,
+)
+from roamcast.lab._ams import ROOM as SIMULATED_ROOM
+from roamcast.lab._ams_live import Meeting, Namespace
 from roamcast.lab.report import Claim, Report, Steps
 
-TITLE = "a meeting through the running service: unicast beside many channels, on loopback (AMS 3)"
+TITLE = "meetings through the running service: unicast, one channel, many; UDP, sockets (AMS 3)"
 
-ROOM: Final = "lab/1/meeting"
-ARRIVALS_S: Final = 0.05
-"""Between two arrivals."""
-MODES: Final = {"unicast": 1_000_000, "many channels": 2}
-"""Mode → q, how many subscribers of a query earn a channel."""
-
-
-class Watcher:
-    """One person in the meeting."""
-
-    def __init__(self, delays_ms: list[float]) -> None:
-        self._delays_ms = delays_ms
-        self.known: dict[str, int] = {}
-
-    async def follow(self, view: Any) -> None:
-        """Take every change and note how old it is."""
-        async for change in view:
-            if change.kind in ("appeared", "changed") and change.context is not None:
-                sent = int(change.context.attributes["sent"])
-                self._delays_ms.append((time.monotonic_ns() - sent) / 1e6)
-                self.known[change.vid] = sent
-
-
-async def meeting(url: str, token: str, people: int, moves: int) -> dict[str, Any]:
-    """Let people arrive, then each move `moves` times within the room."""
-    from roamcast.client import connect
-
-    delays_ms: list[float] = []
-    sessions, tasks, watchers = [], [], []
-    truth: dict[str, int] = {}
-    for number in range(people):
-        me = await connect(url, token, device=f"p{number}")
-        watcher = Watcher(delays_ms)
-        tasks.append(asyncio.create_task(watcher.follow(me.watch(f"place = '{ROOM}'"))))
-        truth[f"p{number}"] = sent = time.monotonic_ns()
-        await me.publish(f"p{number}", place=ROOM, sent=sent)
-        sessions.append(me)
-        watchers.append(watcher)
-        await asyncio.sleep(ARRIVALS_S)
-    await _until_equal(watchers, truth)
-    delays_ms.clear()
-    began = time.monotonic()
-    for _ in range(moves):
-        for number, me in enumerate(sessions):
-            truth[f"p{number}"] = sent = time.monotonic_ns()
-            await me.publish(f"p{number}", place=ROOM, sent=sent)
-    await _until_equal(watchers, truth)
-    seconds = time.monotonic() - began
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    for me in sessions:
-        await me.close()
-    delays_ms.sort()
-    return {
-        "deliveries": people * people * moves,
-        "seconds": seconds,
-        "p50_ms": delays_ms[len(delays_ms) // 2],
-        "p95_ms": delays_ms[len(delays_ms) * 95 // 100],
-    }
+UDP: Final = "239.192.80.0/28:5080"
+LOOPBACK: Final = "127.0.0.1"
+PAPER: Final = {Mode.UNICAST: 50, Mode.SINGLE: 530}
+WORDS: Final = {Mode.UNICAST: "unicast", Mode.SINGLE: "single", Mode.MANY: "many"}
+WAYS: Final = {
+    "unicast": (Mode.UNICAST, "socket"),
+    "one channel by UDP": (Mode.SINGLE, "udp"),
+    "many channels by UDP": (Mode.MANY, "udp"),
+    "one channel by sockets": (Mode.SINGLE, "socket"),
+    "many channels by sockets": (Mode.MANY, "socket"),
+}
+"""Way → the service's mode, and how its channels travel."""
+SETTINGS: Final = """
+[limits]
+connections_per_subject_max = 10000
+frames_per_s = 100000
+[journal]
+on = false
+[channels]
+mode = "{mode}"
+heartbeat_s = 10
+client_timeout_s = 60
+probe_s = 0.25
+"""
+BUSY: Final = 0.9
+"""A process that used so much of a core was what everybody waited for."""
 
 
-async def _until_equal(watchers: list[Watcher], truth: dict[str, int]) -> None:
-    """Wait until everybody sees everybody as they are."""
-    async with asyncio.timeout(120):
-        while not all(watcher.known == truth for watcher in watchers):
-            await asyncio.sleep(0.05)
+class Spent(NamedTuple):
+    """Processor time: all of it, and how many ticks of it were a program's and the kernel's."""
+
+    seconds: float
+    own: int
+    kernels: int
+
+    def since(self, before: "Spent") -> tuple[float, float]:
+        """Give the seconds of the program itself, and of the kernel for it."""
+        seconds = self.seconds - before.seconds
+        own, kernels = self.own - before.own, self.kernels - before.kernels
+        share = kernels / (own + kernels) if own + kernels else 0.0
+        return seconds * (1 - share), seconds * share
 
 
-def measure(mode: str, people: int, moves: int) -> dict[str, Any]:
-    """Run one meeting against a service of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        settings = Path(folder) / "settings.toml"
-        settings.write_text(
-            f"[channels]\nsubscribers_min = {MODES[mode]}\n"
-            "[limits]\nconnections_per_subject_max = 10000\nrequests_per_s = 100000\n",
-            encoding="utf-8",
-        )
+class Service:
+    """`roamcast serve` in a process of its own, and what it spends."""
+
+    def __init__(self, folder: Path, mode: Mode, travels: str, around: list[str]) -> None:
+        said = SETTINGS.format(mode=WORDS[mode])
+        if travels == "udp":
+            said += f'udp = "{UDP}"\nudp_interface = "{LOOPBACK}"\n'
+        settings = folder / "settings.toml"
+        settings.write_text(said, encoding="utf-8")
         command = [sys.executable, "-m", "roamcast", "serve", "--json", "--port", "0"]
-        command += ["--data", folder, "--settings", str(settings)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as service:  # noqa: S603 - ours
-            try:
-                assert service.stdout is not None
-                address = json.loads(service.stdout.readline())
-                before = _processor_s(service.pid)
-                found = asyncio.run(meeting(address["url"], address["token"], people, moves))
-                spent = _processor_s(service.pid) - before
-            finally:
-                service.terminate()
-                service.wait(30)
+        command += ["--data", str(folder / "data"), "--settings", str(settings)]
+        self._process = subprocess.Popen(  # noqa: S603 - ours
+            [*around, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert self._process.stdout is not None
+        told = json.loads(self._process.stdout.readline())
+        self.url, self.token = str(told["url"]), str(told["token"])
+
+    def spent(self) -> Spent:
+        """Give the processor time it has taken so far."""
+        folder = Path(f"/proc/{self._process.pid}")
+        fields = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        threads = [one.read_text(encoding="utf-8") for one in folder.glob("task/*/schedstat")]
+        nanoseconds = sum(int(one.split()[0]) for one in threads)
+        return Spent(nanoseconds / 1e9, int(fields[11]), int(fields[12]))
+
+    def end(self) -> None:
+        """Let it go down."""
+        self._process.terminate()
+        self._process.wait(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def measure(way: str, people: int, seconds: float, around: list[str]) -> dict[str, Any]:
+    """Let one meeting happen at a service of its own."""
+    mode, travels = WAYS[way]
+    with tempfile.TemporaryDirectory() as folder:
+        service = Service(Path(folder), mode, travels, around)
+        try:
+            interface = LOOPBACK if travels == "udp" else ""
+            told = Meeting(service.url, service.token, people, seconds, travels, interface, people)
+            return {"way": way, "people": people, **_meeting(service, told, around)}
+        finally:
+            service.end()
+
+
+def _meeting(service: Service, told: Meeting, around: list[str]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "roamcast.lab._ams_live", msgspec.json.encode(told).decode()]
+    with subprocess.Popen(  # noqa: S603 - ours
+        [*around, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as crowd:
+        assert crowd.stdin is not None
+        assert crowd.stdout is not None
+        ways = json.loads(crowd.stdout.readline())["ways"]
+        before = service.spent()
+        crowd.stdin.write("go\n")
+        crowd.stdin.flush()
+        found = json.loads(crowd.stdout.readline())
+        own, kernels = service.spent().since(before)
+    busy = (own + kernels) / found["seconds"]
+    carried = found["mean_ms"] <= DELAY_S_MAX * 1e3 and not found["missing"]
+    waited_for = [
+        who for who, share in (("service", busy), ("people", found["clients_busy"])) if share > BUSY
+    ]
     return {
-        "mode": mode,
-        "people": people,
-        "updates": people * moves,
-        "broker_us_per_delivery": round(spent * 1e6 / found["deliveries"], 1),
-        "p50_ms": round(found["p50_ms"], 2),
+        "by": ", ".join(sorted(ways)),
+        "updates_per_s": round(told.people / told.seconds, 1),
+        "mean_ms": round(found["mean_ms"], 2),
         "p95_ms": round(found["p95_ms"], 2),
+        "carried": carried,
+        "service_us_per_update": round(own / told.people * 1e6),
+        "kernel_us_per_update": round(kernels / told.people * 1e6),
+        "service_busy": round(busy, 2),
+        "people_busy": round(found["clients_busy"], 2),
+        "waited_for": " and ".join(waited_for),
     }
-
-
-def _processor_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def run(quick: bool, progress: Steps) -> Report:
-    """Run the meetings, both modes at each size."""
-    sizes = (10, 20) if quick else (10, 30, 60)
-    moves = 3 if quick else 5
-    rows = []
-    with progress("meetings", len(sizes) * len(MODES)) as step:
-        for people in sizes:
-            for mode in MODES:
-                rows.append(measure(mode, people, moves))
+    """Let meetings of each way grow until one is too large."""
+    sizes = (5, 15) if quick else (25, 50, 100, 150, 200, 300, 400, 600, 800)
+    seconds = 1.0 if quick else 8.0
+    rows: list[dict[str, Any]] = []
+    with Namespace() as network, progress("meetings", len(WAYS) * len(sizes)) as step:
+        for way in WAYS:
+            for done, people in enumerate(sizes):
+                rows.append(measure(way, people, seconds, network.around))
                 step(1)
-    largest = {row["mode"]: row for row in rows if row["people"] == sizes[-1]}
-    cost = {mode: row["broker_us_per_delivery"] for mode, row in largest.items()}
-    ratio = cost["unicast"] / cost["many channels"]
-    return Report(
-        "ams-3-live",
-        {"quick": quick, "moves": moves},
-        rows,
-        [
+                if not rows[-1]["carried"]:
+                    step(len(sizes) - done - 1)
+                    break
+    where = network.missing or "a namespace of its own"
+    parameters = {
+        "quick": quick,
+        "seconds": seconds,
+        "delay_bar_s": DELAY_S_MAX,
+        "network": where if not network.missing else f"this machine's loopback: {where}",
+        "meeting_s": MEETING_S,
+        **{f"largest measured, {way}": _largest(rows, way) for way in WAYS},
+        **_calculated(rows, quick),
+    }
+    return Report("ams-3-live", parameters, rows, _claims(rows, parameters))
+
+
+def _largest(rows: list[dict[str, Any]], way: str) -> int:
+    return max((row["people"] for row in rows if row["way"] == way and row["carried"]), default=0)
+
+
+def _calculated(rows: list[dict[str, Any]], quick: bool) -> dict[str, Any]:
+    """Give what figure 3 asks, from the measured times of an update: the paper's meeting lasts."""
+    found: dict[str, Any] = {}
+    for way in WAYS:
+        mine = [row for row in rows if row["way"] == way]
+        sizes = [row["people"] for row in mine]
+        times = [(row["service_us_per_update"] + row["kernel_us_per_update"]) / 1e6 for row in mine]
+        if len(sizes) > 1:
+            # By a socket each, and where the kernel copies for each listener, every person costs.
+            found[f"by the service in meeting_s, {way}"] = largest_meeting(line(sizes, times))
+    simulated = (50, 200) if quick else (50, 200, 800)
+    for mode in Mode:
+        query = [watching(SIMULATED_ROOM)]
+        samples = 5 if quick else 20
+        times = [move_s(MapSettings(mode=mode), people, query, samples) for people in simulated]
+        by_size = line(simulated, times) if mode is Mode.UNICAST else level(times)
+        found[f"simulator in meeting_s, {mode.value}"] = largest_meeting(by_size)
+    for mode, people in PAPER.items():
+        found[f"paper, {mode.value}"] = people
+    return found
+
+
+def _claims(rows: list[dict[str, Any]], parameters: dict[str, Any]) -> list[Claim]:
+    largest = {way: parameters[f"largest measured, {way}"] for way in WAYS}
+    unicast = largest["unicast"]
+    claims = []
+    for way in ("one channel by UDP", "many channels by UDP"):
+        too_large = [row for row in rows if row["way"] == way and not row["carried"]]
+        after = too_large[0]["waited_for"] if too_large else ""
+        end = f"beyond it the {after} had no time left" if after else "larger ones were not tried"
+        claims.append(
             Claim(
-                f"in a meeting of {sizes[-1]} a delivery costs the broker less by channels, times",
-                round(ratio, 2),
-                ratio > 1,
-                bar=1,
-                note="arrivals and registrations included; the last hop is a socket for each, so "
-                "figure 3's gain of one transmission for all is not in it",
+                f"{way} carries a larger meeting than unicast, times",
+                round(largest[way] / max(unicast, 1), 2),
+                largest[way] > unicast,
+                paper=10.6,
+                note=f"measured on one machine that service and people share; {end}",
             )
-        ],
+        )
+    both = [
+        people
+        for people in sorted({row["people"] for row in rows})
+        if all(any(row["people"] == people and row["way"] == way for row in rows) for way in WAYS)
+    ]
+    cost = {row["way"]: row["service_us_per_update"] for row in rows if row["people"] == both[-1]}
+    ratio = cost["unicast"] / max(cost["many channels by UDP"], 1)
+    claims.append(
+        Claim(
+            f"in a meeting of {both[-1]} an update costs the service itself less by UDP, times",
+            round(ratio, 1),
+            ratio > 1,
+            bar=1,
+            note="without the kernel's time, in which this one machine copies to each listener",
+        )
     )
+    return claims
 
 
 def draw(report: Report, path: Path) -> None:
-    """Draw the broker's time for a delivery, and the delay, against the meeting's size."""
+    """Draw the mean delay and the service's time for an update against the meeting's size."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    for mode in MODES:
-        rows = [row for row in report.rows if row["mode"] == mode]
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
+    for way in WAYS:
+        rows = [row for row in report.rows if row["way"] == way]
         sizes = [row["people"] for row in rows]
-        axes[0].plot(sizes, [row["broker_us_per_delivery"] for row in rows], "o-", label=mode)
-        axes[1].plot(sizes, [row["p95_ms"] for row in rows], "o-", label=mode)
-    axes[0].set(xlabel="people in the meeting", ylabel="broker, µs for a delivery", ylim=(0, None))
-    axes[1].set(xlabel="people in the meeting", ylabel="delay p95, ms", ylim=(0, None))
-    axes[0].legend()
+        up_to = report.parameters[f"largest measured, {way}"]
+        label = f"{way}: up to {up_to}"
+        axes[0].plot(sizes, [row["mean_ms"] for row in rows], "o-", label=label)
+        spent = [row["service_us_per_update"] for row in rows]
+        (drawn,) = axes[1].plot(sizes, spent, "o-", label=way)
+        all_of_it = [row["service_us_per_update"] + row["kernel_us_per_update"] for row in rows]
+        axes[1].plot(sizes, all_of_it, ":", color=drawn.get_color())
+    axes[0].axhline(DELAY_S_MAX * 1e3, color="grey", linewidth=0.8)
+    seconds = report.parameters["seconds"]
+    axes[0].set(
+        xlabel=f"people, who arrive within {seconds:g} s",
+        ylabel="mean update delay, ms",
+        yscale="log",
+        title="One machine for the service and everybody",
+    )
+    axes[1].set(
+        xlabel="people in the meeting",
+        ylabel="service, µs for an update (dotted: with the kernel)",
+        yscale="log",
+    )
+    axes[0].legend(fontsize="small")
     figure.savefig(path, dpi=150)
     plt.close(figure)

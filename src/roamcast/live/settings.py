@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.map_settings import MapSettings, Mode
 from roamcast.errors import SettingsError
 from roamcast.identity.rules import Precision
 from roamcast.live.settings_lines import located, read_document
@@ -21,6 +21,7 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 DAY_S: Final = 86_400
 KEY_FILE: Final = "keys.json"
+_MODES: Final = {"unicast": Mode.UNICAST, "single": Mode.SINGLE, "many": Mode.MANY}
 
 
 def _whole(least: int, most: int, says: str) -> msgspec.Meta:
@@ -143,6 +144,10 @@ class Channels(Section, frozen=True, kw_only=True):
     probe_s: Annotated[
         float, _seconds(0.05, 60, "how often UDP and NATS are probed for clients that listen")
     ] = 1.0
+    mode: Annotated[
+        Literal["unicast", "single", "many"],
+        msgspec.Meta(description="AMS's baselines: everybody alone, one channel for all; or many"),
+    ] = "many"
     subscribers_min: Annotated[
         int, _whole(1, 1_000_000, "q: so many subscribers of a query earn a channel")
     ] = MapSettings().subscribers_min
@@ -222,6 +227,7 @@ class Settings(Section, frozen=True, kw_only=True):
         """Give what the map's machines are told."""
         chosen = self.channels
         return MapSettings(
+            mode=_MODES[chosen.mode],
             subscribers_min=chosen.subscribers_min,
             history_max=chosen.history_max,
             channels_max=chosen.channels_max,

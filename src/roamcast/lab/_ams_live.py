@@ -1,0 +1,195 @@
+"""Who comes to a live meeting? SDK machines in a process of their own, perhaps in a namespace.
+
+`python -m roamcast.lab._ams_live JSON` connects everybody, says by which way they hear channels,
+waits for a line, lets them arrive and says how long each update took to reach each of them, all in
+lines of JSON. `Namespace` is a network of its own, in which multicast goes over loopback.
+"""
+
+import asyncio
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from types import TracebackType
+from typing import Any, Final
+
+import msgspec
+
+from roamcast.client.address import Address
+from roamcast.client.runner import Runner
+from roamcast.model.contexts import Attribute, Context
+from roamcast.model.filters import Filter
+
+ROOM: Final = "lab/1/meeting"
+NOTE: Final = "n" * 330
+"""Objects have 400 to 500 bytes (AMS, figure 2)."""
+CONNECTING_MAX: Final = 32
+WAY_S: Final = 30.0
+LATE_S: Final = 30.0
+"""So long after the last arrival updates may still come; then the meeting counts as overloaded."""
+
+
+class Meeting(msgspec.Struct, frozen=True):
+    """What the process is told."""
+
+    url: str
+    token: str
+    people: int
+    seconds: float
+    way: str
+    interface: str
+    seed: int
+
+
+class Person(Runner):
+    """One of the people: the SDK's own machine and link, told as soon as the machine is."""
+
+    def __init__(self, meeting: Meeting, number: int, delays_ms: list[float]) -> None:
+        super().__init__(
+            Address(meeting.url, meeting.token),
+            f"p{number}",
+            draw=random.Random(number).random,
+            open_s=120.0,
+            interface=meeting.interface,
+        )
+        self.listed = False
+        self.seen: dict[str, int] = {}
+        self._delays_ms = delays_ms
+
+    def _show(self, name: str, context: Context) -> None:
+        del name
+        sent = int(context.attributes["sent"])  # type: ignore[arg-type]
+        if context.vid not in self.seen:
+            self._delays_ms.append((time.monotonic_ns() - sent) / 1e6)
+        self.seen[context.vid] = sent
+
+    def _current(self, name: str, count: int, complete: bool) -> None:
+        del name, count, complete
+        self.listed = True
+
+    def arrive(self, number: int, sent: int) -> None:
+        """Publish oneself; `sent` is when this was meant to happen, late or not."""
+        attributes: dict[str, Attribute] = {"sent": sent, "type": "person", "note": NOTE}
+        self.publish(Context(f"p{number}", ROOM, None, attributes, self.now()))
+
+
+async def meet(meeting: Meeting) -> None:
+    """Connect, wait for the word, arrive."""
+    delays_ms: list[float] = []
+    people = [Person(meeting, number, delays_ms) for number in range(meeting.people)]
+    door = asyncio.Semaphore(CONNECTING_MAX)
+
+    async def come(person: Person) -> None:
+        async with door:
+            await person.start()
+            person.watch(Filter.parse(f"place = '{ROOM}'"))
+
+    await asyncio.gather(*(come(person) for person in people))
+    while not all(person.listed for person in people):
+        await asyncio.sleep(0.05)
+    end = time.monotonic() + WAY_S
+    while time.monotonic() < end and any(one.ways.using != meeting.way for one in people):
+        await asyncio.sleep(0.05)
+    _tell({"ways": dict(Counter(person.ways.using for person in people))})
+    await asyncio.to_thread(sys.stdin.readline)
+    _tell(await _converge(meeting, people, delays_ms))
+    await asyncio.gather(*(person.stop() for person in people))
+
+
+async def _converge(
+    meeting: Meeting, people: list[Person], delays_ms: list[float]
+) -> dict[str, Any]:
+    """Let everybody arrive at a moment of their own, and wait until all have seen all."""
+    draw = random.Random(meeting.seed)
+    moments = sorted(draw.random() * meeting.seconds for _ in people)
+    spent, began = _processor_s(), time.monotonic_ns()
+    for number, moment in enumerate(moments):
+        due = began + int(moment * 1e9)
+        await asyncio.sleep((due - time.monotonic_ns()) / 1e9)
+        people[number].arrive(number, due)
+    end = time.monotonic() + LATE_S
+    while len(delays_ms) < len(people) ** 2 and time.monotonic() < end:
+        await asyncio.sleep(0.02)
+    seconds = (time.monotonic_ns() - began) / 1e9
+    # Who has not seen an update yet has waited for it until now, at least.
+    missing = len(people) ** 2 - len(delays_ms)
+    waited = [seconds * 1e3 - moment * 1e3 for moment in moments]
+    delays = sorted([*delays_ms, *random.Random(1).choices(waited, k=missing)])
+    return {
+        "seconds": seconds,
+        "missing": missing,
+        "clients_busy": (_processor_s() - spent) / seconds,
+        "mean_ms": sum(delays) / len(delays),
+        "p95_ms": delays[len(delays) * 95 // 100],
+    }
+
+
+def _processor_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _tell(said: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+
+
+class Namespace:
+    """A network namespace with nothing but loopback, which carries multicast; needs root.
+
+    Where there can be none, `around` is empty and `missing` says why.
+    """
+
+    def __init__(self) -> None:
+        self.around: list[str] = []
+        self.missing = ""
+        self._name = f"roamcast-figure-{os.getpid()}"
+
+    def __enter__(self) -> "Namespace":
+        if os.geteuid() != 0:
+            self.missing = "a namespace needs root"
+        elif shutil.which("ip") is None:
+            self.missing = "a namespace needs ip (Debian: iproute2)"
+        elif not self._made():
+            self._remove()
+            self.missing = "no namespace can be made here"
+        else:
+            self.around = ["ip", "netns", "exec", self._name]
+        return self
+
+    def _made(self) -> bool:
+        inside = ["ip", "-n", self._name]
+        commands = (
+            ["ip", "netns", "add", self._name],
+            [*inside, "link", "set", "lo", "up", "multicast", "on"],
+            [*inside, "route", "add", "224.0.0.0/4", "dev", "lo"],
+        )
+        return all(_done(command) for command in commands)
+
+    def _remove(self) -> None:
+        _done(["ip", "netns", "del", self._name])
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.around:
+            self._remove()
+
+
+def _done(command: list[str]) -> bool:
+    done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - ours
+    return done.returncode == 0
+
+
+if __name__ == "__main__":
+    _soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_hard, _hard))
+    asyncio.run(meet(msgspec.json.decode(sys.argv[1], type=Meeting)))
