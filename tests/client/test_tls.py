@@ -1,0 +1,52 @@
+"""The SDK, the service and an agent speak TLS to each other, and to nobody they cannot check."""
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from roamcast.client import connect
+from roamcast.errors import UnreachableError
+from roamcast.model.contexts import Context
+from tests.live.certificates import write_certificate
+from tests.running_agent import RunningAgent
+from tests.running_service import RunningService
+
+DEADLINE_S = 120.0
+
+
+async def speaks_tls(service: RunningService, agent: RunningAgent, certificate: Path) -> None:
+    assert service.url.startswith("https://")
+    assert agent.url.startswith("https://")
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    token = service.token("ada")
+    for url in (service.url, agent.url):
+        async with connect(url, token, tls=trusted) as me:
+            view = me.watch("type = 'person'")
+            ada = await me.appear(place="hq/2", point=(9.1, 48.7), type="person")
+            async with asyncio.timeout(DEADLINE_S):
+                while set(view.objects) != {ada.vid}:
+                    await anext(view)
+            assert [one.vid for one in await me.who("within(place, 'hq')")] == [ada.vid]
+            (near,) = await me.nearest((9.1, 48.7), "type = 'person'")
+            assert near.context.vid == ada.vid
+            await me.put(Context("kept", "hq/1", None, {"type": "lamp"}, me.now()))
+            assert await me.count("type = 'lamp'") == 1
+            await me.remove("kept")
+        with pytest.raises(UnreachableError, match="certificate"):
+            await connect(url, token)  # nobody vouches for this certificate
+
+
+def test_the_sdk_speaks_tls_with_a_service_and_an_agent_whose_certificate_it_trusts(
+    tmp_path: Path,
+) -> None:
+    certificate, key = write_certificate(tmp_path, "127.0.0.1")
+    settings = f'[server]\ntls_cert = "{certificate}"\ntls_key = "{key}"\n'
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    with (
+        RunningService(tmp_path, settings) as service,
+        RunningAgent(folder, service, settings, "--ca", str(certificate)) as agent,
+    ):
+        asyncio.run(speaks_tls(service, agent, certificate))
