@@ -16,7 +16,7 @@ from roamcast.journal.book import Entry
 from roamcast.journal.segments import Segments, read_entries, segments_of
 from roamcast.model.context_arrow import from_arrow
 from roamcast.model.contexts import Context
-from roamcast.model.records import ContextClosed, ContextOpened, UpdateMatched
+from roamcast.model.records import ContextClosed, ContextOpened, Transmission, UpdateMatched
 from roamcast.pipeline import load_journal, plan_flows
 from roamcast.pipeline.archive_read import read_file
 from roamcast.pipeline.archive_table import Archive
@@ -273,6 +273,43 @@ def test_a_journal_that_grows_is_loaded_bit_by_bit(spark: Any, tmp_path: Path) -
     (journal / "b-00000002.parquet").unlink()
     with pytest.raises(InputError, match="segment 2 of the journal b is missing"):
         load_journals(spark, [journal], tmp_path / "other")
+
+
+def test_what_does_not_return_after_a_restart_ended_when_the_broker_fell(
+    spark: Any, tmp_path: Path
+) -> None:
+    second = 1_000_000
+    vids = [f"v{n}" for n in range(5)]
+    opened = [Context(vid, "lab", None, {}, (n + 1) * second) for n, vid in enumerate(vids)]
+    moved = Context("v1", "hall", None, {}, 110 * second)
+
+    def told(at_s: int, context: Context, epoch: int) -> list[Entry]:
+        begins = ContextOpened(context.vid, context.place or "", context.t_r, body_of(context))
+        return [(at_s * second, "b", begins), (at_s * second, "b", UpdateMatched("1", epoch=epoch))]
+
+    alive = Transmission("heartbeat", 9)
+    fell = [entry for n, context in enumerate(opened) for entry in told(n + 1, context, 1)]
+    fell += [(8 * second, "b", ContextClosed("v4", 8 * second, "left")), (9 * second, "b", alive)]
+    back = [*told(100, opened[0], 2), *told(110, moved, 2), (150 * second, "b", alive)]
+    later = [(170 * second, "b", alive), *told(200, opened[2], 2)]
+    ended = [
+        [replace(opened[4], t_d=8 * second)],
+        [replace(opened[1], t_d=110 * second)],  # v0 is as it was; who knows of v2 and v3 yet?
+        [replace(opened[n], t_d=9 * second) for n in (2, 3)],
+    ]
+    lasting = [opened[0], moved, replace(opened[2], t_r=200 * second)]
+    journal, archive = tmp_path / "journal", tmp_path / "archive"
+    want: list[Context] = []
+    for part, more in zip((fell, back, later), ended, strict=True):
+        sink = Segments(journal, "b")
+        sink.add(part)
+        sink.close()
+        load_journals(spark, [journal], archive)
+        want += more
+        assert archived(archive) == sorted(want, key=in_order)
+    (last,) = load_journals(spark, [journal], tmp_path / "at once", finish=True)
+    assert (last.rows, last.lasting) == (7, 3)
+    assert archived(tmp_path / "at once") == sorted([*want, *lasting], key=in_order)
 
 
 def test_progress_counts_tasks_and_rows(spark: Any, folder: Path) -> None:

@@ -22,6 +22,7 @@ from roamcast.pipeline.archive import append, collected
 from roamcast.pipeline.archive_layout import ArchiveSettings
 from roamcast.pipeline.archive_table import Archive
 from roamcast.pipeline.journals import read_journals, segments, told
+from roamcast.pipeline.restarts import GONE, with_gone
 from roamcast.pipeline.storage import Storage
 
 if TYPE_CHECKING:
@@ -120,7 +121,8 @@ def context_intervals(journal: "DataFrame") -> "DataFrame":
     """Give each context (run, host, vid, t_r, t_d, body), and the segment in which it ended.
 
     A beginning that repeats the state at hand is none: clients publish again when a broker has
-    restarted. One that does not lie after the beginning before it counts from when it was heard.
+    restarted. One that does not lie after the beginning before it, or after the end that a restart
+    made clear (`restarts`), counts from when it was heard.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -128,18 +130,22 @@ def context_intervals(journal: "DataFrame") -> "DataFrame":
     order = Window.partitionBy("run", "host", "vid").orderBy("segment", "row")
     begins = f.col("kind").isin(*_BEGINS)
     before = f.lag("kind").over(order).isin(*_BEGINS)
-    events = journal.where(begins | (f.col("kind") == "ContextClosed")).select(
-        *("run", "host", "vid", "segment", "row", "time_us", "kind", "t_r", "t_d", "body"),
-        (begins & before & (f.lag("body").over(order) == f.col("body"))).alias("again"),
+    written = journal.where(begins | (f.col("kind") == "ContextClosed")).select(
+        *("run", "host", "vid", "segment", "row", "time_us", "kind", "t_r", "t_d", "body")
     )
+    events = with_gone(journal, written).select(
+        "*", (begins & before & (f.lag("body").over(order) == f.col("body"))).alias("again")
+    )
+    returns = (f.lag("kind").over(order) == GONE) & (f.col("t_r") <= f.lag("t_d").over(order))
     fresh = events.where(~f.coalesce("again", f.lit(False))).select(
         *("run", "host", "vid", "segment", "row", "kind", "t_d", "body"),
         f.when(before & (f.col("t_r") <= f.lag("t_r").over(order)), f.col("time_us"))
+        .when(returns, f.col("time_us"))
         .otherwise(f.col("t_r"))
         .alias("start"),
     )
     following = f.lead("kind").over(order)
-    end = f.when(following == "ContextClosed", f.lead("t_d").over(order))
+    end = f.when(following.isin("ContextClosed", GONE), f.lead("t_d").over(order))
     each = fresh.select(
         *("run", "host", "vid", "kind", "start", "body"),
         end.when(following.isNotNull(), f.lead("start").over(order)).alias("end"),
