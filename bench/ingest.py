@@ -8,13 +8,10 @@ The counts must agree.
 """
 
 import os
-import resource
 import shutil
+import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_bytes
 from typing import Any
@@ -24,6 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roamcast.lab.report import Claim, Report, Steps
+
+sys.path.append(str(Path(__file__).parent))  # benches live outside the package
+from _processes import size_bytes, watched_memory, worked_s
 
 TITLE = "sightings to archived contexts on Spark, beside DuckDB on the same rows"
 
@@ -125,58 +125,10 @@ def with_spark(spark: Any, source: Path, archive: Path) -> tuple[float, int, int
     return taken, batch.counts["contexts"], present
 
 
-@contextmanager
-def watched_memory() -> Iterator[list[int]]:
-    """Follow the resident memory of this process and all its children; the peak in bytes."""
-    peak, done = [0], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.2):
-            peak[0] = max(peak[0], _resident())
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield peak
-    finally:
-        done.set()
-        watcher.join()
-
-
-def _resident() -> int:
-    """Add up the memory of this process and everything it started (Java, Python workers)."""
-    return sum(int(fields[21]) for fields in _family()) * resource.getpagesize()
-
-
-def _worked_s() -> float:
-    """Add up the time that cores spent on them: unlike seconds, hardly more on a busy machine."""
-    ticks = sum(int(number) for fields in _family() for number in fields[11:15])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _family() -> list[list[str]]:
-    """Give what the system tells of this process and all that descend from it."""
-    known: dict[int, list[str]] = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            known[int(status.parent.name)] = status.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-    family, more = set(), {os.getpid()}
-    while more:
-        family |= more
-        more = {p for p, fields in known.items() if int(fields[1]) in family} - family
-    return [known[process] for process in sorted(family) if process in known]
-
-
-def _bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 def run(quick: bool, progress: Steps) -> Report:
     from roamcast.pipeline.session import Settings, started
 
-    people = 100_000
+    me, people = os.getpid(), 100_000
     sizes = [200_000, 1_000_000] if quick else [2_000_000, 20_000_000]
     rows: list[dict[str, Any]] = []
     with (
@@ -194,10 +146,10 @@ def run(quick: bool, progress: Steps) -> Report:
             source = work / "sightings"
             source.mkdir()
             generate(source, size, people, max(1, size // 500_000))
-            with watched_memory() as peak:
-                before_s = _worked_s()
+            with watched_memory(me) as peak:
+                before_s = worked_s(me)
                 ours_s, contexts, present = with_spark(spark, source, work / "archive")
-                worked_s = _worked_s() - before_s
+                spent_s = worked_s(me) - before_s
             step(1)
             peer_s, peer_contexts, peer_present = with_duckdb(source, work / "peer.parquet")
             step(1)
@@ -210,12 +162,12 @@ def run(quick: bool, progress: Steps) -> Report:
                     "same time present": present == peer_present,
                     "ours s": ours_s,
                     "ours sightings/s": size / ours_s,
-                    "core µs a sighting": 1e6 * worked_s / size,
+                    "core µs a sighting": 1e6 * spent_s / size,
                     "duckdb s": peer_s,
                     "duckdb sightings/s": size / peer_s,
                     "memory peak MB": peak[0] / 1e6,
-                    "archive bytes a context": _bytes(work / "archive") / contexts,
-                    "private bytes a person": _bytes(work / "archive.private") / people,
+                    "archive bytes a context": size_bytes(work / "archive") / contexts,
+                    "private bytes a person": size_bytes(work / "archive.private") / people,
                 }
             )
             for path in (source, work / "archive", work / "archive.private"):
