@@ -27,6 +27,9 @@ import numpy.typing as npt
 
 from roamcast.identity.agent_settings import DWELL, FRESH, HEARTBEAT, MARGIN, RELIABILITY
 from roamcast.identity.sightings import SOURCES
+from roamcast.model.kernels import forget_stale
+
+forget_stale(__file__)
 
 Integers = npt.NDArray[np.int64]
 

@@ -44,6 +44,12 @@ def int64s(table: Array, place: Int) -> Array:
 
 
 @inlined
+def float64s(table: Array, place: Int) -> Array:
+    """Give an array of float64."""
+    return carray(pointer(table[2 * place]), table[2 * place + 1], np.float64)
+
+
+@inlined
 def int32s(table: Array, place: Int) -> Array:
     """Give an array of int32."""
     return carray(pointer(table[2 * place]), table[2 * place + 1], np.int32)

@@ -8,6 +8,10 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from roamcast.model.kernels import forget_stale
+
+forget_stale(__file__)
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

@@ -3,27 +3,20 @@
 from datetime import datetime
 from typing import Any
 
-import numpy as np
-
-from roamcast.matching.layout import Array
 from roamcast.matching.vocabulary import Property, Vocabulary
 from roamcast.model import time
 from roamcast.model.contexts import Context
 from roamcast.model.filters.atoms import T_D, T_R
 
-Event = tuple[Array, Array, int]
-"""Columns of the numbers, then (column, key) pairs, then tokens; the numbers; where tokens begin.
-
-Two arrays instead of four: making one and handing it over costs as much as five attributes.
-"""
+Event = tuple[list[float], list[int], list[int]]
+"""Columns and their numbers in turn; tokens; columns and their keys in turn."""
 
 
 def encode(vocabulary: Vocabulary, context: Context) -> Event:
     """Say a context in the vocabulary's terms; what no filter speaks of is left out."""
-    at: list[int] = []
     numbers: list[float] = []
-    other: list[int] = []
     tokens: list[int] = []
+    other: list[int] = []
     properties = vocabulary.properties
     for name, value in context.attributes.items():
         known = properties.get(name)
@@ -35,23 +28,20 @@ def encode(vocabulary: Vocabulary, context: Context) -> Event:
             if token is not None:
                 tokens.append(token)
         elif (kind is int or kind is float) and known.number >= 0:
-            at.append(known.number)
-            numbers.append(value)  # type: ignore[arg-type]
+            numbers += (known.number, value)  # type: ignore[arg-type]
             if known.number_tokens:
                 token = known.number_tokens.get(value)
                 if token is not None:
                     tokens.append(token)
         if known.special:
             _special(vocabulary, known, value, other, tokens)
-    _frame(vocabulary, context, at, numbers, other, tokens)
-    begin = len(at) + len(other)
-    return np.array(at + other + tokens, np.int64), np.array(numbers, np.float64), begin
+    _frame(vocabulary, context, numbers, other, tokens)
+    return numbers, tokens, other
 
 
 def _frame(
     vocabulary: Vocabulary,
     context: Context,
-    at: list[int],
     numbers: list[float],
     other: list[int],
     tokens: list[int],
@@ -75,8 +65,8 @@ def _frame(
     if context.point is None:
         return
     if vocabulary.longitude >= 0:
-        at += (vocabulary.longitude, vocabulary.latitude)
-        numbers += context.point
+        longitude, latitude = context.point
+        numbers += (vocabulary.longitude, longitude, vocabulary.latitude, latitude)
     known = properties.get("geometry")
     if known is not None and known.presence >= 0:
         other += (known.presence, 1)

@@ -20,6 +20,7 @@ from roamcast.model.context_arrow import from_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import All, Conjunction, Normal, conjunctions
+from roamcast.model.filters.normal import merge
 
 FILTERS_MAX = 1 << 24
 CONJUNCTIONS_MAX = 32
@@ -257,10 +258,15 @@ class FilterSet:
 
     def _rows(self, normal: Normal) -> list[Row]:
         """Take a filter apart into rows of which one must hold."""
-        parts: list[Conjunction] | list[tuple[Normal, ...]] | None
-        parts = conjunctions(normal, CONJUNCTIONS_MAX)
-        if parts is None:  # too many: what must hold in any case, and the rest by the reference
+        found = conjunctions(normal, CONJUNCTIONS_MAX)
+        parts: list[Conjunction] | list[tuple[Normal, ...]]
+        if found is None:  # too many: what must hold in any case, and the rest by the reference
             parts = [normal.parts if isinstance(normal, All) else (normal,)]
+        elif len(found) > 1:  # one atom for each property: `settling.implied` relies on it
+            merged = (merge(part) for part in found)
+            parts = list(dict.fromkeys(part for part in merged if part is not None))
+        else:
+            parts = found
         made = (self._index.vocabulary.row(part) for part in parts)
         return [row for row in made if row is not None]
 

@@ -32,6 +32,7 @@ from roamcast.matching.layout import (
     ORDERED,
     ORDERS,
     PREDICATE_WORDS,
+    RANGES,
     SAMPLE,
     TOKEN_COLUMN,
     TOKEN_ORDINAL,
@@ -42,6 +43,7 @@ from roamcast.matching.layout import (
 )
 
 RENEWALS_DENSE = 1024  # up to so many breakpoints a grid is renewed at every fourfold growth
+CODES_OWN = LINES_MAX // 2  # of more codes than lines, so many have a line of their own
 CELLS_MIN = 16  # a grid coarser than this gives no cells worth a cluster
 
 
@@ -57,8 +59,11 @@ def line_of(grids: Array, bounds: Array, tokens: Array, labels: Array, grid: Int
     if key == MISSING:
         return 0
     kind = grids[grid, GRID_KIND]
-    if kind == CODES:
-        return 1 + tokens[key, TOKEN_ORDINAL] % (grids[grid, GRID_LINES] - 1)
+    if kind == CODES:  # the first codes have lines of their own, the others share the rest
+        ordinal, own = np.int64(tokens[key, TOKEN_ORDINAL]), grids[grid, GRID_BOUNDS]
+        if ordinal < own:
+            return 1 + ordinal
+        return 1 + own + (ordinal - own) % (grids[grid, GRID_LINES] - 1 - own)
     first, count = grid * LINES_MAX, grids[grid, GRID_BOUNDS]
     place: Int = 0
     step = LINES_MAX // 2
@@ -91,13 +96,35 @@ def lines_between(s: Arrays, grid: Int, low: Int, high: Int) -> np.uint64:
 
 
 @kernel
+def _is_bound(s: Arrays, grid: Int, key: Int) -> Int:
+    first = grid * LINES_MAX
+    for place in range(first, first + s.grids[grid, GRID_BOUNDS]):
+        if s.grid_bounds[place] == key:
+            return True
+    return False
+
+
+@kernel
+def is_exact(s: Arrays, grid: Int, low: Int, high: Int) -> Int:
+    """Tell whether the lines between low and high hold no value outside."""
+    kind = s.grids[grid, GRID_KIND]
+    if kind == CODES:
+        return s.tokens[low, TOKEN_ORDINAL] < s.grids[grid, GRID_BOUNDS]
+    return (
+        kind == RANGES
+        and (low == LOWEST or _is_bound(s, grid, low))
+        and (high == HIGHEST or _is_bound(s, grid, high + 1))
+    )
+
+
+@kernel
 def cell_token(s: Arrays, column: Int, low: Int, high: Int) -> Int:
     """Give the smallest cell of the column's grid that holds the interval, or -1.
 
     The value is grid × 256 + level × 64 + cell.
     """
     grid = s.columns[column, COLUMN_GRID]
-    if grid < 0 or s.grids[grid, GRID_BOUNDS] < CELLS_MIN:
+    if grid < 0 or s.grids[grid, GRID_BOUNDS] < CELLS_MIN or s.grids[grid, GRID_KIND] == CODES:
         return -1
     if s.grids[grid, GRID_KIND] == ORDERS:
         low, high = cut_label(s.labels, low), cut_label(s.labels, high)
@@ -159,7 +186,7 @@ def renew(s: Arrays, column: Int) -> None:
     if kind == CODES:
         if old >= 0:
             lines = s.grids[old, GRID_LINES]
-            if ordinals < lines or lines == LINES_MAX:
+            if ordinals < lines - 1 or lines == LINES_MAX:
                 return
     elif s.columns[column, COLUMN_SEEN] < s.columns[column, COLUMN_RENEW]:
         return
@@ -171,8 +198,9 @@ def renew(s: Arrays, column: Int) -> None:
     bounds = 0
     if kind == CODES:
         lines = 4
-        while lines <= ordinals and lines < LINES_MAX:
+        while lines < ordinals + 2 and lines < LINES_MAX:
             lines *= 2
+        bounds = lines - 2 if ordinals <= lines - 2 else CODES_OWN
     else:
         bounds = _cut_ranges(s, column, grid)
         lines = 2

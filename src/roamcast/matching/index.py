@@ -4,7 +4,9 @@ It knows rows and numbers. Which id a number stands for, and what only the refer
 is the business of `FilterSet`.
 """
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -22,6 +24,12 @@ ROW_SPARE = 64
 DEPTH_SPARE = 8
 
 
+@lru_cache(maxsize=1024)
+def _packer(kind: str, count: int) -> Callable[..., None]:
+    """Give what writes so many numbers into an array: a third of the time of making one."""
+    return struct.Struct(f"{count}{kind}").pack_into
+
+
 class Index:
     """Rows in clusters, pages and records; the vocabulary they are written in."""
 
@@ -32,7 +40,7 @@ class Index:
         self.rows = 0
         self._pairs: Array = np.empty(1 << 12, np.int64)
         self._one: tuple[Array, ...] = ()
-        self._words_max = 0
+        self._words_max = -1
         self._defaults: Array = self.vocabulary.defaults
         self._table: Array = np.empty(0, np.int64)
         self._tabled: Arrays | None = None  # the arrays whose addresses are in the table
@@ -82,10 +90,15 @@ class Index:
 
         The answer lies in room that the next search uses again.
         """
+        numbers, tokens, other = event
+        size = len(numbers) + len(tokens)
         while True:
-            if self._tabled is not self.arrays or len(event[0]) > self._words_max:
-                self._write_table(len(event[0]))
-            found = searching.search_one(self._table, *event)
+            if self._tabled is not self.arrays or size + len(other) > self._words_max:
+                self._write_table(size + len(other))
+            _packer("d", size)(self._floats, 0, *numbers, *tokens)
+            if other:
+                _packer("q", len(other))(self._words, 0, *other)
+            found = searching.search_one(self._table, len(numbers), len(tokens), len(other))
             if found <= len(self._pairs):
                 return self._pairs[:found]
             self._grow_pairs(found)
@@ -118,11 +131,15 @@ class Index:
         )
         self._words_max = 2 * words
         tokens = self._words_max + layout.LEVELS * grids_count + 16
+        self._floats: Array = np.empty(self._words_max, np.float64)
+        self._words: Array = np.empty(self._words_max, np.int64)
         self._one = (
             np.empty(columns, np.int64),
             np.zeros(grids_count, np.int32),
             np.empty((tokens, 2), np.int64),
             np.empty(tokens * DEPTH_SPARE, np.int32),
+            self._floats,
+            self._words,
         )
         self._defaults = self.vocabulary.defaults
         self._table = searching.search_table(

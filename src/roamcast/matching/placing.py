@@ -16,7 +16,6 @@ from roamcast.matching.layout import (
     CLUSTER_ROWS,
     COLUMN_BITS,
     COLUMN_GRID,
-    GRID_COLUMN,
     GRID_LINES,
     GRID_USES,
     MORE,
@@ -44,6 +43,7 @@ from roamcast.matching.layout import (
     Arrays,
     Int,
 )
+from roamcast.matching.settling import find_slot, implied, settle
 
 MERGE_SHARE = 8  # a page with less than an eighth of its bits in use looks for another to join
 
@@ -157,16 +157,6 @@ def _widen_page(s: Arrays, page: Int) -> None:
 
 
 @kernel
-def _find_slot(s: Arrays, page: Int, column: Int) -> Int:
-    """Give the place in `page_slots` of the column's slot on this page, or -1."""
-    for slot in range(s.pages[page, PAGE_SLOTS]):
-        at = (page * SLOTS_MAX + slot) * 2
-        if s.grids[s.page_slots[at], GRID_COLUMN] == column:
-            return at
-    return -1
-
-
-@kernel
 def _make_slot(s: Arrays, page: Int, column: Int) -> Int:
     slot = s.pages[page, PAGE_SLOTS]
     grid = s.columns[column, COLUMN_GRID]
@@ -183,13 +173,17 @@ def _make_slot(s: Arrays, page: Int, column: Int) -> Int:
 @kernel
 def _write_bits(s: Arrays, page: Int, position: Int, row: Int) -> None:
     """Set the row's bit on every line whose values contradict one of its predicates."""
+    cluster = s.pages[page, PAGE_CLUSTER]
     word, bit = position >> 6, np.uint64(1) << np.uint64(position & 63)
     width = np.int64(s.pages[page, PAGE_WIDTH])
     at = np.int64(s.rows[row, ROW_RECORD]) + 1
     end = at + PREDICATE_WORDS * s.rows[row, ROW_PREDICATES]
     while at < end:
+        if implied(s, cluster, at):
+            at += PREDICATE_WORDS
+            continue
         column = s.records[at] & COLUMN_BITS
-        slot = _find_slot(s, page, column)
+        slot = find_slot(s, page, column)
         if slot < 0:
             slot = _make_slot(s, page, column)
         allowed = np.uint64(0)
@@ -213,7 +207,7 @@ def _clear_bits(s: Arrays, page: Int, position: Int, row: Int) -> None:
     width = np.int64(s.pages[page, PAGE_WIDTH])
     at = np.int64(s.rows[row, ROW_RECORD]) + 1
     for _ in range(s.rows[row, ROW_PREDICATES]):
-        slot = _find_slot(s, page, s.records[at] & COLUMN_BITS)
+        slot = find_slot(s, page, s.records[at] & COLUMN_BITS)
         if slot >= 0:
             first = np.int64(s.page_slots[slot + 1]) + word
             for line in range(s.grids[s.page_slots[slot], GRID_LINES]):
@@ -238,6 +232,7 @@ def _put_on_page(s: Arrays, page: Int, row: Int) -> None:
     s.rows[row, ROW_WHERE] = page
     s.rows[row, ROW_POSITION] = position
     _write_bits(s, page, position, row)
+    settle(s, row, s.pages[page, PAGE_CLUSTER], page)
 
 
 @kernel
@@ -318,6 +313,7 @@ def put_in_cluster(s: Arrays, cluster: Int, row: Int) -> None:
     s.clusters[cluster, CLUSTER_CHAIN] = row
     s.clusters[cluster, CLUSTER_CHAINED] += 1
     if s.clusters[cluster, CLUSTER_CHAINED] <= s.tuning[CHAIN_ROWS]:
+        settle(s, row, cluster, -1)
         return
     row = s.clusters[cluster, CLUSTER_CHAIN]
     s.clusters[cluster, CLUSTER_CHAIN] = -1

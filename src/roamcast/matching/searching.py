@@ -6,6 +6,7 @@ Every candidate's record is checked exactly; bitmaps only spare that work.
 import numpy as np
 
 from roamcast.matching.addresses import (
+    float64s,
     int32_rows,
     int32s,
     int64_pairs,
@@ -51,7 +52,8 @@ from roamcast.matching.layout import (
 
 LISTED_FULL = 2048  # candidates collected before they are checked: misses of the cache overlap
 LISTED_MAX = LISTED_FULL + PAGE_ROWS_MAX + 8
-AHEAD = 8  # records fetched before they are needed
+AHEAD = 12  # records fetched before they are needed
+CACHE_LINE = 8  # words; most records need two lines
 ENTRY_BITS = (1 << 32) - 1
 
 
@@ -207,7 +209,9 @@ def _report(
     """
     base = np.int64(context) << 32
     for i in range(n):
-        prefetch(records, listed[min(i + AHEAD, n - 1)] >> 32)
+        ahead = listed[min(i + AHEAD, n - 1)] >> 32
+        prefetch(records, ahead)
+        prefetch(records, ahead + CACHE_LINE)
         start = listed[i] >> 32
         header = records[start]
         count = header & HEADER_COUNT
@@ -234,18 +238,27 @@ def _report(
 
 @inlined
 def _read_context(
-    known: Array, defaults: Array, words: Array, numbers: Array, tokens: Int, keys: Array
+    known: Array,
+    defaults: Array,
+    floats: Array,
+    numbers: Int,
+    tokens: Int,
+    words: Array,
+    other: Int,
+    keys: Array,
 ) -> None:
-    """Fill in the keys of one context (`events.Event`)."""
+    """Fill in the keys of one context (`events.Event`); its tokens are put behind the words."""
     keys[: len(defaults)] = defaults
-    for i in range(len(numbers)):
-        keys[words[i]] = number_key(numbers[i])
-    for i in range(len(numbers), tokens, 2):
+    for i in range(0, numbers, 2):
+        keys[np.int64(floats[i])] = number_key(floats[i + 1])
+    for i in range(0, other, 2):
         keys[words[i]] = words[i + 1]
-    for i in range(tokens, len(words)):
-        column = known[words[i], TOKEN_SETS]
+    for i in range(tokens):
+        token = np.int64(floats[numbers + i])
+        words[other + i] = token
+        column = known[token, TOKEN_SETS]
         if column >= 0:
-            keys[column] = words[i]
+            keys[column] = token
 
 
 # Places in the table of `search_one`.
@@ -270,9 +283,11 @@ def _read_context(
     AT_LINES,
     AT_OWN_TOKENS,
     AT_STACK,
+    AT_FLOATS,
+    AT_WORDS,
     AT_LISTED,
     AT_PAIRS,
-) = range(22)
+) = range(24)
 
 
 def search_table(
@@ -330,13 +345,17 @@ def _search(
 
 
 @kernel
-def search_one(table: Array, words: Array, numbers: Array, begin: Int) -> Int:
-    """Find all pairs of one context; give how many there are (perhaps more than there is room)."""
-    keys = int64s(table, AT_KEYS)
+def search_one(table: Array, numbers: Int, tokens: Int, other: Int) -> Int:
+    """Find all pairs of one context; give how many there are (perhaps more than there is room).
+
+    The context lies in the table's arrays: handing arrays over would cost more than reading it.
+    """
+    keys, words = int64s(table, AT_KEYS), int64s(table, AT_WORDS)
     known, defaults = int32_rows(table, AT_TOKENS, 4), int64s(table, AT_DEFAULTS)
-    _read_context(known, defaults, words, numbers, begin, keys)
+    floats = float64s(table, AT_FLOATS)
+    _read_context(known, defaults, floats, numbers, tokens, words, other, keys)
     contradicted = np.empty(WIDTH_MAX, np.uint64)
-    return _search(table, 0, keys, words[begin:], contradicted, 0)
+    return _search(table, 0, keys, words[other : other + tokens], contradicted, 0)
 
 
 @kernel

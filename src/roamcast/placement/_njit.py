@@ -6,6 +6,10 @@ from typing import Any, TypeVar
 import numba
 from numba.extending import intrinsic
 
+from roamcast.model.kernels import forget_stale
+
+forget_stale(__file__)
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
