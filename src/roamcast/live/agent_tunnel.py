@@ -40,6 +40,7 @@ class Tunnel:
         self._count = count
         self._bucket = Bucket(limits.frames_per_s, limits.frames_burst, clock())
         self._unreadable = 0
+        self._over = False
         guest.told = self._told
         guest.renewed = self._write
         assert guest.welcome is not None
@@ -47,6 +48,8 @@ class Tunnel:
 
     def received(self, data: bytes | str) -> None:
         """Take a client's message to the service."""
+        if self._over:
+            return
         wait_us = self._bucket.take(self._clock())
         if wait_us:
             self._socket.hold(wait_us / MICROSECONDS)
@@ -69,6 +72,9 @@ class Tunnel:
 
     def end(self, reason: str, *, retry_us: int = 0) -> None:
         """Tell the client why its link ends and when to come again (0: not by itself)."""
+        if self._over:
+            return
+        self._over = True
         said = Goodbye(reason[:REASON_LENGTH_MAX], retry_us)
         self._socket.write(binary_frame(LINK_PROTOCOL.encode(said)))
         self._socket.close(TRY_AGAIN if retry_us else POLICY, reason)
@@ -77,6 +83,8 @@ class Tunnel:
         self._write(Grouped(group, LINK_PROTOCOL.encode(message)) if group else message)
 
     def _write(self, message: Message | Welcome) -> None:
+        if self._over:
+            return
         if self._socket.waiting_bytes > self._limits.socket_high_bytes:
             self._count("passed over")
         else:
