@@ -146,6 +146,7 @@ def _meeting(service: Service, told: Meeting, around: list[str]) -> dict[str, An
         "updates_per_s": round(told.people / told.seconds, 1),
         "mean_ms": round(found["mean_ms"], 2),
         "p95_ms": round(found["p95_ms"], 2),
+        "missing": found["missing"],
         "carried": carried,
         "service_us_per_update": round(own / told.people * 1e6),
         "kernel_us_per_update": round(kernels / told.people * 1e6),
