@@ -6,13 +6,12 @@ import ssl
 from collections.abc import Callable
 
 from roamcast.client.address import Address
-from roamcast.errors import RoamcastError, SettingsError
+from roamcast.errors import RoamcastError
 from roamcast.live.agent import Agent
 from roamcast.live.agent_app import AgentGate
 from roamcast.live.agent_forward import Forwarding
 from roamcast.live.running import Server, listen, uvicorn_config
-from roamcast.live.settings import Server as ServerSettings
-from roamcast.live.settings import Settings, check_certificates, is_loopback
+from roamcast.live.settings import Settings, check_secured
 
 OPEN_S = 10.0
 
@@ -26,7 +25,7 @@ async def serve(
     tls: ssl.SSLContext | None = None,
 ) -> None:
     """Run an agent until a signal ends it, or its own token does."""
-    check_agent_listening(settings.server)
+    check_secured(settings.server)
     listening = listen(settings.server)
     agent = Agent(
         address,
@@ -55,16 +54,6 @@ async def serve(
         listening.close()
         forwarding.close()
         await agent.stop()
-
-
-def check_agent_listening(server: ServerSettings) -> None:
-    """Refuse to listen where others could reach us without TLS: clients hand us their tokens."""
-    check_certificates(server)
-    if not is_loopback(server.host) and not (server.tls_cert and server.tls_key):
-        raise SettingsError(
-            f"refusing to listen on {server.host} without TLS: "
-            "set tls_cert and tls_key in [server], or listen on 127.0.0.1"
-        )
 
 
 def run(

@@ -269,25 +269,22 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_certificates(server: Server) -> None:
-    """Refuse to start without the files that are to be used."""
+def check_secured(server: Server) -> None:
+    """Refuse to listen where others could reach us, unless TLS is there."""
     for name in filter(None, (server.tls_cert, server.tls_key)):
         if not Path(name).is_file():
             raise SettingsError(f"there is no file {name}: tls_cert and tls_key name PEM files")
-
-
-def check_listening(server: Server) -> None:
-    """Refuse to listen where others could reach us, unless TLS and keys are there."""
-    secured = bool(server.tls_cert and server.tls_key)
-    check_certificates(server)
-    if is_loopback(server.host):
-        return
-    if not secured:
+    if not is_loopback(server.host) and not (server.tls_cert and server.tls_key):
         raise SettingsError(
             f"refusing to listen on {server.host} without TLS: "
             "set tls_cert and tls_key in [server], or listen on 127.0.0.1"
         )
-    if not (Path(server.data) / KEY_FILE).is_file():
+
+
+def check_listening(server: Server) -> None:
+    """Refuse to listen where others could reach us, unless TLS and keys are there."""
+    check_secured(server)
+    if not is_loopback(server.host) and not (Path(server.data) / KEY_FILE).is_file():
         raise SettingsError(
             f"refusing to listen on {server.host} without keys: "
             f"make them with `roamcast token --data {server.data}`"
