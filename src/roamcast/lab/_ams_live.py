@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final
 
 import msgspec
+import uvloop
 
 from roamcast.client.address import Address
 from roamcast.client.runner import Runner
@@ -192,4 +193,4 @@ def _done(command: list[str]) -> bool:
 if __name__ == "__main__":
     _soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_hard, _hard))
-    asyncio.run(meet(msgspec.json.decode(sys.argv[1], type=Meeting)))
+    uvloop.run(meet(msgspec.json.decode(sys.argv[1], type=Meeting)))
