@@ -13,6 +13,7 @@ from roamcast.channels.bands import Ledger
 from roamcast.channels.map_messages import State, size_of
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.outbox import Outbox, Waiting
+from roamcast.channels.paging import Pager
 from roamcast.channels.sender import ChannelSender, SnapshotTaken, SnapshotWanted
 from roamcast.channels.streams import Stream
 from roamcast.channels.timers import Timers
@@ -123,6 +124,10 @@ class Desk:
         self.too_slow: dict[str, None] = {}
         self.out: list[Effect] = []
         self.fresh: Callable[[str, State], State] = lambda _, state: state
+        self.turn_page: Callable[[str, Pager, int, int], tuple[list[State], bool]] = lambda *_: (
+            [],
+            True,
+        )
         self._dirty: dict[str, None] = {}
 
     def deliver(self, client: ClientState, item: Waiting, *, listing: str = "") -> None:
@@ -137,7 +142,8 @@ class Desk:
     def poll(self, client: ClientState) -> None:
         """Let a client's next batch leave if it may."""
         fresh = partial(self.fresh, client.view_class)
-        batch = client.outbox.poll(self.now, client.ledger, fresh)
+        turn = partial(self.turn_page, client.view_class)
+        batch = client.outbox.poll(self.now, client.ledger, self.number, fresh, turn)
         if batch is not None:
             self.out.append(Send(client.name, batch))
         if client.outbox.due is not None:

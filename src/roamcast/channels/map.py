@@ -32,6 +32,8 @@ class Object(msgspec.Struct):
     matched: dict[str, Matched]
     changes_at: int | None = None
     """When the clock may change what some see of it."""
+    seat: int = 0
+    """Its place in `ActiveMap.seats`, the same for as long as it is on the map."""
 
 
 class ActiveMap:
@@ -40,6 +42,9 @@ class ActiveMap:
     def __init__(self, objects_max: int, removed: Removed | None = None) -> None:
         self.objects: dict[str, Object] = {}
         self.removed = Removed(0, 0) if removed is None else removed
+        self.seats: list[str | None] = []
+        """Who is on the map, in an order in which nobody moves: `paging` goes over it."""
+        self._free: list[int] = []
         self._objects_max = objects_max
         self._at: dict[str | None, dict[str, None]] = {}
 
@@ -57,7 +62,7 @@ class ActiveMap:
                 self.removed.forget(context.vid)
             if len(self.objects) >= self._objects_max:
                 raise LimitError(f"the map holds at most {self._objects_max} objects")
-            known = Object(context, stamp, owner, 0, {}, {})
+            known = Object(context, stamp, owner, 0, {}, {}, seat=self._seat(context.vid))
             self.objects[context.vid] = known
         else:
             if stamp <= known.stamp and not self._replaces(context, stamp, owner, known):
@@ -86,7 +91,21 @@ class ActiveMap:
         known = self.objects.pop(vid, None)
         if known is not None:
             self._leave(known.context)
+            self.seats[known.seat] = None
+            self._free.append(known.seat)
+            if not self.objects:
+                self.seats.clear()
+                self._free.clear()
         return known
+
+    def _seat(self, vid: str) -> int:
+        """Take a free seat, else a new one: never more than there were objects at a time."""
+        if not self._free:
+            self.seats.append(vid)
+            return len(self.seats) - 1
+        seat = self._free.pop()
+        self.seats[seat] = vid
+        return seat
 
     def _leave(self, context: Context) -> None:
         here = self._at[context.place]

@@ -195,6 +195,9 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True, gc=False):
         tuple[Count, ...],
         Meta(max_length=BANDS_MAX, description="updates still pending, for this band and above"),
     ] = ()
+    as_of: Annotated[
+        Count, Meta(description="in a batch: the last update when it was made; its states are so")
+    ] = 0
 
 
 class Request(Message, frozen=True, tag="map.request", gc=False):

@@ -40,7 +40,8 @@ class MapSettings(msgspec.Struct, frozen=True):
     queries_max: int = 1_000_000
 
     page_objects_max: int = 256
-    """A larger current set is carried round on a channel, or cut for a client with a limit."""
+    """A larger current set is carried round on a channel or listed in pages, and cut for a client
+    with a limit."""
     page_bytes_max: int = 40_000
     carousel_bytes_per_s: int = 1_000_000
     carousel_rest_us: int = 5_000_000

@@ -5,7 +5,7 @@ what is older. The update query set is that of the old state united with the new
 old one departures would be lost.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec import structs
 
@@ -260,6 +260,14 @@ class Objects:
         if known.number == state.number:
             return state
         return State(known.number, state.vid, known.bodies.get(view_class, b""))
+
+    def state_of_any(self, view: ViewClass, queries: Collection[int], vid: str) -> State | None:
+        """Give an object's present state if it satisfies any of some queries."""
+        known = self.map.objects[vid]
+        matched = known.matched.get(view.name, ())
+        if not any(query in matched for query in queries):
+            return None
+        return State(known.number, vid, known.bodies[view.name])
 
     def state_of(self, view: ViewClass, record: Record, vid: str) -> State | None:
         """Give an object's present state if it satisfies a query."""

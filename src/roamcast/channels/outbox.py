@@ -2,8 +2,8 @@
 
 Reliable unicast as remote procedure call is: one batch on its way, repeated until its receipt
 comes. What happens meanwhile waits, and of each object only the latest state: batching and
-coalescing come from the client's own pace. A client too slow for the bound is told so once, and
-dropped.
+coalescing come from the client's own pace, and so do the pages of a large current set. A client
+too slow for the bound is told so once, and dropped.
 """
 
 from collections.abc import Callable
@@ -26,9 +26,12 @@ from roamcast.channels.map_messages import (
     size_of,
 )
 from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.paging import Pager, size_of_state
 
 Key = tuple[str, str, int]
 Fresh = Callable[[State], State]
+Turn = Callable[[Pager, int, int], tuple[list[State], bool]]
+"""The next states of a current set: at most so many bytes and states, and whether it ends."""
 Waiting = State | Announce | Opening | Closing | Refused | Dropped | Superseded
 
 
@@ -41,6 +44,8 @@ class Outbox:
         self.number = 0
         self.coalesced = 0
         self.due: int | None = None
+        self.pagers: dict[str, Pager] = {}
+        """Current sets that are listed as there is room, one after the other."""
         self._epoch = epoch
         self._session = session
         self._settings = settings
@@ -54,9 +59,14 @@ class Outbox:
         return len(self._waiting)
 
     @property
+    def room(self) -> int:
+        """How many more items may wait."""
+        return self.items_max - len(self._waiting)
+
+    @property
     def idle(self) -> bool:
         """Whether nothing waits and nothing is on its way."""
-        return not self._waiting and self._in_flight is None
+        return not self._waiting and not self.pagers and self._in_flight is None
 
     def add(self, item: Waiting, listing: str = "") -> bool:
         """Queue an item; a later state of the same object takes the earlier one's place.
@@ -91,26 +101,34 @@ class Outbox:
         kept = [one for one in self._waiting.items() if isinstance(one[1], Superseded)][:most]
         self._waiting = {("dropped", "", 0): Dropped(reason), **dict(kept)}
         self._states = 0
+        self.pagers.clear()
         self._full = True
 
     def reopen(self) -> None:
         """A client that was dropped subscribes again."""
         self._full = False
 
-    def poll(self, now: int, ledger: Ledger | None, fresh: Fresh) -> Batch | None:
+    def list_later(self, pager: Pager) -> None:
+        """List a current set as there is room, after its opening."""
+        if not self._full:
+            self.pagers[pager.subscription] = pager
+
+    def poll(
+        self, now: int, ledger: Ledger | None, number: int, fresh: Fresh, turn: Turn
+    ) -> Batch | None:
         """Give what may leave now: the batch on its way if it is due again, else the next one.
 
-        `fresh` gives the present state in place of one that has waited: the client may have heard
-        of a later one by a channel, and forgotten it.
+        `number` is that of the last update. `fresh` gives the present state in place of one that
+        has waited: the client may have heard of a later one by a channel, and forgotten it.
         """
         if self._in_flight is None:
-            if not self._waiting:
+            if not self._waiting and not self.pagers:
                 self.due = None
                 return None
             room = None if ledger is None else ledger.room(now)
-            self._in_flight = self._next(room, fresh)
+            self._in_flight = self._next(room, number, fresh, turn)
             if self._in_flight is None:
-                self.due = now + self._settings.flush_us
+                self.due = now + (1_000 if self.pagers else self._settings.flush_us)
                 return None
             self._attempts = 0
         elif self.due is not None and now < self.due:
@@ -137,11 +155,16 @@ class Outbox:
         self.due = None
         return True
 
-    def _next(self, room: int | None, fresh: Fresh) -> Batch | None:
-        """Take as many items from the front as a batch may hold, at least one if there is room."""
+    def _next(self, room: int | None, number: int, fresh: Fresh, turn: Turn) -> Batch | None:
+        """Take as many items from the front as a batch may hold, at least one if there is room.
+
+        While a current set is listed half of each batch is for it, however much changes.
+        """
         limit = self._settings.batch_bytes_max
         if room is not None:
             limit = min(limit, room - _HEAD_BYTES)
+        elif self.pagers:
+            limit //= 2
         taken: list[Waiting] = []
         keys: list[Key] = []
         total = 0
@@ -153,16 +176,37 @@ class Outbox:
             taken.append(item)
             keys.append(key)
             total += size
-        if not taken:
-            return None
         for key in keys:
             self._states -= isinstance(self._waiting.pop(key), State)
+        if self.pagers:
+            assert room is None, "a client with a limit gets no pages"
+            taken += self._pages(self._settings.batch_bytes_max - total, len(taken), turn)
+        if not taken:
+            return None
         self.number += 1
-        payload = payload_of(Parcel(self._epoch, tuple(taken), (self._states,)))
+        payload = payload_of(Parcel(self._epoch, tuple(taken), (self._states,), number))
         return Batch(self._epoch, self._session, self.number, payload, self.opened)
 
+    def _pages(self, room: int, items: int, turn: Turn) -> list[Waiting]:
+        """Go on with the current sets whose opening has left, until there is no more room."""
+        taken: list[Waiting] = []
+        while self.pagers and room > 0 and items + len(taken) < ITEMS_MAX - 1:
+            name, pager = next(iter(self.pagers.items()))
+            if ("Opening", name, 0) in self._waiting:
+                break
+            states, ends = turn(pager, room, ITEMS_MAX - 1 - items - len(taken))
+            taken += states
+            room -= sum(map(size_of_state, states)) + _CLOSING_BYTES
+            if not ends:
+                break
+            taken.append(Closing(name, pager.as_of, pager.complete))
+            del self.pagers[name]
+        return taken
 
-_HEAD_BYTES = 64
+
+_CLOSING_BYTES = 64
+"""A current set's end, or nearly: names may be longer."""
+_HEAD_BYTES = 72
 """A batch's head and its parcel's, at most."""
 
 
@@ -184,5 +228,5 @@ def _key(item: Waiting, count: int) -> Key:
 def _size(item: Waiting) -> int:
     """Bound an item's bytes without encoding it where that is easy."""
     if isinstance(item, State):
-        return len(item.body) + len(item.vid) * 4 + 24
+        return size_of_state(item)
     return len(msgspec.msgpack.encode(item)) + 8

@@ -308,6 +308,8 @@ class MapServer:
             case Refresh(name):
                 self.subscriptions.refresh(client, name)
             case Hello():
+                if client.last_operation > 1:
+                    raise InputError("hello is the first operation of a session, and only that")
                 self._hello(client, operation)
             case Settled():
                 for vid in list(client.unconfirmed):

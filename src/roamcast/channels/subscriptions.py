@@ -1,11 +1,11 @@
 """What does a subscriber get at once, and how does it leave again? (AMS, subscriptions.)
 
 The answer lists the queries it was taken apart into, the channels they ride on, and the current set
-as of one update: a few objects by unicast, many by a carousel, and to a client with a limit as many
-as an answer holds, with the count of all.
+as of one update: a few objects by unicast at once, many by a carousel, or in pages to a client that
+can ride on none; to a client with a limit as many as an answer holds, with the count of all.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Final
 
@@ -15,11 +15,12 @@ from roamcast.channels.dissemination import Dissemination
 from roamcast.channels.map_messages import Announce, Band, Closing, Opening, State
 from roamcast.channels.map_settings import Mode
 from roamcast.channels.objects import Objects
+from roamcast.channels.paging import Pager
 from roamcast.channels.queries import Record, check_room, take_apart
 from roamcast.channels.view_class import ViewClass
 from roamcast.errors import InputError, LimitError
 from roamcast.model.filters import Filter
-from roamcast.model.records import QueryStep
+from roamcast.model.records import ChannelStep, QueryStep
 
 FILTERS_REMEMBERED: Final = 1_024
 
@@ -33,6 +34,7 @@ class Subscriptions:
         self._desk = desk
         self._objects = objects
         self._dissemination = dissemination
+        desk.turn_page = self._turn_page
 
     def subscribe(self, client: ClientState, name: str, text: str) -> None:
         """Place a standing query and list its current set."""
@@ -71,6 +73,7 @@ class Subscriptions:
         subscription = client.subscriptions.pop(name, None)
         if subscription is None:
             return
+        client.outbox.pagers.pop(name, None)
         view = self._dissemination.classes[client.view_class]
         for query in subscription.queries:
             record = view.table.records[query]
@@ -104,18 +107,19 @@ class Subscriptions:
         """Answer with the current set as of now."""
         desk, settings = self._desk, self._desk.settings
         records = [view.table.records[query] for query in client.subscriptions[name].queries]
-        count = max(record.count for record in records)
+        count, total = max(one.count for one in records), sum(one.count for one in records)
         bands: tuple[Band, ...] = ()
         complete = self.whole(client, name)
         states: list[State] = []
-        if count > settings.page_objects_max or sum(r.count for r in records) > 2 * (
-            settings.page_objects_max
-        ):
+        large = count > settings.page_objects_max or total > 2 * settings.page_objects_max
+        if large:
             bands = self._ride(client, view, records)
-            complete = complete and bool(bands)
-        if not bands:
+        # What fits into an answer may still be more than waits well beside other answers.
+        paged = not bands and client.ledger is None and (large or total > client.outbox.room // 4)
+        if not bands and not paged:
             states = self._states(view, records)
             count = max(count, len(states))
+            complete = complete and not large
         streams = tuple(
             stream.announcement(record.number)
             for record in records
@@ -130,10 +134,24 @@ class Subscriptions:
             bands,
         )
         desk.deliver(client, opening)
-        if not bands:
+        client.outbox.pagers.pop(name, None)
+        if paged:
+            queries = client.subscriptions[name].queries
+            client.outbox.list_later(Pager(name, desk.number, queries, complete))
+            reason = f"{total} for {client.name}, who rides on no carousel"
+            desk.out.append(ChannelStep("", "listed in pages", 0, desk.number, reason))
+        elif not bands:
             for state in states:
                 desk.deliver(client, state, listing=name)
             desk.deliver(client, Closing(name, desk.number, complete))
+
+    def _turn_page(
+        self, view_class: str, pager: Pager, room_bytes: int, states_max: int
+    ) -> tuple[list[State], bool]:
+        """Give the next states of a current set that is listed in pages."""
+        view = self._dissemination.classes[view_class]
+        state_of = partial(self._objects.state_of_any, view, pager.queries)
+        return pager.page(self._objects.map.seats, state_of, room_bytes, states_max)
 
     def whole(self, client: ClientState, name: str) -> bool:
         """Whether we know all that a subscription could list; an agent may not."""

@@ -146,7 +146,8 @@ class Watching:
         for item in parcel.items:
             match item:
                 case State():
-                    effects += self._learn(parcel.epoch, item, now, listed=not channel)
+                    made = parcel.as_of if not channel else 0
+                    effects += self._learn(parcel.epoch, item, now, made, listed=not channel)
                 case Announce():
                     effects += self._announced(item, source, now)
                 case Opening():
@@ -236,10 +237,13 @@ class Watching:
             and not any(self.pending.values())
         )
 
-    def _learn(self, epoch: int, state: State, now: int, *, listed: bool) -> list[Effect]:
-        if self.replica.forgotten(epoch, state) and not (listed and self.listings):
+    def _learn(
+        self, epoch: int, state: State, now: int, as_of: int, *, listed: bool
+    ) -> list[Effect]:
+        """Take a state, which was its object's present one as of an update (0: of its own)."""
+        if self.replica.forgotten(epoch, state) and (epoch, as_of) < self.replica.floor:
             # It may be older than a departure that is forgotten: ask, to be sure. A batch is
-            # repeated as it was, so this may come by unicast, too; a current set may list it.
+            # repeated as it was, so this may come by unicast, too.
             self.refresh(self.queries, now)
         effects = self.replica.learn(epoch, state, now)
         if listed:
@@ -287,7 +291,7 @@ class Watching:
         """
         effects: list[Effect] = []
         for state in page.states:
-            effects += self._learn(epoch, state, now, listed=False)
+            effects += self._learn(epoch, state, now, page.as_of, listed=False)
         for name, listing in list(self.listings.items()):
             coverage = listing.carousels.get(page.query)
             if coverage is None or coverage.whole or coverage.channel != channel:
