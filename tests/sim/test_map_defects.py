@@ -55,7 +55,7 @@ def test_forgetting_a_coalesced_change_is_found(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Outbox, "add", forgetful)
     # The present state, asked for when a batch is made, would hide it.
-    monkeypatch.setattr(Objects, "fresh", lambda self, view_class, state: state)
+    monkeypatch.setattr(Objects, "fresh", lambda _self, _view_class, state: state)
     found = first_failure()
     assert found is not None
     assert found[1] == "views equal the map"

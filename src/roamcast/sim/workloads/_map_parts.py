@@ -1,7 +1,7 @@
-"""What does the map workload need beside machines? A reference matcher, rules, and a watcher.
+"""What do the map's workloads need beside machines? A reference matcher, rules, and a watcher.
 
 `ScanMatcher` asks the reference evaluator, `Coarse` hides something from some, `Overheard` shows
-the workload what leaves the server, and `Shown` holds what users saw against the promises.
+the workload what leaves the server. What is still held is counted for servers and agents.
 """
 
 from collections.abc import Callable
@@ -11,15 +11,11 @@ import numpy as np
 
 from roamcast.channels.agent import MapAgent
 from roamcast.channels.desk import Public
-from roamcast.channels.replica import Appeared, Changed, Left
-from roamcast.channels.watching import Current
+from roamcast.channels.server import MapServer
 from roamcast.journal.book import Journal
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
-from roamcast.model.machine import Effect
 from roamcast.model.records import Record
-from roamcast.sim.checkers import Violation
-from roamcast.sim.host import Host
 
 
 class ScanMatcher:
@@ -103,48 +99,7 @@ class Overheard(Journal):
         return self._inner.tail(count)
 
 
-class Shown:
-    """What users saw: no duplicate, no step back, nothing that does not match."""
-
-    def __init__(self) -> None:
-        self._last: dict[tuple[str, int, str, str], tuple[int, int]] = {}
-        self._there: dict[tuple[str, int, str], set[str]] = {}
-        self.complete: dict[tuple[str, int, str], bool] = {}
-
-    def forget(self, host: Host, subscription: str) -> None:
-        """The user placed or withdrew the subscription: its view begins anew."""
-        key = (host.name, host.boots, subscription)
-        self._there.pop(key, None)
-        self.complete.pop(key, None)
-        for one in [one for one in self._last if one[:3] == key]:
-            del self._last[one]
-
-    def see(self, host: Host, effect: Effect, wanted: str) -> None:
-        """One effect of a client for its user."""
-        if isinstance(effect, Current):
-            key = (host.name, host.boots, effect.subscription)
-            self.complete[key] = effect.complete
-        elif isinstance(effect, Left):
-            key = (host.name, host.boots, effect.subscription)
-            if effect.vid not in self._there.get(key, ()):
-                raise Violation("no duplicate", f"{key} lost {effect.vid}, which was not shown")
-            self._there[key].discard(effect.vid)
-        elif isinstance(effect, Appeared | Changed):
-            key = (host.name, host.boots, effect.subscription)
-            vid, there = effect.context.vid, self._there.setdefault(key, set())
-            if (vid in there) is isinstance(effect, Appeared):
-                raise Violation("no duplicate", f"{key}: {type(effect).__name__} {vid}")
-            there.add(vid)
-            number = (effect.epoch, effect.number)
-            again = isinstance(effect, Appeared) and self._last.get((*key, vid)) == number
-            if not again and number <= self._last.get((*key, vid), (0, 0)):
-                raise Violation("order per object", f"{key}: {vid} went back to {number}")
-            self._last[*key, vid] = number
-            if wanted and not Filter.parse(wanted).matches(effect.context):
-                raise Violation("only what matches", f"{key}: {effect.context} for {wanted}")
-
-
-def still_held(agent: MapAgent) -> dict[str, int]:
+def held_by_agent(agent: MapAgent) -> dict[str, int]:
     """Count what an agent keeps for its clients; nothing once all of them have left."""
     down = agent.down
     clients = down.desk.clients.values()
@@ -156,3 +111,23 @@ def still_held(agent: MapAgent) -> dict[str, int]:
         "outboxes": sum(not client.outbox.idle for client in clients),
         "channels": len(agent.up.watching.tuner.channels),
     }
+
+
+def held_by_server(server: MapServer) -> dict[str, int]:
+    """Count what a server keeps for its clients; nothing once all of them have left."""
+    held = {
+        "objects": len(server.map),
+        "guests": len(server.merging.guests),
+        "queries": server.subscriptions.records,
+        "carousels": len(server.subscriptions.carousels),
+    }
+    for client in server.desk.clients.values():
+        held[f"outbox of {client.name}"] = 0 if client.outbox.idle else 1
+    for view in server.dissemination.classes.values():
+        single = view.single is not None
+        held[f"records of {view.name!r}"] = len(view.table)
+        held[f"history of {view.name!r}"] = len(view.history)
+        held[f"channels of {view.name!r}"] = view.pool.used - single
+        held[f"wide-area groups of {view.name!r}"] = view.wide_pool.used
+        held[f"streams of {view.name!r}"] = len(view.streams) - single
+    return held

@@ -8,6 +8,7 @@ leaves, and the server and the agents must be empty again.
 
 import random
 from collections.abc import Callable, Hashable, Sequence
+from itertools import product
 from typing import ClassVar, Final
 
 from roamcast.channels.agent import MapAgent
@@ -26,9 +27,8 @@ from roamcast.channels.replica import Appeared, Changed
 from roamcast.channels.server import MapServer, compiled_matcher
 from roamcast.channels.settings import ChannelSettings
 from roamcast.model.contexts import Context
-from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect
-from roamcast.model.records import Delivery, Record, Transmission
+from roamcast.model.records import ChannelStep, Delivery, Record, Transmission
 from roamcast.sim.checkers import BandwidthLimit, Violation, check_bounds
 from roamcast.sim.host import Boot, Host, HostState
 from roamcast.sim.workload import Sizes, Workload
@@ -36,9 +36,10 @@ from roamcast.sim.workloads._map_parts import (
     Coarse,
     Overheard,
     ScanMatcher,
-    Shown,
-    still_held,
+    held_by_agent,
+    held_by_server,
 )
+from roamcast.sim.workloads._views import Shown
 from roamcast.sim.world import World
 
 SERVER: Final = "server"
@@ -49,6 +50,7 @@ WATCH_US: Final = 200_000
 LEAVING_US: Final = 15_000_000
 ROOMS: Final = tuple(f"lab/{floor}/{room}" for floor in (1, 2) for room in "abc")
 KINDS: Final = ("person", "printer")
+ACTS: Final = ("move", "move", "move", "move", "cancel", "watch", "watch", "unwatch")
 FILTERS: Final = (
     *(f"place = '{room}'" for room in ROOMS),
     "within(place, 'lab/1')",
@@ -73,11 +75,13 @@ class MapWorkload(Workload):
         "limited": (0, 3),
         "remote": (0, 9),
         "operations": (4, 160),
+        "present": (1, 16),
         "subscribers_min": (1, 4),
         "history": (1, 24),
         "channels": (1, 40),
-        "page": (2, 40),
+        "page": (1, 12),
         "outbox": (24, 200),
+        "batch": (200, 1_000),
         "buffer": (4, 100),
         "mode": (0, 3),
         "compiled": (0, 1),
@@ -101,7 +105,7 @@ class MapWorkload(Workload):
         self._settings = MapSettings()
         self._sizes: Sizes = {}
         self._filters: Sequence[str] = FILTERS
-        self._counts = {"shown": 0, "transmissions": 0, "bytes": 0}
+        self._counts = dict.fromkeys(("shown", "transmissions", "bytes", "paged"), 0)
         self._asked_us: dict[tuple[str, str], int] = {}
         self._note: Callable[[Host, Effect], None] = lambda _host, _record: None
 
@@ -122,7 +126,7 @@ class MapWorkload(Workload):
             wide_groups_max=sizes["wide_groups"],
             wide_subscribers_min=sizes["wide_subscribers_min"],
             outbox_items_max=sizes["outbox"],
-            batch_bytes_max=1_000,
+            batch_bytes_max=sizes["batch"],
             heartbeat_us=300_000,
             client_timeout_us=2_500_000,
             server_here_us=500_000,
@@ -218,16 +222,21 @@ class MapWorkload(Workload):
         """Let users publish, move, cancel, ask and withdraw at random moments."""
         draw = world.kernel.generator("workload/map")
         self._filters = draw.sample(FILTERS, self._sizes["filters"])
+        clients, present = self._sizes["clients"], self._sizes["present"]
+        for number, one in product(range(clients), range(present)):  # there are large sets early
+            act = self._operation(world, draw, "move", number, one)
+            world.kernel.call(draw.randrange(duration_us // 4), act)
         for _ in range(self._sizes["operations"]):
-            at = draw.randrange(duration_us)
-            world.kernel.call(at, self._operation(world, draw))
+            kind, number = draw.choice(ACTS), draw.randrange(clients)
+            act = self._operation(world, draw, kind, number, draw.randrange(max(3, present)))
+            world.kernel.call(draw.randrange(duration_us), act)
         for at in range(WATCH_US, duration_us, WATCH_US):
             world.kernel.call(at, lambda _: self._watch(world))
 
-    def _operation(self, world: World, draw: random.Random) -> Callable[[int], None]:
-        number = draw.randrange(self._sizes["clients"])
-        kind = draw.choice(("move", "move", "move", "move", "cancel", "watch", "watch", "unwatch"))
-        vid = f"client-{number}/{draw.randrange(3)}"
+    def _operation(
+        self, world: World, draw: random.Random, kind: str, number: int, one: int
+    ) -> Callable[[int], None]:
+        vid = f"client-{number}/{one}"
         place, private = draw.choice(ROOMS), draw.random() < 0.2
         attributes = {"type": draw.choice(KINDS), "floor_wide": draw.randrange(3)}
         subscription, text = f"s{draw.randrange(3)}", draw.choice(self._filters)
@@ -267,18 +276,7 @@ class MapWorkload(Workload):
         ]
         seen_as = self._policy.view_class(host.name)
         visible = [self._policy.visible(context, seen_as, world.now) for context in truth]
-        for name, text in client.wanted.items():
-            wanted = Filter.parse(text)
-            right = {one.vid: one for one in visible if one is not None and wanted.matches(one)}
-            shown = client.watching.replica.shown(name)
-            if not client.watching.complete(name):
-                return f"{name} is not complete"
-            partial = self._shown.complete.get((host.name, host.boots, name)) is False
-            stale = [vid for vid, one in shown.items() if right.get(vid) != one]
-            lacking = [] if partial else [vid for vid in right if vid not in shown]
-            if stale or lacking:
-                return f"{name} ({text}) lacks {sorted(lacking)}, has stale {sorted(stale)}"
-        return ""
+        return self._shown.wrong(host, client, visible, limited=host.name in self._limits)
 
     def check(self, world: World) -> None:
         """Views equal the map; then everybody leaves, and nothing is left of them."""
@@ -300,22 +298,10 @@ class MapWorkload(Workload):
     def _check_empty(self, world: World) -> None:
         server = world.hosts[SERVER].machine
         assert isinstance(server, MapServer)
-        held = {
-            "objects": len(server.map),
-            "queries": server.subscriptions.records,
-            "carousels": len(server.subscriptions.carousels),
-        }
-        single = self._settings.mode is Mode.SINGLE
-        for view in server.dissemination.classes.values():
-            held[f"records of {view.name!r}"] = len(view.table)
-            held[f"history of {view.name!r}"] = len(view.history)
-            held[f"channels of {view.name!r}"] = view.pool.used - (view.single is not None)
-            held[f"wide-area groups of {view.name!r}"] = view.wide_pool.used
-            held[f"streams of {view.name!r}"] = len(view.streams) - single
+        held = held_by_server(server)
         for agent in _agents(world):
-            held |= {f"{what} of {agent.name}": count for what, count in still_held(agent).items()}
-        for client in server.desk.clients.values():
-            held[f"outbox of {client.name}"] = 0 if client.outbox.idle else 1
+            kept = held_by_agent(agent)
+            held |= {f"{what} of {agent.name}": count for what, count in kept.items()}
         left = {name: count for name, count in held.items() if count > 0}
         if left:
             raise Violation("empty when clients leave", str(left))
@@ -342,6 +328,8 @@ class MapWorkload(Workload):
 
     def _hear(self, world: World) -> Callable[[int, str, Record], None]:
         def hear(now: int, host: str, record: Record) -> None:
+            if isinstance(record, ChannelStep):
+                self._counts["paged"] += record.step == "listed in pages"
             if host in self._limits or not isinstance(record, Transmission):
                 return
             if host == SERVER:

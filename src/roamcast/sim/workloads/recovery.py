@@ -8,27 +8,28 @@ gave, filtered by the query and by what the client may see.
 
 import random
 from collections.abc import Callable, Hashable, Sequence
+from itertools import product
 from typing import ClassVar, Final
 
 from roamcast.channels.client import CancelObject, MapClient, PublishObject, Unwatch, Watch
 from roamcast.channels.desk import Policy
-from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.map_settings import MapSettings, Mode
 from roamcast.channels.post import Post
 from roamcast.channels.recovery_messages import RECOVERY_PROTOCOL
 from roamcast.channels.server import MapServer
 from roamcast.channels.settings import ChannelSettings
 from roamcast.channels.watchdog import WatchdogSettings
 from roamcast.model.contexts import Context
-from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect
 from roamcast.model.records import ChannelStep, Record, Transmission
 from roamcast.sim.checkers import BandwidthLimit, Violation, check_bounds
 from roamcast.sim.host import Boot, Host, HostState
 from roamcast.sim.network import Cut
 from roamcast.sim.workload import Sizes, Workload
-from roamcast.sim.workloads._map_parts import Coarse, Overheard, ScanMatcher, Shown
+from roamcast.sim.workloads._map_parts import Coarse, Overheard, ScanMatcher, held_by_server
 from roamcast.sim.workloads._recovery_parts import Truth, rivals
-from roamcast.sim.workloads.map import FILTERS, KINDS, ROOMS
+from roamcast.sim.workloads._views import Shown
+from roamcast.sim.workloads.map import ACTS, FILTERS, KINDS, ROOMS
 from roamcast.sim.world import World
 
 WATCH_US: Final = 200_000
@@ -53,12 +54,15 @@ class RecoveryWorkload(Workload):
         "clients": (1, 7),
         "limited": (0, 2),
         "operations": (4, 120),
+        "present": (1, 8),
         "shared": (0, 4),
         "splits": (0, 3),
         "falls": (0, 3),
         "subscribers_min": (1, 3),
-        "page": (2, 40),
+        "page": (1, 8),
         "outbox": (24, 200),
+        "batch": (200, 1_000),
+        "mode": (0, 2),
     }
 
     def __init__(self) -> None:
@@ -70,7 +74,7 @@ class RecoveryWorkload(Workload):
         self._settings = MapSettings()
         self._sizes: Sizes = {}
         self._seats: tuple[str, ...] = ()
-        self._counts = dict.fromkeys(("shown", "transmissions", "starts", "merges"), 0)
+        self._counts = dict.fromkeys(("shown", "transmissions", "starts", "merges", "paged"), 0)
 
     def setup(self, world: World, sizes: Sizes) -> None:
         """Posts by seat, then clients, who first try the first seat."""
@@ -116,9 +120,17 @@ class RecoveryWorkload(Workload):
     def start(self, world: World, duration_us: int) -> None:
         """Let users act, servers fall and sides part at random moments."""
         draw = world.kernel.generator("workload/recovery")
+        clients, present = self._sizes["clients"], self._sizes["present"]
+        for number, one in product(range(clients), range(present)):
+            act = self._operation(world, draw, "move", number, f"client-{number}/{one}")
+            world.kernel.call(draw.randrange(duration_us // 4), act)
         for _ in range(self._sizes["operations"]):
-            at = draw.randrange(duration_us)
-            world.kernel.call(at, self._operation(world, draw))
+            kind, number = draw.choice(ACTS), draw.randrange(clients)
+            vid = f"client-{number}/{draw.randrange(max(2, present))}"
+            if self._sizes["shared"] and draw.random() < 0.5:
+                vid = f"shared/{draw.randrange(self._sizes['shared'])}"
+            act = self._operation(world, draw, kind, number, vid)
+            world.kernel.call(draw.randrange(duration_us), act)
         for _ in range(self._sizes["splits"]):
             self._split(world, draw, duration_us)
         for _ in range(self._sizes["falls"]):
@@ -134,12 +146,9 @@ class RecoveryWorkload(Workload):
         world.kernel.call(begins, lambda _: world.network.cut(cut))
         world.kernel.call(ends, lambda _: world.network.mend(cut))
 
-    def _operation(self, world: World, draw: random.Random) -> Callable[[int], None]:
-        number = draw.randrange(self._sizes["clients"])
-        kind = draw.choice(("move", "move", "move", "move", "cancel", "watch", "watch", "unwatch"))
-        vid = f"client-{number}/{draw.randrange(2)}"
-        if self._sizes["shared"] and draw.random() < 0.5:
-            vid = f"shared/{draw.randrange(self._sizes['shared'])}"
+    def _operation(
+        self, world: World, draw: random.Random, kind: str, number: int, vid: str
+    ) -> Callable[[int], None]:
         place, private = draw.choice(ROOMS), draw.random() < 0.2
         attributes = {"type": draw.choice(KINDS), "floor_wide": draw.randrange(3)}
         subscription, text = f"s{draw.randrange(3)}", draw.choice(FILTERS)
@@ -187,19 +196,8 @@ class RecoveryWorkload(Workload):
     def _wrong(self, truth: dict[str, Context], host: Host, client: MapClient) -> str:
         """Say how a client's views differ from the truth, "" if they do not."""
         seen_as = self._policy.view_class(host.name)
-        seen = [self._policy.visible(context, seen_as, 0) for context in truth.values()]
-        for name, text in client.wanted.items():
-            wanted = Filter.parse(text)
-            right = {one.vid: one for one in seen if one is not None and wanted.matches(one)}
-            shown = client.watching.replica.shown(name)
-            if not client.watching.complete(name):
-                return f"{name} is not complete"
-            partial = self._shown.complete.get((host.name, host.boots, name)) is False
-            stale = [vid for vid, one in shown.items() if right.get(vid) != one]
-            lacking = [] if partial else [vid for vid in right if vid not in shown]
-            if stale or lacking:
-                return f"{name} ({text}) lacks {sorted(lacking)}, has stale {sorted(stale)}"
-        return ""
+        visible = [self._policy.visible(context, seen_as, 0) for context in truth.values()]
+        return self._shown.wrong(host, client, visible, limited=host.name in self._limits)
 
     def check(self, world: World) -> None:
         """One server, one map, right views; then everybody leaves, and nothing is left."""
@@ -230,15 +228,7 @@ class RecoveryWorkload(Workload):
         servers = _servers(world)
         if [server.epoch for server in servers] != [epoch]:
             raise Violation("one server", "another one has started, and nothing was wrong")
-        server = servers[0]
-        held = {
-            "objects": len(server.map),
-            "guests": len(server.merging.guests),
-            "queries": server.subscriptions.records,
-            "carousels": len(server.subscriptions.carousels),
-        }
-        for client in server.desk.clients.values():
-            held[f"outbox of {client.name}"] = 0 if client.outbox.idle else 1
+        held = held_by_server(servers[0])
         left = {name: count for name, count in held.items() if count > 0}
         if left:
             raise Violation("empty when clients leave", str(left))
@@ -260,6 +250,7 @@ class RecoveryWorkload(Workload):
         def hear(now: int, host: str, record: Record) -> None:
             if isinstance(record, ChannelStep):
                 self._counts["starts"] += record.step == "server started"
+                self._counts["paged"] += record.step == "listed in pages"
                 self._counts["merges"] += record.step == "stepped down" and record.number > 0
             if not isinstance(record, Transmission) or host not in self._bandwidth:
                 return
@@ -279,14 +270,15 @@ class RecoveryWorkload(Workload):
 
 def _settings(sizes: Sizes) -> MapSettings:
     return MapSettings(
+        mode=(Mode.MANY, Mode.UNICAST, Mode.MANY)[sizes["mode"]],
         subscribers_min=sizes["subscribers_min"],
         history_max=8,
-        channels_max=12,
+        channels_max=(12, 12, 1)[sizes["mode"]],
         page_objects_max=sizes["page"],
         page_bytes_max=300,
         carousel_bytes_per_s=20_000,
         outbox_items_max=sizes["outbox"],
-        batch_bytes_max=1_000,
+        batch_bytes_max=sizes["batch"],
         heartbeat_us=300_000,
         client_timeout_us=1_500_000,
         server_here_us=300_000,
