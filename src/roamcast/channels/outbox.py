@@ -73,9 +73,10 @@ class Outbox:
 
         `listing` names the subscription whose current set a state belongs to: those keep their
         place between its opening and its closing.
-        False if the queue is full: then it holds nothing but the reason.
+        False if the queue is full: then it holds the reason, and takes only what concerns no
+        subscription that was given up.
         """
-        if self._full:
+        if self._full and not isinstance(item, Superseded | Refused):
             return False
         key = (
             ("listed " + listing, item.vid, 0)
@@ -88,7 +89,8 @@ class Outbox:
         if key in self._waiting:
             self.coalesced += 1
         elif len(self._waiting) >= self.items_max:
-            self.clear("too slow: more updates wait than a client may have")
+            if not self._full:
+                self.clear("too slow: more updates wait than a client may have")
             return False
         elif isinstance(item, State):
             self._states += 1
