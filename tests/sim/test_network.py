@@ -12,7 +12,7 @@ from roamcast.journal.book import Entry, Journal
 from roamcast.model.machine import Effect, Ignore, Input, Listen, Machine, Multicast, Received, Send
 from roamcast.model.records import Drop, Transmission
 from roamcast.sim.host import INBOX_MAX, Boot
-from roamcast.sim.network import Cut, LinkQuality, connect, queued, within
+from roamcast.sim.network import Cut, Deaf, LinkQuality, connect, queued, within
 from roamcast.sim.network import Link as NetworkLink
 from roamcast.sim.radio import RadioField
 from roamcast.sim.world import World
@@ -256,6 +256,33 @@ def test_a_partition_may_be_one_way(inwards: bool, heard: list[list[int]]) -> No
     net.tell("b", Send("a", note(1)))
     net.run()
     assert [net.numbers("a"), net.numbers("b")] == heard
+
+
+def test_a_deaf_host_misses_what_goes_to_groups_and_hears_what_goes_to_it_alone() -> None:
+    net = Net("abc")
+    for name in "bc":
+        net.tell(name, Listen("g"))
+    deaf = Deaf(frozenset("b"))
+    net.world.network.deafen(deaf)
+    net.tell("a", Multicast("g", note(1)), Send("b", note(2)), at=10)
+    net.run(1_000)
+    assert [net.numbers(name) for name in "bc"] == [[2], [1]]
+    net.world.network.undeafen(deaf)
+    net.world.network.undeafen(deaf)
+    net.tell("a", Multicast("g", note(3)))
+    net.run()
+    assert [net.numbers(name) for name in "bc"] == [[2, 3], [1, 3]]
+    assert net.drops() == {"group lost": 1}
+
+
+def test_a_host_that_is_hard_of_hearing_misses_as_often_as_asked() -> None:
+    net = Net("ab")
+    net.tell("b", Listen("g"))
+    net.world.network.deafen(Deaf(frozenset("b"), 0.5))
+    for number in range(1, 401):
+        net.tell("a", Multicast("g", note(number)), at=1_000 * number)
+    net.run()
+    assert 150 < len(net.numbers("b")) < 250
 
 
 def test_one_more_host_changes_nobody_elses_luck() -> None:

@@ -206,6 +206,7 @@ def test_a_scenario_is_drawn_within_its_bounds_and_reaches_both_ends() -> None:
         "Crash",
         "Pause",
         "Partition",
+        "Deafness",
         "Weather",
     }
 

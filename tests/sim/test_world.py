@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from roamcast.channels.messages import PROTOCOL, Join
 from roamcast.model.machine import Effect, Input, Listen, Received, Send, Store, Stored
 from roamcast.model.records import Drop
-from roamcast.sim.faults import Crash, Partition, Pause, Weather, draw_faults, schedule
+from roamcast.sim.faults import Crash, Deafness, Partition, Pause, Weather, draw_faults, schedule
 from roamcast.sim.host import Boot, HostState
 from roamcast.sim.kernel import Kernel
 from roamcast.sim.network import LinkQuality
@@ -146,7 +146,9 @@ def test_mending_brings_everyone_back() -> None:
     world.network.quality = LinkQuality(loss=1.0)
     world.network.set_quality("b", "c", LinkQuality(loss=1.0))
     schedule(world, Partition(200, 10**6, every=2, offset=0))
+    schedule(world, Deafness(200, 10**6, every=1, offset=0, loss=1.0))
     world.kernel.run(300)
+    assert world.network._deaf
     world.mend()
     assert {host.state for host in world.hosts.values()} == {HostState.UP}
     for source in "abc":
@@ -154,6 +156,7 @@ def test_mending_brings_everyone_back() -> None:
             world.kernel.perform(world.hosts[source], [Send(destination, Join("c", 0, 1))])
     world.kernel.run(10_000)
     assert [small.keeper(name).heard for name in "abc"] == [2, 2, 2]
+    assert world.network._deaf == []
 
 
 def test_scheduled_faults_begin_and_end() -> None:
@@ -180,6 +183,17 @@ def test_a_partition_cuts_a_half_or_one_host_off() -> None:
         assert cut.hosts == frozenset(apart)
         small.world.kernel.run(30)
         assert small.world.network._cuts == []
+
+
+def test_deafness_comes_over_everybody_a_half_or_one_host_and_goes() -> None:
+    for every, offset, struck in ((1, 3, "abcd"), (2, 1, "bd"), (10**6, 6, "c")):
+        small = Small("abcd")
+        schedule(small.world, Deafness(10, 10, every, offset, 1.0))
+        small.world.kernel.run(15)
+        (deaf,) = small.world.network._deaf
+        assert deaf.hosts == frozenset(struck)
+        small.world.kernel.run(30)
+        assert small.world.network._deaf == []
 
 
 def test_drawn_faults_begin_and_end_within_the_time() -> None:

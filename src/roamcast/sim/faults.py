@@ -5,12 +5,13 @@ world can still show the same failure. Host 0 is the one that a workload's other
 """
 
 import random
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from roamcast.sim.host import Host
-from roamcast.sim.network import Cut, LinkQuality
+from roamcast.sim.network import Cut, Deaf, LinkQuality
 from roamcast.sim.world import World
 
 FAULTS_MAX: Final = 12
@@ -45,13 +46,24 @@ class Partition(Fault, frozen=True):
     outwards: bool = True
 
 
+class Deafness(Fault, frozen=True):
+    """Every so many-th host misses what is sent to groups; what is sent to it alone passes.
+
+    So it is where switches prune multicast, or a wireless link carries it without repeating.
+    """
+
+    every: int
+    offset: int
+    loss: float
+
+
 class Weather(Fault, frozen=True):
     """Every link without a quality of its own gets worse."""
 
     quality: LinkQuality
 
 
-AnyFault = Crash | Pause | Partition | Weather
+AnyFault = Crash | Pause | Partition | Deafness | Weather
 
 
 def draw_faults(generator: random.Random, duration_us: int) -> tuple[AnyFault, ...]:
@@ -62,13 +74,16 @@ def draw_faults(generator: random.Random, duration_us: int) -> tuple[AnyFault, .
         at = generator.randrange(duration_us)
         lasts = 1 + int((duration_us - at - 1) * generator.random() ** 2)
         host = generator.choice((0, generator.randrange(NUMBERS), generator.randrange(NUMBERS)))
-        kind = generator.choice((Crash, Pause, Partition, Weather))
+        kind = generator.choice((Crash, Pause, Partition, Deafness, Weather))
         if kind is Crash or kind is Pause:
             faults.append(kind(at, lasts, host))
         elif kind is Partition:
             every = generator.choice((2, 3, NUMBERS))  # half, a third, or one host alone
             inwards, outwards = generator.choice(((True, True), (True, False), (False, True)))
             faults.append(Partition(at, lasts, every, host, inwards, outwards))
+        elif kind is Deafness:
+            every = generator.choice((1, 2, NUMBERS))  # everybody, half, or one host alone
+            faults.append(Deafness(at, lasts, every, host, generator.choice((0.5, 1.0, 1.0))))
         else:
             faults.append(Weather(at, lasts, draw_quality(generator)))
     return tuple(sorted(faults, key=lambda fault: fault.at_us))
@@ -104,9 +119,12 @@ def schedule(world: World, fault: AnyFault) -> None:
         host = chosen(fault.host)
         call(begins, lambda _: world.pause(host))
         call(ends, lambda _: world.resume(host))
+    elif isinstance(fault, Deafness):
+        deaf = Deaf(_every(names, fault.every, fault.offset), fault.loss)
+        call(begins, lambda _: world.network.deafen(deaf))
+        call(ends, lambda _: world.network.undeafen(deaf))
     elif isinstance(fault, Partition):
-        offset = fault.offset % min(fault.every, len(names))
-        apart = frozenset(name for n, name in enumerate(names) if n % fault.every == offset)
+        apart = _every(names, fault.every, fault.offset)
         cut = Cut(apart, inwards=fault.inwards, outwards=fault.outwards)
         call(begins, lambda _: world.network.cut(cut))
         call(ends, lambda _: world.network.mend(cut))
@@ -121,3 +139,9 @@ def schedule(world: World, fault: AnyFault) -> None:
 
         call(begins, worsen)
         call(ends, clear)
+
+
+def _every(names: Sequence[str], every: int, offset: int) -> frozenset[str]:
+    """Choose every so many-th host, beginning with some one of the first."""
+    offset %= min(every, len(names))
+    return frozenset(name for number, name in enumerate(names) if number % every == offset)

@@ -71,6 +71,13 @@ class Cut(msgspec.Struct, frozen=True):
         return self.outwards if leaves else self.inwards
 
 
+class Deaf(msgspec.Struct, frozen=True):
+    """What is sent to groups is lost on its way to these hosts; what is sent to one passes."""
+
+    hosts: frozenset[str]
+    loss: float = 1.0
+
+
 class Network:
     """Carries `Send` and `Multicast` between hosts."""
 
@@ -95,6 +102,7 @@ class Network:
         self._qualities: dict[tuple[str, str], LinkQuality] = {}
         self._egress: dict[str, LinkQuality] = {}
         self._cuts: list[Cut] = []
+        self._deaf: list[Deaf] = []
         kernel.on(Send, self._send)
         kernel.on(Multicast, self._multicast)
         kernel.on(Listen, self._listen)
@@ -120,9 +128,19 @@ class Network:
         if cut in self._cuts:
             self._cuts.remove(cut)
 
+    def deafen(self, deaf: Deaf) -> None:
+        """Let hosts miss what is sent to groups, from now on."""
+        self._deaf.append(deaf)
+
+    def undeafen(self, deaf: Deaf) -> None:
+        """Let them hear groups again."""
+        if deaf in self._deaf:
+            self._deaf.remove(deaf)
+
     def mend_all(self, quality: LinkQuality) -> None:
         """End every partition and give every link the same quality."""
         self._cuts.clear()
+        self._deaf.clear()
         self._qualities.clear()
         self.quality_of = None
         self.quality = quality
@@ -198,6 +216,8 @@ class Network:
             return self._drop(source, "out of reach", received.message, size, destination.name)
         link = source.links.get(destination.name) or self._link(source, destination)
         quality, draw = link.quality or self.quality, link.draw
+        if received.group and self._misses(destination.name, draw):
+            return self._drop(source, "group lost", received.message, size, destination.name)
         if quality.loss and draw() >= (1.0 - quality.loss) ** hops:
             return self._drop(source, "loss", received.message, size, destination.name)
         if quality.bandwidth_bps:
@@ -219,6 +239,11 @@ class Network:
             else:
                 self._kernel.give(arrival, destination, received)
         return None
+
+    def _misses(self, name: str, draw: Callable[[], float]) -> bool:
+        """Whether a host misses a message to a group; the worst of its deafnesses counts."""
+        loss = max((one.loss for one in self._deaf if name in one.hosts), default=0.0)
+        return loss > 0 and draw() < loss
 
     def _deliver_truncated(
         self,
