@@ -1,0 +1,133 @@
+"""Deliberate defects of scopes, agents and pages: the swarm finds each of them within few seeds."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from roamcast.channels import server as server_module
+from roamcast.channels.desk import ClientState, Desk
+from roamcast.channels.map import ActiveMap, Object
+from roamcast.channels.map_messages import Parcel, State
+from roamcast.channels.outbox import Waiting
+from roamcast.channels.paging import Pager
+from roamcast.channels.relay import RelayedSubscriptions, RelayServer
+from roamcast.channels.replica import Left, Replica
+from roamcast.channels.watching import Watching
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect
+from tests.sim.test_map_defects import first_failure
+
+SEEDS = 100
+EVERYTHING = Filter.parse("true")
+
+
+def promise_broken() -> str:
+    found = first_failure(seeds=SEEDS)
+    assert found is not None
+    return found[1]
+
+
+def test_a_client_on_a_wide_area_group_that_does_not_filter_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    take = Watching.take
+
+    def shows_all(
+        self: Watching, parcel: Parcel, channel: str, source: str, now: int
+    ) -> list[Effect]:
+        kept = {name: view.filter for name, view in self.replica.views.items()}
+        if "wide" in channel:
+            for view in self.replica.views.values():
+                view.filter = EVERYTHING
+        effects = take(self, parcel, channel, source, now)
+        for name, view in self.replica.views.items():
+            view.filter = kept.get(name, view.filter)
+        return effects
+
+    monkeypatch.setattr(Watching, "take", shows_all)
+    assert promise_broken() == "only what matches"
+
+
+def test_a_server_that_takes_a_remote_client_for_a_local_one_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "is_remote", lambda _site, _settings: False)
+    assert promise_broken() == "views equal the map"
+
+
+def test_an_agent_that_forgets_to_withdraw_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = RelayedSubscriptions._release
+
+    def forgetful(self: RelayedSubscriptions, client: str, name: str) -> None:
+        say, self._say = self._say, lambda _: None
+        release(self, client, name)
+        self._say = say
+
+    monkeypatch.setattr(RelayedSubscriptions, "_release", forgetful)
+    assert promise_broken() == "empty when clients leave"
+
+
+def test_an_agent_that_keeps_departures_to_itself_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = RelayServer.told
+
+    def silent(
+        self: RelayServer, effects: Sequence[Effect], replica: Replica, now: int
+    ) -> Sequence[Effect]:
+        kept = [effect for effect in effects if not isinstance(effect, Left)]
+        return told(self, kept, replica, now)
+
+    monkeypatch.setattr(RelayServer, "told", silent)
+    assert promise_broken() == "views equal the map"
+
+
+def test_a_current_set_that_ends_with_its_first_page_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page = Pager.page
+
+    def first_only(
+        self: Pager,
+        seats: Sequence[str | None],
+        state_of: Callable[[str], State | None],
+        room_bytes: int,
+        states_max: int,
+    ) -> tuple[list[State], bool]:
+        states, ends = page(self, seats, state_of, room_bytes, states_max)
+        self.complete = self.complete and ends
+        return states, True
+
+    monkeypatch.setattr(Pager, "page", first_only)
+    assert promise_broken() == "views equal the map"
+
+
+def test_a_cursor_that_slips_when_an_object_before_it_leaves_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove = ActiveMap.remove
+
+    def closing_ranks(self: ActiveMap, vid: str) -> Object | None:
+        known = remove(self, vid)
+        self.seats = [one for one in self.seats if one is not None]
+        self._free.clear()
+        for seat, name in enumerate(self.seats):
+            assert name is not None
+            self.objects[name].seat = seat
+        return known
+
+    monkeypatch.setattr(ActiveMap, "remove", closing_ranks)
+    assert promise_broken() == "views equal the map"
+
+
+def test_leaving_a_change_to_pages_that_have_passed_its_object_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deliver = Desk.deliver
+
+    def to_the_pages(self: Desk, client: ClientState, item: Waiting, *, listing: str = "") -> None:
+        if not (isinstance(item, State) and client.outbox.pagers):
+            deliver(self, client, item, listing=listing)
+
+    monkeypatch.setattr(Desk, "deliver", to_the_pages)
+    assert promise_broken() == "views equal the map"
