@@ -1,6 +1,18 @@
 """The queue of one client, at its bound."""
 
-from roamcast.channels.map_messages import Batch, Dropped, Refused, State, Superseded, parcel_of
+from roamcast.channels.bands import Ledger
+from roamcast.channels.map_messages import (
+    Announce,
+    Band,
+    Batch,
+    Closing,
+    Dropped,
+    Opening,
+    Refused,
+    State,
+    Superseded,
+    parcel_of,
+)
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.outbox import Outbox, Waiting
 
@@ -38,3 +50,37 @@ def test_who_was_too_slow_still_hears_of_what_concerns_no_subscription() -> None
         assert outbox.add(Superseded(f"mine/{number}", 8))
     assert not outbox.add(Superseded("one too many", 8))
     assert len(told(outbox)) == 4
+
+
+def announced(version: int, *bands: tuple[str, int]) -> Announce:
+    return Announce(5, 1, version, tuple(Band(0, channel, 1, after) for channel, after in bands))
+
+
+def test_a_channel_announced_twice_is_listened_to_from_where_it_was_first_needed() -> None:
+    outbox = Outbox(1, 1, 0, MapSettings())
+    first = announced(1, ("c", 3))
+    outbox.add(first)
+    outbox.add(announced(1, ("c", 7)))
+    assert told(outbox) == [first]
+    outbox.add(first)
+    outbox.add(Opening("s", 9, 1, (5,), ()))
+    outbox.add(announced(1, ("c", 7)), "s")
+    outbox.add(Closing("s", 9))
+    assert told(outbox) == [Opening("s", 9, 1, (5,), ()), first, Closing("s", 9)]
+
+
+def test_a_band_that_came_or_went_is_no_later_word_on_the_others() -> None:
+    outbox = Outbox(1, 1, 0, MapSettings())
+    versions = [announced(1, ("c", 3)), announced(2, ("b", 1), ("c", 7)), announced(3, ("c", 9))]
+    for one in versions:
+        outbox.add(one)
+    assert told(outbox) == versions
+
+
+def test_a_batch_may_be_as_large_as_its_only_item_but_never_beyond_a_limit() -> None:
+    for limit, leaves in ((5_000, True), (500, False)):
+        outbox = Outbox(1, 1, 0, MapSettings(batch_bytes_max=100, outbox_items_max=4))
+        outbox.add(State(1, "o", b"x" * 600))
+        ledger = Ledger(limit, 96)
+        batch = outbox.poll(0, ledger, 9, lambda state: state, lambda *_: ([], True))
+        assert (batch is not None) is leaves

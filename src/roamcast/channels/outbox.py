@@ -71,8 +71,8 @@ class Outbox:
     def add(self, item: Waiting, listing: str = "") -> bool:
         """Queue an item; a later state of the same object takes the earlier one's place.
 
-        `listing` names the subscription whose current set a state belongs to: those keep their
-        place between its opening and its closing.
+        `listing` names the subscription whose answer an item belongs to: those keep their place
+        between its opening and its closing.
         False if the queue is full: then it holds the reason, and takes only what concerns no
         subscription that was given up.
         """
@@ -83,6 +83,9 @@ class Outbox:
             if listing and isinstance(item, State)
             else _key(item, len(self._waiting))
         )
+        earlier = self._waiting.get(key)
+        if isinstance(earlier, Announce):
+            item = earlier  # of the same channels, from where the client needs them already
         if listing or isinstance(item, Opening | Closing):
             # A new listing comes after everything that waits, an earlier one of the same included.
             self._states -= isinstance(self._waiting.pop(key, None), State)
@@ -163,8 +166,9 @@ class Outbox:
         While a current set is listed half of each batch is for it, however much changes.
         """
         limit = self._settings.batch_bytes_max
-        if room is not None:
-            limit = min(limit, room - _HEAD_BYTES)
+        most = None if room is None else room - _HEAD_BYTES
+        if most is not None:
+            limit = min(limit, most)
         elif self.pagers:
             limit //= 2
         taken: list[Waiting] = []
@@ -173,8 +177,10 @@ class Outbox:
         for key, waiting in self._waiting.items():
             item = fresh(waiting) if isinstance(waiting, State) else waiting
             size = _size(item)
-            if (total + size > limit and (taken or room is not None)) or len(taken) == ITEMS_MAX:
+            if taken and (total + size > limit or len(taken) == ITEMS_MAX):
                 break
+            if most is not None and size > most:
+                break  # a batch may be as large as its only item, but a limit is a limit
             taken.append(item)
             keys.append(key)
             total += size
@@ -216,8 +222,8 @@ def _key(item: Waiting, count: int) -> Key:
     match item:
         case State(vid=vid):
             return ("state", vid, 0)
-        case Announce(query=query, stream=stream):
-            return ("stream", str(stream), query)
+        case Announce(query=query, stream=stream, version=version):
+            return ("stream", f"{stream}/{version}", query)
         case Opening(subscription=name) | Closing(subscription=name):
             return (type(item).__name__, name, 0)
         case Refused(about=about):

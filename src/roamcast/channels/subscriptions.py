@@ -125,18 +125,16 @@ class Subscriptions:
             for record in records
             for stream in view.heard_by(client.name, record)
         )
-        opening = Opening(
-            name,
-            desk.number,
-            count,
-            tuple(record.number for record in records),
-            streams if client.ledger is None else _within(streams, client.ledger.limit_bytes),
-            bands,
-        )
-        desk.deliver(client, opening)
+        apart: tuple[Announce, ...] = ()
+        if client.ledger is not None:
+            # One by one: together they may be more than a client with a limit can ever be sent.
+            apart, streams = _within(streams, client.ledger.limit_bytes), ()
+        queries = client.subscriptions[name].queries
+        desk.deliver(client, Opening(name, desk.number, count, queries, streams, bands))
+        for announce in apart:
+            desk.deliver(client, announce, listing=name)
         client.outbox.pagers.pop(name, None)
         if paged:
-            queries = client.subscriptions[name].queries
             client.outbox.list_later(Pager(name, desk.number, queries, complete))
             reason = f"{total} for {client.name}, who rides on no carousel"
             desk.out.append(ChannelStep("", "listed in pages", 0, desk.number, reason))
