@@ -269,7 +269,7 @@ class ByHand:
         return True
 
     def settle(self) -> None:
-        for _ in range(400):
+        for _ in range(2_000):
             if not self.carry():
                 self.now += 10_000
                 for name, machine in (*self.clients.items(), (SERVER, self.server)):

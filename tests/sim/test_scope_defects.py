@@ -59,7 +59,7 @@ def test_an_agent_that_forgets_to_withdraw_is_found(monkeypatch: pytest.MonkeyPa
     release = RelayedSubscriptions._release
 
     def forgetful(self: RelayedSubscriptions, client: str, name: str) -> None:
-        say, self._say = self._say, lambda _: None
+        say, self._say = self._say, lambda _client, _given: None
         release(self, client, name)
         self._say = say
 
