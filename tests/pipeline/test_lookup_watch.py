@@ -1,0 +1,58 @@
+"""A `lookup --watch` that is killed in the middle: every message gets its answer all the same."""
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from roamcast.pipeline.archive import append
+from roamcast.pipeline.lookup_stream import answer_folder
+from tests.strategies_pipeline import contexts, expected, messages
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+WAIT_SECONDS = 600
+
+
+def test_a_watch_that_is_killed_answers_every_message(spark: Any, tmp_path: Path) -> None:
+    table, asked = contexts(61, 200, days=2), messages(62, 30)
+    append(table, tmp_path / "archive")
+    encoded = [
+        msgspec.json.encode({"id": name, "filter": one.source}) + b"\n"
+        for name, one in asked.items()
+    ]
+    incoming, out = tmp_path / "in", tmp_path / "out"
+    incoming.mkdir()
+    for number in range(2):
+        (incoming / f"{number}.jsonl").write_bytes(b"".join(encoded[number::3]))
+    words = ["pipeline", "lookup", "in", "--archive", "archive", "--watch", "--out", "out"]
+    chosen = {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "ROAMCAST_SPARK": "local[1]",
+        "ROAMCAST_SPARK_MEMORY": "1g",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", "from roamcast.cli import main; main()", *words],
+        cwd=tmp_path,
+        env=os.environ | chosen,
+        stderr=subprocess.DEVNULL,
+    ) as watch:
+        until = time.monotonic() + WAIT_SECONDS
+        while not (out / "answers-0.jsonl").exists():  # written before Spark counts the batch
+            assert watch.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        watch.kill()
+    (incoming / "2.jsonl").write_bytes(b"".join(encoded[2::3]))
+    answer_folder(spark, incoming, str(tmp_path / "archive"), out, once=True)
+    lines = [
+        line for path in out.glob("answers-*.jsonl") for line in path.read_bytes().splitlines()
+    ]
+    answers = [msgspec.json.decode(line) for line in lines]
+    assert {one["id"]: one["vids"] for one in answers} == expected(table, asked)
+    assert set(Counter(one["id"] for one in answers).values()) == {1}
