@@ -23,52 +23,60 @@ class Cost(msgspec.Struct, frozen=True):
     said: bytes
 
 
+class Watch:
+    """What a process and all that it started (Java, Python workers) have taken so far."""
+
+    def __init__(self, root: int) -> None:
+        self.peak_bytes = 0
+        self._root = root
+        self._ticks: dict[tuple[int, str], int] = {}
+
+    @property
+    def core_s(self) -> float:
+        """The time that cores spent on them: unlike seconds, hardly more on a busy machine."""
+        return sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")
+
+    def look(self) -> None:
+        """Look at the whole family; those who are gone keep what they had taken."""
+        pages = 0
+        for process, fields in family(self._root).items():
+            pages += int(fields[21])
+            self._ticks[process, fields[19]] = int(fields[11]) + int(fields[12])
+        self.peak_bytes = max(self.peak_bytes, pages * resource.getpagesize())
+
+
 def measured(command: list[str]) -> Cost:
-    """Run a command to its end; memory is that of its whole family (Java, Python workers)."""
-    before_s, began = _children_s(), time.perf_counter()
+    """Run a command to its end."""
+    began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: S603 - a bench's own
-        with watched_memory(process.pid) as peak:
+        with watched(process.pid) as watch:
             said, _ = process.communicate()
         taken_s = time.perf_counter() - began
     assert process.returncode == 0, f"{' '.join(command)} ended with {process.returncode}"
-    return Cost(taken_s, _children_s() - before_s, peak[0] / 1e6, said)
-
-
-def _children_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return Cost(taken_s, watch.core_s, watch.peak_bytes / 1e6, said)
 
 
 @contextmanager
-def watched_memory(root: int) -> Iterator[list[int]]:
-    """Follow the resident memory of a process and all its children; the peak in bytes."""
-    peak, done = [0], threading.Event()
+def watched(root: int) -> Iterator[Watch]:
+    """Look at a process and its family again and again, as long as the block lasts."""
+    watch, done = Watch(root), threading.Event()
 
-    def watch() -> None:
+    def look() -> None:
         while not done.wait(PERIOD_S):
-            peak[0] = max(peak[0], _resident(root))
+            watch.look()
 
-    watcher = threading.Thread(target=watch, daemon=True)
+    watch.look()
+    watcher = threading.Thread(target=look, daemon=True)
     watcher.start()
     try:
-        yield peak
+        yield watch
     finally:
         done.set()
         watcher.join()
 
 
-def _resident(root: int) -> int:
-    return sum(int(fields[21]) for fields in family(root)) * resource.getpagesize()
-
-
-def worked_s(root: int) -> float:
-    """Add up the time that cores spent on them: unlike seconds, hardly more on a busy machine."""
-    ticks = sum(int(number) for fields in family(root) for number in fields[11:15])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def family(root: int) -> list[list[str]]:
-    """Give what the system tells of a process and all that descend from it."""
+def family(root: int) -> dict[int, list[str]]:
+    """Give what the system tells of a process and all that descend from it, by their ids."""
     known: dict[int, list[str]] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -79,7 +87,7 @@ def family(root: int) -> list[list[str]]:
     while more:
         found |= more
         more = {p for p, fields in known.items() if int(fields[1]) in found} - found
-    return [known[process] for process in sorted(found) if process in known]
+    return {process: known[process] for process in sorted(found) if process in known}
 
 
 def size_bytes(folder: Path) -> int:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from roamcast.lab.report import Claim, Report, Steps
 
 sys.path.append(str(Path(__file__).parent))  # benches live outside the package
-from _processes import size_bytes, watched_memory, worked_s
+from _processes import size_bytes, watched
 
 TITLE = "sightings to archived contexts on Spark, beside DuckDB on the same rows"
 
@@ -146,10 +146,10 @@ def run(quick: bool, progress: Steps) -> Report:
             source = work / "sightings"
             source.mkdir()
             generate(source, size, people, max(1, size // 500_000))
-            with watched_memory(me) as peak:
-                before_s = worked_s(me)
+            with watched(me) as watch:
+                before_s = watch.core_s
                 ours_s, contexts, present = with_spark(spark, source, work / "archive")
-                spent_s = worked_s(me) - before_s
+            spent_s = watch.core_s - before_s
             step(1)
             peer_s, peer_contexts, peer_present = with_duckdb(source, work / "peer.parquet")
             step(1)
@@ -165,7 +165,7 @@ def run(quick: bool, progress: Steps) -> Report:
                     "core µs a sighting": 1e6 * spent_s / size,
                     "duckdb s": peer_s,
                     "duckdb sightings/s": size / peer_s,
-                    "memory peak MB": peak[0] / 1e6,
+                    "memory peak MB": watch.peak_bytes / 1e6,
                     "archive bytes a context": size_bytes(work / "archive") / contexts,
                     "private bytes a person": size_bytes(work / "archive.private") / people,
                 }

@@ -38,7 +38,7 @@ ERASED = 1_000
 def run(quick: bool, progress: Steps) -> Report:
     """Run the jobs of docs/operations.md, one after the other."""
     sightings, people = (100_000, 10_000) if quick else (2_000_000, 100_000)
-    records, asked = (20_000, 100) if quick else (1_000_000, 1_000)
+    records, asked = (20_000, 100) if quick else (200_000, 1_000)
     rows: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory(prefix="roamcast-bench-") as name,
@@ -84,12 +84,11 @@ def run(quick: bool, progress: Steps) -> Report:
         job(f"{asked:,} messages, Spark", "lookup", str(messages), *there, "--on", "spark")
 
         journal = work / "journal"
-        updates, ended = _journal(journal, records)
-        weights["journal updates"] = updates
-        weights["journal bytes an update"] = size_bytes(journal) / updates
-        weights["journal bytes a record"] = size_bytes(journal) / records
+        begun, weights["records an update"], weights["journal bytes a record"] = _journal(
+            journal, records
+        )
         of = f"{records:,} records"
-        job(f"{of}, {ended:,} contexts", "load", str(journal), *there, "--json")
+        job(f"{of}, {begun:,} objects", "load", str(journal), *there, "--json")
         reports.mkdir()
         job(of, "metrics", str(journal), "--out", str(reports / "metrics.parquet"))
         job(of, "plan", str(journal), "--out", str(reports / "plan"), "--json")
@@ -121,21 +120,26 @@ def _ask(path: Path, count: int) -> None:
             sink.write(msgspec.json.encode({"id": f"m{number}", "filter": text}) + b"\n")
 
 
-def _journal(folder: Path, records: int) -> tuple[int, int]:
-    """Write a journal of so many records; give its updates and the contexts that begin."""
-    runs = [list(_simulated(folder.with_name("simulated"), seed)) for seed in SEEDS]
-    sink, updates, begun, copy = Segments(folder, "brokers"), 0, 0, 0
-    left = records
+def _journal(folder: Path, records: int) -> tuple[int, float, float]:
+    """Write a journal of so many records; give how many objects appear in it.
+
+    And, of the simulated runs (copies are packed better than any journal), records an update and
+    bytes a record.
+    """
+    simulated = folder.with_name("simulated")
+    runs = [list(_simulated(simulated, seed)) for seed in SEEDS]
+    sink, begun, copy, left = Segments(folder, "brokers"), 0, 0, records
     while left:
         entries = runs[copy % len(runs)][:left]
         shift = copy // len(runs) * SIZES["duration_ms"] * 1_000
         sink.add([(t + shift, f"{copy}.{host}", record) for t, host, record in entries])
-        updates += sum(isinstance(record, UpdateMatched) for _, _, record in entries)
         begun += sum(isinstance(record, ContextOpened) for _, _, record in entries)
         left -= len(entries)
         copy += 1
     sink.close()
-    return updates, begun
+    held = [record for entries in runs for _, _, record in entries]
+    updates = sum(isinstance(record, UpdateMatched) for record in held)
+    return begun, len(held) / updates, size_bytes(simulated) / len(held)
 
 
 def _simulated(folder: Path, seed: int) -> Iterator[Entry]:
