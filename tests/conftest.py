@@ -1,7 +1,10 @@
-"""What every test gets: hypothesis settings that suit a shared, noisy machine."""
+"""What every test gets: settings that suit a shared, noisy machine, and long work first."""
 
 import os
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -12,3 +15,48 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("house")
+
+os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "pipeline" / "spark_conf")
+
+TOGETHER = {
+    "tests/pipeline/test_cluster.py": "a Spark cluster",
+    "tests/pipeline/test_faults.py": "a Spark cluster",
+    "tests/pipeline/test_spark_archive.py": "a Spark session",
+    "tests/pipeline/test_spark_ingest.py": "a Spark session",
+    "tests/pipeline/test_spark_jobs.py": "a Spark session",
+}
+"""Files that share what takes long to start, and so go to the same worker, one after another."""
+
+MARKED_S = {"slow": 20, "spark": 10}
+"""About how long a test with a mark takes; the others are many and short."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put long files first: one that began last would let the other workers wait for it."""
+    seconds: dict[str, float] = {}
+    for item in items:
+        unit = unit_of(item.nodeid)
+        marks = {mark.name for mark in item.iter_markers()}
+        seconds[unit] = seconds.get(unit, 0) + sum(MARKED_S.get(name, 0) for name in marks) + 0.1
+    items.sort(key=lambda item: -seconds[unit_of(item.nodeid)])
+
+
+def unit_of(nodeid: str) -> str:
+    """Name what is never torn apart: a file, or files that share something."""
+    file = nodeid.partition("::")[0]
+    return TOGETHER.get(file, file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand units out in the order above, where xdist would go by the number of tests."""
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class InOrder(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return InOrder(config, log)

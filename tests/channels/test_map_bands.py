@@ -123,6 +123,7 @@ class Told:
         self.partial += any(lacking)
 
 
+@pytest.mark.slow
 @pytest.mark.no_cover  # tracing makes it several times slower
 def test_ten_limits_on_one_hot_query_for_ten_minutes_under_loss() -> None:
     world, names = busy_world(LinkQuality(loss=0.05, jitter_us=2_000))

@@ -36,6 +36,7 @@ def answer(folder: Path, filters: str | bytes, contexts: str | bytes, **options:
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
+@pytest.mark.slow
 def test_match_equals_the_reference_on_100_000_pairs(tmp_path: Path) -> None:
     draw = random.Random("match")
     filters = {f"f{n}": pool.some_filter(draw, depth=n % 4) for n in range(500)}

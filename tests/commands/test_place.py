@@ -66,13 +66,14 @@ def test_the_worked_example(run, example):
     assert re.search(r"^traffic +63$", out, re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.no_cover  # tracing makes it several times slower
 def test_the_command_equals_exhaustive_search(run, tmp_path):
     """Fewer trees than in tests/placement, where the same optimiser is tried on 300."""
     source = random.Random(7)
     path = tmp_path / "tree.json"
     for kind in ("binary", "any", "path", "star") * 5:
-        parent = random_parents(source, source.randint(1, 12), kind)
+        parent = random_parents(source, source.randint(1, 9), kind)
         wants = random_wants(source, parent, 8, 0.3)
         limit = source.randint(0, 8)
         filter_delay, link_delay = source.choice([0, 1, 4]), source.choice([1, 3])
@@ -217,6 +218,7 @@ def test_a_deep_tree_with_many_filters_is_folded_into_few_spots(tmp_path):
     assert drawn + sum(spot.folded_filters for spot in spots.values()) == len(found.filters)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DOCS.exists(), reason="the page is not there")
 def test_the_commands_of_the_page_print_what_it_shows(run, tmp_path, monkeypatch):
     """Every ``console`` block: a line with $ is run, the lines below it are what it prints."""

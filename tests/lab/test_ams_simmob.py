@@ -14,6 +14,7 @@ def report() -> Report:
     return ams_simmob.run(True, QUIET)
 
 
+@pytest.mark.slow
 def test_all_holds_but_the_sighting_interval_that_contradicts_the_rest(report: Report) -> None:
     failed = [claim.claim for claim in report.claims if not claim.held]
     assert failed == ["seconds between sightings of a mobile person"]

@@ -24,6 +24,7 @@ def reports():
     return {name: registry.figure(name).run(True, QUIET) for name in FIGURES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_papers_statements_hold_but_for_those_we_list(reports, name):
     failed = [claim.claim for claim in reports[name].claims if not claim.held]

@@ -411,6 +411,7 @@ async def play(service: RunningService, people: list[Person]) -> list[Look]:
     return looks
 
 
+@pytest.mark.slow
 @settings(
     max_examples=6,
     phases=[Phase.explicit, Phase.generate],  # a failure here takes a minute: it is not shrunk

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.running_service import RunningService
 
 
+@pytest.mark.slow
 def test_schemathesis_finds_no_difference_between_description_and_service(
     tmp_path: Path,
 ) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from tests.strategies import contexts, filter_texts
 groups = st.lists(contexts(), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(groups, filter_texts())
 def test_a_summary_admits_whatever_a_member_matches(members: list[Context], text: str) -> None:

@@ -10,6 +10,7 @@ from roamcast.model.filters import Filter
 from tests.strategies import contexts, filter_texts
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(filter_texts(), filter_texts(), st.lists(contexts(), min_size=5, max_size=10))
 def test_what_is_covered_never_matches_alone(wide: str, narrow: str, seen: list[Context]) -> None:

@@ -60,6 +60,7 @@ def during(start: int, end: int, name: str = "overlaps") -> str:
     return f"{name}(time, INTERVAL('{format_instant(start)}', '{format_instant(end)}'))"
 
 
+@pytest.mark.slow
 def test_random_messages_are_answered_as_by_the_reference(archive: Path, table: pa.Table) -> None:
     asked = messages(12, 165)
     found = Lookup(archive).ask(asked)

@@ -29,6 +29,7 @@ def first_failure(
     return None
 
 
+@pytest.mark.slow
 def test_skipping_an_announcement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(self: Dissemination, view: object, record: object, newcomer: object) -> None:
         real = self._desk.deliver

@@ -78,6 +78,7 @@ def broken(receiver: type[ChannelReceiver]) -> Make:
     return lambda: ChannelWorkload(receiver=receiver)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("receiver", "promise"),
     [

@@ -13,6 +13,7 @@ from roamcast.model.filters.holds import holds
 from tests.strategies import contexts, filter_texts
 
 
+@pytest.mark.slow
 @settings(max_examples=1_000)
 @given(filter_texts(depth=3), contexts())
 @example("age IS NULL OR age > 1 OR NOT (age > 1)", Context("v", attributes={"age": 1}))
