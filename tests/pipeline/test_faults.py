@@ -2,95 +2,28 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from roamcast.errors import MissingError
 from roamcast.model.context_arrow import from_arrow
 from roamcast.pipeline import archive, archive_care, ingest_archive, ingest_job, lookup
 from roamcast.pipeline import load as loading
 from roamcast.pipeline.archive import append
 from roamcast.pipeline.archive_layout import ArchiveSettings
 from roamcast.pipeline.ingest import IngestSettings, ingest_once
-from roamcast.pipeline.session import Settings, check_java, started
+from tests.pipeline.clusters import WAIT_SECONDS, Cluster, environment, need_java
 from tests.pipeline.test_archive import everything, same
-from tests.pipeline.test_cluster import (
-    HOME,
-    WAIT_SECONDS,
-    children,
-    environment,
-    free_port,
-    running,
-)
 from tests.pipeline.test_spark_ingest import clock, line, open_state, people_and_contexts
 from tests.strategies_pipeline import contexts, expected, lines, messages
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-
-class Cluster:
-    """A master and two workers on loopback; a worker can be killed, and gets a successor."""
-
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        port = free_port()
-        self.master = f"spark://127.0.0.1:{port}"
-        self._folder, self._stack = folder, stack
-        self._workers: list[int] = []
-        self._start("master.Master", port)
-        for _ in range(2):
-            self._worker()
-
-    def kill_the_one_behind(self, processes: list[int]) -> None:
-        """Kill the worker that these processes descend from, with its executors."""
-        (victim,) = set(self._workers) & set(processes)
-        self._workers.remove(victim)
-        executors = children(victim)
-        for process in (victim, *executors):
-            os.kill(process, signal.SIGKILL)
-        self._worker()
-
-    def _worker(self) -> None:
-        more = ["--cores", "1", "--memory", "1g", "--work-dir", str(self._folder / "work")]
-        self._workers.append(self._start("worker.Worker", free_port(), *more, self.master))
-
-    def _start(self, what: str, port: int, *more: str) -> int:
-        command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}"]
-        command += ["--port", str(port), "--host", "127.0.0.1", "--webui-port", "0", *more]
-        log = self._folder / f"{what}-{port}.log"
-        return self._stack.enter_context(running(command, log, port))
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    need_java()
-    with ExitStack() as stack:
-        yield Cluster(tmp_path_factory.mktemp("cluster"), stack)
-
-
-@pytest.fixture(scope="module")
-def session(cluster: Cluster) -> Iterator[Any]:
-    options = {"spark.sql.shuffle.partitions": "4"}
-    settings = Settings(master=cluster.master, memory="1g", options=options)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
-        with started(settings) as spark:
-            yield spark
-
-
-def need_java() -> None:
-    try:
-        check_java()
-    except MissingError as error:
-        pytest.skip(str(error))
 
 
 def gated(function: Callable[..., Any], gate: Path) -> Callable[..., Any]:
@@ -138,7 +71,7 @@ def gate(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("stage", ["scan", "archive"])
 def test_a_worker_killed_during_an_ingest_changes_nothing(
     cluster: Cluster,
-    session: Any,
+    cluster_session: Any,
     gate: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -155,7 +88,7 @@ def test_a_worker_killed_during_an_ingest_changes_nothing(
     def ingest(name: str) -> list[tuple[Any, ...]]:
         with open_state(tmp_path, name) as state:
             paths = [tmp_path / "in.jsonl"]
-            batch = ingest_once(session, state, paths, IngestSettings(), clock)
+            batch = ingest_once(cluster_session, state, paths, IngestSettings(), clock)
             assert (batch.counts["sightings"], batch.counts["malformed"]) == (401, 1)
             return people_and_contexts(state)
 
@@ -172,7 +105,11 @@ def test_a_worker_killed_during_an_ingest_changes_nothing(
 
 
 def test_a_worker_killed_during_a_load_changes_nothing(
-    cluster: Cluster, session: Any, gate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    cluster_session: Any,
+    gate: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = contexts(51, 500, days=3)
     (tmp_path / "c.jsonl").write_bytes(lines(from_arrow(table)))
@@ -182,32 +119,42 @@ def test_a_worker_killed_during_a_load_changes_nothing(
     done = killed_during(
         cluster,
         gate,
-        lambda: loading.load(tmp_path / "c.jsonl", tmp_path / "a", spark=lambda: session),
+        lambda: loading.load(tmp_path / "c.jsonl", tmp_path / "a", spark=lambda: cluster_session),
     )
     assert done.rows == 500
     assert same(everything(tmp_path / "a"), table)
 
 
 def test_a_worker_killed_during_a_compaction_changes_nothing(
-    cluster: Cluster, session: Any, gate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    cluster_session: Any,
+    gate: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = contexts(52, 400, days=3)
     for start in (0, 200):
         append(table.slice(start, 200), tmp_path / "a", settings=ArchiveSettings(0))
     monkeypatch.setattr(archive_care, "SPARK_BYTES", 0)
     monkeypatch.setattr(archive_care, "rewrite_group", gated(archive_care.rewrite_group, gate))
-    done = killed_during(cluster, gate, lambda: archive_care.compact(tmp_path / "a", session))
+    done = killed_during(
+        cluster, gate, lambda: archive_care.compact(tmp_path / "a", cluster_session)
+    )
     assert done.files_replaced > done.files_written > 0
     assert same(everything(tmp_path / "a"), table)
 
 
 def test_a_worker_killed_during_a_lookup_changes_nothing(
-    cluster: Cluster, session: Any, gate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    cluster_session: Any,
+    gate: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table, asked = contexts(53, 400, days=3), messages(54, 33)
     append(table, tmp_path / "a", settings=ArchiveSettings(0))
     monkeypatch.setattr(lookup, "run_tasks", gated(lookup.run_tasks, gate))
-    asker = lookup.Lookup(tmp_path / "a", session, driver_rows=0)
+    asker = lookup.Lookup(tmp_path / "a", cluster_session, driver_rows=0)
     found = killed_during(cluster, gate, lambda: asker.ask(asked))
     assert found == expected(table, asked)
 
