@@ -41,6 +41,6 @@ if [ -z "$java" ] || [ "$(java_major "$java" || echo 0)" -lt 17 ] 2>/dev/null; t
   if can_apt; then apt_install openjdk-17-jre-headless
   else say "Spark needs Java 17 or newer: install a JRE (Debian: openjdk-17-jre-headless); the rest works without"; fi
 fi
-say "compiling the matching kernel"
-"$venv/bin/python" -c 'from roamcast.matching import FilterSet; FilterSet().warm_up()'
+say "compiling the kernels"
+"$venv/bin/python" scripts/kernels.py
 say "ready: $venv/bin/roamcast"
