@@ -6,19 +6,17 @@ dictionary, or from Arrow. Both end with the numbers of the filters; what it cos
 ids, too, stands beside it.
 """
 
-import importlib.util
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numba import njit
 
+from bench import _match_workloads as workloads
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.matching import FilterSet
 from roamcast.model.context_arrow import to_arrow
@@ -32,24 +30,6 @@ TITLE = "matching: contexts against up to a million filters, beside a compiled s
 BATCH = 256
 CHANGES = 10_000
 SAMPLE = 200  # filters parsed from text, to see that the direct way gives the same
-
-
-def _load(name: str) -> ModuleType:
-    """Load a support module that lies beside this one; benches are no package."""
-    known = sys.modules.get(f"bench.{name}")
-    if known is not None:
-        return known
-    path = Path(__file__).with_name(f"{name}.py")
-    spec = importlib.util.spec_from_file_location(f"bench.{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[f"bench.{name}"] = loaded
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
-workloads = _load("_match_workloads")
 
 
 def run(quick: bool, progress: Steps) -> Report:

@@ -1,6 +1,6 @@
 """How do client commands find the service, and what do they ask? Options that they share."""
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -107,3 +107,28 @@ def cells(context: "Context") -> list[str]:
 
 
 HEADS = ("vid", "place", "point", "attributes", "since (UTC)")
+
+
+def show(
+    features: list[dict[str, Any]],
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    json: bool,
+) -> None:
+    """Print what was found: as GeoJSON, or as a table."""
+    import sys
+
+    import msgspec
+    from rich.console import Console
+    from rich.table import Table
+
+    if json:
+        listed = {"type": "FeatureCollection", "features": features}
+        typer.echo(msgspec.json.encode(listed).decode())
+        return
+    table = Table(*heads)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(width=None if sys.stdout.isatty() else 160, markup=False)
+    console.print(table)

@@ -14,6 +14,7 @@ from roamcast.commands._service import (
     asking,
     cells,
     run,
+    show,
     wanted,
 )
 
@@ -33,29 +34,14 @@ def nearest(
     json: JsonOption = False,
 ) -> None:
     """Find the nearest on the map that satisfies a filter, the nearest first."""
-    import sys
-
-    import msgspec
-    from rich.console import Console
-    from rich.table import Table
-
     from roamcast.model.contexts import to_feature
 
-    point = _point(to)
-    found = run(asking(data).nearest(point, wanted(where, template, values), count=count))
-    if json:
-        features = [to_feature(one.context) for one in found]
-        for feature, one in zip(features, found, strict=True):
-            feature["properties"]["distance_m"] = one.metres
-        typer.echo(
-            msgspec.json.encode({"type": "FeatureCollection", "features": features}).decode()
-        )
-        return
-    table = Table("metres", *HEADS)
-    for one in found:
-        table.add_row(f"{one.metres:,.1f}", *cells(one.context))
-    console = Console(width=None if sys.stdout.isatty() else 160, markup=False)
-    console.print(table)
+    found = run(asking(data).nearest(_point(to), wanted(where, template, values), count=count))
+    features = [to_feature(one.context) for one in found]
+    for feature, one in zip(features, found, strict=True):
+        feature["properties"]["distance_m"] = one.metres
+    rows = [[f"{one.metres:,.1f}", *cells(one.context)] for one in found]
+    show(features, ["metres", *HEADS], rows, json=json)
 
 
 def _point(text: str) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from roamcast.commands._service import (
     asking,
     cells,
     run,
+    show,
     wanted,
 )
 
@@ -34,22 +35,9 @@ def who(
     The service's address and your token come from ROAMCAST_URL and ROAMCAST_TOKEN, or from what a
     service on this machine wrote into its data folder.
     """
-    import sys
-
-    import msgspec
-    from rich.console import Console
-    from rich.table import Table
-
     from roamcast.model.contexts import to_feature
 
     found = run(asking(data).who(wanted(where, template, values), limit=limit))
-    if json:
-        listed = {"type": "FeatureCollection", "features": [to_feature(one) for one in found]}
-        typer.echo(msgspec.json.encode(listed).decode())
-        return
-    table = Table(*HEADS)
-    for one in found:
-        table.add_row(*cells(one))
-    console = Console(width=None if sys.stdout.isatty() else 160, markup=False)
-    console.print(table)
-    console.print(f"{len(found):,} found", highlight=False)
+    show([to_feature(one) for one in found], HEADS, map(cells, found), json=json)
+    if not json:
+        typer.echo(f"{len(found):,} found")
