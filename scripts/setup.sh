@@ -29,7 +29,8 @@ if ! [ -x "$venv/bin/python" ]; then
   "$python" -m venv "$venv"
 fi
 say "installing locked dependencies (about a minute the first time)"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
+"$venv/bin/python" -m compileall -q -j 0 "$venv/lib" >/dev/null 2>&1 || true # pip would use one core; templates are no Python
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 
 java_major() { # 17 out of 'openjdk version "17.0.15" …'; 8 out of "1.8.0"
