@@ -14,11 +14,17 @@ class RunningAgent(RunningService):
     """Started when entered, ended by SIGTERM when left."""
 
     def __init__(
-        self, folder: Path, service: RunningService, settings: str = "", *arguments: str
+        self,
+        folder: Path,
+        service: RunningService,
+        settings: str = "",
+        *arguments: str,
+        token: str = "",
     ) -> None:
+        """`token`: the agent's own; the service's operator's without one."""
         super().__init__(folder, settings, data=service.data)
-        self.operator = service.operator
-        self._arguments = [service.url, "--token", service.operator, *arguments]
+        self.operator = token or service.operator
+        self._arguments = [service.url, "--token", self.operator, *arguments]
 
     def start(self) -> None:
         command = [sys.executable, "-m", "roamcast", "agent", *self._arguments, "--json"]

@@ -148,6 +148,7 @@ requests_per_s = 10_000
 udp = "239.192.79.0/29:{port}"
 udp_interface = "127.0.0.1"
 probe_s = 0.1
+agents = ["edge"]
 """
 
 
@@ -156,7 +157,10 @@ def test_after_a_kill_of_the_service_every_view_behind_the_agent_equals_its_own(
 ) -> None:
     with RunningService(tmp_path, SETTINGS.format(port=PORT)) as service:
         (tmp_path / "agent").mkdir()
-        with RunningAgent(tmp_path / "agent", service, "", "--interface", "127.0.0.1") as agent:
+        token = service.token("edge", ["subscribe"])
+        with RunningAgent(
+            tmp_path / "agent", service, "", "--interface", "127.0.0.1", token=token
+        ) as agent:
             asyncio.run(moving_on_a_killed_service(service, agent))
 
 

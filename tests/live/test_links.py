@@ -39,7 +39,7 @@ from roamcast.client.sealing import class_key, seal_of_client, seals_of_classes
 from roamcast.errors import InputError, LimitError, SettingsError
 from roamcast.live import link_keys
 from roamcast.live import links as module
-from roamcast.live.link import Link
+from roamcast.live.link import AGENT, ALL_SCOPES, Link
 from roamcast.live.link_groups import groups_of
 from roamcast.live.links import Links
 from roamcast.live.settings import Channels, Limits
@@ -132,7 +132,7 @@ class Scene:
         )
 
     def join(
-        self, name: str, view_class: str = "", scopes: Collection[str] = module.ALL_SCOPES
+        self, name: str, view_class: str = "", scopes: Collection[str] = ALL_SCOPES
     ) -> tuple[FakeSocket, Callable[[Message], None]]:
         socket = FakeSocket()
         link = self.links.connect(socket, name, view_class, scopes)
@@ -249,14 +249,13 @@ def test_only_what_clients_say_reaches_the_server() -> None:
         (Cancel("v"), "publish"),
         (Subscribe("s", "true"), "subscribe"),
         (Refresh("s"), "subscribe"),
-        (Hello(agent=True), "agent"),
     ],
 )
 def test_what_the_token_does_not_allow_ends_the_link_with_the_scopes_name(
-    operation: Put | Cancel | Subscribe | Refresh | Hello, scope: str
+    operation: Put | Cancel | Subscribe | Refresh, scope: str
 ) -> None:
     scene = Scene()
-    socket, say = scene.join("ada#1", scopes=module.ALL_SCOPES - {scope})
+    socket, say = scene.join("ada#1", scopes=ALL_SCOPES - {scope})
     say(Request(7, 1, 1, (Hello(), Withdraw("s"))))
     assert len(scene.given) == 1
     say(Request(7, 1, 3, (Withdraw("s"), operation)))
@@ -265,9 +264,13 @@ def test_what_the_token_does_not_allow_ends_the_link_with_the_scopes_name(
     assert scene.links.links == {}
 
 
-def test_who_may_stand_for_others_says_so() -> None:
+def test_who_may_stand_for_others_says_so_and_nobody_else() -> None:
     scene = Scene()
-    _, say = scene.join("agent#1", scopes=module.ALL_SCOPES | {module.AGENT})
+    socket, claim = scene.join("eve#1")
+    claim(Request(7, 1, 1, (Hello(agent=True),)))
+    assert "channels.agents" in socket.goodbye()
+    assert scene.given == []
+    _, say = scene.join("agent#1", scopes=ALL_SCOPES | {AGENT})
     say(Request(7, 1, 1, (Hello(agent=True), Subscribe("s", "true"))))
     assert len(scene.given) == 1
 

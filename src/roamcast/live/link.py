@@ -1,9 +1,18 @@
 """Who is at the other end of a link, and how has it behaved so far?"""
 
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Final, Protocol
 
+from roamcast.channels.map_messages import Cancel, Hello, Operation, Put, Refresh, Subscribe
 from roamcast.live.limits import Bucket
+
+SCOPE_OF: Final = {Put: "publish", Cancel: "publish", Subscribe: "subscribe", Refresh: "subscribe"}
+"""What a token must allow for an operation; the others are harmless without it."""
+
+AGENT: Final = "agent"
+"""Stands among the scopes of a client that may stand for many others (`channels.agents`)."""
+
+ALL_SCOPES: Final = frozenset(SCOPE_OF.values())
 
 
 class LinkSocket(Protocol):
@@ -71,3 +80,17 @@ class Link:
 
     def resumed(self) -> None:
         """The connection takes more again."""
+
+
+def lacking(scope: str) -> str:
+    """Say what to do about what a token does not allow."""
+    if scope == AGENT:
+        return "scope: this is no agent's token: name its subject in channels.agents"
+    return f"scope: your token does not allow to {scope}"
+
+
+def scope_of(operation: Operation) -> str | None:
+    """Say what a token must allow for an operation; None if nothing."""
+    if isinstance(operation, Hello) and operation.agent:
+        return AGENT
+    return SCOPE_OF.get(type(operation))

@@ -21,25 +21,14 @@ from roamcast.channels.link_messages import (
     Welcome,
     settings_bytes,
 )
-from roamcast.channels.map_messages import (
-    REASON_LENGTH_MAX,
-    WELL_KNOWN,
-    Cancel,
-    Hello,
-    Operation,
-    Put,
-    Receipt,
-    Refresh,
-    Request,
-    Subscribe,
-)
+from roamcast.channels.map_messages import REASON_LENGTH_MAX, WELL_KNOWN, Receipt, Request
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.messages import HealRequest, Join
 from roamcast.client.driver import Clock
 from roamcast.client.groups import PROBE, Groups, probe_frame
 from roamcast.errors import LimitError
 from roamcast.live.limits import Bucket
-from roamcast.live.link import Link, LinkSocket
+from roamcast.live.link import ALL_SCOPES, Link, LinkSocket, lacking, scope_of
 from roamcast.live.link_keys import ClassKeys
 from roamcast.live.settings import Limits
 from roamcast.live.sockets import POLICY, TRY_AGAIN
@@ -56,14 +45,6 @@ UNREADABLE_MAX: Final = 8
 
 RETRY_US: Final = 1_000_000
 SECOND: Final = 1_000_000
-
-SCOPE_OF: Final = {Put: "publish", Cancel: "publish", Subscribe: "subscribe", Refresh: "subscribe"}
-"""What a token must allow for an operation; the others are harmless without it."""
-
-AGENT: Final = "agent"
-"""Stands among the scopes of a client that may stand for many others (`channels.agents`)."""
-
-ALL_SCOPES: Final = frozenset(SCOPE_OF.values())
 
 Give = Callable[[Received], None]
 """Takes a client's message to the map server."""
@@ -260,10 +241,9 @@ class Links:
             case Tune(group, on):
                 self._tune(link, group, on)
             case Request(operations=operations):
-                lacks = [scope for scope in map(_scope, operations) if scope not in link.scopes]
+                lacks = [scope for scope in map(scope_of, operations) if scope not in link.scopes]
                 if any(lacks):
-                    problem = f"your token does not allow to {next(filter(None, lacks))}"
-                    self.goodbye(link.name, f"scope: {problem}")
+                    self.goodbye(link.name, lacking(next(filter(None, lacks))))
                     return
                 self._give(Received(link.name, message))
             case Receipt():
@@ -386,10 +366,3 @@ class Links:
                 del self._slow[name]
             elif link.slow_since_us < oldest:
                 self._too_slow(link)
-
-
-def _scope(operation: Operation) -> str | None:
-    """Say what a token must allow for an operation; None if nothing."""
-    if isinstance(operation, Hello) and operation.agent:
-        return AGENT
-    return SCOPE_OF.get(type(operation))

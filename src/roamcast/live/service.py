@@ -29,7 +29,8 @@ from roamcast.identity.rules import Rule, Viewer
 from roamcast.live.journaling import Journaling
 from roamcast.live.keys import SCOPES, Grant, Keys
 from roamcast.live.limits import Connections, Rates
-from roamcast.live.links import AGENT, Links
+from roamcast.live.link import AGENT
+from roamcast.live.links import Links
 from roamcast.live.metrics import CONTENT_TYPE, Metrics
 from roamcast.live.settings import Settings
 from roamcast.live.sockets import WebSocket, text_frame
