@@ -21,6 +21,7 @@ os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "pipeline" / "spark_c
 TOGETHER = {
     "tests/pipeline/test_cluster.py": "a Spark cluster",
     "tests/pipeline/test_faults.py": "a Spark cluster",
+    "tests/pipeline/test_jobs_everywhere.py": "a Spark cluster",
     "tests/pipeline/test_lookup_watch.py": "a Spark session",
     "tests/pipeline/test_spark_archive.py": "a Spark session",
     "tests/pipeline/test_spark_ingest.py": "a Spark session",

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
@@ -20,6 +21,12 @@ from roamcast.pipeline.session import check_java
 
 HOME = Path(pyspark.__file__).parent
 WAIT_SECONDS = 600
+
+
+needs_connect = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("grpc", "grpc_status", "zstandard")),
+    reason="needs the packages of pyspark[connect]",
+)
 
 
 def need_java() -> None:
@@ -79,6 +86,23 @@ class Cluster:
         command += ["--port", str(port), "--host", "127.0.0.1", "--webui-port", "0", *more]
         log = self._folder / f"{what}-{port}.log"
         return self._stack.enter_context(running(command, log, port))
+
+
+@contextmanager
+def connect_server(log: Path) -> Iterator[str]:
+    """Run a Spark Connect server on this machine; give its address."""
+    port = free_port()
+    server = [
+        str(HOME / "bin" / "spark-submit"),
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+        *("--master", "local[2]", "--driver-memory", "1g"),
+        *("--conf", f"spark.connect.grpc.binding.port={port}"),
+        *("--conf", "spark.connect.grpc.binding.address=127.0.0.1"),
+        *("--conf", "spark.ui.enabled=false", "spark-internal"),
+    ]
+    with running(server, log, port):
+        yield f"sc://127.0.0.1:{port}"
 
 
 def environment() -> dict[str, str]:

@@ -5,7 +5,6 @@ Each lookup runs as a person would run it, as a process of its own.
 
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,12 @@ from roamcast.pipeline.archive import append
 from roamcast.pipeline.ingest import IngestSettings, ingest_once
 from roamcast.sim.experiment import play_workload
 from tests.pipeline.clusters import (
-    HOME,
     WAIT_SECONDS,
     Cluster,
+    connect_server,
     environment,
-    free_port,
     need_java,
-    running,
+    needs_connect,
 )
 from tests.pipeline.test_archive import everything
 from tests.pipeline.test_spark_ingest import clock, open_state
@@ -131,25 +129,11 @@ def test_a_sweep_on_a_standalone_cluster_gives_the_rows_of_a_plain_loop(
     ]
 
 
-@pytest.mark.skipif(
-    any(find_spec(name) is None for name in ("grpc", "grpc_status", "zstandard")),
-    reason="needs the packages of pyspark[connect]",
-)
+@needs_connect
 def test_through_spark_connect(case: Case, spark: Any) -> None:
     """A lookup, and sightings in two runs, of which a session of this process makes the same."""
-    port = free_port()
-    server = [
-        str(HOME / "bin" / "spark-submit"),
-        "--class",
-        "org.apache.spark.sql.connect.service.SparkConnectServer",
-        *("--master", "local[2]", "--driver-memory", "1g"),
-        *("--conf", f"spark.connect.grpc.binding.port={port}"),
-        *("--conf", "spark.connect.grpc.binding.address=127.0.0.1"),
-        *("--conf", "spark.ui.enabled=false", "spark-internal"),
-    ]
     names = case.sightings()
-    with running(server, case.folder / "connect.log", port):
-        master = f"sc://127.0.0.1:{port}"
+    with connect_server(case.folder / "connect.log") as master:
         lookup = case.start(master)
         for name in names:
             more = ["--archive", "there", "--spark", master, "--json"]
