@@ -15,6 +15,9 @@ def test_the_page_is_read_by_prometheus_own_parser_and_counts_right() -> None:
     metrics.watch_queue("store", lambda: 7)
     metrics.watch_held("channels", lambda: 3)
     metrics.cut_off.labels("too slow").inc()
+    counts = {"written": 1}
+    metrics.watch_counts("links", "What happened on links", counts)
+    counts["goodbye: too slow"] = 4
     samples = {
         (sample.name, *sorted(sample.labels.values())): sample.value
         for family in text_string_to_metric_families(metrics.page().decode())
@@ -25,6 +28,8 @@ def test_the_page_is_read_by_prometheus_own_parser_and_counts_right() -> None:
     assert samples["roamcast_queue", "store"] == 7
     assert samples["roamcast_held", "channels"] == 3
     assert samples["roamcast_cut_off_total", "too slow"] == 1
+    assert samples["roamcast_links_total", "written"] == 1
+    assert samples["roamcast_links_total", "goodbye: too slow"] == 4
     assert samples["roamcast_store_commit_seconds_bucket", "0.005"] == 1
     assert samples["roamcast_store_commit_writes_sum",] == 12
 

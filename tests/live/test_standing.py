@@ -48,6 +48,25 @@ def test_a_connection_ends_with_its_grant_once_and_for_the_right_reason(tmp_path
         held[name].__exit__(None, None, None)
 
 
+def test_a_key_file_that_vanished_is_told_once_until_it_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        standing = Standing(Keys.open(tmp_path), lambda: NOW)
+        path, aside = tmp_path / "keys.json", tmp_path / "aside"
+        for told in (1, 2):
+            path.rename(aside)
+            for _ in range(3):
+                standing._again()
+                standing.stop()
+            assert len(caplog.records) == told
+            aside.rename(path)
+            standing._again()
+            standing.stop()
+
+    asyncio.run(body())
+
+
 def test_a_service_is_not_ready_while_its_disk_refuses_and_finds_out_itself_when_it_is_well(
     tmp_path: Path,
 ) -> None:

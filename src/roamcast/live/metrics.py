@@ -5,7 +5,7 @@ subject, a vid, a place or a filter. What is counted is the service's work; how 
 something is a question for a token with the scope `read`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from prometheus_client import (
@@ -16,11 +16,31 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 disable_created_metrics()  # type: ignore[no-untyped-call]  # when each label was first seen
 _COUNTS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+
+
+class _Counts(Collector):
+    """Counts that somebody keeps in a mapping, read when somebody asks."""
+
+    def __init__(self, name: str, says: str, counts: Mapping[str, int]) -> None:
+        self._name, self._says, self._counts = name, says, counts
+
+    def describe(self) -> Iterable[CounterMetricFamily]:
+        """Give the name alone."""
+        return [CounterMetricFamily(self._name, self._says, labels=("what",))]
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Give every count there is by now."""
+        family = CounterMetricFamily(self._name, self._says, labels=("what",))
+        for what, count in sorted(self._counts.items()):
+            family.add_metric([what], count)
+        return [family]
 
 
 class Metrics:
@@ -83,6 +103,10 @@ class Metrics:
     def watch_held(self, name: str, size: Callable[[], float]) -> None:
         """Read how many clients, contexts, subscriptions or channels there are when asked."""
         self._held.labels(name).set_function(size)
+
+    def watch_counts(self, name: str, says: str, counts: Mapping[str, int]) -> None:
+        """Read counts whenever somebody asks; what is counted must come from the code."""
+        self.registry.register(_Counts(f"roamcast_{name}", says, counts))
 
     def page(self) -> bytes:
         """Write all numbers as Prometheus reads them."""

@@ -131,6 +131,8 @@ class Service:
     def start(self, links: Links | None = None) -> None:
         """Let the broker live; call in the running loop."""
         self.links = links
+        if links is not None:
+            self.metrics.watch_counts("links", "What happened on links", links.counts)
         FilterSet().warm_up()  # the first client shall not wait for the compiled code
         self.driver.start()
         self.standing.start()
@@ -342,7 +344,7 @@ class Service:
         limits = self.settings.limits
         links = self.links
         try:
-            with self.standing.held(grant, lambda reason: links.expel(name, reason)):
+            with self.standing.held(grant, lambda why: links.expel(name, f"token: {why}")):
                 await socket.serve(
                     link, high_bytes=limits.socket_high_bytes, low_bytes=limits.socket_low_bytes
                 )

@@ -10,9 +10,13 @@ from contextlib import contextmanager
 from typing import Final
 
 from roamcast.client.driver import Clock
+from roamcast.errors import RoamcastError
 from roamcast.live.keys import Grant, Keys
+from roamcast.live.logs import Log
 
 CHECK_S: Final = 1.0
+
+_LOG = Log("standing")
 
 End = Callable[[str], None]
 """Ends the connection, and says why."""
@@ -27,6 +31,7 @@ class Standing:
         self._held: dict[int, tuple[Grant, End]] = {}
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._problem = ""
 
     @contextmanager
     def held(self, grant: Grant, end: End) -> Iterator[None]:
@@ -59,7 +64,14 @@ class Standing:
                 end(reason)
 
     def _again(self) -> None:
+        """Look; a key file that can not be read is told once, not every second."""
         try:
             self.check()
+        except RoamcastError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                _LOG.error("the key file can not be read: new connections are refused", error)
+        else:
+            self._problem = ""
         finally:
             self.start()
