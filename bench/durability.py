@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from roamcast.lab.report import Claim, Report, Steps
-from roamcast.live.store import Store, connect
+from roamcast.live.store import Store
+from roamcast.live.store_file import connect
 
 TITLE = "durability: writes a second with group commit, beside one transaction per write"
 
@@ -53,7 +54,7 @@ def one_by_one(connection: sqlite3.Connection, writes: int) -> float:
     """Give each write its own transaction: writes a second."""
     began = time.perf_counter()
     for number in range(writes):
-        connection.execute("INSERT OR REPLACE INTO pairs VALUES (?, ?)", (f"{number}", VALUE))
+        connection.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, 1)", (f"{number}", VALUE))
     return writes / (time.perf_counter() - began)
 
 
@@ -61,8 +62,8 @@ def at_once(connection: sqlite3.Connection, writes: int) -> float:
     """Give all writes one transaction: writes a second."""
     began = time.perf_counter()
     connection.execute("BEGIN IMMEDIATE")
-    pairs = ((f"{number}", VALUE) for number in range(writes))
-    connection.executemany("INSERT OR REPLACE INTO pairs VALUES (?, ?)", pairs)
+    entries = ((f"{number}", VALUE, 1) for number in range(writes))
+    connection.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", entries)
     connection.execute("COMMIT")
     return writes / (time.perf_counter() - began)
 

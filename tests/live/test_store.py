@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from roamcast.errors import InputError, LimitError, StoreError
 from roamcast.live import store as module
 from roamcast.live.store import KEY_LENGTH_MAX, Store, Write
+from roamcast.live.store_file import Entry, connect, prune
 
 
 def with_store(path: Path, use: Callable[[Store], Coroutine[Any, Any, Any]], **said: Any) -> Any:
@@ -189,21 +190,120 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
 def test_foreign_and_newer_files_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("no database" * 1_000)
     with pytest.raises(InputError, match=r"text\.db: not a store of ours"):
-        module.connect(tmp_path / "text.db")
+        connect(tmp_path / "text.db")
     newer = sqlite3.connect(tmp_path / "newer.db")
-    newer.execute("PRAGMA user_version = 2")
+    newer.execute("PRAGMA user_version = 3")
     newer.close()
     with pytest.raises(InputError, match="newer Roamcast"):
-        module.connect(tmp_path / "newer.db")
+        connect(tmp_path / "newer.db")
     with pytest.raises(InputError, match="cannot open the store"):
-        module.connect(tmp_path)
+        connect(tmp_path)
 
 
 def test_the_file_is_in_wal_mode_and_synced_at_every_commit(tmp_path: Path) -> None:
-    connection = module.connect(tmp_path / "s.db")
+    connection = connect(tmp_path / "s.db")
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
     connection.close()
+
+
+def test_a_store_of_the_first_version_keeps_its_values(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / "s.db")
+    old.execute("CREATE TABLE pairs (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID")
+    old.execute("INSERT INTO pairs VALUES ('k', x'01')")
+    old.execute("PRAGMA user_version = 1")
+    old.commit()
+    old.close()
+    assert loaded(tmp_path / "s.db") == {"k": b"\x01"}
+    assert loaded(tmp_path / "s.db") == {"k": b"\x01"}
+
+
+ENTRIES = st.builds(
+    Entry, st.sampled_from("abc"), st.none() | st.binary(max_size=2), st.integers(1, 50)
+)
+
+
+@settings(max_examples=15)
+@given(st.lists(st.lists(ENTRIES, min_size=1, max_size=4), max_size=6), st.randoms())
+def test_stores_that_are_merged_in_any_order_hold_the_latest_of_each_name(
+    batches: list[list[Entry]], draw: random.Random
+) -> None:
+    import tempfile
+
+    # No two writes have one stamp: it is the clock, and later than all that the host has seen.
+    unique = {entry.stamp: entry for batch in batches for entry in batch}
+    batches = [[entry for entry in batch if unique[entry.stamp] is entry] for batch in batches]
+    batches = [batch for batch in batches if batch]
+    latest: dict[str, Entry] = {}
+    for entry in unique.values():
+        latest[entry.key] = max(entry, latest.get(entry.key, entry), key=lambda one: one.stamp)
+
+    async def use(store: Store) -> None:
+        order = [*batches, *batches]
+        draw.shuffle(order)
+        newer = await asyncio.gather(*(store.merge(batch) for batch in order))
+        assert sum(map(len, newer)) <= len(unique)
+        assert store.page("") == sorted(latest.values())
+        there = {key: one.value for key, one in latest.items() if one.value is not None}
+        assert store.load("") == there
+        pages: list[Entry] = []
+        while page := store.page(pages[-1].key if pages else "", bytes_max=1):
+            assert len(page) == 1
+            pages += page
+        assert pages == sorted(latest.values())
+        await store.write([("a", b"after all")])
+        assert store.page("", "a")[0].stamp > max([0, *unique])
+
+    with tempfile.TemporaryDirectory() as folder:
+        with_store(Path(folder) / "store.db", use, copied=True)
+
+
+def test_what_was_forgotten_is_remembered_for_a_bounded_time_and_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from roamcast.live import store_file
+
+    monkeypatch.setattr(store_file, "GONE_MAX", 10)
+    week = store_file.GONE_US_MAX
+    connection = connect(tmp_path / "s.db")
+
+    def forgotten() -> list[int]:
+        rows = connection.execute("SELECT stamp FROM entries WHERE value IS NULL ORDER BY stamp")
+        return [row[0] for row in rows]
+
+    connection.executemany(
+        "INSERT INTO entries VALUES (?, NULL, ?)", [(f"k{n}", n) for n in range(10)]
+    )
+    assert prune(connection, week + 3) == 7
+    assert forgotten() == list(range(3, 10))
+    connection.executemany(
+        "INSERT INTO entries VALUES (?, NULL, ?)", [(f"k{n}", n) for n in range(10, 14)]
+    )
+    assert prune(connection, week) == 5
+    assert forgotten() == list(range(9, 14))
+    connection.close()
+
+
+def test_a_write_is_acknowledged_when_those_who_follow_have_it(tmp_path: Path) -> None:
+    async def use(store: Store) -> None:
+        told: list[Entry] = []
+        elsewhere: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        committed = asyncio.Event()
+
+        def spread(entries: Any) -> asyncio.Future[None]:
+            told.extend(entries)
+            committed.set()
+            return elsewhere
+
+        store.spread = spread
+        done = store.write([("k", b"v"), ("gone", None)])
+        await committed.wait()
+        assert [(entry.key, entry.value) for entry in told] == [("k", b"v"), ("gone", None)]
+        assert not done.done()
+        elsewhere.set_result(None)
+        await done
+
+    with_store(tmp_path / "s.db", use, copied=True)
 
 
 CHILD = """
