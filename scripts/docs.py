@@ -135,7 +135,7 @@ def configuration_page() -> str:
         example += [f"[{section.name}]"]
         for field in msgspec.structs.fields(section.type):
             kind, said = _setting(field.type)
-            default = _toml(field.default)
+            default = "{}" if field.default is msgspec.NODEFAULT else _toml(field.default)
             lines.append(f"| `{field.name}` | {kind} | `{default}` | {said} |")
             example.append(f"{field.name} = {default}")
         lines.append("")
@@ -150,6 +150,8 @@ def _setting(annotated: Any) -> tuple[str, str]:
     name = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`"}.get(kind)
     if get_origin(kind) is tuple:
         name = "list of texts"
+    elif get_origin(kind) is dict:
+        name = "table of texts"
     elif name is None:
         name = " or ".join(f"`{choice}`" for choice in get_args(kind))
     if meta.ge is not None:

@@ -68,6 +68,12 @@ class StoreFailed(Input, frozen=True):
     reason: str
 
 
+class Adopt(Input, frozen=True):
+    """Another host had these newer: names of the store with their values, none if taken away."""
+
+    entries: tuple[tuple[str, bytes | None], ...]
+
+
 class Failed(Effect, frozen=True):
     """What was asked with this ticket was not done, and nothing has changed."""
 
@@ -106,7 +112,9 @@ class Broker:
         kept_settings: KeptSettings | None = None,
         default_rules: Sequence[Rule] = PUBLIC,
         places: Places | None = None,
+        peers: Sequence[str] = (),
     ) -> None:
+        """`peers`: the hosts that may serve, by seat, this one among them; see `watchdog.py`."""
         self.viewers: dict[str, Viewer] = {}
         """Clients on links → who they are; the driver admits them."""
         self._keyed: dict[str, dict[str, None]] = {}
@@ -120,10 +128,11 @@ class Broker:
             places=places,
         )
         self.server = MapServer(
-            name, epoch=epoch, now=now, settings=map_settings, policy=self.policy
+            name, epoch=epoch, now=now, settings=map_settings, policy=self.policy, peers=peers
         )
         self.hub = Hub(LocalQueries(self.server), hub_settings or HubSettings(), epoch)
         self.kept = KeptObjects(self.server.objects, kept_settings or KeptSettings())
+        self.server.merging.stays = self.kept.objects.__contains__
         self._session_viewers: dict[str, Viewer] = {}
         self._rules_owner: dict[str, str] = {}
         self._pending: dict[int, Pending] = {}
@@ -153,6 +162,8 @@ class Broker:
                 return self._store_failed(token, reason)
             case Keep() | Release() | SetRules():
                 return self._ask(given, now)
+            case Adopt(entries):
+                return self._adopt(entries, now)
             case _:
                 return self._told(self.server.receive(given, now), now)
 
@@ -238,6 +249,24 @@ class Broker:
         effects += self._told(self.server.changed(now), now)
         effects.append(Acknowledged(given.ticket, fresh))
         return effects
+
+    def _adopt(self, entries: Sequence[tuple[str, bytes | None]], now: int) -> list[Effect]:
+        """Let come into force what another host has newer; rules before what they hide."""
+        self.server.desk.now = now
+        effects: list[Effect] = []
+        for key, value in entries:
+            if key.startswith(RULES_PREFIX):
+                vid = key[len(RULES_PREFIX) :]
+                owned = None if value is None else msgspec.msgpack.decode(value, type=OwnedRules)
+                self._rules_owner.pop(vid, None)
+                owner, rules = ("", None) if owned is None else (owned.owner, owned.rules)
+                effects += self._rules_written(owner, vid, rules, now)
+        for key, value in entries:
+            if key.startswith(PREFIX):
+                held = None if value is None else msgspec.msgpack.decode(value, type=Kept).session
+                is_open = held in self._session_viewers
+                self.kept.adopt(key[len(PREFIX) :], value, open_session=is_open, now=now)
+        return effects + self._told(self.server.changed(now), now)
 
     def _rules_written(
         self, owner: str, vid: str, rules: tuple[Rule, ...] | None, now: int
@@ -335,6 +364,7 @@ class Broker:
 
 __all__ = [
     "Acknowledged",
+    "Adopt",
     "Broker",
     "CutOff",
     "Failed",

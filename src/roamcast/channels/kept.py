@@ -73,6 +73,16 @@ class KeptObjects:
                     )
                 self._publish(one)
 
+    def adopt(self, vid: str, value: bytes | None, *, open_session: bool, now: int) -> None:
+        """Take over from another host's disk what it has newer; here it is on disk already."""
+        if value is None:
+            self.removed(vid)
+            return
+        one = msgspec.msgpack.decode(value, type=Kept)
+        if one.session and not open_session:
+            one = msgspec.structs.replace(one, expires_us=now + self.settings.session_grace_us)
+        self._publish(one)
+
     def check(self, context: Context, owner: str) -> None:
         """Refuse what can not be published by this owner."""
         if context.place is None and context.point is None:

@@ -45,11 +45,18 @@ class Merging:
         """`peers`: the hosts that may serve, by seat; `collect` lets silent clients go."""
         self.leaving: HandingOver | None = None
         self.guests: dict[str, dict[str, None]] = {}
+        self.stays: Callable[[str], bool] = lambda _: False
+        """Whether an object needs no publisher that confirms it: this process keeps it itself."""
         self._desk = desk
         self._objects = objects
         self._peers = tuple(peers)
         self._collect = collect
         self._newest = desk.epoch
+
+    @property
+    def newest(self) -> int:
+        """The newest epoch heard of, its own at least."""
+        return self._newest
 
     def hear_of(self, epoch: int) -> None:
         """A client knows an epoch, which may be newer than ours."""
@@ -84,6 +91,8 @@ class Merging:
         """A client did not come: what was handed over of it and it did not confirm leaves."""
         client = self._desk.clients.get(owner)
         for vid in self.guests.pop(owner):
+            if self.stays(vid):
+                continue
             if client is None or vid not in client.publications:
                 self._objects.withdraw(owner, vid)
 

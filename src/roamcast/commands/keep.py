@@ -18,6 +18,9 @@ def keep(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 lets the system choose.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder for keys, store and journal.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Which of the hosts in [cluster.hosts] this one is.")
+    ] = None,
     spare: Annotated[
         bool, typer.Option(help="Keep a second process loaded, so that a restart takes no time.")
     ] = True,
@@ -27,7 +30,8 @@ def keep(
 ) -> None:
     """Run the service under a watchdog: one that ends, or answers nothing, is started again.
 
-    Takes what `roamcast serve` takes. Ctrl-C or SIGTERM end both.
+    Takes what `roamcast serve` takes. Ctrl-C or SIGTERM end both. With several hosts in the
+    settings it runs on one of them, and another takes over when that one is gone.
     """
     import asyncio
     import sys
@@ -36,10 +40,18 @@ def keep(
 
     from roamcast.live.keeper import Keeper
     from roamcast.live.logs import configure
-    from roamcast.live.settings import Settings, check_listening, load_settings, with_server
+    from roamcast.live.settings import (
+        Settings,
+        check_cluster,
+        check_listening,
+        load_settings,
+        with_server,
+    )
 
     settings = load_settings(settings_file) if settings_file is not None else Settings()
-    settings = with_server(settings, host=host, port=port, data=None if data is None else str(data))
+    folder = None if data is None else str(data)
+    settings = with_server(settings, host=host, port=port, data=folder, name=name)
+    check_cluster(settings)
     check_listening(settings.server)
     configure(settings.log)
 

@@ -82,6 +82,9 @@ class Gate:
         """Let a client in that may come in; what it may do is checked again as it asks."""
         service = self.service
         path = scope["path"]
+        if path == "/peer":
+            await self._peer(scope, send)
+            return
         if path not in ("/session", "/link"):
             raise InputError(f"there is no WebSocket at {path[:100]}: /session and /link are")
         query = parse_qs(scope["query_string"].decode("latin-1"))
@@ -97,6 +100,14 @@ class Gate:
             await self._serve(path, socket, grant, name)
         finally:
             service.count_connection(grant.subject, -1)
+
+    async def _peer(self, scope: Any, send: Any) -> None:
+        """Let another host of the cluster in."""
+        said = next((v for name, v in scope["headers"] if name == b"authorization"), b"")
+        caller = self.service.peers.check(said.decode("latin-1"))
+        await send({"type": "websocket.accept", "subprotocol": None})
+        socket: WebSocket = scope["extensions"][EXTENSION]
+        await self.service.serve_peer(socket, caller)
 
     async def _serve(self, path: str, socket: WebSocket, grant: Grant, name: str) -> None:
         if path == "/session":

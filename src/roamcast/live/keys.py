@@ -103,6 +103,16 @@ class Keys:
         keys._refresh()
         return keys
 
+    def current(self) -> str:
+        """Name the key that signs now."""
+        self._refresh()
+        return self._file.keys[-1].id
+
+    def knows(self, key_id: str) -> bool:
+        """Whether tokens that a key of this name signed are accepted here."""
+        self._refresh()
+        return key_id in self._public
+
     def issue(
         self,
         subject: str,

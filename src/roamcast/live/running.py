@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Protocol
@@ -22,21 +22,23 @@ from roamcast.live.link_groups import groups_of
 from roamcast.live.links import Links
 from roamcast.live.metrics import Metrics
 from roamcast.live.service import Service
+from roamcast.live.settings import STORE_FILE, Settings, check_listening
 from roamcast.live.settings import Server as ServerSettings
-from roamcast.live.settings import Settings, check_listening
 from roamcast.live.sockets import WebSocket, binary_frame
 from roamcast.live.store import Store
 from roamcast.model.places import Places
 from roamcast.model.places_geojson import read_places
 
 ADDRESS_FILE: Final = "roamcast.json"
-STORE_FILE: Final = "store.sqlite"
 JOURNAL_FOLDER: Final = "journal"
 OPERATOR: Final = "operator"
 OPERATOR_LIFETIME_S: Final = 7 * 86_400
 
 Started = Callable[[str, str], None]
 """Called with the address and a token when requests are taken."""
+
+Attend = Callable[[Service], Coroutine[Any, Any, None]]
+"""Runs along with the service and speaks with its machines: whoever keeps it does."""
 
 
 class Parting(Protocol):
@@ -62,9 +64,15 @@ class Server(uvicorn.Server):
             self._began(sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: Any = None) -> None:
-        """Say good-bye before the connections are closed."""
+        """Say good-bye before the connections are closed, and let nobody in meanwhile."""
+        for server in self.servers:
+            server.close()
         await self._service.goodbye()
         await super().shutdown(sockets)
+
+    def leave(self) -> None:
+        """Go down: another host serves."""
+        self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Go down; a second Ctrl-C does not wait for anybody."""
@@ -79,6 +87,8 @@ async def serve(
     *,
     started: Started,
     beside: Sequence[Callable[[str, str], Any]] = (),
+    attend: Attend | None = None,
+    epoch: int | None = None,
 ) -> None:
     """Run the service until a signal ends it; `beside` are coroutines that run along with it."""
     check_listening(settings.server)
@@ -93,6 +103,7 @@ async def serve(
         bytes_waiting_max=settings.durability.bytes_waiting_max,
         commit_writes_max=settings.durability.commit_writes_max,
         committed=metrics.committed,
+        copied=bool(settings.cluster.hosts),
     )
     journal = None
     if settings.journal.on:
@@ -104,7 +115,13 @@ async def serve(
             age_s_max=settings.journal.segment_s_max,
         )
     service = Service(
-        settings, disk=disk, keys=keys, metrics=metrics, journal=journal, places=_places(settings)
+        settings,
+        disk=disk,
+        keys=keys,
+        metrics=metrics,
+        journal=journal,
+        places=_places(settings),
+        epoch=epoch,
     )
     links = _links(settings, service)
     await links.start()
@@ -122,8 +139,11 @@ async def serve(
         write_address(address_file, url, token)
         started(url, token)
         tasks.extend(asyncio.get_running_loop().create_task(one(url, token)) for one in beside)
+        if attend is not None:
+            tasks.append(asyncio.get_running_loop().create_task(attend(service)))
 
     server = Server(uvicorn_config(settings, Gate(service)), service, began)
+    service.over = server.leave
     try:
         await server.serve(sockets=[listening])
     finally:
@@ -222,11 +242,18 @@ def write_address(path: Path, url: str, token: str) -> None:
     unfinished.replace(path)
 
 
-def run(settings: Settings, *, started: Started, beside: Sequence[Any] = ()) -> None:
+def run(
+    settings: Settings,
+    *,
+    started: Started,
+    beside: Sequence[Any] = (),
+    attend: Attend | None = None,
+    epoch: int | None = None,
+) -> None:
     """Run the service in this process until it ends."""
     import uvloop
 
     try:
-        uvloop.run(serve(settings, started=started, beside=beside))
+        uvloop.run(serve(settings, started=started, beside=beside, attend=attend, epoch=epoch))
     except OSError as error:
         raise RoamcastError(f"the service could not start: {error}") from None

@@ -5,10 +5,12 @@ answer that promises durability is awaited by its ticket.
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from roamcast.broker import (
     Acknowledged,
+    Adopt,
     Broker,
     CutOff,
     Failed,
@@ -17,35 +19,40 @@ from roamcast.broker import (
     Release,
     Retired,
     SetRules,
-    StoreFailed,
 )
+from roamcast.channels.epochs import epoch_at
 from roamcast.channels.hub_events import Format
 from roamcast.channels.hub_settings import HubSettings
 from roamcast.channels.kept import KeptSettings
+from roamcast.channels.map_messages import WELL_KNOWN, ServerHere
+from roamcast.channels.merging import SteppedDown
+from roamcast.channels.peer_messages import VALUE_BYTES_MAX
 from roamcast.client.driver import Driver, wall_clock
-from roamcast.errors import LimitError, RoamcastError
-from roamcast.identity.rulebook import PUBLIC
+from roamcast.errors import LimitError, RoamcastError, StoreError
 from roamcast.identity.rules import Rule, Viewer
+from roamcast.live.default_rules import default_rules
 from roamcast.live.journaling import Journaling
 from roamcast.live.keys import SCOPES, Grant, Keys
 from roamcast.live.limits import Connections, Rates
 from roamcast.live.link import AGENT
 from roamcast.live.links import Links
 from roamcast.live.metrics import CONTENT_TYPE, Metrics
+from roamcast.live.peer_proof import Caller
+from roamcast.live.peers import Peers
 from roamcast.live.settings import Settings
 from roamcast.live.sockets import WebSocket, text_frame
 from roamcast.live.standing import Standing
 from roamcast.live.store import Store as Disk
+from roamcast.live.store_file import Entry
+from roamcast.live.writes import Writes
 from roamcast.matching import FilterSet
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
-from roamcast.model.machine import Effect, Input, Multicast, Send, Store, Stored
+from roamcast.model.machine import Effect, Input, Multicast, Send, Store
 from roamcast.model.places import Places
 from roamcast.model.records import Record, UpdateMatched
 
 TICKETS_MAX = 100_000
-PROBE = "probe"
-"""A name in the store that stands for nothing."""
 SECOND = 1_000_000
 FORMS: tuple[Format, ...] = ("json", "sse")
 
@@ -72,7 +79,9 @@ class Service:
         metrics: Metrics,
         journal: Journaling | None = None,
         places: Places | None = None,
+        epoch: int | None = None,
     ) -> None:
+        """`epoch`: which life of the service this is, as its watchdog says."""
         self.settings = settings
         self.keys = keys
         self.metrics = metrics
@@ -85,14 +94,15 @@ class Service:
             settings.limits.connections_max, settings.limits.connections_per_subject_max
         )
         self._serving = False
-        self._probing = False
         self._disk = disk
         self._journal = journal
         now = self.clock()
         limits = settings.limits
+        self._seats = settings.seats
+        self._pausing = False
         self.broker = Broker(
             settings.server.name,
-            epoch=now,
+            epoch=epoch or epoch_at(now, 0, 0),
             now=now,
             stored=disk.load(""),
             map_settings=settings.map_settings(),
@@ -108,9 +118,21 @@ class Service:
             ),
             default_rules=default_rules(settings),
             places=places,
+            peers=self._seats,
         )
+        self.peers = Peers(
+            settings,
+            epoch=self.broker.server.epoch,
+            key_id=keys.current,
+            disk=disk,
+            serving=self,
+            clock=self.clock,
+        )
+        self.over: Callable[[], None] = lambda: None
+        """Called when this service has handed over to another host's."""
         self.driver = Driver(self.broker, clock=self.clock, carry=self._carry)
         self.links: Links | None = None
+        self._writes = Writes(disk, metrics, self.driver.give, value_bytes_max=VALUE_BYTES_MAX)
         self._sinks: dict[str, Sink] = {}
         self._tickets: dict[int, asyncio.Future[bool]] = {}
         self._ticket = 0
@@ -127,6 +149,10 @@ class Service:
         metrics.watch_held("channels", lambda: len(server.desk.channels))
         metrics.watch_queue("disk", lambda: self._disk.writes_waiting)
         metrics.watch_queue("tickets", lambda: len(self._tickets))
+        followers = self.peers.followers
+        metrics.watch_held("followers", lambda: followers.current)
+        metrics.watch_queue("followers", lambda: followers.behind)
+        metrics.watch_counts("followers", "What happened to hosts that follow", followers.counts)
 
     def start(self, links: Links | None = None) -> None:
         """Let the broker live; call in the running loop."""
@@ -136,6 +162,7 @@ class Service:
         FilterSet().warm_up()  # the first client shall not wait for the compiled code
         self.driver.start()
         self.standing.start()
+        self.peers.start()
         self._serving = True
 
     @property
@@ -146,10 +173,12 @@ class Service:
     async def goodbye(self) -> None:
         """Take nothing more, and tell everybody who is connected."""
         self._serving = False
+        self._writes.stop()
         for name in list(self._sinks):
             self._sinks[name].cut("the service is going down: connect again")
         if self.links is not None:
             await self.links.close()
+        await self.peers.close()
 
     async def stop(self) -> None:
         """Write down what is held; nothing runs any more."""
@@ -163,12 +192,12 @@ class Service:
         match effect:
             case Frame(sessions, data, form, events):
                 self._frame(sessions, data, form, events)
-            case Send() if self.links is not None:
-                self.links.send(effect)
-            case Multicast() if self.links is not None:
-                self.links.multicast(effect)
+            case Send() | Multicast():
+                self._send(effect)
+            case SteppedDown():
+                self.over()
             case Store(token, writes):
-                self._write(token, writes)
+                self._writes.write(token, writes)
             case Acknowledged(ticket, fresh):
                 self._answer(ticket, fresh)
             case Failed(ticket, error):
@@ -185,6 +214,19 @@ class Service:
         if self._journal is not None:
             self._journal.write(self.clock(), self.broker.server.name, record)
 
+    def _send(self, effect: Send | Multicast) -> None:
+        """Let a message go to another host, to a client, or to everybody."""
+        if isinstance(effect, Send) and effect.to in self._seats:
+            self.peers.send(effect)
+        elif self.links is None:
+            return
+        elif isinstance(effect, Send):
+            self.links.send(effect)
+        else:
+            self.links.multicast(effect)
+            if effect.group == WELL_KNOWN and isinstance(effect.message, ServerHere):
+                self.peers.announce(effect.message)
+
     def _record(self, record: Record) -> None:
         if isinstance(record, UpdateMatched):
             self.metrics.updates.labels(record.change).inc()
@@ -200,40 +242,6 @@ class Service:
         if events:
             self._delivered[form].inc(events * len(sessions))
             self._delivered_bytes[form].inc(len(framed) * len(sessions))
-
-    def _write(self, token: int, writes: tuple[tuple[str, bytes | None], ...]) -> None:
-        try:
-            written = self._disk.write(writes)
-        except LimitError as error:
-            self.driver.give(StoreFailed(token, str(error)))
-            return
-        written.add_done_callback(lambda done: self._written(token, done))
-
-    def _written(self, token: int, done: "asyncio.Future[None]") -> None:
-        if done.cancelled():
-            return
-        problem = done.exception()
-        given: Input = Stored(token)
-        if problem is not None:
-            self._probe_soon()
-            given = StoreFailed(token, f"the disk did not take it: {problem}")
-        self.driver.give(given)
-
-    def _probe_soon(self) -> None:
-        """Find out when the disk is well again, though nobody may dare to write."""
-        self.metrics.store_failures.inc()
-        if not self._probing:
-            self._probing = True
-            asyncio.get_running_loop().call_later(1.0, self._probe)
-
-    def _probe(self) -> None:
-        self._probing = False
-        if self._serving and self._disk.problem is not None:
-            self._disk.write([(PROBE, b"")]).add_done_callback(self._probed)
-
-    def _probed(self, done: "asyncio.Future[None]") -> None:
-        if not done.cancelled() and done.exception() is not None:
-            self._probe_soon()
 
     def _answer(self, ticket: int, fresh: bool) -> None:
         waiting = self._tickets.pop(ticket, None)
@@ -274,9 +282,23 @@ class Service:
         self.driver.give(SetRules(ticket, owner, vid, rules, any_owner))
         await waiting
 
+    def give(self, given: Input) -> None:
+        """Give the broker what another host said."""
+        self.driver.give(given)
+
+    def adopt(self, entries: Sequence[Entry]) -> None:
+        """Let come into force what another host had newer; it is on disk here."""
+        self.driver.give(Adopt(tuple((one.key, one.value) for one in entries)))
+
+    def pause(self, paused: bool) -> None:
+        """Take no writes while what is kept goes to another host."""
+        self._pausing = paused
+
     def _take_ticket(self) -> tuple[int, "asyncio.Future[bool]"]:
         if len(self._tickets) >= TICKETS_MAX:
             raise LimitError("too many requests wait for the disk: try again in a moment")
+        if self._pausing:
+            raise StoreError("this host hands over to another: ask again in a moment")
         self._ticket += 1
         waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._tickets[self._ticket] = waiting
@@ -353,6 +375,17 @@ class Service:
             if name not in links.links:  # else the same device has come again already
                 self.broker.dismiss(name)
 
+    async def serve_peer(self, socket: WebSocket, caller: Caller) -> None:
+        """Let another host talk until its connection is over."""
+        call = self.peers.connect(caller, socket)
+        limits = self.settings.limits
+        try:
+            await socket.serve(
+                call, high_bytes=limits.socket_high_bytes, low_bytes=limits.socket_low_bytes
+            )
+        finally:
+            self.peers.disconnected(call)
+
     def count_request(self, subject: str) -> None:
         """Count a request of a subject; too many are refused."""
         self.rates.take(subject, self.clock())
@@ -372,11 +405,3 @@ class Service:
         for effect in effects:
             self._carry(effect)
         self.driver.settle()
-
-
-def default_rules(settings: Settings) -> tuple[Rule, ...]:
-    """Give the rules of contexts whose publisher set none."""
-    privacy = settings.privacy
-    if privacy.default_precision == "exact" and privacy.default_viewers == ("*",):
-        return PUBLIC
-    return (Rule(viewers=privacy.default_viewers, precision=privacy.default_precision, past=True),)

@@ -13,6 +13,8 @@ import msgspec
 from roamcast.channels.map_settings import MapSettings, Mode
 from roamcast.errors import SettingsError
 from roamcast.identity.rules import Precision
+from roamcast.live.cluster_settings import Cluster, cluster_problem
+from roamcast.live.cluster_settings import is_loopback as is_loopback
 from roamcast.live.settings_lines import located, read_document
 from roamcast.model.filters.scan import LENGTH_MAX
 from roamcast.model.wire import FRAME_BYTES_MAX
@@ -21,6 +23,7 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 DAY_S: Final = 86_400
 KEY_FILE: Final = "keys.json"
+STORE_FILE: Final = "store.sqlite"
 _MODES: Final = {"unicast": Mode.UNICAST, "single": Mode.SINGLE, "many": Mode.MANY}
 
 
@@ -222,6 +225,12 @@ class Settings(Section, frozen=True, kw_only=True):
     journal: JournalKeeping = JournalKeeping()
     durability: Durability = Durability()
     log: LogKeeping = LogKeeping()
+    cluster: Cluster = Cluster()
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """The hosts that may serve, in their order; this one alone without a cluster."""
+        return tuple(self.cluster.hosts) or (self.server.name,)
 
     def map_settings(self) -> MapSettings:
         """Give what the map's machines are told."""
@@ -259,14 +268,13 @@ def with_server(settings: Settings, **said: Any) -> Settings:
     return msgspec.structs.replace(settings, server=server)
 
 
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def check_cluster(settings: Settings) -> None:
+    """Refuse a host that is none of those it should work with, or cannot recognise them."""
+    wrong = cluster_problem(settings.cluster, settings.server.name, settings.limits.frame_bytes_max)
+    if wrong is not None:
+        raise SettingsError(wrong[1])
+    if settings.cluster.hosts:
+        settings.cluster.secret()
 
 
 def check_secured(server: Server) -> None:
@@ -343,7 +351,8 @@ def _problem(settings: Settings) -> _Wrong | None:
         return ("channels.udp",), wrong
     if channels.nats and not channels.nats.startswith(("nats://", "tls://")):
         return ("channels.nats",), "expected an address such as nats://127.0.0.1:4222"
-    return None
+    host = None if server.name == Server().name else server.name
+    return cluster_problem(settings.cluster, host, limits.frame_bytes_max)
 
 
 def _udp_problem(said: str) -> str | None:

@@ -1,17 +1,30 @@
 """How does a service start in no time? A process that has everything loaded and waits for its turn.
 
 Run by the keeper (`live.keeper`), which talks to it by lines over its standard input and output:
-the settings make it a service, each further line asks whether it lives, the end of the input means
-that the keeper is gone, and then the service goes down, too.
+an order makes it a service, each further line is a probe that its machine answers, the end of the
+input means that the keeper is gone, and then the service goes down, too.
 """
 
 import asyncio
 import os
 import signal
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
+
+from roamcast.live.settings import Settings
+
+if TYPE_CHECKING:
+    from roamcast.channels.recovery_messages import Alive
+    from roamcast.live.service import Service
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What makes a spare the service."""
+
+    settings: Settings
+    epoch: int
 
 
 class Said(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -21,6 +34,9 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
     """`warm`: everything is loaded; `ready`: requests are taken; `alive`: the loop turns."""
     url: str = ""
     token: str = ""
+    epoch: int = 0
+    newest: int = 0
+    """The newest epoch that the service has heard of."""
 
 
 def say(said: Said) -> None:
@@ -29,23 +45,28 @@ def say(said: Said) -> None:
     sys.stdout.buffer.flush()
 
 
-async def answer(url: str, token: str) -> None:
-    """Answer the keeper's questions in the service's own loop; end when the keeper has."""
-    del url, token
+async def answer(service: "Service") -> None:
+    """Let the service's machine answer the keeper's probes; end when the keeper has."""
+    from roamcast.channels.recovery_messages import Probe
+    from roamcast.model.machine import Received
+
+    def told(alive: "Alive") -> None:
+        say(Said("alive", epoch=alive.epoch, newest=alive.newest))
+
+    service.peers.told = told
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while await reader.readline():
-        say(Said("alive"))
+        service.give(Received(service.settings.server.name, Probe()))
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> int:
-    """Load everything, wait for the settings, serve."""
+    """Load everything, wait for the order, serve."""
     from roamcast.errors import RoamcastError
     from roamcast.live.logs import configure
     from roamcast.live.running import run
-    from roamcast.live.settings import Settings
     from roamcast.matching import FilterSet
 
     FilterSet().warm_up()
@@ -54,11 +75,15 @@ def main() -> int:
         line = unbuffered.readline()
     if not line:
         return 0
-    settings = msgspec.json.decode(line, type=Settings)
-    configure(settings.log)
-    beside: list[Any] = [answer]
+    order = msgspec.json.decode(line, type=Order)
+    configure(order.settings.log)
     try:
-        run(settings, started=lambda url, token: say(Said("ready", url, token)), beside=beside)
+        run(
+            order.settings,
+            started=lambda url, token: say(Said("ready", url, token)),
+            attend=answer,
+            epoch=order.epoch,
+        )
     except RoamcastError as error:
         sys.stderr.write(f"roamcast: {error}\n")
         return 2
