@@ -195,7 +195,7 @@ async def storm(
             resting = asyncio.create_task(crowd.rest())
             service = await ready()
             restart_s = monotonic() - killed_at
-            await _until(lambda: all(one.connected for one in sessions))
+            await until(lambda: all(one.connected for one in sessions))
             linked_s = monotonic() - killed_at
             await resting
             lost = await crowd.lost()
@@ -207,7 +207,8 @@ async def storm(
     return found
 
 
-async def _until(true: Callable[[], bool]) -> None:
+async def until(true: Callable[[], bool]) -> None:
+    """Wait until something is true."""
     async with asyncio.timeout(PATIENCE_S):
         while not true():
             await asyncio.sleep(0.01)

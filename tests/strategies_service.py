@@ -43,7 +43,12 @@ QUICK = MapSettings(
 class Service:
     """One `MapServer` on a loopback port that can be killed, restarted and made deaf."""
 
-    def __init__(self, settings: MapSettings = QUICK, policy: Policy | None = None) -> None:
+    def __init__(
+        self, settings: MapSettings = QUICK, policy: Policy | None = None, name: str = "server"
+    ) -> None:
+        self.name = name
+        self.hosts: tuple[str, ...] = ()
+        self.seats: tuple[str, ...] = ()
         self.settings = settings
         self.policy = policy
         self.port = 0
@@ -71,7 +76,7 @@ class Service:
     def now(self) -> int:
         return self.clock() + self.ahead_us
 
-    async def start(self) -> None:
+    async def start(self, epoch: int | None = None) -> None:
         self._server = await serve(
             self._handle,
             "127.0.0.1",
@@ -84,12 +89,13 @@ class Service:
         self.port = self._server.sockets[0].getsockname()[1]
         now = self.now()
         machine = MapServer(
-            "server",
-            epoch=now,
+            self.name,
+            epoch=epoch or now,
             now=now,
             settings=self.settings,
             policy=self.policy,
             make_matcher=ScanMatcher,
+            peers=self.seats,
         )
         self.driver = Driver(machine, clock=self.now, carry=self._carry)
         self.driver.start()
@@ -134,10 +140,11 @@ class Service:
         self.welcomes += 1
         welcome = Welcome(
             name,
-            "server",
+            self.name,
             self.machine.epoch,
             settings_bytes(self.settings),
             now=self.now(),
+            hosts=self.hosts,
         )
         with contextlib.suppress(ConnectionClosed):
             await socket.send(LINK_PROTOCOL.encode(welcome))

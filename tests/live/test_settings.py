@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from roamcast.errors import LimitError, SettingsError
 from roamcast.live.settings import (
     Settings,
+    check_cluster,
     check_listening,
     is_loopback,
     load_settings,
@@ -95,6 +96,24 @@ def test_a_number_is_taken_at_its_limits_and_refused_beyond(
         ("[channels]\nheartbeat_s = 4", 2, "two heartbeats"),
         ("[privacy]\ndefault_precision = 'fuzzy'", 2, "expected one of hidden, presence"),
         ("a = '''\n\n", 1, "not TOML"),
+        ("[cluster]\nsilent_s = 1\n[cluster.hosts]\na = 'here'", 4, "expected an address such"),
+        ("[cluster.hosts]\na = 'https://a'\nB = 'https://b'", 3, "letters a-z"),
+        ("[cluster.hosts]\na = 'https://a'\nb = 'http://10.0.0.1:1'", 3, "need https"),
+        ("[cluster.hosts]\na = 'https://a/x'", 2, "only scheme, host and port"),
+        ("[cluster.hosts]\na = 'https://a'\nb = 'https://a'", 1, "the same address"),
+        ("[cluster.hosts]\na = 'https://a'", 1, "set secret_file in [cluster]"),
+        ("[server]\nname = 'c'\n[cluster.hosts]\na = 'https://a'", 2, "none of the hosts a"),
+        ("[cluster]\nhost = 1", 2, "did you mean hosts?"),
+        (
+            "[cluster]\nsecret_file = 's'\nsilent_s = 1\nprobe_s = 0.9\nhosts.a = 'https://a'",
+            3,
+            "nobody is gone before two probes",
+        ),
+        (
+            "[limits]\nframe_bytes_max = 2_000\n[cluster]\nsecret_file = 's'\nhosts.a = 'https://a'",
+            2,
+            "hosts need messages",
+        ),
     ],
 )
 def test_a_mistake_is_told_with_its_line(text: str, line: int, said: str) -> None:
@@ -197,3 +216,25 @@ def test_the_page_shows_a_file_that_changes_nothing() -> None:
     page = Path(__file__).parents[2] / "docs" / "configuration.md"
     shown = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     assert [parse_settings(text) for text in shown] == [Settings()]
+
+
+def test_a_host_must_be_one_of_its_cluster_and_read_the_secret(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    text = f"[cluster]\nsecret_file = '{secret}'\nhosts.a = 'https://a'\nhosts.b = 'https://b'"
+    shared = parse_settings(text)
+    with pytest.raises(SettingsError, match="say which one this is, with --name"):
+        check_cluster(shared)
+    b = with_server(shared, name="b")
+    assert b.seats == ("a", "b")
+    assert Settings().seats == ("roamcast",)
+    with pytest.raises(SettingsError, match="cannot read the hosts' secret"):
+        check_cluster(b)
+    secret.write_text("s" * 31)
+    secret.chmod(0o600)
+    with pytest.raises(SettingsError, match="32 to 4096 bytes"):
+        check_cluster(b)
+    secret.write_text("s" * 32)
+    check_cluster(b)
+    secret.chmod(0o640)
+    with pytest.raises(SettingsError, match="chmod 600"):
+        check_cluster(b)

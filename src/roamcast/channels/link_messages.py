@@ -23,6 +23,7 @@ KEY_BYTES: Final = 32
 VIEW_BYTES: Final = 16
 SETTINGS_BYTES_MAX: Final = 16_384
 ADDRESS_LENGTH_MAX: Final = 1_024
+HOSTS_MAX: Final = 16
 
 Address = Annotated[str, Meta(max_length=ADDRESS_LENGTH_MAX)]
 Group = Annotated[Name, Meta(description="a multicast group: a channel, or the well-known one")]
@@ -51,6 +52,10 @@ class Welcome(Message, frozen=True, tag="link.welcome", gc=False):
         bytes,
         Meta(max_length=VIEW_BYTES, description="the same for all who may see the same (agents)"),
     ] = b""
+    hosts: Annotated[
+        tuple[Address, ...],
+        Meta(max_length=HOSTS_MAX, description="where the service may be, if on several hosts"),
+    ] = ()
 
 
 class Tune(Message, frozen=True, tag="link.tune", gc=False):

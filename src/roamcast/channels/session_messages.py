@@ -70,12 +70,13 @@ class Unsubscribe(Said, frozen=True, tag="unsubscribe"):
 Anything = Register | Heartbeat | Appear | Change | Leave | Subscribe | Unsubscribe
 
 
-class Welcome(msgspec.Struct, frozen=True, tag_field="type", tag="welcome"):
-    """The first message of a session."""
+class Welcome(msgspec.Struct, frozen=True, tag_field="type", tag="welcome", omit_defaults=True):
+    """The first message of a session; `hosts` are where to look when this one is gone."""
 
     session: str
     time: str
     ping_s: float
+    hosts: tuple[str, ...] = ()
 
 
 class Done(msgspec.Struct, frozen=True, tag_field="type", tag="done"):

@@ -32,6 +32,8 @@ class Address(msgspec.Struct, frozen=True):
 
     url: str
     token: Token
+    others: tuple[str, ...] = ()
+    """Other hosts where the same service may be."""
 
     @property
     def key(self) -> str:
@@ -76,11 +78,15 @@ def find(
     data: Path | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Address:
-    """Find the address: what is given, then the environment, then what a local service wrote."""
+    """Find the address: what is given, then the environment, then what a local service wrote.
+
+    A url may name several hosts, with commas between them.
+    """
     url = url or environment.get(URL_VARIABLE)
     token = token or environment.get(TOKEN_VARIABLE)
     if url and token:
-        return Address(check_url(url), token)
+        first, *others = (check_url(one.strip()) for one in url.split(","))
+        return Address(first, token, tuple(others))
     path = (data or DATA_FOLDER) / FILE_NAME
     try:
         written = msgspec.json.decode(path.read_bytes(), type=Written)

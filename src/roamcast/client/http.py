@@ -10,6 +10,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from roamcast.client.address import Address
+from roamcast.client.hosts import Hosts
 from roamcast.errors import (
     AuthError,
     ConflictError,
@@ -22,6 +23,12 @@ from roamcast.errors import (
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 DETAIL_LENGTH_MAX: Final = 500
+CONNECT_S_MAX: Final = 3.0
+"""Where there is another host to ask, one that does not answer is not waited for longer."""
+
+
+class _NobodyError(UnreachableError):
+    """Nothing was asked: there was no connection."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -35,9 +42,9 @@ class Http:
     """Asks one service; every request has its own connection, so that nothing needs closing."""
 
     def __init__(
-        self, address: Address, *, timeout_s: float = 30.0, tls: ssl.SSLContext | None = None
+        self, where: Address | Hosts, *, timeout_s: float = 30.0, tls: ssl.SSLContext | None = None
     ) -> None:
-        self.address = address
+        self.hosts = where if isinstance(where, Hosts) else Hosts(where)
         self._timeout_s = timeout_s
         self._tls = tls
 
@@ -53,20 +60,38 @@ class Http:
         """Send a request and give the JSON of its answer, none if it has none."""
         target = f"{path}?{urlencode(query)}" if query else path
         sent = None if body is None else msgspec.json.encode(body)
-        status, data = await asyncio.to_thread(self._ask, method, target, sent, kind)
+        status, data, url = await asyncio.to_thread(self._ask_any, method, target, sent, kind)
         if status >= 300:
-            raise error_of(status, data, self.address.url)
+            raise error_of(status, data, url)
         if not data:
             return None
         try:
             return msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UnreachableError(
-                f"{self.address.url} does not answer as a Roamcast service does: {error}"
+                f"{url} does not answer as a Roamcast service does: {error}"
             ) from None
 
-    def _ask(self, method: str, target: str, body: bytes | None, kind: str) -> tuple[int, bytes]:
-        parts = urlsplit(self.address.url)
+    def _ask_any(
+        self, method: str, target: str, body: bytes | None, kind: str
+    ) -> tuple[int, bytes, str]:
+        """Ask the first host that takes the question; nobody is asked twice."""
+        hosts = self.hosts.all()
+        problem: UnreachableError | None = None
+        for address in hosts:
+            try:
+                status, data = self._ask(address, method, target, body, kind, len(hosts) == 1)
+            except _NobodyError as error:
+                problem = problem or error
+            else:
+                return status, data, address.url
+        assert problem is not None
+        raise problem
+
+    def _ask(
+        self, address: Address, method: str, target: str, body: bytes | None, kind: str, alone: bool
+    ) -> tuple[int, bytes]:
+        parts = urlsplit(address.url)
         assert parts.hostname
         connection: http.client.HTTPConnection
         if parts.scheme == "https":
@@ -78,15 +103,22 @@ class Http:
             connection = http.client.HTTPConnection(
                 parts.hostname, parts.port, timeout=self._timeout_s
             )
-        headers = {**self.address.headers, "Accept": "application/json", "Connection": "close"}
+        headers = {**address.headers, "Accept": "application/json", "Connection": "close"}
         if body is not None:
             headers["Content-Type"] = kind
+        try:
+            connection.timeout = self._timeout_s if alone else min(self._timeout_s, CONNECT_S_MAX)
+            connection.connect()
+            connection.sock.settimeout(self._timeout_s)
+        except OSError as error:
+            connection.close()
+            raise _NobodyError(str(unreachable(address.url, error))) from None
         try:
             connection.request(method, parts.path + target, body, headers)
             answer = connection.getresponse()
             data = answer.read(RESPONSE_BYTES_MAX + 1)
         except (OSError, http.client.HTTPException) as error:
-            raise unreachable(self.address.url, error) from None
+            raise unreachable(address.url, error) from None
         finally:
             connection.close()
         if len(data) > RESPONSE_BYTES_MAX:

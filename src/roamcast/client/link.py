@@ -7,7 +7,7 @@ and one that is away for long is not pestered. What cannot be sent is dropped: t
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import websockets.asyncio.client as sockets
@@ -16,8 +16,9 @@ from websockets.typing import Subprotocol
 
 from roamcast.channels.link_messages import LINK_PROTOCOL, Goodbye, Grouped, Welcome
 from roamcast.client.address import Address
+from roamcast.client.hosts import Hosts
 from roamcast.client.http import error_of, unreachable
-from roamcast.errors import AuthError, UnreachableError
+from roamcast.errors import AuthError, RoamcastError, UnreachableError
 from roamcast.model.machine import Draw
 from roamcast.model.wire import FRAME_BYTES_MAX, Message, Unreadable
 
@@ -29,9 +30,16 @@ WAIT_S_MIN: Final = 0.05
 WAIT_S_MAX: Final = 15.0
 OUTAGE_PART: Final = 0.25
 CLOSE_S: Final = 1.0
+STAGGER_S: Final = 0.3
+"""A host that neither answers nor refuses for so long does not keep us from asking the next."""
 
-Welcomed = Callable[[Welcome], float]
-"""Takes the first message of a link; gives how many seconds of silence mean that it is dead."""
+Dial = asyncio.Task[tuple[sockets.ClientConnection, Welcome]]
+
+Welcomed = Callable[[Welcome], float | None]
+"""Takes the first message of a link; gives how many seconds of silence mean that it is dead.
+
+None: this host serves an older map than the client has seen, so that it looks for another one.
+"""
 
 Told = Callable[[str, Message], None]
 """Takes a message and the group it came by, "" for unicast."""
@@ -46,7 +54,7 @@ class Link:
 
     def __init__(
         self,
-        address: Address,
+        hosts: Hosts,
         device: str,
         *,
         welcomed: Welcomed,
@@ -56,7 +64,7 @@ class Link:
         open_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.address = address
+        self.hosts = hosts
         self.device = device
         self.connected = False
         self.dialled = 0
@@ -91,31 +99,61 @@ class Link:
         lost_at: float | None = None
         while True:
             try:
-                socket, welcome = await self._dial()
+                socket, welcome, url = await self._dial_any()
             except UnreachableError as error:
                 if lost_at is None or isinstance(error, EndedError):
                     raise
                 await asyncio.sleep(self._wait_s(loop.time() - lost_at))
                 continue
             self.outage_s = 0.0 if lost_at is None else loop.time() - lost_at
-            try:
-                await self._carry(socket, welcome, ready)
-            finally:
-                lost_at = loop.time()
+            if not await self._carry(socket, welcome, ready):
+                self.hosts.passed_over(url)
+                await asyncio.sleep(self._wait_s(self.outage_s))
+                continue
+            lost_at = loop.time()
             await asyncio.sleep(max(self._wait_s(0.0), self._come_again_s * self._draw()))
 
     def _wait_s(self, outage_s: float) -> float:
         wait = min(max(outage_s * OUTAGE_PART, WAIT_S_MIN), WAIT_S_MAX)
         return wait * (0.5 + self._draw() / 2)
 
-    async def _dial(self) -> tuple[sockets.ClientConnection, Welcome]:
+    async def _dial_any(self) -> tuple[sockets.ClientConnection, Welcome, str]:
+        """Open a socket to the first host that says welcome."""
+        hosts = self.hosts.all()
+        dials: dict[Dial, str] = {}
+        errors: list[RoamcastError] = []
+        try:
+            while hosts or not all(dial.done() for dial in dials):
+                if hosts:
+                    address = hosts.pop(0)
+                    dials[asyncio.create_task(self._dial(address))] = address.url
+                waiting = [dial for dial in dials if not dial.done()]
+                patience = STAGGER_S if hosts else None
+                done, _ = await asyncio.wait(
+                    waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED
+                )
+                for dial in done:
+                    error = dial.exception()
+                    if error is None:
+                        url = dials.pop(dial)
+                        self.hosts.answered(url)
+                        return (*dial.result(), url)
+                    if not isinstance(error, RoamcastError):
+                        raise error
+                    errors.append(error)
+        finally:
+            await _hang_up(dials)
+        # What asking again does not help against comes first.
+        raise next((one for one in errors if not isinstance(one, UnreachableError)), errors[0])
+
+    async def _dial(self, address: Address) -> tuple[sockets.ClientConnection, Welcome]:
         """Open a socket and hear its first message."""
-        url = self.address.url
+        url = address.url
         self.dialled += 1
-        self.key = self.address.key
+        self.key = address.key
         try:
             socket = await sockets.connect(
-                self.address.link(self.device),
+                address.link(self.device),
                 additional_headers={"Authorization": f"Bearer {self.key}"},
                 subprotocols=[SUBPROTOCOL],
                 compression=None,
@@ -151,14 +189,18 @@ class Link:
 
     async def _carry(
         self, socket: sockets.ClientConnection, welcome: Welcome, ready: asyncio.Future[None]
-    ) -> None:
-        """Carry frames both ways until the link breaks or falls silent."""
+    ) -> bool:
+        """Carry frames both ways until the link breaks or falls silent; False: it was not kept."""
         self._come_again_s = 0.0
         self._outgoing = asyncio.Queue(FRAMES_MAX)
         writer = asyncio.create_task(self._write(socket, self._outgoing))
         loop = asyncio.get_running_loop()
         try:
             silence_s = self._welcomed(welcome)
+            if silence_s is None:
+                while not self._outgoing.empty():
+                    await socket.send(self._outgoing.get_nowait())
+                return False
             self.connected = True
             if not ready.done():
                 ready.set_result(None)
@@ -168,7 +210,7 @@ class Link:
                     patience.reschedule(loop.time() + silence_s)
                     self._take(data)
         except (ConnectionClosed, OSError, TimeoutError):
-            return
+            return True
         finally:
             self.connected = False
             self._outgoing = None
@@ -207,3 +249,15 @@ class Link:
         if goodbye.retry_us == 0:
             raise EndedError(f"the service ended the session: {goodbye.reason}")
         self._come_again_s = goodbye.retry_us / 1_000_000
+
+
+async def _hang_up(
+    dials: "Iterable[asyncio.Task[tuple[sockets.ClientConnection, Welcome]]]",
+) -> None:
+    """End the calls to hosts that were too late."""
+    dials = list(dials)
+    for dial in dials:
+        dial.cancel()
+    for ended in await asyncio.gather(*dials, return_exceptions=True):
+        if isinstance(ended, tuple):
+            ended[0].transport.abort()

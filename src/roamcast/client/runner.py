@@ -12,12 +12,12 @@ from typing import Final
 
 from roamcast.channels.client import CancelObject, MapClient, PublishObject, Unwatch, Watch
 from roamcast.channels.link_messages import Welcome, settings_of
-from roamcast.channels.map_messages import Answer, ServerHere
+from roamcast.channels.map_messages import Answer, Request, ServerHere
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.replica import Appeared, Changed, Left
 from roamcast.channels.watching import Current, Cut, Refusal
-from roamcast.client.address import Address
 from roamcast.client.driver import Driver, wall_clock
+from roamcast.client.hosts import Hosts
 from roamcast.client.inbox import OBJECTS_MAX, Inbox
 from roamcast.client.link import OUTAGE_PART, Link
 from roamcast.client.views import Feed
@@ -47,7 +47,7 @@ class Runner:
 
     def __init__(
         self,
-        address: Address,
+        hosts: Hosts,
         device: str,
         *,
         draw: Draw,
@@ -60,7 +60,7 @@ class Runner:
         self.published: dict[str, Context] = {}
         self.settings = MapSettings()
         self.link = Link(
-            address,
+            hosts,
             device,
             welcomed=self._welcomed,
             told=self._told,
@@ -81,6 +81,7 @@ class Runner:
         self._wall = wall_clock()
         self._ahead_us: int | None = None
         self._next_name = 1
+        self._server = ""
         self._doubts: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._over: BaseException | None = None
@@ -171,9 +172,14 @@ class Runner:
         assert self.driver is not None
         self.driver.give(given)
 
-    def _welcomed(self, welcome: Welcome) -> float:
+    def _welcomed(self, welcome: Welcome) -> float | None:
         """Take the first message of a link; the machine learns if the service has restarted."""
         settings = settings_of(welcome.settings)
+        self.link.hosts.learn(welcome.hosts)
+        if welcome.hosts and self._machine is not None and welcome.epoch < self._machine.epoch:
+            self._tell_older(settings)
+            return None
+        self._server = welcome.server
         if welcome.now:
             ahead = welcome.now - self._wall()
             self._ahead_us = ahead if self._ahead_us is None else max(ahead, self._ahead_us)
@@ -188,8 +194,17 @@ class Runner:
         beats_us = SILENCE_BEATS * settings.server_here_us
         return max(beats_us, settings.client_timeout_us) / MICROSECONDS
 
+    def _tell_older(self, settings: MapSettings) -> None:
+        """Tell a server of a newer one that this client can not find any more, as its machine does.
+
+        A client never goes back to an older epoch; its host starts a newer one if need be.
+        """
+        if self.link.outage_s * MICROSECONDS > settings.server_timeout_us:
+            self.link.send(Request(self.machine.epoch, self.machine.session, 1, ()))
+
     def _make(self, welcome: Welcome, settings: MapSettings) -> None:
         """Make the machine, and give it all that an earlier one was given."""
+        before = self._machine
         if self.driver is not None:
             self.driver.close()
             for effect in self.machine.leave():
@@ -205,8 +220,8 @@ class Runner:
             limit_bytes=self._limit_bytes,
         )
         self.driver = Driver(self._machine, clock=self.now, carry=self._carry)
-        for context in self.published.values():
-            self._give(PublishObject(context))
+        if before is not None:  # with their stamps, for somebody may have newer ones
+            self._machine.publications = before.publications
         for feed in self._feeds.values():
             feed.relists = True
             self._give(Watch(feed.name, feed.filter.source))
@@ -219,7 +234,7 @@ class Runner:
     def _told(self, group: str, message: Message) -> None:
         if isinstance(message, ServerHere) and message.epoch > self.machine.epoch:
             self._doubt(message.spread_us)
-        self._give(Received(self.machine.server, message, group))
+        self._give(Received(self._server, message, group))
         if isinstance(message, Answer):
             self._wake()
 

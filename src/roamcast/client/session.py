@@ -15,6 +15,7 @@ import msgspec
 from roamcast.channels.map_messages import FILTER_LENGTH_MAX, OBJECT_BYTES_MAX, body_of
 from roamcast.client.address import Token, find, scopes_of
 from roamcast.client.asking import Asking, Where
+from roamcast.client.hosts import Hosts
 from roamcast.client.http import Http
 from roamcast.client.runner import Runner
 from roamcast.client.views import View
@@ -246,6 +247,8 @@ def connect(
 ) -> Connecting:
     """Open a session with a service.
 
+    `url` may name several hosts, with commas between them: one of them serves, and when another
+    takes over, the session moves there by itself. A service also tells of its other hosts.
     Without `url` and `token` they come from ROAMCAST_URL and ROAMCAST_TOKEN, or from what a
     service on this machine wrote into its data folder. `token` may be a function, which is asked
     each time for a key that is still good. `device` names this program among the user's others; a
@@ -255,9 +258,9 @@ def connect(
     """
     if device is not None and _DEVICE.fullmatch(device) is None:
         raise InputError("a device's name has 1 to 64 of the characters A-Z a-z 0-9 _ . -")
-    address = find(url, token, data=data)
+    hosts = Hosts(find(url, token, data=data))
     runner = Runner(
-        address,
+        hosts,
         device or secrets.token_urlsafe(12),
         draw=random.SystemRandom().random,
         limit_bytes=limit_bytes,
@@ -265,4 +268,4 @@ def connect(
         interface=interface,
         tls=tls,
     )
-    return Connecting(runner, Http(address, timeout_s=timeout_s, tls=tls))
+    return Connecting(runner, Http(hosts, timeout_s=timeout_s, tls=tls))

@@ -130,7 +130,8 @@ def cluster_problem(
         said = f"{name!r} is none of the hosts {known}: say which one this is, with --name"
         return ("server.name", "cluster.hosts"), said
     if not cluster.secret_file:
-        return ("cluster.secret_file",), "hosts need a secret to recognise each other by"
+        keys = ("cluster.secret_file", "cluster.hosts")
+        return keys, "hosts recognise each other by a secret: set secret_file in [cluster]"
     if cluster.silent_s < 2 * cluster.probe_s:
         return ("cluster.silent_s", "cluster.probe_s"), "nobody is gone before two probes"
     if frame_bytes_max < FRAME_BYTES_MIN:

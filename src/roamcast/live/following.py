@@ -90,9 +90,11 @@ class Following:
             case Copy(number, after, until, entries):
                 if entries:
                     await disk.merge(heard(entries))
-                theirs = {one.key: one.stamp for one in entries}
+                theirs = {one.key: one for one in heard(entries)}
                 ours = await asyncio.to_thread(disk.page, after, until)
-                newer = [one for one in ours if one.stamp > theirs.get(one.key, 0)]
+                newer = [
+                    one for one in ours if one.key not in theirs or one.rank > theirs[one.key].rank
+                ]
                 for page in pages(newer):
                     self._offers += 1
                     send(News(self._offers, page))

@@ -73,6 +73,7 @@ class Links:
         udp: str = "",
         nats: str = "",
         prefix: str = "",
+        hosts: Sequence[str] = (),
         probe_us: int = SECOND,
         note: Callable[[Record], None] | None = None,
     ) -> None:
@@ -96,6 +97,7 @@ class Links:
         self._frame_of = frame_of
         self._groups = groups
         self._offer = (udp, nats, prefix)
+        self._hosts = tuple(hosts)
         self._probe_us = probe_us
         self._note = note
         self._tuned: dict[str, dict[str, Link]] = {}
@@ -139,7 +141,7 @@ class Links:
     def _welcome(self, link: Link) -> None:
         udp, nats, prefix = self._offer
         key, tag = self._keys.key(link.view_class), self._keys.tag(link.view_class)
-        told = (self._settings, udp, nats, prefix, key, self._clock(), tag)
+        told = (self._settings, udp, nats, prefix, key, self._clock(), tag, self._hosts)
         self._write(link, Welcome(link.name, self._server, self._epoch, *told))
 
     def _renew_keys(self, oldest: int) -> None:

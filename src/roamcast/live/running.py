@@ -201,6 +201,7 @@ def _links(settings: Settings, service: Service) -> Links:
         udp=settings.channels.udp,
         nats=settings.channels.nats,
         prefix=prefix,
+        hosts=list(settings.cluster.hosts.values()),
         probe_us=round(settings.channels.probe_s * 1_000_000),
         note=service.note if settings.journal.on and settings.journal.transmissions else None,
     )

@@ -44,7 +44,8 @@ class Session:
         service, limits = self._service, self._service.settings.limits
         service.open_session(self.name, self._viewer, self)
         now = time.format_instant(service.clock())
-        self._say(say.Welcome(self.name, now, limits.ping_s))
+        hosts = tuple(service.settings.cluster.hosts.values())
+        self._say(say.Welcome(self.name, now, limits.ping_s, hosts))
         try:
             with service.standing.held(self._grant, self.cut):
                 await self._socket.serve(

@@ -257,16 +257,15 @@ class Store:
             latest.update((entry.key, entry) for entry in waiting.entries)
             return
         for entry in waiting.entries:
-            known = latest.get(entry.key)
-            stamp = self._stamp_of(entry.key) if known is None else known.stamp
-            if entry.stamp > stamp:
+            known = latest.get(entry.key) or self._known(entry.key)
+            if known is None or entry.rank > known.rank:
                 latest[entry.key] = entry
                 waiting.newer.append(entry)
 
-    def _stamp_of(self, key: str) -> int:
-        asked = self._connection.execute("SELECT stamp FROM entries WHERE key = ?", (key,))
+    def _known(self, key: str) -> Entry | None:
+        asked = self._connection.execute("SELECT * FROM entries WHERE key = ?", (key,))
         row = asked.fetchone()
-        return 0 if row is None else int(row[0])
+        return None if row is None else Entry(*row)
 
     def _committed_now(
         self, batch: Sequence[_Waiting], written: list[Entry], problem: str | None, seconds: float

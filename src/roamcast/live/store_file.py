@@ -27,6 +27,11 @@ class Entry(NamedTuple):
     value: bytes | None
     stamp: int
 
+    @property
+    def rank(self) -> tuple[int, bytes]:
+        """What is compared: of one stamp the later bytes, so that all hosts choose the same."""
+        return self.stamp, self.value or b""
+
 
 def connect(path: Path) -> sqlite3.Connection:
     """Open the file for this process alone, durable by every commit; errors name the file."""
