@@ -17,6 +17,7 @@ from roamcast.channels.client import LINK_TABLE, LinkState
 from roamcast.channels.link_messages import LINK_MESSAGES
 from roamcast.channels.map_messages import MAP_MESSAGES
 from roamcast.channels.messages import PROTOCOL
+from roamcast.channels.peer_messages import PEER_MESSAGES
 from roamcast.channels.receiver import RECEIVER_TABLE, ReceiverState
 from roamcast.channels.recovery_messages import RECOVERY_MESSAGES
 from roamcast.channels.sender import SENDER_TABLE, SenderState
@@ -68,6 +69,14 @@ SECTIONS = (
         "`channels/merging.py`, [channels](channels.md#when-a-server-is-gone)).",
         Registry(RECOVERY_MESSAGES),
         (("The watchdog", WatchdogState.STANDBY, WATCHDOG_TABLE),),
+    ),
+    Section(
+        "Between hosts",
+        "What the hosts that may serve say over `/peer` beside the messages above "
+        "(`channels/peer_messages.py`, `live/peers.py`, [two hosts]"
+        "(service.md#two-hosts-or-more)).",
+        Registry(PEER_MESSAGES),
+        (),
     ),
     Section(
         "Links",

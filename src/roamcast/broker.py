@@ -132,7 +132,7 @@ class Broker:
         )
         self.hub = Hub(LocalQueries(self.server), hub_settings or HubSettings(), epoch)
         self.kept = KeptObjects(self.server.objects, kept_settings or KeptSettings())
-        self.server.merging.stays = self.kept.objects.__contains__
+        self.server.merging.keeps = self.kept.keeps
         self._session_viewers: dict[str, Viewer] = {}
         self._rules_owner: dict[str, str] = {}
         self._pending: dict[int, Pending] = {}

@@ -18,6 +18,7 @@ from typing import Any
 from roamcast.client import connect
 from roamcast.client.session import Session
 from roamcast.client.views import View
+from roamcast.errors import UnreachableError
 from roamcast.model.contexts import Context
 
 ROOMS = tuple(f"lab/{floor}/{room}" for floor in (1, 2) for room in "abc")
@@ -82,7 +83,7 @@ class Member:
         return {
             "published": published,
             "shown": shown,
-            "answered": view_of(await self.session.who(self.text)) if published else {},
+            "answered": await self._answered() if published else {},
             "way": self.session.way,
             "changes": self.changes,
             "counts": {
@@ -92,6 +93,12 @@ class Member:
                 for way in groups._ways
             },
         }
+
+    async def _answered(self) -> dict[str, list[Any]]:
+        try:
+            return view_of(await self.session.who(self.text))
+        except UnreachableError:
+            return {"nobody answers": []}
 
     async def stop(self) -> None:
         for task in [*self._tasks, *getattr(self, "_publishing", [])]:

@@ -8,31 +8,31 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import websockets
 
-from bench.takeover import Host, Pair, pair, storm
+from bench.kill import Crowd
+from bench.takeover import Host, Pair, pair
+from roamcast.channels.peer_messages import HostHere
 from roamcast.client import connect
-from roamcast.errors import UnreachableError
+from roamcast.errors import SettingsError, UnreachableError
+from roamcast.live.keeper import Keeper
 from roamcast.live.keys import Keys
-from roamcast.live.settings import KEY_FILE
+from roamcast.live.settings import load_settings, with_server
 from roamcast.model.contexts import Context
-from tests.live.processes import DEADLINE_S
+from tests.live import namespaces
+from tests.live.members import OBJECTS, PRIVATE
+from tests.live.namespaces import Namespaces
+from tests.live.parted import Parted
+from tests.live.processes import DEADLINE_S, members, wait_until_equal
 
-WATCHED = "place = 'hq/1' OR type = 'person'"
-
-
-@pytest.mark.slow
-def test_when_a_host_dies_under_load_the_other_has_everything_and_back(tmp_path: Path) -> None:
-    found = asyncio.run(storm(tmp_path, rounds=2, people=6, seed=5, step=lambda _: None))
-    assert [one.lost for one in found] == [0, 0]
-    assert found[1].acknowledged > found[0].acknowledged > 0
+WATCHED = "within(place, 'own')"
+PEOPLE = 4
 
 
 class Page:
@@ -57,7 +57,7 @@ class Page:
             welcome = json.loads(await socket.recv())
             self._hosts = list(dict.fromkeys([url, *welcome["hosts"]]))
             feature = {"type": "Feature", "id": "page", "geometry": None}
-            feature["properties"] = {"place": "hq/1"}  # type: ignore[assignment]
+            feature["properties"] = {"place": "own/1"}  # type: ignore[assignment]
             await socket.send(json.dumps({"type": "appear", "re": "a", "feature": feature}))
             await socket.send(json.dumps({"type": "subscribe", "re": "s", "filter": WATCHED}))
             self.hosts_seen.append(url)
@@ -83,45 +83,53 @@ async def until(true: Any, what: Any = None) -> None:
 
 
 @pytest.mark.slow
-def test_sessions_rules_and_kept_objects_are_at_the_host_that_takes_over_and_merge_later(
+def test_a_host_that_takes_over_has_everything_and_one_that_wakes_up_later_merges(
     tmp_path: Path,
 ) -> None:
-    asyncio.run(_sessions(tmp_path))
+    asyncio.run(_take_over_and_merge(tmp_path))
 
 
-async def _sessions(folder: Path) -> None:
+async def _take_over_and_merge(folder: Path) -> None:
     async with pair(folder) as both, contextlib.AsyncExitStack() as stack:
         one, two = both.hosts
         asking = both.asking(one)
         stranger = _token(one, "stranger", "read")
-        me = await stack.enter_async_context(connect(one.url, both.token, device="me"))
+        people = [
+            await stack.enter_async_context(connect(one.url, both.token, device=f"d{number}"))
+            for number in range(PEOPLE)
+        ]
+        me, crowd = people[0], Crowd(people, seed=5)
         view = me.watch(WATCHED)
         page = Page(one.url, both.token)
         running = asyncio.create_task(page.run())
         stack.callback(running.cancel)
-        await me.publish("mine", place="hq/2", type="person")
+        await me.publish("mine", place="own/2", type="me")
         for vid in ("kept", "hidden", "removed"):
-            await asking.put(Context(vid, "hq/1", None, {}, me.now()))
+            await asking.put(Context(vid, "own/1", None, {}, me.now()))
         await asking.rules("hidden", [{"viewers": ["operator"], "precision": "exact"}])
         await asking.remove("removed")
-        expected = {"mine": "hq/2", "kept": "hq/1", "hidden": "hq/1", "page": "hq/1"}
+        expected = {"mine": "own/2", "kept": "own/1", "hidden": "own/1", "page": "own/1"}
 
         def right() -> bool:
             seen = {vid: context.place for vid, context in view.objects.items()}
-            return seen == page.shown == expected
+            return seen == page.shown == expected and crowd.right()
 
         def differ() -> str:
-            return f"{view.objects} {page.shown}, not {expected}"
+            return f"{view.objects} {page.shown}, not {expected}; the crowd: {crowd.right()}"
 
-        await until(right, differ)
+        crowd.start()
+        await until(lambda: crowd.acknowledged > 100)
         await one.die()
+        resting = asyncio.create_task(crowd.rest())
         await two.ready()
+        await resting
+        assert await crowd.lost() == 0
         await until(lambda: page.hosts_seen == [one.url, two.url])
         await until(right, differ)
-        assert await _count(two, stranger) == len(expected) - 1
+        assert await crowd.known()
+        assert await _count(two, stranger, WATCHED) == len(expected) - 1
         await both.asking(two).remove("kept")
         del expected["kept"]
-        await until(right, differ)
         # Now the host that serves only sleeps, and wakes with an older map than the other's.
         await one.keep(both.settings)
         await both.followed(two)
@@ -130,16 +138,17 @@ async def _sessions(folder: Path) -> None:
         for pid in sleepers:
             os.kill(pid, signal.SIGSTOP)
         await one.ready()
-        await me.publish("mine", place="hq/3", type="person")
-        await both.asking(one).put(Context("late", "hq/1", None, {}, me.now()))
-        expected |= {"mine": "hq/3", "late": "hq/1"}
+        await me.publish("mine", place="own/3", type="me")
+        await both.asking(one).put(Context("late", "own/1", None, {}, me.now()))
+        expected |= {"mine": "own/3", "late": "own/1"}
         for pid in sleepers:
             os.kill(pid, signal.SIGCONT)
         await both.followed(one)  # it stands by: it has stepped down
         with pytest.raises(UnreachableError):
             await both.asking(two).count()
         await until(right, differ)
-        assert await _count(one, stranger) == len(expected) - 1
+        assert await crowd.known()
+        assert await _count(one, stranger, WATCHED) == len(expected) - 1
 
 
 def _token(host: Host, subject: str, *scopes: str) -> str:
@@ -147,37 +156,92 @@ def _token(host: Host, subject: str, *scopes: str) -> str:
     return Keys.open(host.data).issue(subject, scopes, lifetime_s=3_600, now=now)
 
 
-async def _count(host: Host, token: str) -> int:
+async def _count(host: Host, token: str, where: str) -> int:
     from roamcast.client.address import Address
     from roamcast.client.asking import Asking
     from roamcast.client.http import Http
 
-    return await Asking(Http(Address(host.url, token))).count()
+    return await Asking(Http(Address(host.url, token))).count(where)
 
 
 def test_a_host_with_other_keys_says_what_to_copy(tmp_path: Path) -> None:
     async def body() -> None:
         both = Pair(tmp_path)
         one, two = both.hosts
-        (two.data / KEY_FILE).unlink()
-        try:
-            await one.keep(both.settings)
-            await one.ready()
-            await two.keep(both.settings)
-            assert two.process is not None
-            assert await asyncio.wait_for(two.process.wait(), DEADLINE_S) == 2
-        finally:
-            for host in both.hosts:
-                if host.process is not None and host.process.returncode is None:
-                    host.process.terminate()
-                    await host.process.wait()
+        settings = with_server(load_settings(both.settings), name="b", data=str(two.data))
+        key_id = Keys.open(one.data).current()
+        keeper = Keeper(settings, ready=lambda *_: None)
+        keeper._keys = Keys.open(two.data)
+        keeper._over = asyncio.get_running_loop().create_future()
+        keeper._compare_keys(HostHere("a", 1, key_id, b""))
+        assert not keeper._over.done()
+        keeper._compare_keys(HostHere("a", 1, "another", b""))
+        with pytest.raises(SettingsError, match=r"copy its keys\.json into"):
+            await keeper._over
 
     asyncio.run(body())
 
 
 def test_a_service_of_several_hosts_is_not_served_without_a_keeper(tmp_path: Path) -> None:
-    both = Pair(tmp_path)
-    command = [sys.executable, "-m", "roamcast", "serve", "--settings", str(both.settings)]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=DEADLINE_S)
-    assert done.returncode == 2
-    assert b"roamcast keep" in done.stderr
+    from typer.testing import CliRunner
+
+    from roamcast.cli import build
+
+    done = CliRunner().invoke(build(), ["serve", "--settings", str(Pair(tmp_path).settings)])
+    assert isinstance(done.exception, SettingsError)
+    assert "roamcast keep" in str(done.exception)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(namespaces.missing()), reason=namespaces.missing() or "ready")
+def test_sides_that_are_parted_each_have_a_server_and_joined_they_have_one(
+    tmp_path: Path,
+) -> None:
+    with ExitStack() as stack:
+        network = stack.enter_context(Namespaces(2))
+        parted = Parted(tmp_path, network)
+        parted.make()
+        sides = []
+        for name, around in (("ada", "server"), ("bob", "client1")):
+            token = parted.token(name)
+            given = {
+                "url": parted.urls,
+                "certificate": str(parted.bundle),
+                "members": {name: [token, "type = 'person'"]},
+            }
+            sides.append((given, network.around(around)))
+        for name in ("a", "b"):
+            stack.enter_context(parted.keep(name))
+            if name == "a":
+                parted.serves("a")
+        parted.followed("a")
+        processes = [stack.enter_context(members(*side)) for side in sides]
+        for process in processes:
+            assert process.answer() == "ready"
+            process.ask("publish", OBJECTS)
+        wait_until_equal(processes, "socket")
+        parted.put("a", "before")
+        parted.cut()
+        parted.serves("b")
+        # Each side goes on with a server of its own.
+        wait_until_equal(processes, "socket")
+        for process in processes:
+            process.ask("publish", 2 * OBJECTS)
+        for process in processes:
+            wait_until_equal([process], "socket")
+        assert parted.vids("a") & parted.vids("b")
+        for name in ("a", "b"):
+            parted.put(name, f"at-{name}")
+        parted.remove("b", "before")
+        parted.join()
+        parted.followed("b")  # the newer one; the other has handed over and stands by
+        wait_until_equal(processes, "socket")
+        reports = wait_until_equal(processes, "socket")
+        assert len(reports["ada"]["shown"]) == len(reports["bob"]["shown"])
+        assert len(reports["ada"]["shown"]) == 2 * (OBJECTS - PRIVATE)
+        assert {step for _, step in reports["ada"]["shown"].values()} == {1}
+        there = parted.vids("b")
+        assert {"at-a", "at-b"} <= there
+        assert "before" not in there
+        with pytest.raises(AssertionError):
+            parted.vids("a")

@@ -73,6 +73,11 @@ class KeptObjects:
                     )
                 self._publish(one)
 
+    def keeps(self, vid: str, owner: str) -> bool:
+        """Whether an object is kept for this owner."""
+        known = self.objects.get(vid)
+        return known is not None and known.owner == owner
+
     def adopt(self, vid: str, value: bytes | None, *, open_session: bool, now: int) -> None:
         """Take over from another host's disk what it has newer; here it is on disk already."""
         if value is None:

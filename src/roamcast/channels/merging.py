@@ -45,8 +45,9 @@ class Merging:
         """`peers`: the hosts that may serve, by seat; `collect` lets silent clients go."""
         self.leaving: HandingOver | None = None
         self.guests: dict[str, dict[str, None]] = {}
-        self.stays: Callable[[str], bool] = lambda _: False
-        """Whether an object needs no publisher that confirms it: this process keeps it itself."""
+        self.keeps: Callable[[str, str], bool] = lambda _vid, _owner: False
+        """Whether this process itself keeps an object for an owner: it needs no confirming, and
+        goes to another host with all that is kept, not with the map."""
         self._desk = desk
         self._objects = objects
         self._peers = tuple(peers)
@@ -91,7 +92,7 @@ class Merging:
         """A client did not come: what was handed over of it and it did not confirm leaves."""
         client = self._desk.clients.get(owner)
         for vid in self.guests.pop(owner):
-            if self.stays(vid):
+            if self.keeps(vid, owner):
                 continue
             if client is None or vid not in client.publications:
                 self._objects.withdraw(owner, vid)
@@ -111,7 +112,7 @@ class Merging:
         vids, removed = list(active_map.objects), list(active_map.removed.items(now))
         for vid in vids:
             known = active_map.objects.get(vid)
-            if known is not None:
+            if known is not None and not self.keeps(vid, known.owner):
                 yield Held(body_of(known.context), known.stamp, known.owner)
         for vid, one in removed:
             yield Gone(vid, one.stamp, one.owner, now - one.since_us)

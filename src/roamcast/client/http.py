@@ -61,6 +61,7 @@ class Http:
         target = f"{path}?{urlencode(query)}" if query else path
         sent = None if body is None else msgspec.json.encode(body)
         status, data, url = await asyncio.to_thread(self._ask_any, method, target, sent, kind)
+        self.hosts.answered(url)
         if status >= 300:
             raise error_of(status, data, url)
         if not data:

@@ -54,7 +54,7 @@ class Link:
 
     def __init__(
         self,
-        hosts: Hosts,
+        where: Address | Hosts,
         device: str,
         *,
         welcomed: Welcomed,
@@ -64,7 +64,7 @@ class Link:
         open_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.hosts = hosts
+        self.hosts = where if isinstance(where, Hosts) else Hosts(where)
         self.device = device
         self.connected = False
         self.dialled = 0

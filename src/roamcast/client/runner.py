@@ -16,6 +16,7 @@ from roamcast.channels.map_messages import Answer, Request, ServerHere
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.replica import Appeared, Changed, Left
 from roamcast.channels.watching import Current, Cut, Refusal
+from roamcast.client.address import Address
 from roamcast.client.driver import Driver, wall_clock
 from roamcast.client.hosts import Hosts
 from roamcast.client.inbox import OBJECTS_MAX, Inbox
@@ -47,7 +48,7 @@ class Runner:
 
     def __init__(
         self,
-        hosts: Hosts,
+        where: Address | Hosts,
         device: str,
         *,
         draw: Draw,
@@ -60,7 +61,7 @@ class Runner:
         self.published: dict[str, Context] = {}
         self.settings = MapSettings()
         self.link = Link(
-            hosts,
+            where,
             device,
             welcomed=self._welcomed,
             told=self._told,

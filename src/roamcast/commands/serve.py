@@ -31,13 +31,14 @@ def serve(
     """
     from roamcast.errors import SettingsError
     from roamcast.live.logs import configure
-    from roamcast.live.running import run
     from roamcast.live.settings import Settings, load_settings, with_server
 
     settings = load_settings(settings_file) if settings_file is not None else Settings()
     settings = with_server(settings, host=host, port=port, data=None if data is None else str(data))
     if settings.cluster.hosts:
         raise SettingsError("several hosts take over from each other with `roamcast keep`")
+    from roamcast.live.running import run
+
     configure(settings.log)
     beside: list[Any] = []
 

@@ -6,7 +6,6 @@ answer that promises durability is awaited by its ticket.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from roamcast.broker import (
     Acknowledged,
@@ -40,7 +39,7 @@ from roamcast.live.metrics import CONTENT_TYPE, Metrics
 from roamcast.live.peer_proof import Caller
 from roamcast.live.peers import Peers
 from roamcast.live.settings import Settings
-from roamcast.live.sockets import WebSocket, text_frame
+from roamcast.live.sockets import Sink, WebSocket, text_frame
 from roamcast.live.standing import Standing
 from roamcast.live.store import Store as Disk
 from roamcast.live.store_file import Entry
@@ -55,16 +54,6 @@ from roamcast.model.records import Record, UpdateMatched
 TICKETS_MAX = 100_000
 SECOND = 1_000_000
 FORMS: tuple[Format, ...] = ("json", "sse")
-
-
-class Sink(Protocol):
-    """Where a session's frames go."""
-
-    def write(self, framed: bytes) -> None:
-        """Write one frame."""
-
-    def cut(self, reason: str) -> None:
-        """End the session, and say why."""
 
 
 class Service:

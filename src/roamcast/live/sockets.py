@@ -43,6 +43,16 @@ class Socket(Protocol):
         """Say why, and close."""
 
 
+class Sink(Protocol):
+    """Where a session's frames go."""
+
+    def write(self, framed: bytes) -> None:
+        """Write one frame."""
+
+    def cut(self, reason: str) -> None:
+        """End the session, and say why."""
+
+
 class Endpoint(Protocol):
     """Who talks on a connection."""
 
