@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from roamcast.channels.peer_messages import PAGE_BYTES_MAX, Follow, KeptEntry, News, OnDisk
+from roamcast.client.driver import wall_clock
 from roamcast.errors import AuthError
 from roamcast.live import peer_proof
 from roamcast.live.followers import Followers, heard, pages
 from roamcast.live.following import Following
+from roamcast.live.keys import Keys
+from roamcast.live.revoked import Revoked
 from roamcast.live.store import Store
 from roamcast.live.store_file import Entry
 from roamcast.model.wire import Message
@@ -149,6 +152,43 @@ def test_a_host_that_does_not_write_is_left_behind_and_nobody_waits_for_it_again
             assert copy is not None
             assert copy.load("") == {"k": b"w"}
             again.end()
+
+    asyncio.run(body())
+
+
+def test_a_token_that_one_host_revoked_is_refused_by_the_one_that_follows(tmp_path: Path) -> None:
+    async def body() -> None:
+        clock = wall_clock()
+        first = Keys.open(tmp_path / "a")
+        token = first.issue("ada", ["read"], lifetime_s=100, now=clock())
+        other = first.issue("bob", ["read"], lifetime_s=100, now=clock())
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "keys.json").write_bytes((tmp_path / "a" / "keys.json").read_bytes())
+        (tmp_path / "b" / "keys.json").chmod(0o600)
+        second = Keys.open(tmp_path / "b")
+        one, two = (Store.open(tmp_path / name / "s.db", copied=True) for name in "ab")
+        revoked = [Revoked(first, one, clock), Revoked(second, two, clock)]
+        first.revoke(token, clock())
+        first.check(other, clock())  # it reads the file anew
+        for _ in range(2):
+            revoked[0].look()
+        await one.write([("all before", b"")])
+        entries = one.page("revoked/", "revoked0")
+        assert len(entries) == 1
+        second.check(token, clock())
+        revoked[1].adopt(await two.merge(entries))
+        with pytest.raises(AuthError, match="revoked"):
+            second.check(token, clock())
+        again = Keys.open(tmp_path / "b")
+        Revoked(again, two, clock)
+        with pytest.raises(AuthError, match="revoked"):
+            again.check(token, clock())
+        again.check(other, clock())
+        Revoked(again, two, lambda: clock() + 200_000_000)  # it would have expired: it is forgotten
+        await two.write([("all before", b"")])
+        assert list(two.load("")) == ["all before"]
+        for store in (one, two):
+            await store.close()
 
     asyncio.run(body())
 

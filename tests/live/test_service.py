@@ -227,3 +227,15 @@ def test_a_port_that_is_taken_is_said_in_one_line(running: RunningService, tmp_p
     assert f"port {running.port}" in done.stderr
     assert "--port" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_nobody_but_a_host_of_the_same_cluster_may_call_as_one(running: RunningService) -> None:
+    async def call() -> None:
+        headers = {"Authorization": f"Bearer {running.operator}"}
+        address = running.url.replace("http", "ws", 1) + "/peer"
+        await websockets.connect(address, additional_headers=headers, proxy=None)
+
+    with pytest.raises(websockets.InvalidStatus) as refused:
+        asyncio.run(call())
+    assert refused.value.response.status_code == 401
+    assert b"none of a cluster" in refused.value.response.body

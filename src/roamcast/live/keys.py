@@ -10,7 +10,7 @@ import fcntl
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -84,6 +84,7 @@ class Keys:
         self._seen: tuple[int, int, int] | None = None
         self._file = KeyFile()
         self._public: dict[str, OKPKey] = {}
+        self._refused: dict[str, int] = {}
         self._checked: OrderedDict[str, tuple[Grant, int]] = OrderedDict()
 
     @classmethod
@@ -107,6 +108,17 @@ class Keys:
         """Name the key that signs now."""
         self._refresh()
         return self._file.keys[-1].id
+
+    @property
+    def revoked(self) -> Mapping[str, int]:
+        """The ids of tokens that the file revokes, and when each would have expired."""
+        return self._file.revoked
+
+    def refuse(self, token_id: str, until_us: int) -> None:
+        """Refuse a token that another host has revoked."""
+        self._refused[token_id] = until_us
+        if len(self._refused) > REVOKED_MAX:
+            self._refused.pop(min(self._refused, key=self._refused.__getitem__))
 
     def knows(self, key_id: str) -> bool:
         """Whether tokens that a key of this name signed are accepted here."""
@@ -246,7 +258,7 @@ class Keys:
                 f"this token expired at {format_instant(grant.expires_us)}: "
                 "make another with `roamcast token`"
             )
-        if grant.token_id in self._file.revoked:
+        if grant.token_id in self._file.revoked or grant.token_id in self._refused:
             raise AuthError("this token was revoked: make another with `roamcast token`")
 
     def _refresh(self) -> None:

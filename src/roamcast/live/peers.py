@@ -7,7 +7,7 @@ its map, as the machines decide (`channels.merging`).
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from roamcast.channels.map_messages import ServerHere
 from roamcast.channels.peer_messages import (
@@ -32,6 +32,7 @@ from roamcast.live.store_file import Entry
 from roamcast.model.machine import Received, Send
 from roamcast.model.wire import Message, Unreadable
 
+WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
 _LOG = Log("peers")
 
 
@@ -64,7 +65,9 @@ class Called:
             self._take(self, data)
 
     def send(self, message: Message) -> None:
-        """Send a message."""
+        """Send a message; who takes none for too long calls again."""
+        if self.socket.waiting_bytes > WAITING_BYTES_MAX:
+            self.drop()
         self.socket.write(binary_frame(PEER_PROTOCOL.encode(message)))
 
     def drop(self) -> None:

@@ -38,6 +38,7 @@ from roamcast.live.links import Links
 from roamcast.live.metrics import CONTENT_TYPE, Metrics
 from roamcast.live.peer_proof import Caller
 from roamcast.live.peers import Peers
+from roamcast.live.revoked import Revoked
 from roamcast.live.settings import Settings
 from roamcast.live.sockets import Sink, WebSocket, text_frame
 from roamcast.live.standing import Standing
@@ -117,6 +118,9 @@ class Service:
             serving=self,
             clock=self.clock,
         )
+        self._revoked = Revoked(keys, disk, self.clock)
+        if settings.cluster.hosts:
+            self.standing.looked = self._revoked.look
         self.over: Callable[[], None] = lambda: None
         """Called when this service has handed over to another host's."""
         self.driver = Driver(self.broker, clock=self.clock, carry=self._carry)
@@ -277,6 +281,7 @@ class Service:
 
     def adopt(self, entries: Sequence[Entry]) -> None:
         """Let come into force what another host had newer; it is on disk here."""
+        self._revoked.adopt(entries)
         self.driver.give(Adopt(tuple((one.key, one.value) for one in entries)))
 
     def pause(self, paused: bool) -> None:

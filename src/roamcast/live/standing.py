@@ -32,6 +32,8 @@ class Standing:
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
         self._problem = ""
+        self.looked: Callable[[], None] = lambda: None
+        """Called whenever the key file was looked at."""
 
     @contextmanager
     def held(self, grant: Grant, end: End) -> Iterator[None]:
@@ -58,6 +60,7 @@ class Standing:
         numbers = list(self._held)
         grants = [self._held[number][0] for number in numbers]
         reasons = self._keys.ended(grants, self._clock())
+        self.looked()
         for number, reason in zip(numbers, reasons, strict=True):
             if reason is not None:
                 _, end = self._held.pop(number)
