@@ -33,6 +33,8 @@ from tests.live.processes import DEADLINE_S, members, wait_until_equal
 
 WATCHED = "within(place, 'own')"
 PEOPLE = 4
+PATIENT = "silent_s = 5.0"
+"""A busy machine must not look like one that is gone."""
 
 
 class Page:
@@ -90,7 +92,7 @@ def test_a_host_that_takes_over_has_everything_and_one_that_wakes_up_later_merge
 
 
 async def _take_over_and_merge(folder: Path) -> None:
-    async with pair(folder) as both, contextlib.AsyncExitStack() as stack:
+    async with pair(folder, PATIENT) as both, contextlib.AsyncExitStack() as stack:
         one, two = both.hosts
         asking = both.asking(one)
         stranger = _token(one, "stranger", "read")
@@ -124,9 +126,9 @@ async def _take_over_and_merge(folder: Path) -> None:
         await two.ready()
         await resting
         assert await crowd.lost() == 0
-        await until(lambda: page.hosts_seen == [one.url, two.url])
+        await until(lambda: page.hosts_seen[-1] == two.url)
         await until(right, differ)
-        assert await crowd.known()
+        await _known(crowd)
         assert await _count(two, stranger, WATCHED) == len(expected) - 1
         await both.asking(two).remove("kept")
         del expected["kept"]
@@ -147,8 +149,15 @@ async def _take_over_and_merge(folder: Path) -> None:
         with pytest.raises(UnreachableError):
             await both.asking(two).count()
         await until(right, differ)
-        assert await crowd.known()
+        await _known(crowd)
         assert await _count(one, stranger, WATCHED) == len(expected) - 1
+
+
+async def _known(crowd: Crowd) -> None:
+    """Wait until the service has everything; views show longer what may only be on its way."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not await crowd.known():
+            await asyncio.sleep(0.05)
 
 
 def _token(host: Host, subject: str, *scopes: str) -> str:
