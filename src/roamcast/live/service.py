@@ -88,8 +88,7 @@ class Service:
         self._journal = journal
         now = self.clock()
         limits = settings.limits
-        self._seats = settings.seats
-        self._pausing = False
+        self._seats, self._pausing = settings.seats, False
         self.broker = Broker(
             settings.server.name,
             epoch=epoch or epoch_at(now, 0, 0),
