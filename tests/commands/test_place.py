@@ -73,7 +73,7 @@ def test_the_command_equals_exhaustive_search(run, tmp_path):
     source = random.Random(7)
     path = tmp_path / "tree.json"
     for kind in ("binary", "any", "path", "star") * 5:
-        parent = random_parents(source, source.randint(1, 9), kind)
+        parent = random_parents(source, source.randint(1, 12), kind)
         wants = random_wants(source, parent, 8, 0.3)
         limit = source.randint(0, 8)
         filter_delay, link_delay = source.choice([0, 1, 4]), source.choice([1, 3])

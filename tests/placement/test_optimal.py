@@ -40,7 +40,7 @@ def _least(problem: Problem, limit: int | None = None) -> tuple[float, int]:
 def test_the_optimum_equals_exhaustive_search_on_300_trees():
     source = random.Random(618)
     for number in range(300):
-        parent = random_parents(source, source.randint(1, 10), KINDS[number % 4])
+        parent = random_parents(source, source.randint(1, 12), KINDS[number % 4])
         wants = random_wants(source, parent, source.randint(0, 9), source.choice([0.1, 0.3, 0.6]))
         tree = Tree.of(parent)
         flow = flows(tree, Subscriptions.of(tree, wants))
