@@ -25,7 +25,7 @@ from roamcast.pipeline.load_journal import load_journals
 from roamcast.pipeline.metrics import metrics
 from roamcast.pipeline.plan import wanted
 from roamcast.pipeline.plan_files import make_plan
-from roamcast.pipeline.progress import Count, Stages, followed
+from roamcast.pipeline.progress import POLL_S, Count, Stages, followed
 from roamcast.pipeline.sweep import Outcome, outcomes, sweep
 from roamcast.placement.document import read_demand
 from roamcast.sim.experiment import play_workload
@@ -314,20 +314,19 @@ def test_what_does_not_return_after_a_restart_ended_when_the_broker_fell(
 
 def test_progress_counts_tasks_and_rows(spark: Any, folder: Path) -> None:
     seen: list[Count] = []
-    release = threading.Event()
+    whole = threading.Event()
+    paths = segments([folder])
+    rows = sum(pq.read_metadata(path).num_rows for path in paths)
 
     def saw(stages: Stages) -> None:
         seen.append(stages.count())
-        if seen[-1].rows:
-            release.set()
+        if seen[-1].rows and seen[-1].rows % rows == 0:
+            whole.set()
 
-    paths = segments([folder])
-    rows = sum(pq.read_metadata(path).num_rows for path in paths)
     with followed(spark, saw):
-        for _ in range(50):  # until a poll has met a job: they are short
+        for _ in range(50):  # jobs are short: a poll meets one after some, or in its middle
             told(read_journals(spark, paths).select("vid").distinct())
-            if release.is_set():
+            if whole.wait(2 * POLL_S):
                 break
-    assert release.is_set()
-    assert any(count.rows and count.rows % rows == 0 for count in seen)
+    assert whole.is_set(), "never were all rows counted"
     assert all(0 <= count.tasks_done <= count.tasks for count in seen)
