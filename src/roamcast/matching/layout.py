@@ -9,6 +9,7 @@ column's *grid*, with a bit for each row that a value in that bucket contradicts
 docs/matching.md draws it.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +46,8 @@ LEVELS = 4  # a grid's cells come in four widths: 1, 2, 4 and 8 buckets
 CELL_TOKEN = 1 << 30  # tokens from here on are cells: grid × 256 + level × 64 + cell
 GRIDS_MAX = 1 << 22
 RECORD_CLASSES = 96
+CACHE_LINE_BYTES = 64
+CACHE_LINE = CACHE_LINE_BYTES // 8  # words
 
 # Which field of a two-dimensional array is what.
 CLUSTER_CHAIN, CLUSTER_CHAINED, CLUSTER_PAGE, CLUSTER_ROWS = 0, 1, 2, 3
@@ -156,6 +159,16 @@ def grown(array: Array, length: int) -> Array:
     """Give the array with room for `length` entries; half as much again, so growing is rare."""
     if len(array) >= length:
         return array
-    larger = np.zeros((max(length, len(array) * 3 // 2), *array.shape[1:]), array.dtype)
+    larger = _zeros((max(length, len(array) * 3 // 2), *array.shape[1:]), array.dtype)
     larger[: len(array)] = array
     return larger
+
+
+def _zeros(shape: tuple[int, ...], kind: "np.dtype[Any]") -> Array:
+    """Give zeros that begin where a line of the cache does: lines of bits then fill whole ones."""
+    if kind.hasobject:
+        return np.zeros(shape, kind)
+    size = math.prod(shape) * kind.itemsize
+    room = np.zeros(size + CACHE_LINE_BYTES, np.uint8)
+    first = -room.ctypes.data % CACHE_LINE_BYTES
+    return room[first : first + size].view(kind).reshape(shape)

@@ -9,6 +9,7 @@ import numpy as np
 from roamcast.matching.compiled import kernel, lowest_bit
 from roamcast.matching.grids import lines_between
 from roamcast.matching.layout import (
+    CACHE_LINE,
     CHAIN_ROWS,
     CLUSTER_CHAIN,
     CLUSTER_CHAINED,
@@ -64,6 +65,8 @@ def _take(s: Arrays, words: Int) -> Int:
     first = s.counters[free]
     if first < 0:
         first = s.counters[POOL]
+        if words >= CACHE_LINE:
+            first = -(-first // CACHE_LINE) * CACHE_LINE
         s.counters[POOL] = first + words
         return first
     s.counters[free] = np.int64(s.pool[first]) - 1

@@ -20,6 +20,7 @@ from roamcast.matching.compiled import count_bits, inlined, kernel, lowest_bit, 
 from roamcast.matching.grids import line_of
 from roamcast.matching.hashing import find_child
 from roamcast.matching.layout import (
+    CACHE_LINE,
     CELL_TOKEN,
     CLUSTER_CHAIN,
     CLUSTER_CHAINED,
@@ -53,7 +54,6 @@ from roamcast.matching.layout import (
 LISTED_FULL = 2048  # candidates collected before they are checked: misses of the cache overlap
 LISTED_MAX = LISTED_FULL + PAGE_ROWS_MAX + 8
 AHEAD = 12  # records fetched before they are needed
-CACHE_LINE = 8  # words; most records need two lines
 ENTRY_BITS = (1 << 32) - 1
 
 
