@@ -1,24 +1,39 @@
 """What goes into the archive comes out again, once, whatever the order of commits."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake.exceptions import CommitFailedError
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
 
-from roamcast.errors import ContextError, InputError, LimitError, MissingError
+from roamcast.errors import ContextError, InputError, LimitError, MissingError, RoamcastError
 from roamcast.model.context_arrow import STAMP, schema
+from roamcast.model.filters import Filter
 from roamcast.model.time import LATEST
-from roamcast.pipeline import archive_layout
+from roamcast.pipeline import archive_care, archive_layout
 from roamcast.pipeline.archive import append
-from roamcast.pipeline.archive_care import compact, vacuum
+from roamcast.pipeline.archive_care import compact, grouped, vacuum
 from roamcast.pipeline.archive_files import BOUNDS, GROUP_ROWS, group_bounds
 from roamcast.pipeline.archive_layout import ArchiveSettings, context_name, placed, stored_name
 from roamcast.pipeline.archive_read import read_file
-from roamcast.pipeline.archive_table import Archive
+from roamcast.pipeline.archive_table import ATTEMPTS_MAX, Archive, RefusedError
+from roamcast.pipeline.lookup import Lookup
+from roamcast.pipeline.retention import erase, retain
+from roamcast.pipeline.storage import GoneError
 from tests.strategies_pipeline import BEGIN, DAY, contexts
+
+COARSE = ArchiveSettings(0)
+"""Few cells, so few files: these tests are about commits."""
+
+
+def files(archive: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = Archive.open(archive).files().to_pylist()
+    return found
 
 
 def everything(archive: Path) -> pa.Table:
@@ -229,7 +244,7 @@ def test_a_folder_without_an_archive_is_told(tmp_path: Path) -> None:
 
 
 def test_another_delta_table_is_no_archive(tmp_path: Path) -> None:
-    from deltalake import DeltaTable, Schema
+    from deltalake import Schema
 
     DeltaTable.create(str(tmp_path / "t"), Schema.from_arrow(pa.schema([("x", pa.int64())])))
     with pytest.raises(InputError, match="not an archive"):
@@ -281,3 +296,210 @@ def test_an_empty_append_is_a_commit_of_its_batch_only(tmp_path: Path) -> None:
     assert (done.rows, done.files, done.committed) == (0, 0, True)
     assert Archive.open(tmp_path / "a").last_batch("app") == 1
     assert np.asarray(Archive.open(tmp_path / "a").files()["num_records"]).sum() == 0
+
+
+def fail_after_commit(
+    monkeypatch: pytest.MonkeyPatch, where: str, error: BaseException
+) -> list[str]:
+    """Let the first commit land and then fail, in itself or in the look at the new snapshot."""
+    commit, refresh, told = DeltaTable.create_write_transaction, Archive.refresh, list[str]()
+
+    def commit_then_fail(table: DeltaTable, *given: Any, **named: Any) -> None:
+        commit(table, *given, **named)
+        told.append("commit")
+        if where == "commit" and len(told) == 1:
+            raise error
+
+    def fail_to_refresh(archive: Archive) -> None:
+        if where == "refresh" and told == ["commit"]:
+            told.append("refresh")
+            raise error
+        refresh(archive)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", commit_then_fail)
+    monkeypatch.setattr(Archive, "refresh", fail_to_refresh)
+    return told
+
+
+def answered(archive: Path) -> list[str]:
+    return Lookup(archive).ask({"m": Filter.parse("1 = 1")})["m"]
+
+
+def in_two_commits(archive: Path) -> pa.Table:
+    table = contexts(7, 60, days=1)
+    for start in (0, 30):
+        append(table.slice(start, 30), archive, settings=COARSE)
+    return table
+
+
+WHERE_AND_WHY = [
+    ("commit", OSError(28, "No space left on device")),
+    ("commit", DeltaError("the checkpoint failed")),
+    ("commit", CommitFailedError("an answer was lost: it looks like somebody else's")),
+    ("refresh", OSError("the store does not answer")),
+    ("refresh", InputError("the archive cannot be read")),
+]
+
+
+@pytest.mark.parametrize(("where", "error"), WHERE_AND_WHY)
+@pytest.mark.parametrize("transaction", [None, ("app", 1)])
+def test_an_append_that_fails_after_its_commit_has_landed(
+    where: str,
+    error: Exception,
+    transaction: tuple[str, int] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = contexts(7, 60, days=1)
+    append(table.slice(0, 30), tmp_path / "a", settings=COARSE)
+    told = fail_after_commit(monkeypatch, where, error)
+    done = append(table.slice(30), tmp_path / "a", transaction=transaction)
+    assert told[-1] == where
+    assert (done.rows, done.committed) == (30, True)
+    assert done.version == Archive.open(tmp_path / "a").version
+    if transaction is not None:
+        assert not append(table.slice(30), tmp_path / "a", transaction=transaction).committed
+    assert same(everything(tmp_path / "a"), table)
+    assert answered(tmp_path / "a") == sorted(table["vid"].to_pylist())
+
+
+@pytest.mark.parametrize(("where", "error"), WHERE_AND_WHY)
+def test_a_compaction_that_fails_after_its_commit_has_landed(
+    where: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = in_two_commits(tmp_path / "a")
+    told = fail_after_commit(monkeypatch, where, error)
+    assert compact(tmp_path / "a").files_replaced > 0
+    assert told == ["commit", "refresh"][: 1 + (where == "refresh")]
+    assert compact(tmp_path / "a").files_replaced == 0
+    assert same(everything(tmp_path / "a"), table)
+
+
+@pytest.mark.parametrize("where", ["commit", "refresh"])
+def test_who_interrupts_after_a_commit_deletes_nothing_of_it(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = in_two_commits(tmp_path / "a")
+    with monkeypatch.context() as patch:
+        fail_after_commit(patch, where, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            compact(tmp_path / "a")
+    assert same(everything(tmp_path / "a"), table)
+    vids = pa.array([f"w{i}" for i in range(5)])
+    more = table.slice(0, 5).set_column(0, table.schema.field("vid"), vids)
+    with monkeypatch.context() as patch:
+        fail_after_commit(patch, where, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            append(more, tmp_path / "a", transaction=("app", 1))
+    assert not append(more, tmp_path / "a", transaction=("app", 1)).committed
+    assert same(everything(tmp_path / "a"), pa.concat_tables([table, more]))
+
+
+def test_a_checkpoint_that_cannot_be_written_undoes_no_commit(tmp_path: Path) -> None:
+    table = contexts(7, 60, days=1)
+    append(table.slice(0, 30), tmp_path / "a", settings=COARSE)
+    opened = Archive.open(tmp_path / "a")
+    opened.table.alter.set_table_properties({"delta.checkpointInterval": "1"})
+    number = Archive.open(tmp_path / "a").version + 1
+    taken = tmp_path / "a" / "_delta_log" / f"{number:020}.checkpoint.parquet"
+    (taken / "a folder that stands in the way").mkdir(parents=True)
+    assert append(table.slice(30), tmp_path / "a").committed
+    assert Archive.open(tmp_path / "a").version == number
+    assert same(everything(tmp_path / "a"), table)
+
+
+def test_a_commit_that_did_not_land_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = in_two_commits(tmp_path / "a")
+    before = Archive.open(tmp_path / "a")
+    lying = before.storage.files()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", refuse)
+    for job in (lambda: append(table, tmp_path / "a"), lambda: compact(tmp_path / "a")):
+        with pytest.raises(RoamcastError, match=r"cannot commit .* No space left on device"):
+            job()
+        assert before.storage.files() == lying
+    assert Archive.open(tmp_path / "a").version == before.version
+    assert same(everything(tmp_path / "a"), table)
+
+
+def test_when_nobody_can_say_what_is_committed_all_files_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = contexts(7, 60, days=1)
+    append(table.slice(0, 30), tmp_path / "a", settings=COARSE)
+
+    def unreadable(uri: str) -> DeltaTable:
+        raise OSError(f"{uri} does not answer")
+
+    commit = DeltaTable.create_write_transaction
+
+    def commit_then_fail(opened: DeltaTable, *given: Any, **named: Any) -> None:
+        commit(opened, *given, **named)
+        monkeypatch.setattr("roamcast.pipeline.archive_commit.DeltaTable", unreadable)
+        monkeypatch.setattr("roamcast.pipeline.archive_table.DeltaTable", unreadable)
+        raise OSError("the connection was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_write_transaction", commit_then_fail)
+        with pytest.raises(RoamcastError, match=r"nobody can say .* connection was lost") as told:
+            append(table.slice(30), tmp_path / "a")
+    assert "\n" not in str(told.value)
+    monkeypatch.undo()
+    assert same(everything(tmp_path / "a"), table)
+
+
+@pytest.mark.parametrize("job", ["compact", "retain", "erase", "lookup"])
+def test_a_committed_file_that_is_missing_is_told_in_one_line(job: str, tmp_path: Path) -> None:
+    in_two_commits(tmp_path / "a")
+    small = [group for group in grouped(files(tmp_path / "a")) if len(group) > 1]
+    path = next(f["path"] for group in small for f in group if f["min.t_d"] is not None)
+    (tmp_path / "a" / path).unlink()
+    jobs: dict[str, Callable[[], object]] = {
+        "compact": lambda: compact(tmp_path / "a"),
+        "retain": lambda: retain(tmp_path / "a", drop_before=BEGIN + 400 * DAY),
+        "erase": lambda: erase(tmp_path / "a", ["nobody"]),
+        "lookup": lambda: answered(tmp_path / "a"),
+    }
+    with pytest.raises(MissingError, match=r"is missing in the archive .* put it back") as told:
+        jobs[job]()
+    assert path in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_a_job_whose_files_were_replaced_and_deleted_looks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = in_two_commits(tmp_path / "a")
+    gone = table["vid"][3].as_py()
+    original = archive_care._rewritten
+
+    def erase_before(*given: Any) -> Any:
+        monkeypatch.setattr(archive_care, "_rewritten", original)
+        assert erase(tmp_path / "a", [gone]).rows_erased == 1
+        return original(*given)
+
+    monkeypatch.setattr(archive_care, "_rewritten", erase_before)
+    assert compact(tmp_path / "a").files_replaced > 0
+    assert answered(tmp_path / "a") == sorted(set(table["vid"].to_pylist()) - {gone})
+
+
+def test_a_job_looks_again_only_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_two_commits(tmp_path / "a")
+    tried = []
+
+    def gone(*_: Any) -> Any:
+        tried.append(1)
+        raise GoneError("a file is no longer in the archive")
+
+    monkeypatch.setattr(archive_care, "_rewritten", gone)
+    with pytest.raises(RefusedError, match="try again"):
+        compact(tmp_path / "a")
+    assert len(tried) == ATTEMPTS_MAX
+    monkeypatch.setattr(Lookup, "_read", gone)
+    with pytest.raises(GoneError, match=r"kept replacing files, ask again"):
+        answered(tmp_path / "a")

@@ -81,15 +81,15 @@ def commit(
     columns: Iterable[str],
     transaction: tuple[str, int] | None,
 ) -> Appended:
-    """Make written files part of the archive; if that fails they are deleted again."""
+    """Make written files part of the archive; if no commit names them they are deleted again."""
     try:
         target.add_columns(name for name in columns if ":" in name)
         landed = target.append(files, transaction) if files or transaction else True
     except BaseException:
-        target.storage.discard(file.path for file in files)
+        target.discard(files)
         raise
     if not landed:
-        target.storage.discard(file.path for file in files)
+        target.discard(files)
         return Appended(0, 0, False, target.version)
     return Appended(sum(file.rows for file in files), len(files), True, target.version)
 

@@ -102,8 +102,8 @@ def rewrite(
     """
     total = Rewritten()
     done: set[str] = set()
-    refused = 0
-    while True:
+    attempts = 0
+    while attempts < ATTEMPTS_MAX:
         archive.refresh()
         found = [file for file in archive.files().to_pylist() if file["path"] not in done]
         groups = choose(found)[:PARTITIONS_TOGETHER]
@@ -114,6 +114,8 @@ def rewrite(
         try:
             new = _rewritten(archive, groups, change, spark, progress)
         except GoneError:  # compacted and deleted meanwhile: look again
+            archive.check_there(file["path"] for file in old)
+            attempts += 1
             continue
         same = {file.path for file in new} & {file["path"] for file in old}
         done |= same
@@ -124,18 +126,16 @@ def rewrite(
         now = time.time_ns() // 1_000
         try:
             archive.replace(old, new, now, changed=change is not None)
-        except CommitFailedError:
-            archive.storage.discard(file.path for file in new)
-            refused += 1
-            if refused == ATTEMPTS_MAX:
-                raise RefusedError("other jobs kept rewriting the archive; try again") from None
+        except BaseException as error:
+            archive.discard(new)
+            if not isinstance(error, CommitFailedError):
+                raise
+            attempts += 1
             continue
-        except BaseException:
-            archive.storage.discard(file.path for file in new)
-            raise
         done |= {file.path for file in new}
         read, kept = sum(file["num_records"] for file in old), sum(file.rows for file in new)
         total += Rewritten(read, read - kept, len(old), len(new))
+    raise RefusedError("other jobs kept rewriting the archive; try again")
 
 
 def _rewritten(

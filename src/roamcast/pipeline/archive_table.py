@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake import DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from roamcast.errors import InputError, LimitError, MissingError, RoamcastError
 from roamcast.model.context_arrow import FIXED, KINDS
+from roamcast.pipeline.archive_commit import Commit, refusal
 from roamcast.pipeline.archive_files import DataFile
 from roamcast.pipeline.archive_layout import (
     COLUMNS_MAX,
@@ -108,7 +109,12 @@ class Archive:
 
     def refresh(self) -> None:
         """Move to the newest snapshot."""
-        self.table.update_incremental()
+        try:
+            self.table.update_incremental()
+        except (OSError, DeltaError) as error:
+            raise InputError(
+                f"the archive at {self.storage.uri} cannot be read: {one_line(error)}"
+            ) from None
 
     def columns(self) -> list[str]:
         """Name the attribute columns, as in `model.context_arrow`."""
@@ -180,22 +186,45 @@ class Archive:
             except CommitFailedError:
                 self.refresh()
             except (OSError, DeltaError) as error:
-                raise RoamcastError(
-                    f"cannot commit to the archive at {self.storage.uri}: {one_line(error)}"
-                ) from None
+                raise refusal(self.storage.uri, error) from None
         raise RefusedError(
             f"others kept committing to the archive at {self.storage.uri}; try again"
         )
 
+    def discard(self, files: Iterable[DataFile]) -> None:
+        """Delete written files that no commit names; if nobody can say which, all stay."""
+        paths = [file.path for file in files]
+        try:
+            named = set(Archive.open(self.storage.uri).files()["path"].to_pylist())
+        except Exception:  # noqa: BLE001 - whatever it is: better some waste than a hole
+            return
+        self.storage.discard(path for path in paths if path not in named)
+
+    def check_there(self, paths: Iterable[str]) -> None:
+        """Raise unless these files are there, or are no longer part of the archive."""
+        missing = self.storage.missing(paths)
+        self.refresh()  # after looking: who deletes a file has committed its replacement before
+        named = set(self.files()["path"].to_pylist())
+        for path in missing:
+            if path in named:
+                raise MissingError(
+                    f"{path} is missing in the archive at {self.storage.uri}: put it back from a "
+                    "copy, or give its contexts up with deltalake's DeltaTable.repair()"
+                )
+
     def _commit(self, actions: list[Any], marks: list[Transaction]) -> None:
-        self.table.create_write_transaction(
-            actions,
-            "append",
-            self.table.schema(),
-            PARTITIONS,
-            commit_properties=CommitProperties(app_transactions=marks),
-        )
-        self.refresh()
+        commit = Commit(self.storage.uri, self.table, marks)
+        try:
+            self.table.create_write_transaction(
+                actions,
+                "append",
+                self.table.schema(),
+                PARTITIONS,
+                commit_properties=commit.properties,
+            )
+            self.refresh()
+        except Exception as error:  # noqa: BLE001 - it is raised again unless the commit landed
+            self.table = commit.after(error)
 
 
 def kind_of_column(column: str) -> pa.DataType:

@@ -86,13 +86,14 @@ class Lookup:
         needs, filters = Needs(messages), FilterSet()
         filters.add_many((str(number), message) for number, message in enumerate(messages))
         reader = Reader(filters, needs, properties(messages))
-        for attempt in range(PLANS_MAX):
+        for _ in range(PLANS_MAX):
+            shares = self.plan(needs)
             try:
-                return _distinct(self._read(reader, self.plan(needs)))
-            except GoneError:
-                if attempt == PLANS_MAX - 1:
-                    raise
-        raise AssertionError("unreachable")
+                return _distinct(self._read(reader, shares))
+            except GoneError as error:
+                gone = error
+                self.archive.check_there(share.path for share in shares)
+        raise GoneError(f"{gone}: others kept replacing files, ask again")
 
     def plan(self, needs: Needs) -> list[Share]:
         """Give the files that can hold a match in the newest snapshot."""

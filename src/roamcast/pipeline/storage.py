@@ -50,6 +50,19 @@ class Storage:
                 f"cannot read {path} of the archive at {self.uri}: {one_line(error)}"
             ) from None
 
+    def missing(self, paths: Iterable[str]) -> list[str]:
+        """Give those of some files that are not there, sorted."""
+        system, root = self._open()
+        asked = sorted(set(paths))
+        try:
+            found = system.get_file_info([f"{root}/{path}" for path in asked])
+        except OSError as error:
+            raise RoamcastError(
+                f"cannot look into the archive at {self.uri}: {one_line(error)}"
+            ) from None
+        gone = fs.FileType.NotFound
+        return [path for path, info in zip(asked, found, strict=True) if info.type == gone]
+
     def size(self, path: str) -> int:
         """Give a file's size in bytes."""
         system, root = self._open()
