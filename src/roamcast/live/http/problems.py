@@ -18,8 +18,15 @@ from roamcast.errors import (
     RoamcastError,
     StoreError,
 )
+from roamcast.live.logs import Log
 
 PROBLEM_TYPE = "application/problem+json"
+MISTAKE = "our mistake"
+"""What went wrong in a way nobody thought of is called so, to the client and in the log."""
+
+SEE_LOG = "the service could not do this; see its log"
+
+_LOG = Log("http")
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -98,7 +105,6 @@ def litestars(request: Request[Any, Any, Any], error: HTTPException) -> Response
 
 def unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Answer for a mistake of our own; the log has the rest."""
-    request.logger.error("unexpected %s", type(error).__name__, exc_info=error)
-    return problem(
-        HTTP_500_INTERNAL_SERVER_ERROR, "our mistake", "the service could not do this; see its log"
-    )
+    del request
+    _LOG.error(MISTAKE, error)
+    return problem(HTTP_500_INTERNAL_SERVER_ERROR, MISTAKE, SEE_LOG)

@@ -1,0 +1,77 @@
+"""A service and its HTTP in the test's own process, asked without a socket."""
+
+import json
+import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from roamcast.live.keys import SCOPES, Keys
+from roamcast.live.metrics import Metrics
+from roamcast.live.service import Service
+from roamcast.live.settings import Settings
+from roamcast.live.store import Store
+from tests.running_service import Answer
+
+with warnings.catch_warnings():
+    # litestar's older releases, which we allow, know no other way to name a parameter
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from roamcast.live.app import Gate
+
+
+class Asked:
+    """A gate with somebody at it who may do everything."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.gate = Gate(service)
+        self.token = service.keys.issue("ada", SCOPES, (), lifetime_s=3_600, now=service.clock())
+
+    async def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Answer:
+        """Send one request; `path` may have a query of its own."""
+        path, _, said = path.partition("?")
+        sent = b"" if body is None else json.dumps(body).encode()
+        headers = [(b"host", b"maps.example"), (b"authorization", b"Bearer " + self.token.encode())]
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": (said or urlencode(query)).encode(),
+            "root_path": "",
+            "headers": [*headers, (b"content-length", str(len(sent)).encode())],
+            "server": ("127.0.0.1", 80),
+            "client": ("127.0.0.1", 1),
+        }
+        told: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": sent, "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            told.append(message)
+
+        await self.gate(scope, receive, send)
+        start = told[0]
+        found = {name.decode().lower(): value.decode() for name, value in start["headers"]}
+        return Answer(start["status"], found, b"".join(one.get("body", b"") for one in told[1:]))
+
+
+@asynccontextmanager
+async def gate(folder: Path, settings: Settings | None = None) -> AsyncIterator[Asked]:
+    """Hold a service open."""
+    disk = Store.open(folder / "store.db")
+    service = Service(settings or Settings(), disk=disk, keys=Keys.open(folder), metrics=Metrics())
+    service.start()
+    try:
+        yield Asked(service)
+    finally:
+        await service.goodbye()
+        await service.stop()
