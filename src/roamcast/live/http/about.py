@@ -59,7 +59,7 @@ async def openapi(request: Asked) -> Response[bytes]:
 @get("/api", include_in_schema=False)
 async def openapi_30(request: Asked) -> Response[bytes]:
     """Give as much of the description as GDAL reads, in OpenAPI 3.0."""
-    names = ("bbox", "limit", "offset", "datetime", "filter", "filter-lang")
+    names = ("bbox", "limit", "offset", "datetime", "filter", "filter-lang", "after")
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "query", "required": False, "schema": {"type": "string"}}
         for name in names

@@ -1,5 +1,6 @@
 """How is the map read? As OGC API – Features, so that GDAL and QGIS open it as a layer."""
 
+from bisect import bisect_right
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
@@ -12,6 +13,7 @@ from roamcast.live.http.answers import GEOJSON, as_json, collection, feature, li
 from roamcast.live.http.described import READING, ok
 from roamcast.live.http.filtering import CRS84, wanted
 from roamcast.model import time
+from roamcast.model.contexts import VID_LENGTH_MAX
 from roamcast.model.nearest import COUNT_MAX
 
 Asked = Request[Any, Any, Any]
@@ -46,6 +48,15 @@ Box = Annotated[
 Span = Annotated[
     str | None,
     Parameter(query="datetime", description="an instant, or start/end with ..", required=False),
+]
+
+After = Annotated[
+    str,
+    Parameter(
+        description="begin behind this vid; what has come or gone meanwhile shifts nothing",
+        max_length=VID_LENGTH_MAX,
+        required=False,
+    ),
 ]
 
 
@@ -134,12 +145,17 @@ async def items(
     request: Asked,
     limit: Annotated[int | None, Parameter(ge=1, le=100_000, required=False)] = None,
     offset: Annotated[int, Parameter(ge=0, le=OFFSET_MAX)] = 0,
+    after: After = "",
     filter_text: FilterParameter = None,
     filter_language: FilterLanguage = None,
     box: Box = None,
     span: Span = None,
 ) -> Response[bytes]:
-    """Give the contexts a filter, a box, a time span and attributes ask for, a page at a time."""
+    """Give the contexts a filter, a box, a time span and attributes ask for, a page at a time.
+
+    They are ordered by vid. `next` begins behind the last one of a page: while people come and go,
+    everybody who stays is on exactly one page. `offset` counts, for clients that do.
+    """
     del filter_text, filter_language, box, span  # read together with the attributes
     grant = granted(request, "read")
     service = service_of(request)
@@ -147,16 +163,18 @@ async def items(
     size = min(limit or limits.items_default, limits.items_max)
     now = service.clock()
     found = service.broker.find(viewer_of(grant), wanted(request, limits), now)
-    page = found[offset : offset + size]
+    start = bisect_right(found, after, key=lambda context: context.vid) + offset
+    page = found[start : start + size]
     here = f"{base(request)}/collections/contexts"
     said = [(name, value) for name, value in request.query_params.multi_items()
-            if name not in ("offset", "access_token")]  # fmt: skip
+            if name not in ("after", "offset", "access_token")]  # fmt: skip
+    begun = [(name, value) for name, value in (("after", after), ("offset", offset)) if value]
     links = [
-        link(f"{here}/items?{urlencode([*said, ('offset', offset)])}", "self", GEOJSON),
+        link(f"{here}/items?{urlencode([*said, *begun])}", "self", GEOJSON),
         link(here, "collection"),
     ]
-    if offset + size < len(found):
-        following = urlencode([*said, ("offset", offset + size)])
+    if page and start + size < len(found):
+        following = urlencode([*said, ("after", page[-1].vid)])
         links.append(link(f"{here}/items?{following}", "next", GEOJSON))
     return collection(
         map(feature, page),

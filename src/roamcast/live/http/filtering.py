@@ -16,8 +16,8 @@ EVERYTHING: Final = "TRUE"
 NOTHING: Final = "FALSE"
 KNOWN: Final = frozenset(
     {
-        "access_token", "bbox", "bbox-crs", "count", "crs", "datetime", "f", "filter", "filter-crs",
-        "filter-lang", "limit", "offset", "to",
+        "access_token", "after", "bbox", "bbox-crs", "count", "crs", "datetime", "f", "filter",
+        "filter-crs", "filter-lang", "limit", "offset", "to",
     }
 )  # fmt: skip
 VID_PATTERN: Final = "[A-Za-z0-9_~@:+-][A-Za-z0-9_.~@:+-]{0,255}"

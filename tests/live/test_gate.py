@@ -1,0 +1,93 @@
+"""What HTTP answers where a real process would not let us look: our own mistakes, odd methods."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.live.gates import Asked, gate
+from tests.running_service import feature
+
+ITEMS = "/collections/contexts/items"
+
+
+def run(folder: Path, scene: Callable[[Asked], Awaitable[None]]) -> None:
+    async def body() -> None:
+        async with gate(folder) as asked, asyncio.timeout(60):
+            await scene(asked)
+
+    asyncio.run(body())
+
+
+def test_a_mistake_of_our_own_is_a_problem_for_the_client_and_one_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("ada is at hq/2")
+
+    async def scene(asked: Asked) -> None:
+        monkeypatch.setattr(asked.service.broker, "find", broken)
+        caplog.clear()
+        answer = await asked.ask("GET", ITEMS)
+        assert answer.status == 500
+        assert "log" in answer.problem
+        assert b"ada" not in answer.body
+
+    run(tmp_path, scene)
+    (record,) = caplog.records
+    assert (record.name, record.getMessage()) == ("roamcast.http", "our mistake")
+    assert isinstance(record.__dict__["problem"], ZeroDivisionError)
+
+
+def following(page: dict[str, Any]) -> str | None:
+    links = [one["href"] for one in page["links"] if one["rel"] == "next"]
+    return links[0].removeprefix("http://maps.example") if links else None
+
+
+async def publish(asked: Asked, *vids: str) -> None:
+    for vid in vids:
+        assert (await asked.ask("PUT", f"/contexts/{vid}", feature(type="p"))).status == 201
+
+
+@pytest.mark.parametrize("gone", [("b", "c"), ("c", "d"), ("a", "e"), ("e", "f", "g")])
+def test_who_stays_is_on_exactly_one_page_whoever_leaves_or_comes_meanwhile(
+    tmp_path: Path, gone: tuple[str, ...]
+) -> None:
+    async def scene(asked: Asked) -> None:
+        await publish(asked, *"abcdefg")
+        page = (await asked.ask("GET", ITEMS, limit=2, type="p", access_token="secret")).json
+        found = [one["id"] for one in page["features"]]
+        assert found == ["a", "b"]
+        for vid in gone:
+            assert (await asked.ask("DELETE", f"/contexts/{vid}")).status == 204
+        await publish(asked, "a2", "a3", "z")
+        while (path := following(page)) is not None:
+            assert "secret" not in path
+            page = (await asked.ask("GET", path)).json
+            found += [one["id"] for one in page["features"]]
+        assert found == ["a", "b", *(vid for vid in "cdefg" if vid not in gone), "z"]
+
+    run(tmp_path, scene)
+
+
+def test_a_page_begins_behind_a_vid_that_need_not_be_there(tmp_path: Path) -> None:
+    async def scene(asked: Asked) -> None:
+        await publish(asked, "a", "b", "d")
+        for query, expected in (
+            ({"after": "b"}, ["d"]),
+            ({"after": "c"}, ["d"]),
+            ({"after": ""}, ["a", "b", "d"]),
+            ({"after": "a", "offset": 1}, ["d"]),
+            ({"after": "d"}, []),
+            ({"offset": 2}, ["d"]),
+            ({"after": "v" * 256}, []),
+        ):
+            page = (await asked.ask("GET", ITEMS, **query)).json
+            assert [one["id"] for one in page["features"]] == expected, query
+            assert page["numberMatched"] == 3
+            assert following(page) is None
+        assert (await asked.ask("GET", ITEMS, after="v" * 257)).status == 400
+
+    run(tmp_path, scene)
