@@ -241,7 +241,8 @@ class Broker:
         match given:
             case Keep():
                 assert kept is not None
-                fresh = self.kept.written(kept)
+                is_open = kept.session in self._session_viewers
+                fresh = self.kept.written(kept, open_session=is_open, now=now)
             case Release(_, _, vid):
                 self.kept.removed(vid)
             case SetRules(_, owner, vid, rules):
@@ -328,11 +329,13 @@ class Broker:
         """Let a viewer hold a session open in this process."""
         self.hub.open(name, self.policy.class_of(viewer), form)
         self._session_viewers[name] = viewer
+        self.kept.session_back(name)
 
-    def close_session(self, name: str) -> None:
-        """A session is over."""
+    def close_session(self, name: str, now: int) -> None:
+        """A session is over: what it published stays for a while."""
         self._session_viewers.pop(name, None)
         self.hub.close(name)
+        self.kept.session_gone(name, now)
 
     def rules_for(self, owner: str, vid: str, any_owner: bool) -> tuple[Rule, ...] | None:
         """Give the rules of a vid to who set them."""

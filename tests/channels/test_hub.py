@@ -160,7 +160,7 @@ def test_sessions_and_watches_are_bounded() -> None:
     with pytest.raises(InputError, match="no subscription '9'"):
         desk.broker.hub.unwatch("a", "9")
     for name in ("a", "b"):
-        desk.broker.close_session(name)
+        desk.broker.close_session(name, desk.now)
     assert not desk.broker.hub.watches
     assert not desk.broker.server.subscriptions.records
 

@@ -228,6 +228,7 @@ def test_parameters_of_wrong_types(
         {"type": "register", "limit_bytes": 1},
         {"type": "appear", "feature": 3},
         {"type": "appear", "feature": {}},
+        {"type": "appear", "re": "a", "feature": feature("a\0")},
         {"type": "leave", "vid": "unknown"},
         {"type": "leave", "vid": ""},
     ],

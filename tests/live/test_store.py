@@ -306,6 +306,40 @@ def test_a_write_is_acknowledged_when_those_who_follow_have_it(tmp_path: Path) -
     with_store(tmp_path / "s.db", use, copied=True)
 
 
+def test_writes_are_acknowledged_in_their_order_whoever_has_them_first(tmp_path: Path) -> None:
+    async def use(store: Store) -> None:
+        elsewhere: list[asyncio.Future[None]] = []
+        committed = asyncio.Event()
+        answered: list[str] = []
+
+        def spread(entries: Any) -> asyncio.Future[None] | None:
+            committed.set()
+            if entries[0].key == "first":
+                elsewhere.append(asyncio.get_running_loop().create_future())
+                return elsewhere[-1]
+            return None  # by now nobody follows
+
+        def written(key: str) -> "asyncio.Future[None]":
+            done = store.write([(key, b"v")])
+            done.add_done_callback(lambda _: answered.append(key))
+            return done
+
+        store.spread = spread
+        writes = [written("first")]
+        await committed.wait()
+        for key in ("second", "third"):
+            committed.clear()
+            writes.append(written(key))
+            await committed.wait()
+            await asyncio.sleep(0)
+            assert answered == []
+        elsewhere[0].set_result(None)
+        await asyncio.gather(*writes)
+        assert answered == ["first", "second", "third"]
+
+    with_store(tmp_path / "s.db", use, copied=True)
+
+
 CHILD = """
 import asyncio, sys
 from pathlib import Path

@@ -19,6 +19,8 @@ from roamcast.model.machine import Effect, Store
 from roamcast.model.records import Drop
 
 PREFIX = "object/"
+WAIT_US = 100_000
+"""What is to go while a write of it is on its way is looked at again so much later."""
 
 
 class KeptSettings(msgspec.Struct, frozen=True):
@@ -48,6 +50,13 @@ class Acknowledged(Effect, frozen=True, gc=False):
     fresh: bool = False
 
 
+class Unsure(msgspec.Struct):
+    """A vid with writes on their way to the disk: whose they are, and how many."""
+
+    owner: str
+    writes: int = 0
+
+
 class KeptObjects:
     """The objects the service publishes on others' behalf."""
 
@@ -58,8 +67,8 @@ class KeptObjects:
         self._owned: dict[str, int] = {}
         self._sessions: dict[str, dict[str, None]] = {}
         self._timers: Timers[str] = Timers()
-        self._unsure: dict[str, str] = {}
-        """vid → owner, between the write and its acknowledgement."""
+        self._unsure: dict[str, Unsure] = {}
+        """Between the write and its acknowledgement."""
 
     def restore(self, stored: Mapping[str, bytes], now: int) -> None:
         """Publish again what was on disk; sessions get their grace to come back."""
@@ -67,11 +76,7 @@ class KeptObjects:
         for key in sorted(stored):
             if key.startswith(PREFIX):
                 one = decoder.decode(stored[key])
-                if one.session:
-                    one = msgspec.structs.replace(
-                        one, expires_us=now + self.settings.session_grace_us
-                    )
-                self._publish(one)
+                self._publish(self._with_grace(one, open_session=False, now=now))
 
     def keeps(self, vid: str, owner: str) -> bool:
         """Whether an object is kept for this owner."""
@@ -84,9 +89,7 @@ class KeptObjects:
             self.removed(vid)
             return
         one = msgspec.msgpack.decode(value, type=Kept)
-        if one.session and not open_session:
-            one = msgspec.structs.replace(one, expires_us=now + self.settings.session_grace_us)
-        self._publish(one)
+        self._publish(self._with_grace(one, open_session, now))
 
     def check(self, context: Context, owner: str) -> None:
         """Refuse what can not be published by this owner."""
@@ -95,7 +98,7 @@ class KeptObjects:
         if len(body_of(context)) > OBJECT_BYTES_MAX:
             raise LimitError(f"a context has at most {OBJECT_BYTES_MAX} bytes")
         pending = self._unsure.get(context.vid)
-        if pending is not None and pending != owner:
+        if pending is not None and pending.owner != owner:
             raise ConflictError(f"{context.vid!r} is published by somebody else")
         self._map.check_owner(context.vid, owner)
         most = self.settings.objects_per_owner_max
@@ -117,20 +120,34 @@ class KeptObjects:
         if known is not None:
             stamp = max(stamp, known.stamp + 1)
         kept = Kept(owner, stamp, 0 if session else now + lifetime, session, body_of(context))
-        self._unsure[context.vid] = owner
+        self._map.map.reserve(context.vid)
+        self._unsure.setdefault(context.vid, Unsure(owner)).writes += 1
         return kept, (PREFIX + context.vid, msgspec.msgpack.encode(kept))
 
-    def written(self, kept: Kept) -> bool:
+    def written(self, kept: Kept, *, open_session: bool, now: int) -> bool:
         """An object is on disk: put it on the map; give whether it was not there before."""
         vid = context_of(kept.body).vid
-        self._unsure.pop(vid, None)
         fresh = vid not in self._map.map.objects
-        self._publish(kept)
+        self._publish(self._with_grace(kept, open_session, now))
+        self._settled(vid)
         return fresh
+
+    def _with_grace(self, kept: Kept, open_session: bool, now: int) -> Kept:
+        """Let an object whose session is not open go, if that does not come back in time."""
+        if not kept.session or open_session:
+            return kept
+        return msgspec.structs.replace(kept, expires_us=now + self.settings.session_grace_us)
+
+    def _settled(self, vid: str) -> None:
+        """One write of an object has reached the disk, or never will."""
+        self._unsure[vid].writes -= 1
+        if not self._unsure[vid].writes:
+            del self._unsure[vid]
+            self._map.map.release(vid)
 
     def failed(self, kept: Kept) -> None:
         """An object could not be written: nothing changes."""
-        self._unsure.pop(context_of(kept.body).vid, None)
+        self._settled(context_of(kept.body).vid)
 
     def removed(self, vid: str) -> None:
         """An object is gone from disk: take it off the map."""
@@ -183,9 +200,15 @@ class KeptObjects:
             self._timers.set(vid, now + self.settings.session_grace_us)
 
     def expired(self, now: int) -> list[Effect]:
-        """Take off what has outlived its time; a crash before the disk knows removes it again."""
+        """Take off what has outlived its time; a crash before the disk knows removes it again.
+
+        A write that is on its way would be undone on disk by a removal behind it: first it counts.
+        """
         effects: list[Effect] = []
         for vid in self._timers.due(now):
+            if vid in self._unsure:
+                self._timers.set(vid, now + WAIT_US)
+                continue
             self.removed(vid)
             effects.append(Store(0, ((PREFIX + vid, None),)))
             effects.append(Drop("lifetime over", "object"))

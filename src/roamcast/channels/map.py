@@ -46,6 +46,9 @@ class ActiveMap:
         """Who is on the map, in an order in which nobody moves: `paging` goes over it."""
         self._free: list[int] = []
         self._objects_max = objects_max
+        self._reserved: dict[str, None] = {}
+        self._absent = 0
+        """How many of the reserved are not on the map."""
         self._at: dict[str | None, dict[str, None]] = {}
 
     def __len__(self) -> int:
@@ -60,8 +63,10 @@ class ActiveMap:
                 if gone is not None and stamp <= gone.stamp:
                     return None
                 self.removed.forget(context.vid)
-            if len(self.objects) >= self._objects_max:
-                raise LimitError(f"the map holds at most {self._objects_max} objects")
+            if context.vid in self._reserved:
+                self._absent -= 1
+            else:
+                self._check_room()
             known = Object(context, stamp, owner, 0, {}, {}, seat=self._seat(context.vid))
             self.objects[context.vid] = known
         else:
@@ -71,6 +76,25 @@ class ActiveMap:
             known.context, known.stamp, known.owner = context, stamp, owner
         self._at.setdefault(context.place, {})[context.vid] = None
         return known
+
+    def reserve(self, vid: str) -> None:
+        """Hold room for an object that comes as soon as it is on disk, or refuse it before."""
+        if vid in self._reserved:
+            return
+        if vid not in self.objects:
+            self._check_room()
+            self._absent += 1
+        self._reserved[vid] = None
+
+    def release(self, vid: str) -> None:
+        """Hold no more room for an object than it takes."""
+        if vid in self._reserved:
+            del self._reserved[vid]
+            self._absent -= vid not in self.objects
+
+    def _check_room(self) -> None:
+        if len(self.objects) + self._absent >= self._objects_max:
+            raise LimitError(f"the map holds at most {self._objects_max} objects")
 
     def _replaces(self, context: Context, stamp: int, owner: str, known: Object) -> bool:
         """Of two states with one stamp the one with the later bytes stays, whoever compares."""
@@ -91,6 +115,7 @@ class ActiveMap:
         known = self.objects.pop(vid, None)
         if known is not None:
             self._leave(known.context)
+            self._absent += vid in self._reserved
             self.seats[known.seat] = None
             self._free.append(known.seat)
             if not self.objects:

@@ -13,6 +13,9 @@ NUMBER_MAX: Final = 2**53
 NAME_PATTERN: Final = r"[^\W\d][\w.-]{0,127}"
 """Attributes are also parameters of addresses."""
 
+VID_PATTERN: Final = r"[^\x00-\x1f\x7f-\x9f\U0010ffff]*"
+"""Vids are names in the store, which has no control characters and not the last character."""
+
 
 def read_feature(feature: Any, now: int, limits: Limits, *, vid: str | None = None) -> Context:
     """Read a Feature to be published now.
@@ -31,6 +34,8 @@ def read_feature(feature: Any, now: int, limits: Limits, *, vid: str | None = No
     if isinstance(properties, dict) and properties.get("t_r") is None:
         filled["properties"] = {**properties, "t_r": time.format_instant(now)}
     context = from_feature(filled)
+    if not re.fullmatch(VID_PATTERN, context.vid):
+        raise ContextError("a vid has no control characters")
     for name, value in context.attributes.items():
         if not re.fullmatch(NAME_PATTERN, name):
             raise ContextError(f"{name!r} is no attribute: use letters, digits, _ . -")

@@ -4,7 +4,6 @@ No policy: what the broker's machines decide is done here, what people ask is gi
 answer that promises durability is awaited by its ticket.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from roamcast.broker import (
@@ -27,7 +26,7 @@ from roamcast.channels.map_messages import WELL_KNOWN, ServerHere
 from roamcast.channels.merging import SteppedDown
 from roamcast.channels.peer_messages import VALUE_BYTES_MAX
 from roamcast.client.driver import Driver, wall_clock
-from roamcast.errors import LimitError, RoamcastError, StoreError
+from roamcast.errors import LimitError
 from roamcast.identity.rules import Rule, Viewer
 from roamcast.live.default_rules import default_rules
 from roamcast.live.journaling import Journaling
@@ -44,6 +43,7 @@ from roamcast.live.sockets import Sink, WebSocket, text_frame
 from roamcast.live.standing import Standing
 from roamcast.live.store import Store as Disk
 from roamcast.live.store_file import Entry
+from roamcast.live.tickets import PAUSED, Tickets
 from roamcast.live.writes import Writes
 from roamcast.matching import FilterSet
 from roamcast.model.contexts import Context
@@ -52,7 +52,6 @@ from roamcast.model.machine import Effect, Input, Multicast, Send, Store
 from roamcast.model.places import Places
 from roamcast.model.records import Record, UpdateMatched
 
-TICKETS_MAX = 100_000
 SECOND = 1_000_000
 FORMS: tuple[Format, ...] = ("json", "sse")
 
@@ -88,7 +87,7 @@ class Service:
         self._journal = journal
         now = self.clock()
         limits = settings.limits
-        self._seats, self._pausing = settings.seats, False
+        self._seats = settings.seats
         self.broker = Broker(
             settings.server.name,
             epoch=epoch or epoch_at(now, 0, 0),
@@ -126,8 +125,7 @@ class Service:
         self.links: Links | None = None
         self._writes = Writes(disk, metrics, self.driver.give, value_bytes_max=VALUE_BYTES_MAX)
         self._sinks: dict[str, Sink] = {}
-        self._tickets: dict[int, asyncio.Future[bool]] = {}
-        self._ticket = 0
+        self._tickets = Tickets()
         self._delivered = {form: self.metrics.deliveries.labels(form) for form in FORMS}
         self._delivered_bytes = {form: self.metrics.deliveries_bytes.labels(form) for form in FORMS}
         self._watch_sizes()
@@ -191,9 +189,9 @@ class Service:
             case Store(token, writes):
                 self._writes.write(token, writes)
             case Acknowledged(ticket, fresh):
-                self._answer(ticket, fresh)
+                self._tickets.answer(ticket, fresh)
             case Failed(ticket, error):
-                self._refuse(ticket, error)
+                self._tickets.refuse(ticket, error)
             case CutOff(session, reason):
                 self._cut(session, reason)
             case Retired() if self.links is not None:
@@ -235,19 +233,9 @@ class Service:
             self._delivered[form].inc(events * len(sessions))
             self._delivered_bytes[form].inc(len(framed) * len(sessions))
 
-    def _answer(self, ticket: int, fresh: bool) -> None:
-        waiting = self._tickets.pop(ticket, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(fresh)
-
-    def _refuse(self, ticket: int, error: RoamcastError) -> None:
-        waiting = self._tickets.pop(ticket, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(error)
-
     def _cut(self, session: str, reason: str) -> None:
         self.metrics.cut_off.labels(reason.partition(":")[0]).inc()
-        self.broker.close_session(session)
+        self.broker.close_session(session, self.clock())
         sink = self._sinks.pop(session, None)
         if sink is not None:
             sink.cut(reason)
@@ -256,23 +244,22 @@ class Service:
         self, owner: str, context: Context, *, session: str = "", lifetime_us: int | None = None
     ) -> bool:
         """Publish a context and wait until it is on disk; whether it was not there before."""
-        ticket, waiting = self._take_ticket()
-        self.driver.give(Keep(ticket, owner, context, session, lifetime_us))
-        return await waiting
+        give = self.driver.give
+        return await self._tickets.ask(
+            lambda ticket: give(Keep(ticket, owner, context, session, lifetime_us))
+        )
 
     async def release(self, owner: str, vid: str, *, any_owner: bool = False) -> None:
         """Cancel a publication and wait until that is on disk."""
-        ticket, waiting = self._take_ticket()
-        self.driver.give(Release(ticket, owner, vid, any_owner))
-        await waiting
+        give = self.driver.give
+        await self._tickets.ask(lambda ticket: give(Release(ticket, owner, vid, any_owner)))
 
     async def set_rules(
         self, owner: str, vid: str, rules: tuple[Rule, ...] | None, *, any_owner: bool = False
     ) -> None:
         """Set a vid's privacy rules and wait until they are on disk and in force."""
-        ticket, waiting = self._take_ticket()
-        self.driver.give(SetRules(ticket, owner, vid, rules, any_owner))
-        await waiting
+        give = self.driver.give
+        await self._tickets.ask(lambda ticket: give(SetRules(ticket, owner, vid, rules, any_owner)))
 
     def give(self, given: Input) -> None:
         """Give the broker what another host said."""
@@ -285,17 +272,7 @@ class Service:
 
     def pause(self, paused: bool) -> None:
         """Take no writes while what is kept goes to another host."""
-        self._pausing = paused
-
-    def _take_ticket(self) -> tuple[int, "asyncio.Future[bool]"]:
-        if len(self._tickets) >= TICKETS_MAX:
-            raise LimitError("too many requests wait for the disk: try again in a moment")
-        if self._pausing:
-            raise StoreError("this host hands over to another: ask again in a moment")
-        self._ticket += 1
-        waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._tickets[self._ticket] = waiting
-        return self._ticket, waiting
+        self._tickets.refusal = PAUSED if paused else ""
 
     def open_session(self, name: str, viewer: Viewer, sink: Sink, form: Format = "json") -> None:
         """Let a viewer's connection get frames; another with the same name is replaced."""
@@ -303,15 +280,13 @@ class Service:
             self._cut(name, "replaced: the same device connected again")
         self.broker.open_session(name, viewer, form)
         self._sinks[name] = sink
-        self.broker.kept.session_back(name)
 
     def close_session(self, name: str, sink: Sink) -> None:
         """A connection is over."""
         if self._sinks.get(name) is not sink:
             return  # it was replaced or cut off
         del self._sinks[name]
-        self.broker.close_session(name)
-        self.broker.kept.session_gone(name, self.clock())
+        self.broker.close_session(name, self.clock())
         self.driver.settle()
 
     def watch(self, session: str, about: str, wanted: Filter) -> None:

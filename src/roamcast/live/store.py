@@ -4,7 +4,7 @@ WAL with synchronous FULL: a commit returns when its log is synced. One thread w
 comes while it waits for the disk joins the next transaction, so a sync is shared by all of them
 (group commit). A write is acknowledged by its future, and only after the sync. When the disk
 refuses, those who wait are told so, the store says why it is not well, and the next write that
-succeeds makes it well again.
+succeeds makes it well again. Answers come in the order of the writes.
 
 Each write has a stamp, later than all before it, and of two copies of a name the later one is
 right. So the stores of several hosts can be merged in any order (decision 0078).
@@ -43,6 +43,13 @@ class _Waiting(msgspec.Struct):
     """Of entries that came from elsewhere, those that were newer than ours."""
 
 
+class _Committed(msgspec.Struct):
+    batch: Sequence[_Waiting]
+    problem: str | None
+    elsewhere: "asyncio.Future[None] | None" = None
+    """Done when those who follow have it, too; none if nobody is waited for."""
+
+
 class Store:
     """Values by name; open it once per file, in the loop that writes to it."""
 
@@ -64,6 +71,7 @@ class Store:
         self._commit_writes_max = commit_writes_max
         self._committed = committed
         self._waiting: deque[_Waiting] = deque()
+        self._unanswered: deque[_Committed] = deque()
         self._writes_waiting = 0
         self._bytes_waiting = 0
         self._changed = threading.Condition()
@@ -271,15 +279,24 @@ class Store:
         self, batch: Sequence[_Waiting], written: list[Entry], problem: str | None, seconds: float
     ) -> None:
         """Acknowledge a batch when the hosts that follow have it on disk, too."""
-        elsewhere = None
+        committed = _Committed(batch, problem)
+        self._unanswered.append(committed)
         if problem is None:
             self._committed(seconds, sum(len(waiting.entries) for waiting in batch))
             if self.spread is not None and written:
-                elsewhere = self.spread(written)
-        if elsewhere is None:
-            self._acknowledge(batch, problem)
-        else:
-            elsewhere.add_done_callback(lambda _: self._acknowledge(batch, problem))
+                committed.elsewhere = self.spread(written)
+        if committed.elsewhere is not None:
+            committed.elsewhere.add_done_callback(self._answer_in_order)
+        self._answer_in_order()
+
+    def _answer_in_order(self, _: object = None) -> None:
+        """Acknowledge what may be: never a write before one that was made earlier."""
+        while self._unanswered:
+            elsewhere = self._unanswered[0].elsewhere
+            if elsewhere is not None and not elsewhere.done():
+                return
+            committed = self._unanswered.popleft()
+            self._acknowledge(committed.batch, committed.problem)
 
     def _acknowledge(self, batch: Sequence[_Waiting], problem: str | None) -> None:
         for waiting in batch:

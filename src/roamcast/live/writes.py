@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from roamcast.broker import StoreFailed
-from roamcast.errors import LimitError
+from roamcast.errors import LimitError, RoamcastError
 from roamcast.live.metrics import Metrics
 from roamcast.live.store import Store, Write
 from roamcast.model.machine import Input, Stored
@@ -48,7 +48,7 @@ class Writes:
         try:
             self._check(writes)
             written = self._disk.write(writes)
-        except LimitError as error:
+        except RoamcastError as error:
             self._give(StoreFailed(token, str(error)))
             return
         written.add_done_callback(lambda done: self._written(token, done))

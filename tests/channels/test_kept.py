@@ -1,0 +1,174 @@
+"""Objects that the service keeps, when the disk takes its time: nothing is lost, nothing stays."""
+
+from typing import Any
+
+import pytest
+
+from roamcast.broker import Acknowledged, Failed, Keep, Release, StoreFailed
+from roamcast.channels.kept import PREFIX, KeptSettings
+from roamcast.channels.map import ActiveMap
+from roamcast.errors import LimitError, StoreError
+from roamcast.model.contexts import Context
+from roamcast.model.machine import Effect, Store, Stored
+from tests.strategies_hub import Desk
+
+SECOND = 1_000_000
+GRACE = KeptSettings().session_grace_us
+
+
+class SlowDisk(Desk):
+    """A broker whose disk takes what it is given only when it is told to, in order."""
+
+    def __init__(self) -> None:
+        self.queue: list[Store] = []
+        super().__init__()
+
+    def carry(self, effects: Any) -> None:
+        rest: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Store):
+                self.queue.append(effect)
+            else:
+                rest.append(effect)
+        super().carry(rest)
+
+    def sync(self) -> None:
+        """Let everything that waits reach the disk."""
+        queue, self.queue = self.queue, []
+        for one in queue:
+            super().carry([one])
+
+    def ask(self, vid: str, *, session: str = "", lifetime_us: int | None = None) -> int:
+        self.tickets += 1
+        context = Context(vid, "hq/1", None, {"ticket": self.tickets}, self.now)
+        self.give(Keep(self.tickets, "ann", context, session, lifetime_us))
+        return self.tickets
+
+    def shown(self) -> list[str]:
+        return sorted(self.broker.server.map.objects)
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+def test_a_renewal_on_its_way_to_the_disk_is_not_undone_by_the_end_of_the_old_lifetime(
+    writes: int,
+) -> None:
+    desk = SlowDisk()
+    desk.ask("x", lifetime_us=SECOND)
+    desk.sync()
+    desk.run(SECOND - 1_000)
+    renewals = [desk.ask("x", lifetime_us=10 * SECOND) for _ in range(writes)]
+    desk.run(2 * SECOND)
+    assert desk.shown() == ["x"]
+    desk.sync()
+    assert all(isinstance(desk.answers[one], Acknowledged) for one in renewals)
+    assert list(desk.disk) == [PREFIX + "x"]
+    desk.run(2 * SECOND)
+    assert desk.shown() == ["x"]
+    desk.run(10 * SECOND)
+    desk.sync()
+    assert (desk.shown(), desk.disk) == ([], {})
+
+
+def test_what_could_not_be_renewed_goes_when_its_time_is_over() -> None:
+    desk = SlowDisk()
+    desk.ask("x", lifetime_us=SECOND)
+    desk.sync()
+    desk.run(SECOND - 1_000)
+    renewal = desk.ask("x", lifetime_us=10 * SECOND)
+    desk.run(SECOND)
+    (write,) = desk.queue
+    desk.queue = []
+    desk.give(StoreFailed(write.token, "full"))
+    failed = desk.answers[renewal]
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, StoreError)
+    desk.run(SECOND)
+    desk.sync()
+    assert (desk.shown(), desk.disk) == ([], {})
+
+
+@pytest.mark.parametrize("when", ["before the write", "while it waits", "afterwards"])
+def test_what_belongs_to_a_session_leaves_a_while_after_it_whenever_that_ended(when: str) -> None:
+    desk = SlowDisk()
+    desk.open("s")
+    if when == "before the write":
+        desk.broker.close_session("s", desk.now)
+    desk.ask("x", session="s")
+    if when == "while it waits":
+        desk.broker.close_session("s", desk.now)
+    desk.sync()
+    if when == "afterwards":
+        desk.run(10 * GRACE)
+        desk.broker.close_session("s", desk.now)
+    desk.run(GRACE - 1)
+    assert desk.shown() == ["x"]
+    desk.run(1)
+    desk.sync()
+    assert (desk.shown(), desk.disk) == ([], {})
+
+
+def test_what_belongs_to_a_session_stays_if_that_comes_back_while_a_write_waits() -> None:
+    desk = SlowDisk()
+    desk.open("s")
+    desk.ask("x", session="s")
+    desk.broker.close_session("s", desk.now)
+    desk.open("s")
+    desk.sync()
+    desk.run(10 * GRACE)
+    assert desk.shown() == ["x"]
+
+
+def test_on_a_full_map_is_refused_what_is_not_on_disk_yet_and_room_is_held_for_what_is() -> None:
+    desk = SlowDisk()
+    desk.broker.server.map._objects_max = 2
+    first, second, third = (desk.ask(vid) for vid in "abc")
+    failed = desk.answers[third]
+    assert isinstance(failed, Failed)
+    assert "at most 2 objects" in str(failed.error)
+    desk.sync()
+    assert {type(desk.answers[one]) for one in (first, second)} == {Acknowledged}
+    assert desk.shown() == ["a", "b"]
+    again = desk.ask("a")  # what is there may change
+    desk.give(Release(0, "ann", "a"))
+    desk.sync()
+    assert isinstance(desk.answers[again], Acknowledged)
+    assert desk.shown() == ["b"]
+    desk.ask("d")
+    desk.give(StoreFailed(desk.queue.pop().token, "full"))
+    last = desk.ask("e")
+    desk.sync()
+    assert isinstance(desk.answers[last], Acknowledged)
+    assert desk.shown() == ["b", "e"]
+    assert not desk.broker._pending
+    assert not desk.broker.kept._unsure
+
+
+def test_a_map_holds_room_for_what_was_promised_it_though_others_come_and_go() -> None:
+    room = ActiveMap(3)
+    for vid in "ab":
+        room.put(Context(vid, "hq"), 1, "ann")
+    for vid in "bbc":
+        room.reserve(vid)
+    with pytest.raises(LimitError):
+        room.put(Context("d", "hq"), 1, "ann")
+    room.remove("b")  # it is promised still
+    with pytest.raises(LimitError):
+        room.reserve("d")
+    for vid in "bc":
+        assert room.put(Context(vid, "hq"), 2, "ann") is not None
+    room.release("b")
+    room.release("c")
+    with pytest.raises(LimitError):
+        room.put(Context("d", "hq"), 1, "ann")
+    room.remove("c")
+    room.reserve("d")
+    room.release("d")
+    assert room.put(Context("e", "hq"), 1, "ann") is not None
+    assert sorted(room.objects) == ["a", "b", "e"]
+
+
+def test_an_answer_of_the_disk_that_nobody_waits_for_changes_nothing() -> None:
+    desk = SlowDisk()
+    desk.give(Stored(99))
+    desk.give(StoreFailed(99, "full"))
+    assert desk.answers == {}

@@ -1,0 +1,161 @@
+"""What stays of those who have gone? The service in this process, with a clock set by hand."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roamcast.errors import ContextError, LimitError, StoreError
+from roamcast.identity.rules import Viewer
+from roamcast.live import tickets
+from roamcast.live.feature_input import read_feature
+from roamcast.live.keys import Keys
+from roamcast.live.metrics import Metrics
+from roamcast.live.service import Service
+from roamcast.live.settings import Settings
+from roamcast.live.store import Store
+from roamcast.live.tickets import Tickets
+from roamcast.model.contexts import Context
+from tests.running_service import feature
+
+START = 1_794_800_000_000_000
+SECOND = 1_000_000
+
+
+class Clock:
+    """Time as a test sets it."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Listener:
+    """A session's connection."""
+
+    def __init__(self) -> None:
+        self.cut_for = ""
+
+    def write(self, framed: bytes) -> None:
+        del framed
+
+    def cut(self, reason: str) -> None:
+        self.cut_for = reason
+
+
+def with_service(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    use: Callable[[Service, Clock], Coroutine[Any, Any, None]],
+) -> None:
+    """Run a service without a port."""
+    clock = Clock()
+    monkeypatch.setattr("roamcast.live.service.wall_clock", lambda: clock)
+
+    async def body() -> None:
+        disk = Store.open(folder / "s.db")
+        service = Service(Settings(), disk=disk, keys=Keys.open(folder), metrics=Metrics())
+        service.driver.start()
+        try:
+            await use(service, clock)
+        finally:
+            await service.goodbye()
+            await service.stop()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("how", ["cut off", "replaced and then closed", "closed"])
+def test_what_a_session_published_leaves_however_it_ended(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def use(service: Service, clock: Clock) -> None:
+        listener, later = Listener(), Listener()
+        viewer = Viewer("ada")
+        service.open_session("ada#1", viewer, listener)
+        await service.keep("ada", Context("x", "hq/1", None, {}, START), session="ada#1")
+        if how == "cut off":
+            service.slow("ada#1")
+            clock.now += round(service.settings.limits.slow_s_max * SECOND)
+            service.driver._wake()
+            assert listener.cut_for.startswith("too slow")
+        elif how == "replaced and then closed":
+            service.open_session("ada#1", viewer, later)
+            assert listener.cut_for.startswith("replaced")
+            clock.now += 100 * SECOND
+            service.driver._wake()
+            assert service.broker.get(viewer, "x", clock.now) is not None
+            service.close_session("ada#1", later)
+        service.close_session("ada#1", listener)
+        clock.now += 29 * SECOND
+        service.driver._wake()
+        assert service.broker.get(viewer, "x", clock.now) is not None
+        clock.now += 2 * SECOND
+        service.driver._wake()
+        assert service.broker.get(viewer, "x", clock.now) is None
+
+    with_service(tmp_path, monkeypatch, use)
+
+
+def test_what_the_disk_can_not_name_leaves_no_ticket_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def use(service: Service, clock: Clock) -> None:
+        with pytest.raises(AssertionError):  # nobody gets so far: it would be our own mistake
+            await service.keep("ada", Context("a\0", "hq/1", None, {}, clock.now))
+        assert len(service._tickets) == 0
+        assert await service.keep("ada", Context("a", "hq/1", None, {}, clock.now))
+
+    with_service(tmp_path, monkeypatch, use)
+
+
+@pytest.mark.parametrize("wrong", ["a\0", "\n", "a\x7fb", "a\x9f", "\U0010ffff"])
+def test_a_vid_that_is_no_name_in_the_store_is_refused_where_it_is_read(wrong: str) -> None:
+    limits = Settings().limits
+    with pytest.raises(ContextError, match="control characters"):
+        read_feature(feature(wrong), START, limits)
+    for right in ("a b", "äß/🙂", "\U0010fffe", "~" * 256):
+        assert read_feature(feature(right), START, limits).vid == right
+
+
+def test_a_closed_disk_refuses_and_nobody_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def use(service: Service, clock: Clock) -> None:
+        await service._disk.close()
+        with pytest.raises(StoreError, match="closed"):
+            await service.keep("ada", Context("a", "hq/1", None, {}, clock.now))
+        assert len(service._tickets) == 0
+        assert not service.broker._pending
+
+    with_service(tmp_path, monkeypatch, use)
+
+
+def test_so_many_may_wait_for_the_disk_and_one_more_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tickets, "TICKETS_MAX", 2)
+
+    async def body() -> None:
+        waiting = Tickets()
+        given: list[int] = []
+        asking = [asyncio.ensure_future(waiting.ask(given.append)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(LimitError, match="wait for the disk"):
+            await waiting.ask(given.append)
+        waiting.answer(given[1], True)
+        waiting.refuse(given[0], StoreError("full"))
+        assert await asking[1]
+        with pytest.raises(StoreError, match="full"):
+            await asking[0]
+        assert len(waiting) == 0
+        waiting.refusal = "going"
+        with pytest.raises(StoreError, match="going"):
+            await waiting.ask(given.append)
+        assert len(given) == 2
+
+    asyncio.run(body())
