@@ -47,6 +47,9 @@ def ingest(
     ] = None,
     trusted_node: Annotated[str, typer.Option(help="Its name, the part after @.")] = "localhost",
     files_a_batch: Annotated[int, typer.Option(min=1, help="Of a watch.")] = 1_000,
+    archive_resolution: Annotated[
+        int | None, typer.Option(help="H3 resolution of a new archive's cells (default 4).")
+    ] = None,
     spark: Annotated[str | None, typer.Option(help="Spark master; default local[*].")] = None,
     quiet: QuietOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -62,6 +65,7 @@ def ingest(
     from roamcast.errors import InputError
     from roamcast.identity.agent_settings import AgentSettings
     from roamcast.pipeline import ingest as work
+    from roamcast.pipeline.archive_layout import ArchiveSettings
     from roamcast.pipeline.ingest_files import Reading
     from roamcast.pipeline.ingest_state import opened, private_folder
     from roamcast.pipeline.session import Settings, started
@@ -75,6 +79,7 @@ def ingest(
             late_s=late_s,
             places=None if places is None else str(places.resolve()),
             resolution=resolution,
+            archive=None if archive_resolution is None else ArchiveSettings(archive_resolution),
         )
     )
 
@@ -82,11 +87,13 @@ def ingest(
         return time.time_ns() // 1_000
 
     folder = private or private_folder(archive)
+    # what is refused here leaves nothing behind: no folder, no keys, no archive
+    work.check_archive(archive, settings.archive)
+    if not watch:
+        work.check_files(sightings, settings)
+    elif len(sightings) != 1 or not sightings[0].is_dir():
+        raise InputError("--watch takes one folder", source=str(sightings[0]))
     with opened(folder, archive, trusted_node, token_bytes) as state:
-        if not watch:
-            work.check_files(sightings, settings)
-        elif len(sightings) != 1 or not sightings[0].is_dir():
-            raise InputError("--watch takes one folder", source=str(sightings[0]))
         with (
             bar("ingest", json=json, quiet=quiet) as shown,
             started(Settings(master=spark, name="roamcast ingest")) as session,
@@ -131,10 +138,18 @@ def vids(
     ] = False,
 ) -> None:
     """Print a person's vids in the archive, one a line, for `roamcast pipeline erase`."""
+    from roamcast.errors import InputError
     from roamcast.pipeline.ingest_people import forget_person, vids_of_person
 
     with opened_private(archive, private) as state:
-        for vid in vids_of_person(state, person):
+        try:
+            found = vids_of_person(state, person)
+        except InputError:
+            # somebody of whom there are only dead letters is not in the register
+            if not forget or not forget_person(state, person):
+                raise
+            return
+        for vid in found:
             typer.echo(vid)
         if forget:
             forget_person(state, person)

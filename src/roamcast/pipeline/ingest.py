@@ -22,8 +22,17 @@ from roamcast.pipeline import archive
 from roamcast.pipeline import ingest_job as job
 from roamcast.pipeline import ingest_rows as rows
 from roamcast.pipeline.archive_layout import ArchiveSettings
+from roamcast.pipeline.archive_layout import check_settings as check_layout
 from roamcast.pipeline.archive_table import Archive
-from roamcast.pipeline.ingest_archive import Run, Writer, discard_unfinished, write_contexts
+from roamcast.pipeline.ingest_archive import (
+    Run,
+    Writer,
+    discard_unfinished,
+    settle_commits,
+    settle_files,
+    write_contexts,
+)
+from roamcast.pipeline.ingest_bond import existing
 from roamcast.pipeline.ingest_files import Reading, SightingFile, check_reading, listed
 from roamcast.pipeline.ingest_read import shape_of
 from roamcast.pipeline.ingest_scan import ScanTask
@@ -74,6 +83,15 @@ def check_settings(settings: IngestSettings) -> IngestSettings:
     return settings
 
 
+def check_archive(archive: str | Path, settings: ArchiveSettings | None) -> None:
+    """Raise if an archive cannot be made with these settings, or is there with others."""
+    if settings is not None:
+        check_layout(settings)
+        found = existing(archive)
+        if found is not None and found.settings != settings:
+            Archive.make(archive, settings)  # it says why not
+
+
 def check_files(paths: Sequence[Path], settings: IngestSettings) -> list[SightingFile]:
     """List the files meant; one that cannot be read is an error before any work, or Spark."""
     found = listed(paths, check_settings(settings).reading)
@@ -94,6 +112,8 @@ def ingest_once(
     finish: bool = True,
 ) -> Batch:
     """Ingest what has not been ingested yet; `finish` closes what is open at its last sighting."""
+    with told_by_disk(state.folder):
+        state.target(settings.archive)  # there after every ingest, whatever came of it
     files = [file for file in check_files(paths, settings) if file not in state.done]
     waiting = state.last.counts.get("open", 0) + state.last.counts.get("pending", 0)
     if not files and not (finish and waiting):
@@ -117,9 +137,9 @@ def ingest_batch(
     waited = max(last.released, last.newest - round(settings.late_s * MICROSECONDS))
     release_until = EVER if finish else waited
     scan = ScanTask(state.keys, settings.agent, release_until, settings.places, settings.resolution)
-    target = Archive.make(state.archive, settings.archive)
     latest = now + round(settings.future_s * MICROSECONDS)
     with told_by_disk(state.folder):
+        target = state.target(settings.archive)
         number, again = state.begin()
         writer = Writer(target.storage, (), f"{state.application}-{number}-")
         if again:
@@ -154,16 +174,24 @@ def _commit(
     contexts: Sequence[Run],
 ) -> None:
     """Commit a batch's contexts to the archive: from then on the batch has happened."""
-    transaction = (state.application, batch.number)
+    transaction, since = (state.application, batch.number), target.version
     writer = Writer(target.storage, batch.columns, f"{state.application}-{batch.number}-")
     try:
         written = job.run(lambda: write_contexts(spark, writer, contexts))
+        with told_by_disk(state.folder):
+            settle_files(target.storage, written)
         landed = archive.commit(target, written, batch.columns, transaction)
     except BaseException:
         discard_unfinished(writer)
         raise
     if not landed.committed:
         raise RoamcastError(f"batch {batch.number} was committed by somebody else; nothing changed")
+    try:
+        settle_commits(target, since)  # before what the batch replaces is deleted
+    except OSError as error:
+        raise RoamcastError(
+            f"batch {batch.number} is in the archive, but perhaps not on disk: {error.strerror}"
+        ) from None
     state.committed(batch)
 
 

@@ -5,6 +5,7 @@ reads just those, so nothing is shuffled again; a small batch is written in the 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,6 +14,7 @@ import pyarrow as pa
 from roamcast.errors import RoamcastError
 from roamcast.model import context_arrow
 from roamcast.model.time import parse_instant
+from roamcast.pipeline import durable
 from roamcast.pipeline.archive import collected, files_batch, files_of, keep
 from roamcast.pipeline.archive_files import FILE_ROWS_MAX, FILE_SCHEMA, DataFile, write_table
 from roamcast.pipeline.archive_layout import PLACING
@@ -101,6 +103,20 @@ def _written(writer: Writer, task: Iterable[tuple[str, int]]) -> Iterator[DataFi
     arrays = {name: table[name] for name in table.schema.names} | spoken
     contexts = pa.table([arrays[name] for name in schema.names], schema=schema)
     yield from write_table(writer.storage, contexts, writer.name)
+
+
+def settle_files(storage: Storage, files: Iterable[DataFile]) -> None:
+    """Bring a local archive's files to disk before a commit names them; a store does it itself."""
+    if storage.local:
+        durable.sync_named(Path(storage.uri), (file.path for file in files))
+
+
+def settle_commits(target: Archive, since: int) -> None:
+    """Bring a local archive's commits from a version on to disk: what they replace is deleted."""
+    if target.storage.local:
+        versions = range(since, target.version + 1)
+        names = (f"_delta_log/{version:020d}.json" for version in versions)
+        durable.sync_named(Path(target.storage.uri), names)
 
 
 def discard_unfinished(writer: Writer) -> None:

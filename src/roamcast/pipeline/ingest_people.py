@@ -5,6 +5,8 @@ The trusted node deletes the person: register line, open interval, waiting sight
 letters. Then the vids that somebody may have copied open to a number that stands for nobody.
 """
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +17,13 @@ import pyarrow.parquet as pq
 
 from roamcast.errors import InputError
 from roamcast.identity.pseudonyms import HANDLE, REGISTER, resolve, vids_of
+from roamcast.pipeline import durable
 from roamcast.pipeline import ingest_rows as rows
 from roamcast.pipeline.archive_table import Archive
 from roamcast.pipeline.ingest_state import IngestState
 
 CHUNK_ROWS = 1_000_000
+_ESCAPED = re.compile(r'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')
 
 
 def register_of(state: IngestState) -> pa.Table:
@@ -47,14 +51,16 @@ def vids_of_person(state: IngestState, person: str) -> list[str]:
     return sorted(found)
 
 
-def forget_person(state: IngestState, person: str) -> None:
-    """Delete a person from everything the trusted node keeps between batches."""
-    for kind in (rows.PERSON, rows.OPEN, rows.PENDING):
-        folder = state.rows(state.last.number, kind)
-        if folder is not None:
-            _delete(folder, person)
-    for folder in sorted((state.folder / "dead_letters").glob("batch=*")):
-        _delete(folder, person)
+def forget_person(state: IngestState, person: str) -> int:
+    """Delete a person from everything the trusted node keeps; give how many rows that were.
+
+    The register's line goes last: as long as something is left, the person can still be named, so
+    whoever was interrupted says it again. What unfinished and older batches had left of anybody
+    was removed when the folder was opened.
+    """
+    letters = sorted((state.folder / "dead_letters").glob("batch=*"))
+    kinds = (state.rows(state.last.number, kind) for kind in (rows.OPEN, rows.PENDING, rows.PERSON))
+    return sum(_delete(folder, person) for folder in (*letters, *kinds) if folder is not None)
 
 
 def _archived(state: IngestState) -> Iterator[pa.Array]:
@@ -65,14 +71,51 @@ def _archived(state: IngestState) -> Iterator[pa.Array]:
                 yield batch.column(0)
 
 
-def _delete(folder: Path, person: str) -> None:
+def _delete(folder: Path, person: str) -> int:
     """Write a folder's files again without a person's rows; each is replaced whole."""
+    deleted = 0
+    durable.remove_hidden(folder)  # what was begun beside, and Spark's sums of the old bytes
     for path in sorted(folder.glob("*.parquet")):
         table = pq.read_table(path, partitioning=None)
-        kept = table.filter(pc.fill_null(pc.not_equal(table["person"], person), fill_value=True))
+        others = pc.fill_null(pc.not_equal(table["person"], person), fill_value=True)
+        if "raw" in table.schema.names:
+            others = pc.and_(others, pc.invert(_spoken_of(table["raw"], person)))
+        kept = table.filter(others)
         if kept.num_rows == table.num_rows:
             continue
         beside = path.with_name(f".{path.name}.new")
         pq.write_table(kept, beside)
-        (path.parent / f".{path.name}.crc").unlink(missing_ok=True)  # Spark's sum of the old bytes
-        beside.replace(path)
+        durable.put_in_place(beside, path)
+        deleted += table.num_rows - kept.num_rows
+    return deleted
+
+
+def _spoken_of(texts: pa.ChunkedArray, person: str) -> pa.ChunkedArray:
+    """Say which texts of dead letters hold a person's id, however JSON or CSV may write it.
+
+    They are dead because they could not be read, so they are not parsed: the id counts wherever it
+    stands as a word of its own, which a whole value always is. Now and then that takes a letter
+    too many (a place called like the person), never one too few.
+    """
+    whole = _whole(person)
+    distinct = texts.combine_chunks().dictionary_encode()
+    found = [
+        text is not None and any(whole.search(reading) for reading in _readings(text))
+        for text in distinct.dictionary.to_pylist()
+    ]
+    return pc.fill_null(pa.array(found, pa.bool_()).take(distinct.indices), fill_value=False)
+
+
+def _readings(text: str) -> set[str]:
+    """Give a text as it is, with JSON's escapes undone, and with CSV's doubled quotes undone."""
+    plain = _ESCAPED.sub(lambda found: str(json.loads(f'"{found[0]}"')), text)
+    return {text, plain, text.replace('""', '"')}
+
+
+def _whole(person: str) -> re.Pattern[str]:
+    """Find an id that is no part of a longer word; digits also no part of a date or a fraction."""
+    before = r"(?<!\w)" if re.match(r"\w", person) else ""
+    after = r"(?!\w)" if re.search(r"\w\Z", person) else ""
+    if person.isdecimal():
+        before, after = rf"(?<!\d[.:-]){before}", rf"{after}(?![.:-]\d)"
+    return re.compile(before + re.escape(person) + after)

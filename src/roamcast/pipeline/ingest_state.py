@@ -1,21 +1,22 @@
 """What does ingest remember from batch to batch? A private folder of the trusted node.
 
     keys.json            the keys that seal vids (0600)
-    ingest.json          the name under which batches are committed to the archive
+    ingest.json          the name under which batches are committed, and to which archive
     lock                 held by the one ingest that runs
     batches/00000012/    batch.json, rows/kind=person|open|pending; contexts/ until committed
+    done.sqlite          what the batches before have said: files, and names for dead letters
     dead_letters/        batch=00000012/…
 
 A batch is written here first, whole. It counts from the moment the archive commits its number:
 there is no second truth that could disagree (docs/decisions/0052). A batch that was not committed
-is written again. People's ids stand in this folder and nowhere else.
+is written again. People's ids stand in this folder and nowhere else, and of batches other than
+the last nothing of them is left.
 """
 
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -23,8 +24,21 @@ import msgspec
 from roamcast.errors import InputError, RoamcastError
 from roamcast.identity.agent_core import NEVER
 from roamcast.identity.keys import Keys, RandomBytes, load_keys, new_keys, save_keys
+from roamcast.pipeline import durable
+from roamcast.pipeline.archive_layout import ArchiveSettings
 from roamcast.pipeline.archive_table import Archive
+from roamcast.pipeline.ingest_bond import (
+    Bond,
+    committed_in,
+    existing,
+    identity,
+    read_bond,
+    write_bond,
+)
+from roamcast.pipeline.ingest_done import Done
 from roamcast.pipeline.ingest_files import SightingFile
+
+_NUMBER = 8 * "[0-9]"
 
 
 class BusyError(RoamcastError):
@@ -49,13 +63,24 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 class IngestState:
     """One private folder; create it with `opened`, which holds its lock."""
 
-    def __init__(self, folder: Path, application: str, keys: Keys, archive: str | Path) -> None:
+    def __init__(
+        self, folder: Path, bond: Bond, keys: Keys, archive: str | Path, done: Done
+    ) -> None:
         self.folder = folder
-        self.application = application
         self.keys = keys
         self.archive = archive
-        self.last = self._last_committed()
-        self.done = {file for batch in self._manifests() for file in batch.files}
+        self._bond = bond
+        self.done = done
+        number = self._committed_in(existing(archive))
+        self.last = self.batch(number) if number else Batch(number=0)
+        if self.last.counts.get("people") and self.rows(number, "person") is None:
+            raise InputError(f"the register of batch {number} is missing", source=str(folder))
+        self._tidy()
+
+    @property
+    def application(self) -> str:
+        """The name under which batches are committed."""
+        return self._bond.application
 
     def rows(self, number: int, kind: str) -> Path | None:
         """Give where a batch's rows of one kind lie, or none if it has none."""
@@ -66,40 +91,61 @@ class IngestState:
         """Give a batch's folder."""
         return self.folder / "batches" / f"{number:08d}"
 
+    def target(self, settings: ArchiveSettings | None) -> Archive:
+        """Open this folder's archive, the first time made with these settings, and bind it."""
+        found = existing(self.archive)
+        number = self._committed_in(found)
+        if number != self.last.number:  # an error came after the commit: files were chosen without
+            raise RoamcastError(f"batch {number} has happened meanwhile; start the ingest again")
+        if found is None or (settings is not None and settings != found.settings):
+            found = Archive.make(self.archive, settings)  # or it says why not
+        bond = Bond(self.application, identity(found))
+        if bond != self._bond:
+            write_bond(self.folder, bond)
+            self._bond = bond
+        return found
+
     def begin(self) -> tuple[int, bool]:
         """Give the next batch's number, its folder empty, and whether it was begun before."""
         number = self.last.number + 1
         folder = self.batch_folder(number)
         again = folder.exists()
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, mode=0o700)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _empty(folder)
         return number, again
 
     def prepare(self, batch: Batch) -> None:
         """Put everything of a batch on disk; what is missing now is only the archive's commit."""
         folder = self.batch_folder(batch.number)
+        durable.remove_hidden(folder / "rows")  # tasks that ran twice have left them
         dead = folder / "rows" / "kind=dead"
         target = self.folder / "dead_letters" / f"batch={batch.number:08d}"
-        shutil.rmtree(target, ignore_errors=True)
+        durable.remove(target)
         if dead.is_dir():
             target.parent.mkdir(exist_ok=True, mode=0o700)
             dead.rename(target)
-            _sync(target)
+            durable.sync_tree(target)
+            durable.sync(target.parent)
         (folder / "batch.json").write_bytes(msgspec.json.encode(batch))
-        _sync(folder / "rows")
-        for path in (folder / "batch.json", folder):
-            _sync_one(path)
+        durable.sync_tree(folder / "rows")
+        for path in (folder / "batch.json", folder, folder.parent, self.folder):
+            durable.sync(path)
 
     def committed(self, batch: Batch) -> None:
         """Take note that the archive has committed this batch; clean up what it replaces."""
         before, self.last = self.last, batch
-        self.done.update(batch.files)
-        shutil.rmtree(self.batch_folder(before.number) / "rows", ignore_errors=True)
-        shutil.rmtree(self.batch_folder(batch.number) / "contexts", ignore_errors=True)
+        self.done.recent.update(batch.files)
+        with suppress(OSError, RoamcastError):  # the batch has happened: opening cleans up, too
+            if before.number:
+                self._fold([before.number])
+                self.done.recent.difference_update(before.files)
+            durable.remove(self.batch_folder(batch.number) / "contexts")
 
     def batch(self, number: int) -> Batch:
-        """Read what a batch did."""
+        """Read what a batch did; of a folded one only the names for its dead letters are left."""
         path = self.batch_folder(number) / "batch.json"
+        if number <= self.done.through and not path.exists():
+            return Batch(number=number, names=self.done.names(number))
         try:
             return msgspec.json.decode(path.read_bytes(), type=Batch)
         except (OSError, msgspec.DecodeError):
@@ -108,14 +154,36 @@ class IngestState:
                 source=str(path),
             ) from None
 
-    def _last_committed(self) -> Batch:
-        number = Archive.make(self.archive).last_batch(self.application)
-        return Batch(number=0) if number is None else self.batch(number)
+    def _committed_in(self, found: Archive | None) -> int:
+        through = self.done.through
+        holds = bool(through) or any((self.folder / "batches").glob("*/batch.json"))
+        return committed_in(found, self._bond, self.folder, holds=holds, through=through)
 
-    def _manifests(self) -> Iterator[Batch]:
-        for path in sorted((self.folder / "batches").glob("*/batch.json")):
-            if int(path.parent.name) <= self.last.number:
-                yield msgspec.json.decode(path.read_bytes(), type=Batch)
+    def _tidy(self) -> None:
+        """Fold what older batches said; remove what no batch needs, for it names people."""
+        folders = {int(path.name): path for path in (self.folder / "batches").glob(_NUMBER)}
+        self._fold(sorted(number for number in folders if number < self.last.number))
+        for number, folder in folders.items():
+            if number > self.last.number:
+                _empty(folder)  # the folder stays: it says that the batch was begun
+        rows = self.batch_folder(self.last.number) / "rows"
+        for folder in (rows / "kind=dead", rows.with_name("contexts")):
+            durable.remove(folder)
+        durable.remove_hidden(rows)
+        for folder in (self.folder / "dead_letters").glob("batch=*"):
+            if int(folder.name.partition("=")[2]) > self.last.number:
+                durable.remove(folder)
+        self.done.recent.update(self.last.files)
+
+    def _fold(self, numbers: list[int]) -> None:
+        """Keep what older batches said, then remove them; a crash in between repeats it."""
+        if not numbers:
+            return
+        whole = (n for n in numbers if (self.batch_folder(n) / "batch.json").exists())
+        said = (self.batch(number) for number in whole)
+        self.done.fold((batch.number, batch.files, batch.names) for batch in said)
+        for number in numbers:
+            durable.remove(self.batch_folder(number))
 
 
 @contextmanager
@@ -123,8 +191,25 @@ def opened(
     folder: Path, archive: str | Path, node: str, random_bytes: RandomBytes
 ) -> Iterator[IngestState]:
     """Open the private folder, made if needed, for as long as the block lasts; one at a time."""
+    fresh = None if (folder / "keys.json").exists() else new_keys(node, random_bytes)
+    with _locked(folder), ExitStack() as stack:
+        try:
+            if fresh is not None:
+                save_keys(fresh, folder / "keys.json")
+            keys, bond = load_keys(folder / "keys.json"), read_bond(folder, random_bytes)
+            done = stack.enter_context(closing(Done(folder / "done.sqlite")))
+            state = IngestState(folder, bond, keys, archive, done)
+        except OSError as error:
+            raise RoamcastError(f"cannot write to {folder}: {error.strerror or error}") from None
+        yield state
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        durable.make_folder(folder)
+        if folder.stat().st_mode & 0o077:
+            raise InputError("others may look into it: chmod 700 it", source=str(folder))
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise InputError(f"cannot use it: {error.strerror}", source=str(folder)) from None
@@ -133,33 +218,9 @@ def opened(
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # falls with its process, even killed
         except OSError:
             raise BusyError(f"another ingest holds {folder}: wait for it, or stop it") from None
-        if folder.stat().st_mode & 0o077:
-            raise InputError("others may look into it: chmod 700 it", source=str(folder))
-        yield IngestState(
-            folder, _application(folder, random_bytes), _keys(folder, node, random_bytes), archive
-        )
+        yield
     finally:
         os.close(lock)
-
-
-def _application(folder: Path, random_bytes: RandomBytes) -> str:
-    path = folder / "ingest.json"
-    if not path.exists():
-        name = {"application": f"ingest-{random_bytes(8).hex()}"}
-        beside = path.with_name("ingest.json.new")
-        beside.write_bytes(msgspec.json.encode(name))
-        beside.replace(path)
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])["application"]
-    except (msgspec.DecodeError, KeyError) as error:
-        raise InputError(f"not ours: {error}", source=str(path)) from None
-
-
-def _keys(folder: Path, node: str, random_bytes: RandomBytes) -> Keys:
-    path = folder / "keys.json"
-    if not path.exists():
-        save_keys(new_keys(node, random_bytes), path)
-    return load_keys(path)
 
 
 def private_folder(archive: str | Path) -> Path:
@@ -171,15 +232,9 @@ def private_folder(archive: str | Path) -> Path:
     return path.with_name(path.name + ".private")
 
 
-def _sync(folder: Path) -> None:
-    """Bring a folder's files to disk: who wrote them left that to the system."""
-    for path in [folder, *folder.rglob("*")] if folder.is_dir() else []:
-        _sync_one(path)
-
-
-def _sync_one(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _empty(folder: Path) -> None:
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            durable.remove(path)
+        else:
+            path.unlink()
