@@ -1,14 +1,25 @@
 """A broker with sessions in one process and no clock: what each session has read so far."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from roamcast.broker import Acknowledged, Broker, CutOff, Failed, Frame, Keep, Release
+from roamcast.broker import (
+    Acknowledged,
+    Broker,
+    CutOff,
+    Failed,
+    Frame,
+    Keep,
+    Release,
+    Retired,
+    SetRules,
+)
 from roamcast.channels.hub_settings import HubSettings
 from roamcast.channels.kept import KeptSettings
 from roamcast.channels.map_settings import MapSettings
-from roamcast.identity.rules import Viewer
+from roamcast.identity.rules import Rule, Viewer
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Input, Store, Stored
@@ -57,6 +68,7 @@ class Desk:
         self.disk: dict[str, bytes] = {}
         self.readers: dict[str, Reader] = {}
         self.answers: dict[int, Effect] = {}
+        self.retired: list[str] = []
         self.tickets = 0
         self.boot()
 
@@ -86,6 +98,8 @@ class Desk:
                         self.readers[session].read(data, self.now)
                 case CutOff(session, reason):
                     self.readers[session].cut = reason
+                case Retired(view_class):
+                    self.retired.append(view_class)
                 case Acknowledged(ticket) | Failed(ticket):
                     self.answers[ticket] = effect
 
@@ -103,6 +117,19 @@ class Desk:
     def release(self, vid: str, owner: str = "ann") -> Effect:
         self.tickets += 1
         self.give(Release(self.tickets, owner, vid))
+        return self.answers[self.tickets]
+
+    def rules(
+        self,
+        vid: str,
+        rules: Sequence[Rule] | None,
+        owner: str = "ann",
+        *,
+        any_owner: bool = False,
+    ) -> Effect:
+        self.tickets += 1
+        said = None if rules is None else tuple(rules)
+        self.give(SetRules(self.tickets, owner, vid, said, any_owner))
         return self.answers[self.tickets]
 
     def open(self, session: str, viewer: Viewer | None = None) -> Reader:

@@ -17,10 +17,12 @@ from roamcast.channels.kept import PREFIX, Acknowledged, Kept, KeptObjects, Kept
 from roamcast.channels.local import LocalQueries, Told
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.server import MapServer
-from roamcast.errors import ConflictError, NotFoundError, RoamcastError, StoreError
+from roamcast.errors import LimitError, NotFoundError, RoamcastError, StoreError
 from roamcast.identity.policy import RulesPolicy, subject_of
+from roamcast.identity.rule_sets import PREFIX as RULES_PREFIX
+from roamcast.identity.rule_sets import RuleSets
 from roamcast.identity.rulebook import PUBLIC, RuleBook
-from roamcast.identity.rules import Rule, Viewer, check_rules
+from roamcast.identity.rules import Rule, Viewer
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Input, Store, Stored, earliest
@@ -29,7 +31,6 @@ from roamcast.model.places import Places
 
 KEYED_MAX = 100_000
 """Viewers of whom is remembered which keys they have; beyond, the first one's classes end."""
-RULES_PREFIX = "rules/"
 
 
 class Keep(Input, frozen=True):
@@ -87,13 +88,6 @@ class Retired(Effect, frozen=True):
     view_class: str
 
 
-class OwnedRules(msgspec.Struct, frozen=True, array_like=True):
-    """Rules on disk, and who set them."""
-
-    owner: str
-    rules: tuple[Rule, ...]
-
-
 Pending = tuple[Keep | Release | SetRules, Kept | None]
 
 
@@ -126,27 +120,26 @@ class Broker:
             names=self.rules.names,
             restricted=self.rules.restricted,
             places=places,
+            used=self._classes_used,
         )
         self.server = MapServer(
             name, epoch=epoch, now=now, settings=map_settings, policy=self.policy, peers=peers
         )
         self.hub = Hub(LocalQueries(self.server), hub_settings or HubSettings(), epoch)
-        self.kept = KeptObjects(self.server.objects, kept_settings or KeptSettings())
+        kept_settings = kept_settings or KeptSettings()
+        self.kept = KeptObjects(self.server.objects, kept_settings)
+        self.rule_sets = RuleSets(self.rules, kept_settings.objects_per_owner_max)
+        self.server.objects.publisher_of = self.rule_sets.publisher_of
         self.server.merging.keeps = self.kept.keeps
         self._session_viewers: dict[str, Viewer] = {}
-        self._rules_owner: dict[str, str] = {}
+        self._sessions_of: dict[str, dict[str, None]] = {}
+        """Viewers → their sessions."""
         self._pending: dict[int, Pending] = {}
         self._token = 0
         self._restore(stored, now)
 
     def _restore(self, stored: Mapping[str, bytes], now: int) -> None:
-        decoder = msgspec.msgpack.Decoder(OwnedRules)
-        for key in sorted(stored):
-            if key.startswith(RULES_PREFIX):
-                owned = decoder.decode(stored[key])
-                vid = key[len(RULES_PREFIX) :]
-                self.rules.set(vid, owned.rules)
-                self._rules_owner[vid] = owned.owner
+        self.rule_sets.restore(stored)
         self.kept.restore(stored, now)
         self.server.changed(now)  # nobody watches yet
 
@@ -204,7 +197,10 @@ class Broker:
                     self._check_kept(owner, vid, any_owner)
                     write = (PREFIX + vid, None)
                 case SetRules(_, owner, vid, rules, any_owner):
-                    write = self._rules_write(owner, vid, rules, any_owner)
+                    if not any_owner:
+                        self.rule_sets.check_owner(vid, owner)
+                        self.kept.check_owner(vid, owner)
+                    write = self.rule_sets.write(owner, vid, rules, for_others=any_owner)
         except RoamcastError as error:
             return [Failed(given.ticket, error)]
         self._token += 1
@@ -216,19 +212,6 @@ class Broker:
         if known is None or (known.owner != owner and not any_owner):
             # The same for both: whether somebody else has it may be hidden from who asks.
             raise NotFoundError(f"you have published no context {vid[:100]!r}")
-
-    def _rules_write(
-        self, owner: str, vid: str, rules: tuple[Rule, ...] | None, any_owner: bool
-    ) -> tuple[str, bytes | None]:
-        known = self._rules_owner.get(vid)
-        if not any_owner:
-            if known is not None and known != owner:
-                raise ConflictError(f"the rules of {vid!r} were set by somebody else")
-            self.server.objects.check_owner(vid, owner)
-        if rules is None:
-            return RULES_PREFIX + vid, None
-        check_rules(rules)
-        return RULES_PREFIX + vid, msgspec.msgpack.encode(OwnedRules(known or owner, rules))
 
     def _stored(self, token: int, now: int) -> Sequence[Effect]:
         pending = self._pending.pop(token, None)
@@ -245,8 +228,9 @@ class Broker:
                 fresh = self.kept.written(kept, open_session=is_open, now=now)
             case Release(_, _, vid):
                 self.kept.removed(vid)
-            case SetRules(_, owner, vid, rules):
-                effects += self._rules_written(owner, vid, rules, now)
+            case SetRules(_, _, vid, rules):
+                effects += self._tell_apart(self.rule_sets.written(vid, rules), now)
+                self.server.objects.reconsider(vid)
         effects += self._told(self.server.changed(now), now)
         effects.append(Acknowledged(given.ticket, fresh))
         return effects
@@ -258,10 +242,8 @@ class Broker:
         for key, value in entries:
             if key.startswith(RULES_PREFIX):
                 vid = key[len(RULES_PREFIX) :]
-                owned = None if value is None else msgspec.msgpack.decode(value, type=OwnedRules)
-                self._rules_owner.pop(vid, None)
-                owner, rules = ("", None) if owned is None else (owned.owner, owned.rules)
-                effects += self._rules_written(owner, vid, rules, now)
+                effects += self._tell_apart(self.rule_sets.adopt(vid, value), now)
+                self.server.objects.reconsider(vid)
         for key, value in entries:
             if key.startswith(PREFIX):
                 held = None if value is None else msgspec.msgpack.decode(value, type=Kept).session
@@ -269,37 +251,43 @@ class Broker:
                 self.kept.adopt(key[len(PREFIX) :], value, open_session=is_open, now=now)
         return effects + self._told(self.server.changed(now), now)
 
-    def _rules_written(
-        self, owner: str, vid: str, rules: tuple[Rule, ...] | None, now: int
-    ) -> list[Effect]:
-        if rules is None:
-            self._rules_owner.pop(vid, None)
-        else:
-            self._rules_owner.setdefault(vid, owner)
-        effects: list[Effect] = []
-        for viewer in sorted(self.rules.set(vid, rules)):
-            effects += self._tell_apart(viewer, now)
-        self.server.objects.reconsider(vid)
-        return effects
+    def _tell_apart(self, viewers: Sequence[str], now: int) -> list[Effect]:
+        """Rules name viewers for the first time: a class of its own for all sessions of each.
 
-    def _tell_apart(self, viewer: str, now: int) -> list[Effect]:
-        """A rule names a viewer for the first time: a class of its own for all its sessions.
-
-        It has the keys of the classes it was in, so those end and the others there get new ones.
+        They have the keys of the classes they were in: those end, and the others get new ones.
         """
-        effects = self._retire(self._keyed.pop(viewer, {}))
-        for session, known in self._session_viewers.items():
-            if known.name == viewer:
-                effects += self.hub.reclass(session, self.policy.class_of(known), now)
+        classes: dict[str, None] = {}
+        sessions: list[str] = []
+        for viewer in viewers:
+            if viewer in self._keyed or viewer in self._sessions_of:
+                classes |= self._keyed.pop(viewer, {})
+                sessions += self._sessions_of.get(viewer, ())
+                self.rules.keep_apart(viewer)
+        effects = self._retire(classes)
+        for session in sessions:
+            try:
+                view_class = self.policy.class_of(self._session_viewers[session])
+                effects += self.hub.reclass(session, view_class, now)
+            except LimitError as error:  # it may not stay where it is
+                self.hub.close(session)
+                effects.append(CutOff(session, f"rules: what you may see has changed, and {error}"))
         return effects
 
     def _retire(self, classes: Collection[str]) -> list[Effect]:
-        for view_class in classes:
-            self.policy.retire(view_class)
+        ended = [one for one in classes if self.policy.retire(one)]
+        if ended:
             for client in [*self.server.desk.clients.values()]:
-                if client.view_class == view_class:
+                if client.view_class in ended:
                     self.server.remove(client, "its view class has ended")
-        return [Retired(view_class) for view_class in classes]
+        return [Retired(view_class) for view_class in ended]
+
+    def _classes_used(self) -> Collection[str]:
+        """Name the view classes that somebody is in, and forget the others."""
+        used = {client.view_class for client in self.server.desk.clients.values()}
+        used.update(session.view_class for session in self.hub.sessions.values())
+        dissemination = self.server.dissemination
+        self.server.objects.forget_classes({*dissemination.forget_empty(used)})
+        return used | dissemination.classes.keys()
 
     def admit(self, client: str, viewer: Viewer) -> tuple[str, list[Effect]]:
         """Let a client in by a link; give its view class, whose key it may have."""
@@ -323,23 +311,31 @@ class Broker:
         given, kept = pending
         if kept is not None:
             self.kept.failed(kept)
+        elif isinstance(given, SetRules):
+            self.rule_sets.settled(given.vid)
         return [Failed(given.ticket, StoreError(reason))]
 
     def open_session(self, name: str, viewer: Viewer, form: Format = "json") -> None:
         """Let a viewer hold a session open in this process."""
         self.hub.open(name, self.policy.class_of(viewer), form)
         self._session_viewers[name] = viewer
+        self._sessions_of.setdefault(viewer.name, {})[name] = None
         self.kept.session_back(name)
 
     def close_session(self, name: str, now: int) -> None:
         """A session is over: what it published stays for a while."""
-        self._session_viewers.pop(name, None)
+        viewer = self._session_viewers.pop(name, None)
+        if viewer is not None:
+            sessions = self._sessions_of[viewer.name]
+            del sessions[name]
+            if not sessions:
+                del self._sessions_of[viewer.name]
         self.hub.close(name)
         self.kept.session_gone(name, now)
 
     def rules_for(self, owner: str, vid: str, any_owner: bool) -> tuple[Rule, ...] | None:
         """Give the rules of a vid to who set them."""
-        if self._rules_owner.get(vid) != owner and not any_owner:
+        if self.rule_sets.owner_of(vid) != owner and not any_owner:
             return None
         return self.rules.own(vid)
 

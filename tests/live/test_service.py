@@ -111,6 +111,9 @@ def test_another_ones_context_is_not_ones_own(running: RunningService) -> None:
     assert running.get("/contexts/desk", token=ann).status == 200
     assert running.get("/contexts/desk/rules", token=bob).status == 404
     assert running.ask("DELETE", "/contexts/desk/rules", ann).status == 204
+    assert running.ask("PUT", "/contexts/free/rules", bob, rules).status == 200
+    assert "rules" in running.put("free", "home", token=ann).problem  # bob's would decide about ann
+    assert running.put("free", "home", token=bob).status == 201
     assert running.get("/contexts/desk", token=bob).status == 200
 
 

@@ -4,7 +4,7 @@ For each view class: the update query set u_q of the object's old and new state;
 has a channel, one message; else for each query its channel or its clients one by one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 
 from roamcast.channels.desk import ClientState, Desk
@@ -27,6 +27,7 @@ class Dissemination:
         self._desk = desk
         self._make_matcher = make_matcher
         self._next_number = 0
+        self._forgotten = 0
         self._scopes = Scopes(desk)
         settings = desk.settings
         # A set of one query is that query's own business, as long as queries get channels.
@@ -43,11 +44,26 @@ class Dissemination:
         """Give a view class, made when its first client asks."""
         known = self.classes.get(name)
         if known is None:
-            known = ViewClass(name, self._desk, self._make_matcher(), self.take_number)
+            known = ViewClass(
+                name, self._desk, self._make_matcher(), self.take_number, self._forgotten
+            )
             self.classes[name] = known
             if self._desk.settings.mode is Mode.SINGLE:
                 known.single = known.open_stream((), "the single channel")
         return known
+
+    def forget_empty(self, used: Collection[str]) -> list[str]:
+        """Forget view classes of which nothing is left, but for those in use; name them."""
+        held = {use.view_class for use in self._desk.channels.values()}
+        gone = [
+            name
+            for name, view in self.classes.items()
+            if view.empty and name not in used and name not in held
+        ]
+        for name in gone:
+            del self.classes[name]
+        self._forgotten += len(gone)
+        return gone
 
     def enlist(self, view: ViewClass, record: Record, client: ClientState) -> None:
         """Count a subscriber in; the q-th one earns the query a channel (AMS 8)."""

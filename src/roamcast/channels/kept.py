@@ -97,14 +97,18 @@ class KeptObjects:
             raise ContextError("a context on the map needs a place or a point")
         if len(body_of(context)) > OBJECT_BYTES_MAX:
             raise LimitError(f"a context has at most {OBJECT_BYTES_MAX} bytes")
-        pending = self._unsure.get(context.vid)
-        if pending is not None and pending.owner != owner:
-            raise ConflictError(f"{context.vid!r} is published by somebody else")
-        self._map.check_owner(context.vid, owner)
+        self.check_owner(context.vid, owner)
         most = self.settings.objects_per_owner_max
         known = self.objects.get(context.vid)
         if (known is None or known.owner != owner) and self._owned.get(owner, 0) >= most:
             raise LimitError(f"one publisher has at most {most} contexts on the map")
+
+    def check_owner(self, vid: str, owner: str) -> None:
+        """Refuse to change what somebody else publishes, or is about to."""
+        pending = self._unsure.get(vid)
+        if pending is not None and pending.owner != owner:
+            raise ConflictError(f"{vid!r} is published by somebody else")
+        self._map.check_owner(vid, owner)
 
     def write(
         self, context: Context, owner: str, *, session: str, lifetime_us: int | None, now: int

@@ -5,7 +5,7 @@ what is older. The update query set is that of the old state united with the new
 old one departures would be lost.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from msgspec import structs
 
@@ -33,6 +33,8 @@ class Objects:
         self._desk = desk
         self._policy = policy
         self._dissemination = dissemination
+        self.publisher_of: Callable[[str], str | None] = lambda _: None
+        """Who alone may publish under a vid, because its rules are theirs."""
         desk.fresh = self.fresh
 
     def put(self, client: ClientState, context: Context, body: bytes, stamp: int) -> None:
@@ -56,12 +58,13 @@ class Objects:
                 self._overtake(client.name, context.vid, self.map.stamp(context.vid))
 
     def check_owner(self, vid: str, owner: str) -> None:
-        """Refuse to change what somebody else publishes."""
+        """Refuse to change what somebody else publishes, or what others' rules decide about."""
         known = self.map.objects.get(vid)
-        if known is None or known.owner == owner:
-            return
-        if not self._policy.may_take(owner, known.owner):
+        if known is not None and not self._may_take(owner, known.owner):
             raise ConflictError(f"{vid!r} is published by somebody else: choose another vid")
+        publisher = self.publisher_of(vid)
+        if publisher is not None and not self._may_take(owner, publisher):
+            raise ConflictError(f"the rules of {vid!r} are somebody else's: choose another vid")
 
     def reconsider(self, vid: str) -> None:
         """Show an object anew under the rules of now."""
@@ -251,6 +254,13 @@ class Objects:
         named = dict.fromkeys(self.map.candidates(wanted))
         named.update((vid, None) for vid in restricted if vid in self.map.objects)
         return list(named)
+
+    def forget_classes(self, names: Collection[str]) -> None:
+        """Keep nothing of what classes saw that are no more."""
+        for known in self.map.objects.values():
+            for name in [one for one in known.bodies if one in names]:
+                del known.bodies[name]
+                known.matched.pop(name, None)
 
     def fresh(self, view_class: str, state: State) -> State:
         """Give an object's present state for a view class, in place of one that has waited."""

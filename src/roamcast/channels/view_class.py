@@ -21,13 +21,16 @@ class ViewClass:
         desk: Desk,
         matcher: Matcher,
         numbers: Callable[[], int],
+        life: int = 0,
     ) -> None:
+        """`life` tells classes of one name apart, because no channel's name is used again."""
         settings = desk.settings
         self.name = name
         self.table = QueryTable(name, matcher, 2 * settings.page_objects_max)
         self.history = History(settings.history_max)
-        self.pool = Pool(name, settings.channels_max, desk.epoch)
-        self.wide_pool = Pool(name, settings.wide_groups_max, desk.epoch, "wide")
+        marked = f"{name}\n##{life}" if life else name
+        self.pool = Pool(marked, settings.channels_max, desk.epoch)
+        self.wide_pool = Pool(marked, settings.wide_groups_max, desk.epoch, "wide")
         self.wide: dict[int, dict[int, None]] = {}
         """Wide-area stream → the queries that ride on it."""
         self.streams: dict[int, Stream] = {}

@@ -33,17 +33,20 @@ class RulesPolicy:
         names: Callable[[str], bool] = lambda _: False,
         restricted: Callable[[], Collection[str] | None] = lambda: None,
         places: Places | None = None,
+        used: Callable[[], Collection[str]] | None = None,
     ) -> None:
         """`names`: whether some rule names a viewer, who therefore gets a class of its own.
 
         Viewers whom no rule names are told apart by their groups only, so that all who may see the
-        same share a class, and its channels.
+        same share a class, and its channels. `used` names the classes in which anybody is: where
+        there would be too many, the others are forgotten.
         """
         self._rules_of = rules_of
         self._viewer_of = viewer_of
         self._names = names
         self._restricted = restricted
         self._places = places
+        self._used = used
         self._viewers: dict[str, Viewer] = {}
         self._retired: dict[str, int] = {}
 
@@ -54,19 +57,29 @@ class RulesPolicy:
     def class_of(self, viewer: Viewer) -> str:
         """Name the class of a viewer."""
         name = viewer.name if self._names(viewer.name) else ""
-        view_class = "\n".join([name, *sorted(viewer.groups)])
-        if view_class in self._retired:
-            view_class += f"\n~{self._retired[view_class]}"
+        view_class = self._current("\n".join([name, *sorted(viewer.groups)]))
         if view_class not in self._viewers:
+            if len(self._viewers) >= VIEW_CLASSES_MAX and self._used is not None:
+                used = self._used()
+                self._viewers = {one: who for one, who in self._viewers.items() if one in used}
             if len(self._viewers) >= VIEW_CLASSES_MAX:
                 raise LimitError(f"a broker tells at most {VIEW_CLASSES_MAX} view classes apart")
             self._viewers[view_class] = Viewer(name, viewer.groups)
         return view_class
 
-    def retire(self, view_class: str) -> None:
-        """Let nobody come into a class any more: someone who has its key may no longer read it."""
-        base = view_class.partition("\n~")[0]
+    def _current(self, base: str) -> str:
+        return f"{base}\n#{self._retired[base]}" if base in self._retired else base
+
+    def retire(self, view_class: str) -> bool:
+        """Let nobody come into a class any more: someone who has its key may no longer read it.
+
+        False if it has ended already.
+        """
+        base = view_class.partition("\n#")[0]
+        if self._current(base) != view_class:
+            return False
         self._retired[base] = self._retired.get(base, 0) + 1
+        return True
 
     def visible(self, context: Context, view_class: str, now: int) -> Context | None:
         """Give an object as a class may see it, or nothing."""

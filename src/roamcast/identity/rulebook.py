@@ -8,6 +8,9 @@ from roamcast.identity.rules import EVERYONE, Rule, check_rules
 PUBLIC: Final = (Rule(viewers=(EVERYONE,), precision="exact", past=True),)
 """The default of a service: what is published without rules everybody with a key may see."""
 
+APART_MAX: Final = 100_000
+"""Viewers who stay told apart though no rule names them any more; beyond, the first do not."""
+
 
 class RuleBook:
     """Rules by vid."""
@@ -17,6 +20,7 @@ class RuleBook:
         self.public = self.default == PUBLIC
         self._rules: dict[str, tuple[Rule, ...]] = {}
         self._named: dict[str, int] = {}
+        self._apart: dict[str, None] = {}
         self._count(self.default, 1)
 
     def of(self, vid: str) -> tuple[Rule, ...]:
@@ -27,21 +31,34 @@ class RuleBook:
         """Give the rules set for this very vid."""
         return self._rules.get(vid)
 
-    def set(self, vid: str, rules: Sequence[Rule] | None) -> set[str]:
+    def set(self, vid: str, rules: Sequence[Rule] | None) -> list[str]:
         """Set the rules of a vid, None takes them away; give viewers named for the first time."""
-        known = self._named.keys() | set()
+        checked = () if rules is None else tuple(check_rules(rules))
+        fresh = sorted(
+            {viewer for rule in checked for viewer in rule.viewers if not self.names(viewer)}
+            - {EVERYONE}
+        )
         before = self._rules.pop(vid, None)
         if before is not None:
             self._count(before, -1)
         if rules is not None:
-            checked = tuple(check_rules(rules))
             self._rules[vid] = checked
             self._count(checked, 1)
-        return self._named.keys() - known
+        return fresh
 
     def names(self, viewer: str) -> bool:
         """Whether some rule names a viewer, who then needs a view class of its own."""
-        return viewer in self._named
+        return viewer in self._named or viewer in self._apart
+
+    def keep_apart(self, viewer: str) -> None:
+        """Let a viewer count as named from now on.
+
+        To tell it apart cost those who shared its class their keys; once is enough, however often
+        somebody names it and takes that back.
+        """
+        self._apart[viewer] = None
+        if len(self._apart) > APART_MAX:
+            del self._apart[next(iter(self._apart))]
 
     def restricted(self) -> Collection[str] | None:
         """Name the vids that some may see otherwise than they are; None: any may be."""

@@ -1,0 +1,203 @@
+"""Rules of others: nobody decides what is seen of somebody else, and nobody disturbs by rules."""
+
+import pytest
+
+from roamcast.broker import Acknowledged, Adopt, Failed, Keep, SetRules, StoreFailed
+from roamcast.channels.client import PublishObject
+from roamcast.channels.kept import KeptSettings
+from roamcast.channels.map_settings import MapSettings
+from roamcast.errors import ConflictError, LimitError
+from roamcast.identity import rulebook
+from roamcast.identity.rulebook import RuleBook
+from roamcast.identity.rules import Rule, Viewer
+from roamcast.model.contexts import Context
+from roamcast.model.machine import Effect, Store
+from tests.strategies_hub import Desk
+from tests.strategies_map import MapWorld
+
+EXACT = (Rule(viewers=("*",), precision="exact"),)
+SECOND = 1_000_000
+
+
+def naming(*viewers: str) -> tuple[Rule, ...]:
+    return (Rule(viewers=viewers, precision="exact"),)
+
+
+def refused(answer: Effect) -> type[Exception]:
+    assert isinstance(answer, Failed), answer
+    return type(answer.error)
+
+
+def test_who_set_the_rules_of_a_free_vid_does_not_expose_who_publishes_there_later() -> None:
+    desk = Desk()
+    desk.keep("ada", "hq/2", "ada", lifetime_us=SECOND)
+    assert refused(desk.rules("ada", EXACT, "mallory")) is ConflictError
+    desk.run(2 * SECOND)
+    assert isinstance(desk.rules("ada", EXACT, "mallory"), Acknowledged)
+    for _ in range(2):
+        assert refused(desk.keep("ada", "hq/2", "ada")) is ConflictError
+        desk.boot()  # nor after a restart
+    desk.rules("ada", None, "mallory")
+    assert isinstance(desk.keep("ada", "hq/2", "ada"), Acknowledged)
+
+
+def test_nobody_publishes_under_a_vid_whose_rules_are_ones_own() -> None:
+    desk = Desk()
+    desk.rules("ada", naming("bob"), "ada")
+    assert refused(desk.keep("ada", "hq/2", "mallory")) is ConflictError
+    assert isinstance(desk.keep("ada", "hq/2", "ada"), Acknowledged)
+
+
+def test_rules_that_an_operator_sets_for_others_are_in_nobodys_way() -> None:
+    desk = Desk()
+    desk.rules("ada", naming("bob"), "operator", any_owner=True)
+    for _ in range(2):
+        assert isinstance(desk.keep("ada", "hq/2", "ada"), Acknowledged)
+        assert refused(desk.rules("ada", EXACT, "ada")) is ConflictError
+        assert desk.broker.get(Viewer("mallory"), "ada", desk.now) is None
+        desk.boot()
+    desk.rules("own", naming("bob"), "ada")
+    desk.rules("own", EXACT, "operator", any_owner=True)  # they stay hers
+    assert isinstance(desk.rules("own", naming("eve"), "ada"), Acknowledged)
+    assert refused(desk.keep("own", "hq/2", "bob")) is ConflictError
+
+
+@pytest.mark.parametrize("first", ["rules", "object"])
+def test_a_vid_is_ones_own_while_the_write_is_still_on_its_way(first: str) -> None:
+    desk = Desk()
+    receive, now = desk.broker.receive, desk.now
+    context = Context("x", "hq/2", None, {}, now)
+    asked = [Keep(1, "ada", context), SetRules(1, "ada", "x", EXACT)]
+    others = [SetRules(2, "mallory", "x", EXACT), Keep(2, "mallory", context)]
+    (write,) = receive(asked[first == "rules"], now)
+    assert isinstance(write, Store)
+    for other in others:
+        (answer,) = receive(other, now)
+        assert refused(answer) is ConflictError
+    assert not any(isinstance(one, Failed) for one in receive(asked[first == "object"], now))
+    receive(StoreFailed(write.token, "full"), now)
+    receive(StoreFailed(write.token + 1, "full"), now)
+    (answer,) = receive(others[0], now)
+    assert isinstance(answer, Store)
+
+
+def test_a_client_on_a_link_is_refused_under_a_vid_with_others_rules() -> None:
+    made = MapWorld(MapSettings(subscribers_min=1))
+    made.client("watcher")
+    made.watch("watcher", "within(place, 'hq')")
+    made.client("mallory#1")
+    made.client("ada#1")
+    made.server.objects.publisher_of = {"ada": "ada"}.get
+    made.server.objects._policy.may_take = (  # type: ignore[method-assign]
+        lambda client, owner: client.partition("#")[0] == owner.partition("#")[0]
+    )
+    for name, place in (("mallory#1", "hq/1"), ("ada#1", "hq/2"), ("mallory#1", "hq/3")):
+        context = Context("ada", place, None, {}, made.world.now)
+        made.world.give(made.world.hosts[name], PublishObject(context))
+        made.run(1)
+    assert made.sees("watcher", "s") == {"ada": "hq/2"}
+
+
+def test_one_owner_sets_the_rules_of_so_many_vids_and_of_no_more() -> None:
+    desk = Desk(kept=KeptSettings(objects_per_owner_max=3))
+    for number in range(3):
+        assert isinstance(desk.rules(f"v{number}", EXACT), Acknowledged)
+    for _ in range(2):
+        assert refused(desk.rules("v3", EXACT)) is LimitError
+        assert isinstance(desk.rules("v2", naming("bob")), Acknowledged)
+        assert isinstance(desk.rules("other", EXACT, "bob"), Acknowledged)
+        desk.boot()
+    desk.rules("v0", None)
+    assert isinstance(desk.rules("v3", EXACT), Acknowledged)
+    value = desk.disk["rules/v3"]
+    desk.give(Adopt((("rules/v3", None), ("rules/v4", value), ("rules/v4", value))))
+    assert refused(desk.rules("v5", EXACT)) is LimitError
+
+
+def test_who_is_named_again_and_again_costs_the_others_their_keys_once() -> None:
+    desk = Desk()
+    shared, _ = desk.broker.admit("eve#1", Viewer("eve"))
+    desk.open("eve#ws", Viewer("eve"))
+    for _ in range(3):
+        desk.rules("x", naming("eve"))
+        assert desk.retired == [shared]
+        apart, _ = desk.broker.admit("eve#1", Viewer("eve"))
+        assert apart == desk.broker.hub.sessions["eve#ws"].view_class
+        assert desk.broker.admit("bob#1", Viewer("bob"))[0] not in (shared, apart)
+        desk.rules("x", None)
+    desk.rules("x", naming("bob", "eve"))
+    assert len(desk.retired) == 2
+
+
+def test_many_who_are_named_at_once_end_a_class_once() -> None:
+    desk = Desk()
+    names = [f"v{number}" for number in range(20)]
+    shared = {desk.broker.admit(f"{name}#1", Viewer(name))[0] for name in names}
+    desk.rules("x", naming(*names))
+    assert desk.retired == [*shared]
+    assert len({desk.broker.admit(f"{name}#1", Viewer(name))[0] for name in names}) == 20
+
+
+def test_how_many_stay_told_apart_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rulebook, "APART_MAX", 2)
+    book = RuleBook()
+    for name in "abc":
+        book.keep_apart(name)
+    assert [book.names(name) for name in "abc"] == [False, True, True]
+    assert book.set("x", naming("a", "b", "*")) == ["a"]
+    assert book.set("x", naming("a", "b")) == []
+    assert book.set("x", None) == []
+    assert [book.names(name) for name in "abc"] == [False, True, True]
+
+
+def test_classes_that_nobody_is_in_any_more_make_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("roamcast.identity.policy.VIEW_CLASSES_MAX", 4)
+    desk = Desk()
+    desk.keep("ann", "hq/1")
+    names = set()
+    for number in range(12):
+        session = f"s{number}"
+        desk.open(session, Viewer("", frozenset({f"g{number % 6}"})))
+        desk.watch(session, "within(place, 'hq')")
+        desk.keep("ann", f"hq/{number}")
+        assert desk.sees(session) == {"ann": f"hq/{number}"}
+        view = desk.broker.server.dissemination.classes[f"\ng{number % 6}"]
+        names.add(view.pool.take())
+        view.pool.give_back()
+        desk.broker.close_session(session, desk.now)
+    assert len(names) == 12  # no channel's name comes again
+    assert len(desk.broker.server.dissemination.classes) <= 4
+    known = desk.broker.server.map.objects["ann"]
+    assert len(known.bodies) <= 4
+    for number in range(4):
+        desk.open(f"t{number}", Viewer("", frozenset({f"h{number}"})))
+    with pytest.raises(LimitError, match="view classes"):
+        desk.open("t4", Viewer("", frozenset({"h4"})))
+
+
+def test_a_session_for_which_there_is_no_class_of_its_own_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("roamcast.identity.policy.VIEW_CLASSES_MAX", 2)
+    desk = Desk()
+    desk.open("bob#1", Viewer("bob", frozenset({"staff"})))
+    desk.open("eve#1", Viewer("eve"))
+    desk.open("sam#1", Viewer("sam"))
+    desk.watch("eve#1", "within(place, 'hq')")
+    hides = (*EXACT, Rule(viewers=("eve",), precision="hidden"))
+    assert isinstance(desk.rules("ann", hides), Acknowledged)
+    assert desk.readers["eve#1"].cut.startswith("rules: ")
+    desk.broker.close_session("eve#1", desk.now)
+    desk.keep("ann", "hq/1")
+    assert desk.sees("eve#1") == {}
+    assert not desk.readers["sam#1"].cut
+
+
+def test_a_group_that_is_called_as_a_class_is_counted_is_none_of_it() -> None:
+    desk = Desk()
+    desk.broker.admit("eve#1", Viewer("eve"))
+    desk.rules("x", naming("eve"))
+    everyone, _ = desk.broker.admit("bob#1", Viewer("bob"))
+    assert desk.broker.admit("sam#1", Viewer("sam", frozenset({"~1"})))[0] != everyone
