@@ -95,7 +95,7 @@ class Limits(Section, frozen=True, kw_only=True):
         int, _whole(1, 100_000, "subscriptions of one session")
     ] = 1_000
     publications_per_client_max: Annotated[
-        int, _whole(1, 1_000_000, "contexts published by one session or subject; rule sets of one subject")
+        int, _whole(1, 1_000_000, "contexts of one session or subject; rule sets of one subject")
     ] = 10_000
     filter_length_max: Annotated[
         int, _whole(16, LENGTH_MAX, "characters of a filter; depth and terms are the language's")
