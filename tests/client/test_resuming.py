@@ -229,6 +229,33 @@ async def test_a_key_that_expired_meanwhile_ends_the_session_and_a_fresh_one_goe
     await service.kill()
 
 
+@in_loop
+async def test_when_its_key_expires_a_session_goes_on_with_the_next_one_it_is_given() -> None:
+    async with running() as service:
+        keys = [TOKEN]
+        fixed = await connect(service.url, TOKEN, device="fixed")
+        late = await connect(service.url, lambda: TOKEN, device="late")
+        fresh = await connect(service.url, lambda: keys[-1], device="fresh")
+        views = [one.watch("type = 'person'") for one in (fixed, late, fresh)]
+        for view in views:
+            assert (await anext(view)).kind == "current"
+        service.token = "another"
+        keys.append("another")
+        for name in ("fixed", "late", "fresh"):
+            await service.part(f"ada#{name}", Goodbye("token: this token expired", 0))
+        for one, view in ((fixed, views[0]), (late, views[1])):
+            with pytest.raises(AuthError, match=r"^this token expired$") as caught:
+                await anext(view)
+            assert caught.value.status == 401
+            with pytest.raises(AuthError, match="expired"):
+                await one.appear(place="hq/1")
+        await fresh.publish("p", place="hq/1", type="person")
+        async with asyncio.timeout(20):
+            assert (await anext(views[2])).vid == "p"
+        for one in (fixed, late, fresh):
+            await one.close()
+
+
 async def _appear_when_away(one: Session, service: Service) -> None:
     await until(lambda: not one.connected)
     await one.appear(place="hq/1")

@@ -24,7 +24,7 @@ from roamcast.cli import build
 from roamcast.client import connect
 from roamcast.client.session import Session
 from roamcast.client.views import View
-from roamcast.errors import AuthError, InputError, RoamcastError, SettingsError
+from roamcast.errors import AuthError, InputError, SettingsError
 from roamcast.journal.segments import read_entries
 from roamcast.live.keys import Keys
 from roamcast.live.settings import Server, check_secured
@@ -216,7 +216,7 @@ def test_what_a_revoked_token_opened_through_an_agent_is_ended(
             for one in (view, stays):
                 await until(one, "first")
             Keys.open(service.data).revoke(token, time.time_ns() // 1000)
-            with pytest.raises(RoamcastError, match="revoked"):
+            with pytest.raises(AuthError, match="revoked"):
                 await until(view, "what never comes")
             await ada.publish("second", "lab/1")
             await until(stays, "first", "second")

@@ -11,7 +11,7 @@ import pytest
 from roamcast.client import connect
 from roamcast.client.session import Session
 from roamcast.client.views import View
-from roamcast.errors import RoamcastError
+from roamcast.errors import AuthError
 from roamcast.live.keys import Keys
 from tests.running_service import RunningService
 
@@ -117,7 +117,7 @@ async def outlive_another(service: RunningService) -> None:
                 await asyncio.sleep(0.01)
         before = bob._runner.ways._groups
         Keys.open(service.data).revoke(eves, time.time_ns() // 1000)
-        with pytest.raises(RoamcastError, match="revoked"):
+        with pytest.raises(AuthError, match="revoked"):
             await until(ended, "what never comes")
         async with asyncio.timeout(DEADLINE_S):
             while bob._runner.ways._groups is before or bob.way != "udp":
@@ -129,3 +129,18 @@ async def outlive_another(service: RunningService) -> None:
             await until(view, *expected)
         assert bob.connected
         assert bob._runner.link.dialled == 1
+
+
+def test_a_session_outlives_its_tokens_if_a_function_gives_the_next_one(tmp_path: Path) -> None:
+    async def scene(service: RunningService) -> None:
+        async with (
+            connect(service.url, service.token("ada")) as ada,
+            connect(service.url, lambda: service.token("eve", lifetime_s=5)) as eve,
+        ):
+            view = eve.watch(HERE)
+            await dialled(eve, 2)
+            await ada.publish("news", "hq/1")
+            await until(view, "news")
+
+    with RunningService(tmp_path, "[limits]\nclock_skew_s_max = 0\n") as service:
+        asyncio.run(scene(service))

@@ -246,6 +246,11 @@ class Link:
         """Come again when the service says so; never, if it says that."""
         if goodbye.reason.startswith("scope:"):
             raise AuthError(goodbye.reason.removeprefix("scope:").strip(), status=403)
+        if goodbye.reason.startswith("token:"):
+            # Another key opens another link; the same one would be refused.
+            if self.hosts.current.key == self.key:
+                raise AuthError(goodbye.reason.removeprefix("token:").strip(), status=401)
+            return
         if goodbye.retry_us == 0:
             raise EndedError(f"the service ended the session: {goodbye.reason}")
         self._come_again_s = goodbye.retry_us / 1_000_000

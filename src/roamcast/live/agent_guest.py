@@ -20,6 +20,7 @@ from roamcast.client.address import Address
 from roamcast.client.driver import Clock, Driver
 from roamcast.client.link import EndedError, Link
 from roamcast.client.runner import SILENCE_BEATS
+from roamcast.errors import AuthError
 from roamcast.identity.policy import subject_of
 from roamcast.model.machine import Draw, Effect, Input, Received, Send
 from roamcast.model.time import MICROSECONDS
@@ -141,6 +142,8 @@ class Guest:
 def _said(error: BaseException | None) -> str:
     """Give the service's own words for the end of a session."""
     said = str(error)
+    if isinstance(error, AuthError):  # by these words a client knows what ended it
+        return f"{'scope' if error.status == 403 else 'token'}: {said}"
     return said.partition(": ")[2] if isinstance(error, EndedError) else said
 
 
