@@ -51,7 +51,7 @@ async def publish(asked: Asked, *vids: str) -> None:
         assert (await asked.ask("PUT", f"/contexts/{vid}", feature(type="p"))).status == 201
 
 
-@pytest.mark.parametrize("gone", [("b", "c"), ("c", "d"), ("a", "e"), ("e", "f", "g")])
+@pytest.mark.parametrize("gone", [("b", "c"), ("a", "e", "f", "g")])
 def test_who_stays_is_on_exactly_one_page_whoever_leaves_or_comes_meanwhile(
     tmp_path: Path, gone: tuple[str, ...]
 ) -> None:
@@ -89,5 +89,74 @@ def test_a_page_begins_behind_a_vid_that_need_not_be_there(tmp_path: Path) -> No
             assert page["numberMatched"] == 3
             assert following(page) is None
         assert (await asked.ask("GET", ITEMS, after="v" * 257)).status == 400
+
+    run(tmp_path, scene)
+
+
+def test_one_item_leads_back_to_itself_and_its_collection(tmp_path: Path) -> None:
+    async def scene(asked: Asked) -> None:
+        await publish(asked, "a+b@c")
+        one = (await asked.ask("GET", f"{ITEMS}/a+b@c")).json
+        links = {link["rel"]: (link["href"], link["type"]) for link in one.pop("links")}
+        here = "http://maps.example/collections/contexts"
+        assert links == {
+            "self": (f"{here}/items/a%2Bb%40c", "application/geo+json"),
+            "collection": (here, "application/json"),
+        }
+        (listed,) = (await asked.ask("GET", ITEMS)).json["features"]
+        assert one == listed
+
+    run(tmp_path, scene)
+
+
+def test_head_is_answered_as_get_is_without_the_body(tmp_path: Path) -> None:
+    async def scene(asked: Asked) -> None:
+        now = asked.service.clock()
+        asked.service.clock = lambda: now  # both answers say the same time
+        for path, status in (
+            ("/", 200),
+            ("/healthz", 200),
+            ("/readyz", 200),
+            ("/openapi.json", 200),
+            (ITEMS, 200),
+            (f"{ITEMS}?filter=type+%3D", 400),
+            (f"{ITEMS}/nobody", 404),
+            ("/nowhere", 404),
+        ):
+            whole, head = [await asked.ask(method, path) for method in ("GET", "HEAD")]
+            assert whole.status == head.status == status
+            assert head.headers == whole.headers
+            assert int(head.headers["content-length"]) == len(whole.body) > 0
+            assert head.body == b""
+
+    run(tmp_path, scene)
+
+
+def test_what_a_path_does_not_do_is_refused_with_what_it_does(tmp_path: Path) -> None:
+    async def scene(asked: Asked) -> None:
+        options = (await asked.ask("OPTIONS", "/contexts/a")).headers["allow"]
+        assert options == "DELETE, GET, HEAD, OPTIONS, PUT"
+        for path, methods in (
+            ("/contexts/a", options),
+            (ITEMS, "GET, HEAD, OPTIONS"),
+            ("/openapi.json", "GET, HEAD, OPTIONS"),
+            ("/changes", "GET, OPTIONS"),
+        ):
+            answer = await asked.ask("PATCH", path)
+            assert answer.status == 405
+            assert answer.problem
+            assert answer.headers["allow"] == methods
+
+    run(tmp_path, scene)
+
+
+def test_a_stream_without_end_has_no_head(tmp_path: Path) -> None:
+    async def scene(asked: Asked) -> None:
+        for path in ("/changes", "/changes/"):
+            answer = await asked.ask("HEAD", path)
+            assert answer.status == 405
+            assert answer.headers["allow"] == "GET, OPTIONS"
+            assert answer.body == b""
+        assert not asked.service.broker.hub.sessions
 
     run(tmp_path, scene)

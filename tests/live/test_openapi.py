@@ -42,6 +42,10 @@ def test_the_description_is_openapi_31_and_the_page_needs_nothing_else(tmp_path:
         described = running.ask("GET", "/openapi.json").json
         assert described["openapi"].startswith("3.1")
         assert "/contexts/{vid}" in described["paths"]
+        items = described["paths"]["/collections/contexts/items"]
+        assert "after" in [one["name"] for one in items["get"]["parameters"]]
+        assert items["head"]["parameters"] == items["get"]["parameters"]
+        assert not any("content" in one for one in items["head"]["responses"].values())
         page = running.ask("GET", "/docs").body.decode()
         assert "/nearest" in page
         assert "https://" not in page

@@ -14,7 +14,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 import roamcast
 from roamcast.errors import AuthError, InputError, RoamcastError
 from roamcast.live.http import about, changes, features, writing
-from roamcast.live.http.openapi import allowed, described
+from roamcast.live.http.methods import allowed, as_get
 from roamcast.live.http.problems import PROBLEM_TYPE, Problem, litestars, ours, status_of, title_of
 from roamcast.live.http.problems import unexpected as mistake
 from roamcast.live.keys import Grant
@@ -28,7 +28,7 @@ DEVICE_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ
 
 def make_http(service: Service) -> Litestar:
     """Make the HTTP part."""
-    return Litestar(
+    made = Litestar(
         [*about.ROUTES, *features.ROUTES, *writing.ROUTES, *changes.ROUTES],
         state=State({"service": service}),
         exception_handlers={RoamcastError: ours, HTTPException: litestars, Exception: mistake},
@@ -51,6 +51,8 @@ def make_http(service: Service) -> Litestar:
             render_plugins=[],
         ),
     )
+    made.state.methods_of = allowed(made)
+    return made
 
 
 class Gate:
@@ -59,24 +61,29 @@ class Gate:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.http = make_http(service)
-        self._methods_of = allowed(described(self.http))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection or request."""
         if scope["type"] != "websocket":
-            methods = self._methods_of(scope["path"]) if scope["method"] == "OPTIONS" else None
-            if methods is None:
-                await self.http(scope, receive, send)
-            else:
-                headers = [(b"allow", methods.encode())]
-                await send({"type": "http.response.start", "status": 204, "headers": headers})
-                await send({"type": "http.response.body", "body": b""})
+            await self._http(scope, receive, send)
             return
         await receive()
         try:
             await self._websocket(scope, send)
         except RoamcastError as error:
             await reject(send, error)
+
+    async def _http(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "HEAD":
+            scope, send = as_get(scope, send)
+        options = scope["method"] == "OPTIONS"
+        methods = self.http.state.methods_of(scope["path"]) if options else None
+        if methods is None:
+            await self.http(scope, receive, send)
+        else:
+            headers = [(b"allow", methods.encode())]
+            await send({"type": "http.response.start", "status": 204, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
 
     async def _websocket(self, scope: Any, send: Any) -> None:
         """Let a client in that may come in; what it may do is checked again as it asks."""

@@ -32,9 +32,15 @@ def collection(
     """Answer with a FeatureCollection of features that are encoded already."""
     listed = list(features)
     head = _encode({"type": "FeatureCollection", "numberReturned": len(listed), **more})
-    tail = b',"links":' + _encode(list(links)) if links else b""
-    body = head[:-1] + tail + b',"features":[' + b",".join(listed) + b"]}"
+    if links:
+        head = linked(head, links)
+    body = head[:-1] + b',"features":[' + b",".join(listed) + b"]}"
     return Response(body, media_type=GEOJSON)
+
+
+def linked(encoded: bytes, links: Sequence[dict[str, str]]) -> bytes:
+    """Add links to an object that is encoded already."""
+    return encoded[:-1] + b',"links":' + _encode(list(links)) + b"}"
 
 
 def feature(context: Context, **more: Any) -> bytes:

@@ -12,6 +12,7 @@ from litestar.response import Stream
 from roamcast.live.http.access import granted, service_of, viewer_of
 from roamcast.live.http.features import FilterLanguage, FilterParameter
 from roamcast.live.http.filtering import wanted
+from roamcast.live.http.methods import STREAM, refuse_head
 from roamcast.live.service import Service
 
 COMMENT_S = 15.0
@@ -67,7 +68,7 @@ class EventSink:
                 yield b": still here\n\n"
 
 
-@get("/changes", include_in_schema=False)  # a stream without end: tools that try routes would hang
+@get(STREAM, include_in_schema=False)  # a stream without end: tools that try routes would hang
 async def changes(
     request: Request[Any, Any, Any],
     filter_text: FilterParameter = None,
@@ -75,6 +76,7 @@ async def changes(
 ) -> Stream:
     """Give the current set (event `current`), then every change (event `change`, a CloudEvent)."""
     del filter_text, filter_language
+    refuse_head(request.scope)
     grant = granted(request, "subscribe")
     service = service_of(request)
     asked = wanted(request, service.settings.limits)

@@ -2,14 +2,14 @@
 
 from bisect import bisect_right
 from typing import Annotated, Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from litestar import Request, Response, get
 from litestar.params import Parameter
 
 from roamcast.errors import LimitError, NotFoundError
 from roamcast.live.http.access import granted, service_of, viewer_of
-from roamcast.live.http.answers import GEOJSON, as_json, collection, feature, link
+from roamcast.live.http.answers import GEOJSON, as_json, collection, feature, link, linked
 from roamcast.live.http.described import READING, ok
 from roamcast.live.http.filtering import CRS84, wanted
 from roamcast.model import time
@@ -193,7 +193,12 @@ async def item(request: Asked, vid: str) -> Response[bytes]:
     seen = service.broker.get(viewer_of(grant), vid, service.clock())
     if seen is None:
         raise NotFoundError(f"there is no context {vid[:100]!r} on the map that you may see")
-    return Response(feature(seen), media_type=GEOJSON)
+    here = f"{base(request)}/collections/contexts"
+    links = [
+        link(f"{here}/items/{quote(vid, safe='')}", "self", GEOJSON),
+        link(here, "collection"),
+    ]
+    return Response(linked(feature(seen), links), media_type=GEOJSON)
 
 
 @get("/nearest", operation_id="getNearest", summary="The nearest contexts that a filter wants",

@@ -4,8 +4,6 @@ JSON Schema can not describe CQL2: the pattern of `filter` is a simple part of i
 that make requests by themselves make some that mean something. The service takes all of CQL2.
 """
 
-import re
-from collections.abc import Callable
 from typing import Any, Final
 
 from litestar import Litestar
@@ -148,20 +146,20 @@ def described(app: Litestar) -> dict[str, Any]:
             if name in BODIES:
                 content = {"application/json": {"schema": BODIES[name]}}
                 operation["requestBody"] = {"required": True, "content": content}
+        if "get" in methods:
+            methods["head"] = _head(methods["get"])
     return document
 
 
-def allowed(document: dict[str, Any]) -> Callable[[str], str | None]:
-    """Give a function that names the methods of a path, as the header `Allow` does."""
-    known = [
-        (
-            re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path))),
-            ", ".join(sorted([method.upper() for method in methods] + ["OPTIONS"])),
-        )
-        for path, methods in document["paths"].items()
-    ]
-
-    def methods_of(path: str) -> str | None:
-        return next((methods for pattern, methods in known if pattern.fullmatch(path)), None)
-
-    return methods_of
+def _head(get: dict[str, Any]) -> dict[str, Any]:
+    """Describe HEAD of a path: what GET answers, without a body."""
+    name = get["operationId"]
+    answers = {
+        status: {"description": one["description"]} for status, one in get["responses"].items()
+    }
+    return {
+        **get,
+        "operationId": f"head{name[0].upper()}{name[1:]}",
+        "description": "As GET, without the body.",
+        "responses": answers,
+    }

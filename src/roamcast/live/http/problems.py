@@ -99,6 +99,9 @@ def litestars(request: Request[Any, Any, Any], error: HTTPException) -> Response
         ]
         detail = "; ".join(parts)
     headers = {name.replace("-", "_"): value for name, value in (error.headers or {}).items()}
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        methods: str | None = request.app.state.methods_of(request.scope["path"])
+        headers["Allow"] = methods or headers.get("Allow", "")
     phrase = HTTPStatus(error.status_code).phrase
     return problem(error.status_code, phrase, detail or phrase, **headers)
 
