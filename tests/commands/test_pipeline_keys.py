@@ -1,6 +1,7 @@
 """`roamcast pipeline keys`: old epochs still resolve, until their key is destroyed."""
 
 import json
+import os
 from pathlib import Path
 from secrets import token_bytes
 from typing import Any
@@ -63,6 +64,23 @@ def test_the_key_that_seals_is_not_destroyed(archive: Path) -> None:
     with pytest.raises(InputError, match="no key of epoch 9"):
         keys(archive, "--destroy", 9)
     assert keys(archive)["open"] == [1]
+
+
+def test_a_destroyed_key_is_gone_from_the_disk_before_anybody_is_told(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys(archive, "--rotate")
+    synced: list[Path] = []
+    real = os.fsync
+
+    def sync(handle: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{handle}").readlink())
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    assert keys(archive, "--destroy", 1)["destroyed"] == [1]
+    private = tmp_path / "archive.private"
+    assert synced == [private / "keys.json.new", private]
 
 
 def test_nothing_rotates_while_an_ingest_runs(archive: Path, tmp_path: Path) -> None:

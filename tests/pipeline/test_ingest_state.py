@@ -500,6 +500,44 @@ def test_a_batch_that_landed_with_an_error_is_not_overwritten_by_the_next(
         assert behind(state) == ["ann", "ann"]
 
 
+def test_a_copy_of_the_folder_whose_batch_the_other_committed_is_refused_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [write(tmp_path, f"{n}.jsonl", seen(who, n)) for n, who in enumerate(("ann", "bob"))]
+    with state_of(tmp_path) as state:
+        run(state, paths[0])
+    shutil.copytree(tmp_path / "private", tmp_path / "copy")
+
+    def meanwhile(*given: Any) -> Any:
+        monkeypatch.setattr(ingest, "write_contexts", real)
+        with state_of(tmp_path) as state:
+            run(state, paths[1])
+        return real(*given)
+
+    real = ingest.write_contexts
+    monkeypatch.setattr(ingest, "write_contexts", meanwhile)
+    with (
+        state_of(tmp_path, private="copy") as state,
+        pytest.raises(RoamcastError, match="committed by somebody else"),
+    ):
+        run(state, paths[1])
+    with pytest.raises(InputError, match="is this its private folder"):
+        state_of(tmp_path, private="copy").__enter__()
+    with state_of(tmp_path) as state:
+        assert behind(state) == ["ann", "bob"]
+
+
+def test_a_folder_with_batches_gets_no_new_keys(tmp_path: Path) -> None:
+    with state_of(tmp_path) as state:
+        run(state, write(tmp_path, "1.jsonl", seen("ann", 0)))
+    lost = (tmp_path / "private" / "keys.json").rename(tmp_path / "keys.json")
+    with pytest.raises(InputError, match="bring it back"):
+        state_of(tmp_path).__enter__()
+    lost.rename(tmp_path / "private" / "keys.json")
+    with state_of(tmp_path) as state:
+        assert behind(state) == ["ann"]
+
+
 # months
 
 

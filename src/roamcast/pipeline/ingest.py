@@ -178,13 +178,14 @@ def _commit(
     writer = Writer(target.storage, batch.columns, f"{state.application}-{batch.number}-")
     try:
         written = job.run(lambda: write_contexts(spark, writer, contexts))
-        with told_by_disk(state.folder):
+        with told_by_disk(Path(target.storage.uri)):
             settle_files(target.storage, written)
         landed = archive.commit(target, written, batch.columns, transaction)
     except BaseException:
         discard_unfinished(writer)
         raise
     if not landed.committed:
+        state.withdraw(batch)
         raise RoamcastError(f"batch {batch.number} was committed by somebody else; nothing changed")
     try:
         settle_commits(target, since)  # before what the batch replaces is deleted

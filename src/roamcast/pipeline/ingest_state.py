@@ -131,6 +131,10 @@ class IngestState:
         for path in (folder / "batch.json", folder, folder.parent, self.folder):
             durable.sync(path)
 
+    def withdraw(self, batch: Batch) -> None:
+        """Take back what was prepared: whoever committed this number has another folder."""
+        (self.batch_folder(batch.number) / "batch.json").unlink()
+
     def committed(self, batch: Batch) -> None:
         """Take note that the archive has committed this batch; clean up what it replaces."""
         before, self.last = self.last, batch
@@ -192,6 +196,8 @@ def opened(
 ) -> Iterator[IngestState]:
     """Open the private folder, made if needed, for as long as the block lasts; one at a time."""
     fresh = None if (folder / "keys.json").exists() else new_keys(node, random_bytes)
+    if fresh is not None and any(folder.glob("batches/*/batch.json")):
+        raise InputError("its keys.json is gone: bring it back from a copy", source=str(folder))
     with _locked(folder), ExitStack() as stack:
         try:
             if fresh is not None:
