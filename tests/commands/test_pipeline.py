@@ -1,7 +1,10 @@
 """What a person types: load, lookup, compact, vacuum, retain, erase."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +12,7 @@ from typer.testing import CliRunner
 from roamcast.cli import build
 from roamcast.errors import InputError, MissingError
 from roamcast.model.context_arrow import from_arrow
+from roamcast.pipeline import progress
 from tests.strategies_pipeline import contexts, expected, lines, messages
 
 COUNT = 60
@@ -100,3 +104,29 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
     for command in ("load", "lookup", "erase"):
         with pytest.raises(MissingError, match=r"nothing\.jsonl"):
             run(command, tmp_path / "nothing.jsonl", "--archive", tmp_path / "a")
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_retain_and_erase_show_how_far_they_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool
+) -> None:
+    seen: list[tuple[str, float]] = []
+
+    @contextmanager
+    def displayed(what: str) -> Iterator[Any]:
+        yield lambda share, **_: seen.append((what, share))
+
+    def shown(what: str, *, json: bool, quiet: bool) -> progress.Bar:
+        return progress.Bar(what, show=not json and not quiet)
+
+    monkeypatch.setattr(progress, "_displayed", displayed)
+    monkeypatch.setattr("roamcast.commands.pipeline.bar", shown)
+    more = ["--archive", folder / "a", *(["--quiet"] if quiet else [])]
+    run("retain", "--drop-days", 1, "--now", "2030-01-01T00:00:00Z", *more)
+    run("erase", "-", *more, stdin="nobody\n")
+    if quiet:
+        assert seen == []
+        return
+    assert {what for what, share in seen if share == 0.0} == {"retain", "erase"}
+    assert [share for what, share in seen if what == "erase"].count(1.0) == 2  # and looks again
+    assert ("retain", 1.0) in seen

@@ -223,6 +223,23 @@ def test_limits_of_a_lookup(archive: Path, monkeypatch: pytest.MonkeyPatch) -> N
         Lookup(archive).ask(single("1 = 1"))
 
 
+def test_a_vid_that_is_found_again_and_again_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = contexts(3, 100, days=1)
+    for _ in range(4):
+        append(table, tmp_path / "a", settings=COARSE)
+    monkeypatch.setattr(lookup_read, "MATCHED_TOGETHER", 10)
+    monkeypatch.setattr(looking, "PAIRS_HELD", 30)
+    monkeypatch.setattr(looking, "ANSWERS_MAX", 200)
+    asked = {"a": Filter.parse("1 = 1"), "b": Filter.parse("2 = 2")}
+    everyone = sorted(table["vid"].to_pylist())
+    assert Lookup(tmp_path / "a").ask(asked) == {"a": everyone, "b": everyone}
+    monkeypatch.setattr(looking, "ANSWERS_MAX", 199)
+    with pytest.raises(LimitError, match="at most 199 pairs"):
+        Lookup(tmp_path / "a").ask(asked)
+
+
 def test_no_archive_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match=r"no archive at .* makes one"):
         Lookup(tmp_path)

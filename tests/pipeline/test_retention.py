@@ -1,20 +1,26 @@
 """Old contexts lose what is no longer needed; erased ones cannot be found anywhere."""
 
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark import cloudpickle
 
 from roamcast.errors import InputError, LimitError
 from roamcast.model.filters import Filter
 from roamcast.pipeline import archive_care, retention
 from roamcast.pipeline.archive import append
-from roamcast.pipeline.archive_care import compact
+from roamcast.pipeline.archive_care import compact, vacuum
+from roamcast.pipeline.archive_layout import ArchiveSettings
 from roamcast.pipeline.archive_read import read_file
 from roamcast.pipeline.archive_table import Archive
 from roamcast.pipeline.lookup import Lookup
 from roamcast.pipeline.retention import KEPT, erase, retain
+from roamcast.pipeline.storage import Storage, travelling
 from tests.strategies_pipeline import BEGIN, DAY, contexts
 
 EVERYONE = {"m": Filter.parse("1 = 1")}
@@ -128,3 +134,64 @@ def test_one_erasure_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     erase(tmp_path / "a", ["a", "b", "b"])
     with pytest.raises(LimitError, match="at most 2 vids"):
         erase(tmp_path / "a", ["a", "b", "c"])
+
+
+class NoSpark:
+    """Runs tasks in this process, and weighs what would have gone to the workers."""
+
+    def __init__(self) -> None:
+        self.bytes: list[int] = []
+        self._numbers = range(0)
+        self._work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+    def range(self, start: int, end: int, step: int, tasks: int) -> "NoSpark":
+        assert 0 < tasks <= end
+        self._numbers = range(start, end, step)
+        return self
+
+    def mapInArrow(self, work: Any, schema: str) -> "NoSpark":  # noqa: N802 - Spark's name
+        packed = cloudpickle.dumps(work)
+        self.bytes.append(len(packed))
+        self._work = cloudpickle.loads(packed)
+        assert schema
+        return self
+
+    def select(self, *names: str) -> "NoSpark":
+        assert names[0] == "path"
+        return self
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+        numbers = pa.RecordBatch.from_pydict({"id": list(self._numbers)})
+        return pa.Table.from_batches(self._work(iter([numbers])))
+
+
+def test_a_million_vids_do_not_travel_in_a_closure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_care, "SPARK_BYTES", 0)
+    table = contexts(1, 60, days=1)
+    append(table, tmp_path / "a", settings=ArchiveSettings(0))
+    gone = table["vid"].to_pylist()[:7]
+    session: Any = NoSpark()
+    done = erase(tmp_path / "a", [*gone, *(f"w{n}@node" for n in range(1_000_000))], session)
+    assert (done.rows_erased, done.files_left) == (7, 0)
+    assert session.bytes
+    assert max(session.bytes) < 20_000
+    assert not list((tmp_path / "a" / "_lookups").iterdir())
+    assert Lookup(tmp_path / "a").ask(EVERYONE)["m"] == sorted(table["vid"].to_pylist()[7:])
+
+
+def test_what_travelled_for_a_driver_that_was_killed_is_vacuumed_after_a_day(
+    tmp_path: Path,
+) -> None:
+    append(contexts(1, 10, days=1), tmp_path / "a")
+    with travelling(Storage(tmp_path / "a"), b"new") as new:
+        old = tmp_path / "a" / "_lookups" / "old"
+        old.write_bytes(b"vids of somebody who was erased")
+        os.utime(old, (0, 0))
+        assert vacuum(tmp_path / "a", hours=0, dry_run=True) == ["_lookups/old"]
+        assert old.exists()
+        assert vacuum(tmp_path / "a", hours=0) == ["_lookups/old"]
+        assert not old.exists()
+        assert (tmp_path / "a" / new).exists()
+    assert not (tmp_path / "a" / new).exists()

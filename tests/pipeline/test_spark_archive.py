@@ -1,5 +1,6 @@
 """The same archive and the same answers when Spark's workers do the work."""
 
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -9,10 +10,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from roamcast.errors import ContextError, InputError, MissingError
+from roamcast.errors import ContextError, InputError, LimitError, MissingError
 from roamcast.model.context_arrow import from_arrow
 from roamcast.model.filters import Filter
 from roamcast.pipeline import load as loading
+from roamcast.pipeline import lookup as looking
 from roamcast.pipeline.archive import append
 from roamcast.pipeline.archive_care import compact, vacuum
 from roamcast.pipeline.archive_layout import ArchiveSettings
@@ -20,9 +22,9 @@ from roamcast.pipeline.archive_table import Archive
 from roamcast.pipeline.load import load, read_stretch
 from roamcast.pipeline.lookup import Lookup
 from roamcast.pipeline.lookup_stream import answer_folder
-from roamcast.pipeline.retention import erase
+from roamcast.pipeline.retention import erase, retain
 from tests.pipeline.test_archive import everything, same
-from tests.strategies_pipeline import CONTEXTS, contexts, expected, lines, messages
+from tests.strategies_pipeline import BEGIN, CONTEXTS, DAY, contexts, expected, lines, messages
 
 pytestmark = pytest.mark.spark
 COARSE = ArchiveSettings(0)
@@ -68,6 +70,54 @@ def test_workers_answer_as_the_driver_and_the_reference(
     found = Lookup(archive, spark, driver_rows=0).ask(asked)
     assert found == Lookup(archive).ask(asked) == expected(table, asked)
     assert not list((archive / "_lookups").iterdir())
+
+
+def test_long_answers_come_as_files(
+    spark: Any, archive: Path, table: pa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "PAIRS_BY_SPARK", 0)
+    asked = messages(22, 33)
+    assert Lookup(archive, spark, driver_rows=0).ask(asked) == expected(table, asked)
+    assert not list((archive / "_lookups").iterdir())
+
+
+@pytest.mark.parametrize(("limit", "by_spark"), [(10, 1_000_000), (999, 0)])
+def test_more_answers_than_allowed_are_refused_by_a_task_or_by_the_driver(
+    spark: Any, archive: Path, monkeypatch: pytest.MonkeyPatch, limit: int, by_spark: int
+) -> None:
+    monkeypatch.setattr(looking, "PAIRS_BY_SPARK", by_spark)
+    monkeypatch.setattr(looking, "ANSWERS_MAX", limit)
+    with pytest.raises(LimitError, match=f"^one lookup gives at most {limit} pairs .* fewer"):
+        Lookup(archive, spark, driver_rows=0).ask(EVERYONE)
+    assert not list((archive / "_lookups").iterdir())
+
+
+def test_more_than_spark_lets_its_driver_have_is_told_as_a_limit(spark: Any, archive: Path) -> None:
+    settings = spark._jsparkSession.sparkContext().conf()  # it is read for every job anew
+    settings.set("spark.driver.maxResultSize", "1")
+    try:
+        with pytest.raises(LimitError, match=r"more than spark\.driver\.maxResultSize") as told:
+            Lookup(archive, spark, driver_rows=0).ask(EVERYONE)
+    finally:
+        settings.remove("spark.driver.maxResultSize")
+    assert "\n" not in str(told.value)
+    assert len(Lookup(archive, spark, driver_rows=0).ask(EVERYONE)["m"]) == 1_000
+
+
+def test_a_missing_file_is_named_by_jobs_on_spark(
+    spark: Any, table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roamcast.pipeline.archive_care.SPARK_BYTES", 0)
+    append(table.slice(0, 50), tmp_path / "a", settings=COARSE)
+    path = min((tmp_path / "a").rglob("*.parquet"))
+    path.unlink()
+    for job in (
+        lambda: Lookup(tmp_path / "a", spark, driver_rows=0).ask(EVERYONE),
+        lambda: erase(tmp_path / "a", ["nobody"], spark),
+    ):
+        with pytest.raises(MissingError, match=r"is missing in the archive") as told:
+            job()
+        assert path.name in str(told.value)
 
 
 def test_a_small_plan_does_not_start_spark(archive: Path) -> None:
@@ -178,11 +228,18 @@ def test_workers_rewrite_as_the_driver_does(
     monkeypatch.setattr("roamcast.pipeline.archive_care.SPARK_BYTES", 0)
     for start in (0, 500):
         append(table.slice(start, 500), tmp_path / "a", settings=COARSE)
-    assert compact(tmp_path / "a", spark).files_replaced > 0
-    assert same(everything(tmp_path / "a"), table)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    there, here = tmp_path / "a", tmp_path / "b"
+    assert compact(there, spark) == compact(here)
+    assert compact(there, spark).files_replaced == 0
+    assert same(everything(there), table)
     gone = table["vid"].to_pylist()[5:25]
-    assert erase(tmp_path / "a", gone, spark).rows_erased == 20
-    assert len(Lookup(tmp_path / "a").ask(EVERYONE)["m"]) == 980
+    assert erase(there, gone, spark) == erase(here, gone)
+    assert len(Lookup(there).ask(EVERYONE)["m"]) == 980
+    ages = {"reduce_before": BEGIN + 3 * DAY, "drop_before": BEGIN + 2 * DAY}
+    assert retain(there, **ages, spark=spark) == retain(here, **ages)
+    assert same(everything(there), everything(here))
+    assert not list((there / "_lookups").iterdir())
 
 
 def test_messages_in_a_folder_are_answered_once_each(

@@ -205,6 +205,7 @@ def retain_archive(
     ] = None,
     now: Annotated[str | None, typer.Option(help="Count from this RFC 3339 moment.")] = None,
     spark: SparkOption = None,
+    quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
     """Reduce old contexts to place and time, and drop older ones."""
@@ -223,11 +224,13 @@ def retain_archive(
         for days in (reduce_days, drop_days)
     ]
     with ExitStack() as stack:
+        shown = stack.enter_context(bar("retain", json=json, quiet=quiet))
         done = retain(
             archive,
             reduce_before=before[0],
             drop_before=before[1],
-            spark=_if_named(stack, spark),
+            spark=_if_named(stack, spark, shown),
+            progress=shown,
         )
     _tell(done, f"{done.rows_dropped:,} dropped, {done.files_replaced:,} files changed", json=json)
 
@@ -237,6 +240,7 @@ def erase_vids(
     vids: Annotated[Path, typer.Argument(help="A file with a vid a line, or - for stdin.")],
     archive: ArchiveOption,
     spark: SparkOption = None,
+    quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
     """Make contexts unreachable now; says how many files still hold one of the vids."""
@@ -252,7 +256,8 @@ def erase_vids(
         raise MissingError(f"{vids}: {error.strerror}") from None
     wanted = [line.strip() for line in text.splitlines() if line.strip()]
     with ExitStack() as stack:
-        done = erase(archive, wanted, _if_named(stack, spark))
+        shown = stack.enter_context(bar("erase", json=json, quiet=quiet))
+        done = erase(archive, wanted, _if_named(stack, spark, shown), shown)
     _tell(done, f"{done.rows_erased:,} contexts erased, {done.files_left:,} files left", json=json)
     if done.files_left:
         raise RoamcastError(

@@ -142,17 +142,25 @@ def _write_there(contexts: "DataFrame", schema: pa.Schema, target: Archive) -> l
 
 def collected(written: "DataFrame", storage: Storage) -> pa.Table:
     """Run a job whose answer is small; an error in a task becomes one clear line."""
-    from pyspark.errors import PySparkException
-
     try:
         return written.toArrow()
-    except PySparkException as error:
+    except Exception as error:
+        # Spark's own reasons to end a job come as py4j's errors, not as PySparkException.
+        if type(error).__module__.split(".")[0] not in {"pyspark", "py4j", "grpc"}:
+            raise
         raise told_by_task(str(error), storage) from None
 
 
 def told_by_task(text: str, storage: Storage) -> RoamcastError:
     """Turn what Spark says of a failed task into the error that the task raised."""
     told = re.findall(r"^roamcast\.[\w.]+\.(\w+Error): (.*)$", text, re.MULTILINE)
+    if not told and "spark.driver.maxResultSize" in text:
+        return LimitError(
+            f"tasks on the archive at {storage.uri} tell more than spark.driver.maxResultSize "
+            "allows: ask for less at once, or let Spark have more"
+        )
+    if not told and (aborted := re.search(r"Job aborted due to stage failure: .*", text)):
+        text = aborted[0]
     if not told:
         first = text.strip().splitlines()[0] if text.strip() else "no reason given"
         return RoamcastError(f"a task on the archive at {storage.uri} failed: {first}")

@@ -15,13 +15,13 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 
 from roamcast.errors import InputError
-from roamcast.pipeline.archive import files_batch, files_of, told_by_task
+from roamcast.pipeline.archive import collected, files_batch, files_of
 from roamcast.pipeline.archive_files import FILE_SCHEMA, DataFile, write_table
 from roamcast.pipeline.archive_layout import PARTITIONS, ArchiveSettings, placed
 from roamcast.pipeline.archive_read import read_file
 from roamcast.pipeline.archive_table import ATTEMPTS_MAX, Archive, RefusedError
 from roamcast.pipeline.progress import QUIET, Bar
-from roamcast.pipeline.storage import GoneError, Storage
+from roamcast.pipeline.storage import GoneError, Storage, arrived, travelling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -160,21 +160,23 @@ def _rewritten(
             raise
         return written
 
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield files_batch(rewrite_group(storage, settings, paths[number], change))
+    from pyspark import cloudpickle
 
-    from pyspark.errors import PySparkException
+    # An erasure's vids and the paths of many small files are hundreds of megabytes.
+    packed = cloudpickle.dumps((settings, paths, change))  # type: ignore[no-untyped-call]
+    with travelling(storage, packed) as plan:
 
-    tasks = spark.range(0, len(paths), 1, min(len(paths), 256))
-    written_there = tasks.mapInArrow(work, FILE_SCHEMA).select(
-        "path", "size", "rows", "partition", "stats"
-    )
-    try:
-        return files_of(written_there.toArrow())
-    except PySparkException as error:
-        raise told_by_task(str(error), storage) from None
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                settings, paths, change = arrived(storage, plan)
+                for number in batch.column(0).to_pylist():
+                    yield files_batch(rewrite_group(storage, settings, paths[number], change))
+
+        tasks = spark.range(0, len(paths), 1, min(len(paths), 256))
+        written_there = tasks.mapInArrow(work, FILE_SCHEMA).select(
+            "path", "size", "rows", "partition", "stats"
+        )
+        return files_of(collected(written_there, storage))
 
 
 def rewrite_group(
@@ -202,8 +204,9 @@ def rewrite_group(
 def vacuum(archive: str | Path, *, hours: int = VACUUM_HOURS, dry_run: bool = False) -> list[str]:
     """Delete files that no snapshot of the last hours names; give their paths.
 
-    Files of a writer that crashed are found, too. A lookup that was planned before a file was
-    deleted plans again, so the hours need only be longer than an append takes.
+    Files of a writer that crashed are found, too, and after a day what travelled to tasks of a
+    driver that was killed. A lookup that was planned before a file was deleted plans again, so the
+    hours need only be longer than an append takes.
     """
     if hours < 0:
         raise InputError("hours cannot be negative")
@@ -211,4 +214,8 @@ def vacuum(archive: str | Path, *, hours: int = VACUUM_HOURS, dry_run: bool = Fa
     found: list[str] = target.table.vacuum(
         retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True
     )
-    return sorted(found)
+    before = time.time_ns() - max(hours, VACUUM_HOURS) * 3_600 * 10**9
+    left = [path for path, written in target.storage.travelling().items() if written < before]
+    if not dry_run:
+        target.storage.discard(left)
+    return sorted([*found, *left])

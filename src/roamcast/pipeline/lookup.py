@@ -2,19 +2,22 @@
 
 The plan is made here from the table's statistics. A small plan is read in this process; a large
 one by Spark tasks, each reading its share of the files itself (docs/decisions/0043). The messages
-travel to the tasks as one file beside the data, not in a closure.
+travel to the tasks as one file beside the data, not in a closure, and so do long answers from them:
+Spark's driver would hold them all before anybody could count.
 """
 
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roamcast.errors import LimitError
 from roamcast.matching import FilterSet
@@ -25,14 +28,20 @@ from roamcast.pipeline.lookup_needs import Needs, properties
 from roamcast.pipeline.lookup_plan import Share, Statistics, plan
 from roamcast.pipeline.lookup_read import ANSWER, Reader
 from roamcast.pipeline.progress import QUIET, Bar
-from roamcast.pipeline.storage import GoneError, Storage
+from roamcast.pipeline.storage import GoneError, Storage, arrived, travelling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MESSAGES_MAX = 1_000_000
-ANSWERS_MAX = 100_000_000
-"""Pairs of message and vid that one lookup may give."""
+ANSWERS_MAX = 20_000_000
+"""Distinct pairs of message and vid that one lookup may give."""
+
+PAIRS_HELD = 1_000_000
+"""Pairs that are held before repeated ones are dropped for the first time."""
+
+PAIRS_BY_SPARK = 1_000_000
+"""Pairs that all tasks together tell Spark's driver, some 50 MB; more go into files."""
 
 DRIVER_ROWS = 500_000
 """Up to so many rows in the files of a plan, a Spark job would only add its own 100 ms."""
@@ -44,11 +53,11 @@ TASK_ROWS = 2_500_000
 """Rows in the files of one task: 20 tasks took twice as long as 4 on two cores, 10M contexts."""
 
 TASKS_MIN, TASKS_MAX = 4, 4_096
+BESIDE = -1
+"""In the place of a message's number: what follows is the path of a file with answers."""
+
 PLANS_MAX = 5
 """How often a lookup plans again because files it named were compacted and deleted."""
-
-LOOKUPS = "_lookups"
-"""The folder for travelling messages; table readers skip names that begin with an underscore."""
 
 
 class Lookup:
@@ -89,7 +98,9 @@ class Lookup:
         for _ in range(PLANS_MAX):
             shares = self.plan(needs)
             try:
-                return _distinct(self._read(reader, shares))
+                with closing(self._read(reader, shares)) as answers:
+                    found = distinct(answers, ANSWERS_MAX)
+                return found.sort_by([("message", "ascending"), ("vid", "ascending")])
             except GoneError as error:
                 gone = error
                 self.archive.check_there(share.path for share in shares)
@@ -102,59 +113,54 @@ class Lookup:
             self._statistics = Statistics(self.archive)
         return plan(self._statistics, needs)
 
-    def _read(self, reader: Reader, shares: list[Share]) -> Iterable[pa.RecordBatch]:
+    def _read(self, reader: Reader, shares: list[Share]) -> Generator[pa.RecordBatch, None, None]:
         rows = sum(share.rows for share in shares)
         self._progress.expect(rows)
         if self._spark is None or rows <= (self._driver_rows or 0):
             counted = self._progress.counted(shares, lambda share: share.rows)
-            return reader.answers(self.archive.storage, counted)
+            yield from reader.answers(self.archive.storage, counted)
+            return
         if callable(self._spark):
             self._spark, self._driver_rows = self._spark(), DRIVER_ROWS
-        return _read_on(self._spark, self.archive.storage, reader, shares)
+        yield from _read_on(self._spark, self.archive.storage, reader, shares)
 
 
 def _read_on(
     spark: "SparkSession", storage: Storage, reader: Reader, shares: list[Share]
-) -> list[pa.RecordBatch]:
+) -> Iterator[pa.RecordBatch]:
     """Let Spark's workers read the shares; the messages and the plan go there as a file."""
     tasks = _divided(shares)
-    path = f"{LOOKUPS}/{uuid4().hex}"
-    with storage.create(path) as sink:
-        sink.write(pickle.dumps((reader, tasks), protocol=pickle.HIGHEST_PROTOCOL))
+    most = (ANSWERS_MAX, PAIRS_BY_SPARK // len(tasks))
+    packed = pickle.dumps((reader, tasks, most), protocol=pickle.HIGHEST_PROTOCOL)
+    with travelling(storage, packed) as path:
 
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from run_tasks(storage, path, batches)
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from run_tasks(storage, path, batches)
 
-    try:
         numbers = spark.range(0, len(tasks), 1, len(tasks))
         answers = numbers.mapInArrow(work, "message int, vid string").select("message", "vid")
-        found: list[pa.RecordBatch] = collected(answers, storage).to_batches()
-        return found
-    finally:
-        storage.discard([path])
+        told = collected(answers, storage)
+        beside = pc.equal(told["message"], BESIDE)
+        yield from told.filter(pc.invert(beside)).to_batches()
+        for name in told["vid"].filter(beside).to_pylist():
+            with storage.open(name) as source:
+                yield from pa.ipc.open_stream(source)
 
 
 def run_tasks(
     storage: Storage, path: str, numbers: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Do the tasks with these numbers, in a worker."""
+    """Do the tasks with these numbers, in a worker; a long answer is a file, and its path told."""
     for batch in numbers:
-        reader, tasks = _message_file(storage, path)
+        reader, tasks, (answers_max, told_max) = arrived(storage, path)
         for number in batch.column(0).to_pylist():
-            yield from reader.answers(storage, tasks[number])
-
-
-_loaded: dict[str, Any] = {}
-
-
-def _message_file(storage: Storage, path: str) -> Any:
-    """Read the travelling file; a worker that is used again keeps the last one."""
-    key = f"{storage.uri}/{path}"
-    if key not in _loaded:
-        _loaded.clear()
-        with storage.open(path) as source:
-            _loaded[key] = pickle.loads(source.read())  # noqa: S301 - we wrote it ourselves
-    return _loaded[key]
+            found = distinct(reader.answers(storage, tasks[number]), answers_max)
+            if found.num_rows > told_max:
+                name = f"{path}-{uuid4().hex}"
+                with storage.create(name) as sink, pa.ipc.new_stream(sink, ANSWER) as stream:
+                    stream.write_table(found, max_chunksize=PAIRS_HELD)
+                found = pa.table([[BESIDE], [name]], schema=ANSWER)
+            yield from found.to_batches()
 
 
 def _divided(shares: list[Share]) -> list[list[Share]]:
@@ -167,13 +173,28 @@ def _divided(shares: list[Share]) -> list[list[Share]]:
     return tasks
 
 
-def _distinct(batches: Iterable[pa.RecordBatch]) -> pa.Table:
-    held = list(batches)
-    if sum(batch.num_rows for batch in held) > ANSWERS_MAX:
-        raise LimitError(f"one lookup gives at most {ANSWERS_MAX} pairs of message and vid")
+def distinct(batches: Iterable[pa.RecordBatch], limit: int) -> pa.Table:
+    """Give each pair once; repeated ones are dropped often enough to hold only twice the answer."""
+    held: list[pa.RecordBatch] = []
+    count, room = 0, PAIRS_HELD
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        if count > room:
+            held = _once(held, limit).to_batches()
+            count = sum(batch.num_rows for batch in held)
+            room = max(PAIRS_HELD, 2 * count)
+    return _once(held, limit)
+
+
+def _once(held: list[pa.RecordBatch], limit: int) -> pa.Table:
     found = pa.Table.from_batches(held, schema=ANSWER)
     found = found.group_by(["message", "vid"], use_threads=False).aggregate([])
-    return found.sort_by([("message", "ascending"), ("vid", "ascending")])
+    if found.num_rows > limit:
+        raise LimitError(
+            f"one lookup gives at most {limit} pairs of message and vid: ask with fewer messages"
+        )
+    return found
 
 
 def write_answers(

@@ -14,6 +14,7 @@ from roamcast.model.time import from_datetime
 from roamcast.pipeline.archive_care import Change, Rewritten, Row, rewrite
 from roamcast.pipeline.archive_read import read_file
 from roamcast.pipeline.archive_table import Archive
+from roamcast.pipeline.progress import QUIET, Bar
 from roamcast.pipeline.storage import GoneError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def retain(
     reduce_before: int | None = None,
     drop_before: int | None = None,
     spark: "SparkSession | None" = None,
+    progress: Bar = QUIET,
 ) -> Rewritten:
     """Reduce contexts that ended before one moment to place and time; drop those before another.
 
@@ -55,9 +57,9 @@ def retain(
     target = Archive.open(archive)
     total = Rewritten()
     if drop_before is not None:
-        total += rewrite(target, _ended(drop_before), _drop(drop_before), spark)
+        total += rewrite(target, _ended(drop_before), _drop(drop_before), spark, progress)
     if reduce_before is not None:
-        total += rewrite(target, _ended(reduce_before), _reduce(reduce_before), spark)
+        total += rewrite(target, _ended(reduce_before), _reduce(reduce_before), spark, progress)
     return total
 
 
@@ -101,7 +103,12 @@ def _reduce(before: int) -> Change:
     return Change(affects, apply)
 
 
-def erase(archive: str | Path, vids: Iterable[str], spark: "SparkSession | None" = None) -> Erased:
+def erase(
+    archive: str | Path,
+    vids: Iterable[str],
+    spark: "SparkSession | None" = None,
+    progress: Bar = QUIET,
+) -> Erased:
     """Make contexts unreachable: rewrite what holds them, and delete the old files at once.
 
     Deleting does not wait for a vacuum. A lookup that is under way plans again.
@@ -113,22 +120,33 @@ def erase(archive: str | Path, vids: Iterable[str], spark: "SparkSession | None"
     target = Archive.open(archive)
     change = Change(
         affects=lambda table: _any(table, wanted),
-        apply=lambda table: table.filter(pc.invert(pc.is_in(table["vid"], wanted))),
+        apply=lambda table: table.filter(pc.invert(_among(table, wanted))),
         look_at=("vid",),
     )
-    done = rewrite(target, lambda files: [[file] for file in files], change, spark)
+    done = rewrite(target, lambda files: [[file] for file in files], change, spark, progress)
     target.refresh()
     replaced = target.table.vacuum(
         retention_hours=0, dry_run=True, enforce_retention_duration=False
     )
     deleted = [path for path in sorted(replaced) if _holds(target, path, wanted)]
     target.storage.discard(deleted)
-    left = [path for path in target.storage.files() if _holds(target, path, wanted)]
+    counts = target.files().select(["path", "num_records"]).to_pydict()
+    rows = dict(zip(counts["path"], counts["num_records"], strict=True))
+    progress.expect(sum(rows.values()))
+    searched = progress.counted(target.storage.files(), lambda path: rows.get(path, 0))
+    left = [path for path in searched if _holds(target, path, wanted)]
     return Erased(len(distinct), done.rows_dropped, done.files_replaced, len(deleted), len(left))
 
 
 def _any(table: pa.Table, wanted: pa.Array) -> bool:
-    return bool(pc.any(pc.is_in(table["vid"], wanted)).as_py())
+    return bool(pc.any(_among(table, wanted)).as_py())
+
+
+def _among(table: pa.Table, wanted: pa.Array) -> pa.ChunkedArray:
+    """Mark the rows of some vids; a hash table is made for each file, so of the shorter side."""
+    if len(wanted) > table.num_rows:
+        wanted = wanted.filter(pc.is_in(wanted, table["vid"]))
+    return pc.is_in(table["vid"], wanted)
 
 
 def _holds(target: Archive, path: str, wanted: pa.Array) -> bool:

@@ -4,15 +4,21 @@ Address and credentials of a store are read from the environment (`AWS_ENDPOINT_
 `AWS_ACCESS_KEY_ID`, …), by pyarrow for data files and by deltalake for commits alike.
 """
 
+import pickle
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 from pyarrow import fs
 
 from roamcast.errors import InputError, MissingError, RoamcastError
+
+TRAVELLING = "_lookups"
+"""The folder for what tasks are told and tell; table readers skip names that begin like this."""
 
 
 class Storage:
@@ -84,6 +90,13 @@ class Storage:
         inside = [info.path[len(root) + 1 :] for info in found if info.is_file]
         return sorted(p for p in inside if p.endswith(".parquet") and p.split("/")[0][:1] != "_")
 
+    def travelling(self) -> dict[str, int]:
+        """Give the files in which something travels to tasks or back, with their time in ns."""
+        system, root = self._open()
+        selected = fs.FileSelector(f"{root}/{TRAVELLING}", allow_not_found=True)
+        found = (info for info in system.get_file_info(selected) if info.is_file)
+        return {f"{TRAVELLING}/{info.base_name}": info.mtime_ns for info in found}
+
     def _open(self) -> tuple[Any, str]:
         if self._opened is None:
             if self.local:
@@ -108,6 +121,40 @@ class Storage:
 
 class GoneError(MissingError):
     """A file that the plan names was deleted since: plan again."""
+
+
+@contextmanager
+def travelling(storage: Storage, packed: bytes) -> Iterator[str]:
+    """Put something pickled beside the data for tasks while the block lasts; give its path.
+
+    Large closures do not survive Spark Connect. What tasks answer in files whose paths begin with
+    this one is deleted as well.
+    """
+    path = f"{TRAVELLING}/{uuid4().hex}"
+    try:
+        try:
+            with storage.create(path) as sink:
+                sink.write(packed)
+        except OSError as error:
+            raise RoamcastError(
+                f"cannot write to the archive at {storage.uri}: {error.strerror or one_line(error)}"
+            ) from None
+        yield path
+    finally:
+        storage.discard(found for found in storage.travelling() if found.startswith(path))
+
+
+_arrived: dict[str, Any] = {}
+
+
+def arrived(storage: Storage, path: str) -> Any:
+    """Read in a task what travelled there; a worker that is used again keeps the last of it."""
+    key = f"{storage.uri}/{path}"
+    if key not in _arrived:
+        _arrived.clear()
+        with storage.open(path) as source:
+            _arrived[key] = pickle.loads(source.read())  # noqa: S301 - we wrote it ourselves
+    return _arrived[key]
 
 
 def one_line(error: Exception) -> str:
