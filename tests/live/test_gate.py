@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from roamcast.live.http import about
 from tests.live.gates import Asked, gate
 from tests.running_service import feature
 
@@ -158,5 +159,17 @@ def test_a_stream_without_end_has_no_head(tmp_path: Path) -> None:
             assert answer.headers["allow"] == "GET, OPTIONS"
             assert answer.body == b""
         assert not asked.service.broker.hub.sessions
+
+    run(tmp_path, scene)
+
+
+def test_the_description_is_made_once_however_often_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(asked: Asked) -> None:
+        first = [await asked.ask("GET", path) for path in ("/openapi.json", "/docs")]
+        assert first[0].json["openapi"].startswith("3.1")
+        monkeypatch.setattr(about, "described", None)
+        assert [await asked.ask("GET", path) for path in ("/openapi.json", "/docs")] == first
 
     run(tmp_path, scene)

@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -362,6 +363,28 @@ def test_a_million_subscriptions_from_one_client(
         assert sent < 50 * len(frames), "the service read a million messages without a break"
         still_works(bystander)
     assert service.memory_bytes_max - before < 100 * MIB
+
+
+def test_a_flood_on_a_session_is_answered_in_part_and_ended_with_the_reason(
+    service: RunningService, token: str, bystander: ClientConnection
+) -> None:
+    count = 100_000
+    beats = _frame(json.dumps({"type": "heartbeat", "re": "r"}).encode()) * 1_000
+    with service.raw() as held:
+        _upgrade(service, held, token)
+        sender = threading.Thread(
+            target=_send_as_long_as_it_is_read, args=(held, beats, count // 1_000)
+        )
+        sender.start()
+        said = b""
+        while b"too many messages: at most 500 a second" not in said:
+            part = held.recv(65_536)
+            assert part, said[-500:]
+            said += part
+        held.shutdown(socket.SHUT_RDWR)
+        sender.join()
+    assert said.count(b'"alive"') < count / 2
+    still_works(bystander)
 
 
 def test_connections_under_one_subject_are_bounded(service: RunningService) -> None:

@@ -38,6 +38,24 @@ def test_no_span_of_time_sees_more_than_burst_and_rate_allow(
             assert last - first + 1 <= allowed + 1e-6
 
 
+@given(
+    st.floats(0.01, 10_000),
+    st.integers(1, 50),
+    st.lists(st.integers(1, 50), min_size=1, max_size=9),
+)
+def test_who_waits_until_nothing_is_owed_never_owes_more_than_came_at_once(
+    rate: float, burst: int, chunks: list[int]
+) -> None:
+    bucket = Bucket(rate, burst, now=0)
+    now = 0
+    for count in chunks:
+        waits = [bucket.owe(now) for _ in range(count)]
+        assert waits == sorted(waits)
+        assert bucket.owed <= count + 1e-6
+        now += waits[-1]
+    assert sum(chunks) <= burst + now * rate / SECOND + 1e-6
+
+
 @given(st.floats(0.01, 1e6), st.integers(1, 50), st.integers(0, 10**15))
 def test_waiting_as_long_as_was_said_is_enough(rate: float, burst: int, now: int) -> None:
     bucket = Bucket(rate, burst, now)

@@ -20,7 +20,7 @@ from roamcast.live.http.problems import unexpected as mistake
 from roamcast.live.keys import Grant
 from roamcast.live.service import Service
 from roamcast.live.session import Session
-from roamcast.live.sockets import EXTENSION, WebSocket
+from roamcast.live.sockets import EXTENSION, TRY_AGAIN, WebSocket
 
 DEVICE_LENGTH_MAX = 64
 DEVICE_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
@@ -104,7 +104,10 @@ class Gate:
             chosen = wanted if wanted in scope["subprotocols"] else None
             await send({"type": "websocket.accept", "subprotocol": chosen})
             socket: WebSocket = scope["extensions"][EXTENSION]
-            await self._serve(path, socket, grant, name)
+            try:
+                await self._serve(path, socket, grant, name)
+            except RoamcastError as error:  # too late for a status
+                socket.close(TRY_AGAIN, str(error))
         finally:
             service.count_connection(grant.subject, -1)
 

@@ -25,15 +25,33 @@ class Bucket:
 
     def take(self, now: int, amount: float = 1.0) -> int:
         """Take tokens and give 0, or take nothing and give how many microseconds to wait."""
+        self._gain(now)
+        wait_us = self._until(min(amount, self._burst))
+        if not wait_us:
+            self._held -= amount  # one that is larger than the bucket leaves it in debt
+        return wait_us
+
+    def owe(self, now: int) -> int:
+        """Take a token, there or not, and give how many microseconds until nothing is owed."""
+        self._gain(now)
+        self._held -= 1.0
+        return self._until(0.0)
+
+    @property
+    def owed(self) -> float:
+        """How many tokens were taken that were not there."""
+        return max(-self._held, 0.0)
+
+    def _gain(self, now: int) -> None:
         gained = max(now - self._at, 0) * self._rate_per_s / MICROSECONDS
         self._held = min(self._held + gained, float(self._burst))
         self._at = max(self._at, now)
-        lacking = min(amount, self._burst) - self._held
+
+    def _until(self, wanted: float) -> int:
+        """Give how many microseconds until so much is there."""
+        lacking = wanted - self._held
         # A hair is forgiven: waiting exactly as long as was said must be enough.
-        if lacking > 1e-9:
-            return int(lacking * MICROSECONDS / self._rate_per_s) + 1
-        self._held -= amount  # one that is larger than the bucket leaves it in debt
-        return 0
+        return int(lacking * MICROSECONDS / self._rate_per_s) + 1 if lacking > 1e-9 else 0
 
 
 class Rates:

@@ -5,6 +5,7 @@ a slow one is coalesced or cut off, the hub decides.
 """
 
 import asyncio
+from collections import deque
 from typing import Any
 
 import msgspec
@@ -13,9 +14,10 @@ from roamcast.channels import session_messages as say
 from roamcast.errors import LimitError, RoamcastError
 from roamcast.identity.rules import Viewer
 from roamcast.live.feature_input import read_feature
-from roamcast.live.http.problems import status_of, title_of
+from roamcast.live.http.problems import MISTAKE, SEE_LOG, status_of, title_of
 from roamcast.live.keys import Grant
 from roamcast.live.limits import Bucket
+from roamcast.live.logs import Log
 from roamcast.live.service import Service
 from roamcast.live.sockets import TRY_AGAIN, WebSocket, text_frame
 from roamcast.model import time
@@ -23,6 +25,11 @@ from roamcast.model.filters import Filter
 
 IN_FLIGHT_MAX = 256
 """Publications of one session that may wait for the disk; then its socket is not read."""
+
+LOOK_AGAIN_S = 0.01
+"""So often it is looked whether a session that was too fast may go on, if nothing else says so."""
+
+_LOG = Log("session")
 
 
 class Session:
@@ -37,7 +44,9 @@ class Session:
         limits = service.settings.limits
         self._bucket = Bucket(limits.frames_per_s, limits.frames_burst, service.clock())
         self._tasks: set[asyncio.Task[None]] = set()
-        self._limit_bytes = 0
+        self._waiting: deque[bytes | str] = deque()
+        self._again: asyncio.TimerHandle | None = None
+        self._over = False
 
     async def run(self) -> None:
         """Talk until the connection is over."""
@@ -52,17 +61,21 @@ class Session:
                     self, high_bytes=limits.socket_high_bytes, low_bytes=limits.socket_low_bytes
                 )
         finally:
+            self._over = True
+            if self._again is not None:
+                self._again.cancel()
             service.close_session(self.name, self)
             for task in self._tasks:
                 task.cancel()
 
     def write(self, framed: bytes) -> None:
-        """Write a frame, unless far too much waits already."""
+        """Write a frame."""
         self._socket.write(framed)
 
     def cut(self, reason: str) -> None:
         """End the session, and say why."""
         self._say(say.Problem("", 503, "the session was ended", reason))
+        self._over = True
         self._socket.close(TRY_AGAIN, reason)
 
     def paused(self) -> None:
@@ -72,15 +85,55 @@ class Session:
     def resumed(self) -> None:
         """The connection takes more again."""
         self._service.drained(self.name)
+        self._go_on()
 
     def _say(self, message: msgspec.Struct) -> None:
         self._socket.write(text_frame(say.encode(message)))
 
     def received(self, data: bytes | str) -> None:
-        """Take one message; a wrong one is answered and changes nothing."""
-        wait_us = self._bucket.take(self._service.clock())
+        """Take one message, now or when those before it are done."""
+        if not self._over and self._counted_in():
+            self._waiting.append(data)
+            self._go_on()
+
+    def _counted_in(self) -> bool:
+        """Hold a program to its rate: read it more slowly, and end what goes on regardless."""
+        limits = self._service.settings.limits
+        wait_us = self._bucket.owe(self._service.clock())
+        if self._bucket.owed > limits.frames_burst:
+            self._service.metrics.cut_off.labels("too many messages").inc()
+            self.cut(f"too many messages: at most {limits.frames_per_s:g} a second")
+            return False
         if wait_us:
-            self._socket.hold(wait_us / 1_000_000)
+            self._socket.hold(wait_us / time.MICROSECONDS)
+        return True
+
+    def _go_on(self) -> None:
+        """Take what waits while there is room for the answers, and only then read more.
+
+        What waits here came in one piece with what filled the room: that bounds it.
+        """
+        while self._waiting and not self._over:
+            if self._full():
+                self._socket.halt(True)
+                if self._again is None:
+                    loop = asyncio.get_running_loop()
+                    self._again = loop.call_later(LOOK_AGAIN_S, self._look_again)
+                return
+            self._take(self._waiting.popleft())
+        self._socket.halt(False)
+
+    def _full(self) -> bool:
+        """Whether too much waits for the disk, or for the program to read it."""
+        high = self._service.settings.limits.socket_high_bytes
+        return len(self._tasks) >= IN_FLIGHT_MAX or self._socket.waiting_bytes > high
+
+    def _look_again(self) -> None:
+        self._again = None
+        self._go_on()
+
+    def _take(self, data: bytes | str) -> None:
+        """Do what a message says; a wrong one is answered and changes nothing."""
         re = ""
         try:
             message = say.read(data)
@@ -90,6 +143,8 @@ class Session:
             self._problem(_re_of(data), 400, "the message can not be read", str(error))
         except RoamcastError as error:
             self._problem(re, status_of(error), title_of(error), str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody shall wait for ever
+            self._mistake(re, error)
 
     def _do(self, message: say.Anything) -> None:
         service = self._service
@@ -118,20 +173,30 @@ class Session:
                 self._later(service.release(self._grant.subject, vid), re, vid)
 
     def _later(self, doing: Any, re: str, vid: str) -> None:
-        """Answer when the disk has it; a session with too much under way is read no further."""
+        """Answer when the disk has it."""
         task = asyncio.get_running_loop().create_task(self._answer(doing, re, vid))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if len(self._tasks) >= IN_FLIGHT_MAX:
-            self._socket.hold(0.01)
+        task.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._waiting:
+            self._go_on()
 
     async def _answer(self, doing: Any, re: str, vid: str) -> None:
         try:
             await doing
         except RoamcastError as error:
             self._problem(re, status_of(error), title_of(error), str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody shall wait for ever
+            self._mistake(re, error)
         else:
             self._say(say.Done(re, vid))
+
+    def _mistake(self, re: str, error: Exception) -> None:
+        """Answer for a mistake of our own; the log has the rest."""
+        _LOG.error(MISTAKE, error)
+        self._problem(re, 500, MISTAKE, SEE_LOG)
 
     def _problem(self, re: str, status: int, title: str, detail: str) -> None:
         self._service.metrics.refused.labels(title).inc()

@@ -89,6 +89,9 @@ class WebSocket(WebSocketsSansIOProtocol):
 
     endpoint: Endpoint | None = None
     _over: "asyncio.Future[None] | None" = None
+    _held_until = 0.0
+    _hold_timer: asyncio.TimerHandle | None = None
+    _halted = False
 
     def handle_connect(self, event: Any) -> None:
         """Give the application this connection beside the ASGI calls."""
@@ -184,16 +187,39 @@ class WebSocket(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is over."""
         super().connection_lost(exc)
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
 
     def hold(self, seconds: float) -> None:
-        """Read nothing for a while: the peer sends faster than it may."""
-        self.transport.pause_reading()
-        self.loop.call_later(seconds, self._read_on)
+        """Read nothing for a while: the peer sends faster than it may. The longest while counts."""
+        end = self.loop.time() + seconds
+        if end <= self._held_until:
+            return
+        self._held_until = end
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+        self._hold_timer = self.loop.call_later(seconds, self._held_enough)
+        self._read()
 
-    def _read_on(self) -> None:
-        if not self.transport.is_closing():
+    def halt(self, halted: bool) -> None:
+        """Read nothing until told otherwise."""
+        if halted != self._halted:
+            self._halted = halted
+            self._read()
+
+    def _held_enough(self) -> None:
+        self._hold_timer = None
+        self._read()
+
+    def _read(self) -> None:
+        """Read, or not, whatever the reason."""
+        if self.transport.is_closing():
+            return
+        if self._halted or self._hold_timer is not None:
+            self.transport.pause_reading()
+        else:
             self.transport.resume_reading()
 
 

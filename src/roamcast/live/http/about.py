@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 from litestar import MediaType, Request, Response, get
 
 import roamcast
@@ -19,12 +20,22 @@ OPENAPI_31 = "application/vnd.oai.openapi+json;version=3.1"
 OPENAPI_30 = "application/vnd.oai.openapi+json;version=3.0"
 
 
+def _described(request: Asked) -> tuple[bytes, bytes]:
+    """Give the description and its page, made once: anybody may ask, as often as they like."""
+    state = request.app.state
+    made: tuple[bytes, bytes] | None = state.get("described")
+    if made is None:
+        document = described(request.app)
+        made = state.described = msgspec.json.encode(document), page_of(document)
+    return made
+
+
 @get("/", operation_id="getLanding", summary="Where everything is", tags=["about"],
      responses=READING)  # fmt: skip
 async def landing(request: Asked) -> Response[bytes]:
     """Give the links, as JSON for programs or as a page for browsers."""
     if "text/html" in request.headers.get("accept", ""):
-        return Response(page_of(described(request.app)), media_type=MediaType.HTML)
+        return Response(_described(request)[1], media_type=MediaType.HTML)
     root = base(request)
     return as_json(
         {
@@ -47,13 +58,13 @@ async def landing(request: Asked) -> Response[bytes]:
      responses=ok("text/html"))  # fmt: skip
 async def docs(request: Asked) -> Response[bytes]:
     """Show every route on a page that needs nothing from elsewhere."""
-    return Response(page_of(described(request.app)), media_type=MediaType.HTML)
+    return Response(_described(request)[1], media_type=MediaType.HTML)
 
 
 @get("/openapi.json", include_in_schema=False)
 async def openapi(request: Asked) -> Response[bytes]:
     """Give the API's description, OpenAPI 3.1."""
-    return as_json(described(request.app))
+    return Response(_described(request)[0], media_type=MediaType.JSON)
 
 
 @get("/api", include_in_schema=False)

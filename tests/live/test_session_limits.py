@@ -1,0 +1,224 @@
+"""A session takes no more than it may: by its rate, while much waits, while nobody reads."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roamcast.errors import LimitError
+from roamcast.live.session import IN_FLIGHT_MAX, Session
+from roamcast.live.settings import Limits, Settings
+from tests.live.gates import Asked, gate
+from tests.running_service import feature
+
+DEADLINE_S = 60.0
+
+
+class Socket:
+    """A connection that writes down what happens to it."""
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, Any]] = []
+        self.waiting_bytes = 0
+        self.held_s = 0.0
+        self.halted = False
+        self.closed = ""
+
+    async def serve(self, *_: Any, **__: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    def write(self, framed: bytes) -> None:
+        if not self.closed:
+            self.said.append(json.loads(framed[framed.index(b"{") :]))
+
+    def hold(self, seconds: float) -> None:
+        self.held_s = max(seconds, self.held_s)
+
+    def halt(self, halted: bool) -> None:
+        self.halted = halted
+
+    def close(self, code: int, reason: str) -> None:
+        self.closed = self.closed or f"{code} {reason}"
+
+    def kinds(self, kind: str) -> list[dict[str, Any]]:
+        return [one for one in self.said if one["type"] == kind]
+
+
+class Talk:
+    """One session of a service, spoken to without a network."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.service = asked.service
+        self.socket = Socket()
+        grant = self.service.keys.check(asked.token, self.service.clock())
+        self.session = Session(self.service, self.socket, grant, "ada#one")  # type: ignore[arg-type]
+
+    def say(self, kind: str, **more: Any) -> None:
+        self.session.received(json.dumps({"type": kind, **more}))
+
+    async def hears(self, kind: str, count: int) -> list[dict[str, Any]]:
+        async with asyncio.timeout(DEADLINE_S):
+            while len(self.socket.kinds(kind)) < count:
+                await asyncio.sleep(0.001)
+        return self.socket.kinds(kind)
+
+
+def run(folder: Path, limits: Limits, scene: Callable[[Talk], Awaitable[None]]) -> None:
+    async def body() -> None:
+        async with gate(folder, Settings(limits=limits)) as asked:
+            talk = Talk(asked)
+            running = asyncio.create_task(talk.session.run())
+            await talk.hears("welcome", 1)
+            await scene(talk)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(body())
+
+
+def test_beyond_its_burst_a_session_is_held_and_beyond_twice_that_it_is_ended(
+    tmp_path: Path,
+) -> None:
+    async def scene(talk: Talk) -> None:
+        now = talk.service.clock()
+        talk.service.clock = lambda: now
+        for _ in range(20):
+            talk.say("heartbeat")
+        assert talk.socket.held_s == 0
+        for debt in range(1, 21):
+            talk.say("heartbeat")
+            assert talk.socket.held_s == pytest.approx(debt / 10, rel=1e-4)
+        assert not talk.socket.closed
+        for _ in range(1_000):
+            talk.say("heartbeat")
+        assert len(talk.socket.kinds("alive")) == 40
+        (told,) = talk.socket.kinds("error")
+        assert told["detail"] == "too many messages: at most 10 a second"
+        assert talk.socket.closed == f"1013 {told['detail']}"
+
+    run(tmp_path, Limits(frames_per_s=10, frames_burst=20), scene)
+
+
+def test_who_sends_no_faster_than_it_is_read_is_never_ended(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        now = talk.service.clock()
+        talk.service.clock = lambda: now
+        for _ in range(50):
+            for _ in range(20):
+                talk.say("heartbeat")
+            now += round(talk.socket.held_s * 1_000_000)
+            talk.socket.held_s = 0.0
+        assert len(talk.socket.kinds("alive")) == 1_000
+        assert not talk.socket.closed
+
+    run(tmp_path, Limits(frames_per_s=10, frames_burst=20), scene)
+
+
+def test_with_too_much_under_way_no_more_is_begun_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(talk: Talk) -> None:
+        gates = [asyncio.Event() for _ in range(IN_FLIGHT_MAX + 10)]
+        begun = 0
+
+        async def keep(*_: Any, **__: Any) -> bool:
+            nonlocal begun
+            begun += 1
+            await gates[begun - 1].wait()
+            return True
+
+        monkeypatch.setattr(talk.service, "keep", keep)
+        for number in range(len(gates)):
+            talk.say("appear", re=f"{number}", feature=feature(f"v{number}"))
+        assert talk.socket.halted
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert begun == IN_FLIGHT_MAX
+        gates[7].set()
+        await talk.hears("done", 1)
+        assert talk.socket.halted
+        for one in gates:
+            one.set()
+        done = await talk.hears("done", len(gates))
+        assert {one["re"] for one in done} == {f"{number}" for number in range(len(gates))}
+        assert not talk.socket.halted
+
+    run(tmp_path, Limits(), scene)
+
+
+def test_who_does_not_read_the_answers_is_not_read(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        limits = talk.service.settings.limits
+        talk.say("heartbeat", re="a")
+        assert not talk.socket.halted
+        talk.socket.waiting_bytes = limits.socket_high_bytes + 1
+        for re in "bc":
+            talk.say("heartbeat", re=re)
+        assert talk.socket.halted
+        assert [one["re"] for one in talk.socket.kinds("alive")] == ["a"]
+        talk.socket.waiting_bytes = limits.socket_high_bytes
+        assert [one["re"] for one in await talk.hears("alive", 3)] == ["a", "b", "c"]
+        assert not talk.socket.halted
+
+    run(tmp_path, Limits(), scene)
+
+
+def test_nobody_waits_for_ever_because_of_a_mistake_of_our_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(talk: Talk) -> None:
+        async def keep(*_: Any, **__: Any) -> bool:
+            raise ZeroDivisionError("ada is at hq/2")
+
+        def watch(*_: Any) -> None:
+            raise ZeroDivisionError("ada is at hq/2")
+
+        monkeypatch.setattr(talk.service, "keep", keep)
+        monkeypatch.setattr(talk.service, "watch", watch)
+        caplog.clear()
+        talk.say("appear", re="later", feature=feature("v"))
+        talk.say("subscribe", re="at once", filter="true")
+        talk.say("heartbeat", re="still here")
+        told = await talk.hears("error", 2)
+        assert [(one["re"], one["status"]) for one in told] == [("at once", 500), ("later", 500)]
+        assert "ada" not in str(told)
+        assert talk.socket.kinds("alive")
+        assert [record.getMessage() for record in caplog.records] == ["our mistake"] * 2
+
+    run(tmp_path, Limits(), scene)
+
+
+def test_a_session_that_can_not_be_opened_is_closed_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with gate(tmp_path) as asked:
+
+            def full(*_: Any) -> None:
+                raise LimitError("there is no room: come again later")
+
+            monkeypatch.setattr(asked.service, "open_session", full)
+            socket, told = Socket(), []
+
+            async def receive() -> dict[str, str]:
+                return {"type": "websocket.connect"}
+
+            async def send(message: dict[str, Any]) -> None:
+                told.append(message["type"])
+
+            scope = {
+                "type": "websocket",
+                "path": "/session",
+                "query_string": f"access_token={asked.token}".encode(),
+                "headers": [],
+                "subprotocols": [],
+                "extensions": {"roamcast.socket": socket},
+            }
+            await asked.gate(scope, receive, send)
+            assert told == ["websocket.accept"]
+            assert socket.closed == "1013 there is no room: come again later"
+
+    asyncio.run(body())
