@@ -22,6 +22,7 @@ from roamcast.pipeline.archive_table import Archive
 from roamcast.pipeline.lookup import Lookup
 from roamcast.pipeline.retention import erase, retain
 from roamcast.pipeline.storage import GoneError, Storage
+from tests.pipeline.test_archive import fail_after_commit
 from tests.strategies_pipeline import BEGIN, DAY, contexts, expected, messages
 
 pytestmark = pytest.mark.skipif(
@@ -91,6 +92,22 @@ def test_a_batch_that_is_tried_twice_lands_once(archive: str) -> None:
     assert append(TABLE, archive, transaction=("app", 1)).committed
     assert not append(TABLE, archive, transaction=("app", 1)).committed
     assert Lookup(archive).ask(ASKED) == expected(TABLE, ASKED)
+
+
+def test_what_fails_after_its_commit_has_landed_there_too(
+    archive: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(TABLE.slice(0, 45), archive)
+    lost = CommitFailedError("the answer to a put was lost, and the next one said: it is there")
+    for where, error in (("commit", lost), ("refresh", OSError("the store does not answer"))):
+        with monkeypatch.context() as patch:
+            told = fail_after_commit(patch, where, error)
+            batch = ("app", {"commit": 1, "refresh": 2}[where])
+            part = TABLE.slice(45 + 20 * (batch[1] - 1), 20)
+            assert append(part, archive, transaction=batch).committed
+            assert told[-1] == where
+        assert not append(part, archive, transaction=batch).committed
+    assert Lookup(archive).ask(ASKED) == expected(TABLE.slice(0, 85), ASKED)
 
 
 def test_writers_at_once_all_land(archive: str) -> None:
