@@ -39,6 +39,7 @@ def archive(tmp_path: Path) -> Path:
         (("{in}/a.txt", "--watch"), "--watch takes one folder"),
         (("{in}/a.jsonl", "--archive-resolution", "14"), "from 0 to 13"),
         (("{in}/a.jsonl", "--trusted-node", "no name"), "no domain name"),
+        (("{in}", "--watch", "--spark", "sc://host"), "Spark Connect"),
     ],
 )
 def test_a_wrong_call_is_one_clear_line(

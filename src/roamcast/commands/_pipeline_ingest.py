@@ -86,6 +86,9 @@ def ingest(
     def clock() -> int:
         return time.time_ns() // 1_000
 
+    where = Settings(master=spark, name="roamcast ingest")
+    if watch and where.remote:
+        raise InputError("--watch does not run through Spark Connect: use --keep-open, repeatedly")
     folder = private or private_folder(archive)
     # what is refused here leaves nothing behind: no folder, no keys, no archive
     work.check_archive(archive, settings.archive)
@@ -96,7 +99,7 @@ def ingest(
     with opened(folder, archive, trusted_node, token_bytes) as state:
         with (
             bar("ingest", json=json, quiet=quiet) as shown,
-            started(Settings(master=spark, name="roamcast ingest")) as session,
+            started(where) as session,
             shown.watch(session),
         ):
             if watch:

@@ -35,9 +35,23 @@ def _folders(state: IngestState) -> Iterator[Path]:
 
 def _batch(path: Path, state: IngestState) -> pa.Table:
     table = ds.dataset(path, format="parquet").to_table(columns=list(COLUMNS))
+    for at, field in enumerate(table.schema):
+        if field.type == pa.string():
+            table = table.set_column(at, field, _readable(table.column(at)))
     names = state.batch(int(path.name.partition("=")[2])).names
     numbers = table["file"].combine_chunks().dictionary_encode()
     known = [names.get(number, "?") for number in numbers.dictionary.to_pylist()]
     # a file that could not be read at all has no rows: its letter's text is its path
     files = pc.coalesce(pa.array(known, pa.string()).take(numbers.indices), table["raw"])
     return table.set_column(table.schema.get_field_index("file"), "file", files)
+
+
+def _readable(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Give texts that can be printed: older batches kept bytes that are no UTF-8."""
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        kept = texts.cast(pa.binary()).to_pylist()
+        told = [None if text is None else text.decode(errors="replace") for text in kept]
+        return pa.chunked_array([pa.array(told, pa.string())])
+    return texts

@@ -6,8 +6,13 @@ written: a Parquet file that is none, a column that is missing or of the wrong t
 """
 
 import gzip
-from collections.abc import Iterable, Mapping
+import os
+import re
+import zlib
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 import msgspec
 import pyarrow as pa
@@ -19,6 +24,11 @@ FIELDS = ("person", "source", "time", "place", "lon", "lat", "attributes")
 FORMATS = {"jsonl": "json", "json": "json", "ndjson": "json", "csv": "csv", "parquet": "parquet"}
 FILES_MAX = 1_000_000
 HEADER_LENGTH_MAX = 65_536
+COLUMNS_MAX = 20_000
+"""Of a table; Spark's parser takes 20,480."""
+
+_ZONE = re.compile(r"[+-](?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
+_DAMAGE = (OSError, EOFError, zlib.error, pa.ArrowException)
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +63,8 @@ def check_reading(reading: Reading) -> Reading:
             raise InputError(f"{field!r} is no field of a sighting: {', '.join(FIELDS)}")
     if reading.format not in (None, *FORMATS.values()):
         raise InputError(f"{reading.format!r} is no format: json, csv or parquet")
-    zone = reading.zone
-    if zone is not None and (len(zone) != 6 or zone[0] not in "+-" or zone[3] != ":"):
-        raise InputError(f"{zone!r} is no zone such as +00:00")
+    if reading.zone is not None and _ZONE.fullmatch(reading.zone) is None:
+        raise InputError(f"{reading.zone!r} is no zone such as +00:00")
     return reading
 
 
@@ -72,17 +81,75 @@ def listed(paths: Iterable[Path], reading: Reading) -> list[SightingFile]:
     found: set[Path] = set()
     for path in paths:
         if path.is_dir():
-            inside = (p for p in path.rglob("*") if p.is_file() and not _hidden(p, path))
-            found.update(p.resolve() for p in inside if format_of(str(p), reading))
+            inside = (p for p in files_inside(path) if format_of(str(p), reading))
+            found.update(located(p, reading) for p in inside)
         elif path.is_file():
             if format_of(str(path), reading) is None:
                 raise InputError("not .jsonl, .csv or .parquet: say --format", source=str(path))
-            found.add(path.resolve())
+            if hidden(path.name):
+                raise InputError("Spark reads no hidden file: rename it", source=str(path))
+            found.add(located(path, reading))
         else:
             raise InputError("there is no such file or folder", source=str(path))
-    if len(found) > FILES_MAX:
-        raise LimitError(f"more than {FILES_MAX} files at once; give fewer folders")
+        if len(found) > FILES_MAX:
+            raise LimitError(f"more than {FILES_MAX} files at once; give fewer folders")
+    for path in found:
+        if (shown := os.fsencode(path).decode(errors="replace")) != str(path):
+            raise InputError("its name is not UTF-8: rename it", source=shown)
     return [stated(str(path)) for path in sorted(found)]
+
+
+def files_inside(folder: Path, *, loops: bool = True) -> Iterator[Path]:
+    """Give the files below a folder, links followed, hidden names left out.
+
+    A folder is entered once, whatever leads to it. loops: if a link may lead back to a folder that
+    it lies in; else such a link is an error.
+    """
+    above: dict[tuple[int, int], bool] = {}  # by folder: whether we are still inside
+    stack = [(_folder_id(folder), _entries(folder))]
+    above[stack[0][0]] = True
+    while stack:
+        entry = next(stack[-1][1], None)
+        if entry is None:
+            above[stack.pop()[0]] = False
+        elif entry.is_dir():
+            number = _folder_id(Path(entry.path))
+            if not loops and above.get(number):
+                raise InputError("it leads back to a folder it lies in", source=entry.path)
+            if number not in above:
+                above[number] = True
+                stack.append((number, _entries(Path(entry.path))))
+        elif entry.is_file():
+            yield Path(entry.path)
+
+
+def _folder_id(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def _entries(folder: Path) -> "Iterator[os.DirEntry[str]]":
+    try:
+        with os.scandir(folder) as found:
+            return iter([entry for entry in found if not hidden(entry.name)])
+    except OSError as error:
+        raise InputError(f"cannot read it: {error.strerror}", source=str(folder)) from None
+
+
+def hidden(name: str) -> bool:
+    """Say whether a file or folder of this name is left out; Spark leaves out nearly the same."""
+    return name[:1] in {".", "_"} or name.endswith("._COPYING_")
+
+
+def located(path: Path, reading: Reading) -> Path:
+    """Give a file's own path, so that it is one file under all its links.
+
+    A link whose name says more than the file's own keeps it: `a.jsonl` for `blob-17`.
+    """
+    own = path.resolve()
+    if format_of(str(own), reading) == format_of(str(path), reading) and not hidden(own.name):
+        return own
+    return path.parent.resolve() / path.name
 
 
 def stated(path: str) -> SightingFile:
@@ -94,31 +161,60 @@ def stated(path: str) -> SightingFile:
     return SightingFile(path, status.st_size, status.st_mtime_ns)
 
 
-def csv_header(path: str) -> tuple[str, ...]:
-    """Read the column names of a CSV file."""
+class Header(msgspec.Struct, frozen=True):
+    """The first line of a table that has text, and the columns' names in it."""
+
+    line: str
+    names: tuple[str, ...]
+
+
+def csv_header(path: str) -> Header:
+    """Read the header of a CSV file."""
     import csv
 
-    opener = gzip.open if path.lower().endswith(".gz") else open
     try:
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-            line = file.readline(HEADER_LENGTH_MAX + 1)
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+        with _opened(path) as file:
+            start = file.read(HEADER_LENGTH_MAX + 1)
+    except _DAMAGE as error:
         raise InputError(f"cannot read it: {error}", source=path) from None
-    if len(line) > HEADER_LENGTH_MAX:
+    lines = [line for line in start.removeprefix(BOM_UTF8).splitlines() if line.strip()]
+    if not lines:
+        raise InputError("it does not begin with a header", source=path)
+    if len(lines) == 1 and len(start) > HEADER_LENGTH_MAX:
         raise LimitError(f"its header is longer than {HEADER_LENGTH_MAX}", source=path)
-    names = next(csv.reader([line]), [])
+    try:
+        line = lines[0].decode()
+    except UnicodeDecodeError:
+        raise InputError("its header is not UTF-8", source=path) from None
+    names = next(csv.reader([line]))
     if len(set(names)) < len(names):
         raise InputError("a column stands twice in its header", source=path)
-    return tuple(names)
+    if len(names) > COLUMNS_MAX:
+        raise LimitError(f"it has more than {COLUMNS_MAX} columns", source=path)
+    return Header(line, tuple(names))
 
 
-def parquet_schema(path: str) -> pa.Schema:
-    """Read the schema of a Parquet file from its footer."""
+def _opened(path: str) -> IO[bytes]:
+    if path.lower().endswith(".gz"):
+        return gzip.open(path, "rb")  # type: ignore[return-value]  # it reads bytes all the same
+    return Path(path).open("rb")
+
+
+def damage(path: str, reading: Reading) -> str | None:
+    """Say what is wrong with a file as a whole, if something is; what is packed is read through."""
     try:
-        return pq.read_schema(path)
-    except (OSError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"not a readable Parquet file: {reason}", source=path) from None
+        if format_of(path, reading) == "parquet":
+            with pq.ParquetFile(path) as table:
+                for _ in table.iter_batches():
+                    pass
+        else:
+            with _opened(path) as file:
+                while file.read(1 << 20) and path.lower().endswith(".gz"):
+                    pass
+    except _DAMAGE as error:
+        reason = str(error).splitlines() or ["no reason given"]
+        return f"the file is cut or damaged: {reason[0]}"
+    return None
 
 
 def parquet_rows(path: str) -> int:
@@ -146,7 +242,3 @@ def check_columns(names: Iterable[str], reading: Reading, path: str) -> None:
                 raise InputError(
                     f"it has neither a column 'place' nor {reading.column(field)!r}", source=path
                 )
-
-
-def _hidden(path: Path, folder: Path) -> bool:
-    return any(part[0] in "._" for part in path.relative_to(folder).parts)

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from unicodedata import category
+from urllib.parse import quote, unquote
 
 import msgspec
 import numpy as np
@@ -19,6 +20,7 @@ from roamcast.pipeline.ingest_pack import BUCKET_ROWS, PACKET_SQL, Packer
 from roamcast.pipeline.ingest_read import read_sightings
 from roamcast.pipeline.ingest_state import IngestState
 from roamcast.pipeline.ingest_write import COLUMNS, TOLD_SQL, ScanAndWrite, WriteTask
+from roamcast.pipeline.spark_paths import literal, with_colons
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,13 +48,18 @@ def parts(
     unreadable: Sequence[tuple[str, str]],
 ) -> list["DataFrame"]:
     """Give all rows that a batch works on: what it remembers, reads, or cannot read."""
-    found = remembered(spark, state)
-    if files:
-        read = read_sightings(spark, files, reading, latest)
-        found.append(ranked(read, rows.RANK_SIGHTING, fresh=True))
-    if unreadable:
-        found.append(dead_files(spark, unreadable))
-    return found or [ranked(empty(spark), rows.RANK_SIGHTING, fresh=True)]
+
+    def gathered() -> list["DataFrame"]:
+        found = remembered(spark, state)
+        if files:
+            read = read_sightings(spark, files, reading, latest)
+            found.append(ranked(read, rows.RANK_SIGHTING, fresh=True))
+        if unreadable:
+            found.append(dead_files(spark, unreadable))
+        return found or [ranked(empty(spark), rows.RANK_SIGHTING, fresh=True)]
+
+    found: list[DataFrame] = run(gathered)  # Spark looks for the files already here
+    return found
 
 
 def remembered(spark: "SparkSession", state: IngestState) -> list["DataFrame"]:
@@ -70,7 +77,8 @@ def remembered(spark: "SparkSession", state: IngestState) -> list["DataFrame"]:
         folder = state.rows(state.last.number, kind)
         if folder is not None:
             schema = StructType([kinds[name] for name in COLUMNS[kind]])
-            stored = spark.read.schema(schema).parquet(str(folder))
+            reader = with_colons(spark.read, [str(folder)]).schema(schema)
+            stored = reader.parquet(literal(str(folder)))
             found.append(ranked(stored, rank, fresh=False))
     return found
 
@@ -170,27 +178,33 @@ def names(spark: "SparkSession", paths: Sequence[str]) -> dict[int, str]:
 
 def _spellings(path: str) -> set[str]:
     """Give a path's addresses as Spark may write them: Java leaves letters of all scripts alone."""
-    java = "".join(quote(c, safe="/$&+,;=:@!*'()~") if ord(c) < 128 else c for c in path)
-    return {f"{scheme}{spelled}" for scheme in ("file:", "file://") for spelled in (java, path)}
+    java = "".join(
+        quote(c, safe="/$&+,;=:@!*'()~") if ord(c) < 128 or category(c)[0] in "CZ" else c
+        for c in path
+    )
+    return {f"{scheme}{java}" for scheme in ("file:", "file://")}
 
 
 def run(work: Callable[[], Any]) -> Any:
     """Run a Spark job; an error in it becomes one clear line."""
-    from pyspark.errors import PySparkException
-
     try:
         return work()
-    except PySparkException as error:
+    except Exception as error:
+        # a file that cannot be read comes as py4j's error, all others as Spark's
+        if type(error).__module__.split(".")[0] not in {"pyspark", "py4j", "grpc"}:
+            raise
         raise RoamcastError(
             f"the ingest failed, the archive is as before: {reason_in(str(error))[:300]}"
         ) from None
 
 
 def reason_in(text: str) -> str:
-    """Find the line that says why a job failed: our own error, or the last cause."""
+    """Find the line that says why a job failed: our own error, or the last cause and its file."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if re.match(r"roamcast\.[\w.]+Error: ", line)]
     if ours:
         return ours[-1].partition(": ")[2]
     causes = [line for line in lines if "Caused by:" in line]
-    return (causes or lines or ["no reason given"])[-1].removeprefix("Caused by: ")
+    reason = (causes or lines or ["no reason given"])[-1].removeprefix("Caused by: ")
+    file = re.search(r"error while reading file file:/*(/\S+?)\. ", text)
+    return reason if file is None else f"{unquote(file[1])}: {reason}"

@@ -1,40 +1,40 @@
 """Which sightings do these files hold? A DataFrame of checked rows; the rest carry their reason.
 
-All checks are Spark's own expressions; they say the same as `identity.sightings`, in its words.
-Only the inside of `attributes` is checked later, once for each distinct text (`ingest_scan`).
+JSON lines and CSV are read here, Parquet in `ingest_parquet`, what is wrong with a row is said in
+`ingest_check`: all of it Spark's own expressions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from roamcast.errors import InputError
 from roamcast.identity import sightings as limits
-from roamcast.identity.sightings import SOURCES
-from roamcast.model.contexts import PLACE_LENGTH_MAX
-from roamcast.model.places_path import DEPTH_MAX
+from roamcast.pipeline.ingest_check import NOT_UTF8, checked
 from roamcast.pipeline.ingest_files import (
+    COLUMNS_MAX,
     FIELDS,
+    Header,
     Reading,
     SightingFile,
     check_columns,
     csv_header,
     format_of,
-    parquet_schema,
 )
+from roamcast.pipeline.ingest_parquet import parquet_shape, read_parquet
+from roamcast.pipeline.spark_paths import check_readable, literal, with_colons
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-RAW_LENGTH_MAX = 4_096
-"""How much of a malformed row is kept with its reason."""
-
 _CORRUPT = "_corrupt"
-_UNPRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"  # as Python's str.isprintable
-_NO_PATH = rf"^[{{\[]|(^|/)(/|$)|(/[^/]*+){{{DEPTH_MAX}}}|{_UNPRINTABLE}"
-_STAMP = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6}0*)?(Z|[+-]\d\d:\d\d)$"
+_JSON = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": _CORRUPT,
+    # what is no JSON elsewhere is none here
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+}
+_CSV = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "escape": '"'}
 
 
 def read_sightings(
@@ -51,197 +51,101 @@ def read_sightings(
     parts = [
         _READERS[kind](spark, paths, shape, reading) for (kind, shape), paths in groups.items()
     ]
-    return _checked(reduce(lambda a, b: a.unionByName(b), parts), reading, latest)
+    return checked(reduce(lambda a, b: a.unionByName(b), parts), reading, latest)
 
 
 def shape_of(file: SightingFile, reading: Reading) -> tuple[str, object]:
     """Look at a file's format and columns; files of one shape are read together."""
-    path = file.path
+    path = check_readable(file.path)
     kind = format_of(path, reading)
     assert kind is not None
     if kind == "json":
         return kind, None
-    if kind == "csv":
-        header = csv_header(path)
-        check_columns(header, reading, path)
-        return kind, header
-    schema = parquet_schema(path)
-    check_columns(schema.names, reading, path)
-    for field in FIELDS:
-        if reading.column(field) in schema.names:
-            _check_type(field, schema.field(reading.column(field)).type, path)
-    return kind, tuple((field.name, str(field.type)) for field in schema)
-
-
-def _check_type(field: str, kind: pa.DataType, path: str) -> None:
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
-    good = {
-        "time": text or pa.types.is_timestamp(kind),
-        "lon": text or pa.types.is_floating(kind) or pa.types.is_integer(kind),
-        "lat": text or pa.types.is_floating(kind) or pa.types.is_integer(kind),
-        "person": text or pa.types.is_integer(kind),
-        "attributes": text or pa.types.is_struct(kind) or pa.types.is_map(kind),
-    }
-    if not good.get(field, text):
-        raise InputError(f"column {field!r} cannot be of type {kind}", source=path)
+    if kind == "parquet":
+        return kind, parquet_shape(path, reading)
+    header = csv_header(path)
+    check_columns(header.names, reading, path)
+    return kind, header
 
 
 def _read_json(
-    spark: "SparkSession", paths: list[str], shape: object, reading: Reading
+    spark: "SparkSession", paths: list[str], shape: None, reading: Reading
 ) -> "DataFrame":
     from pyspark.sql import functions as f
+    from pyspark.sql.types import StringType, StructField, StructType
 
     del shape
     names = [*dict.fromkeys(reading.column(field) for field in FIELDS), _CORRUPT]
-    schema = ", ".join(f"`{name}` string" for name in names)
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    line = f.col("value")
-    too_long = f.length(line) > limits.LINE_LENGTH_MAX
-    broken = ~f.rtrim(line).endswith("}") | line.rlike(r"\}\s*\{") | too_long
-    return (
-        spark.read.text(paths)
-        .where(f.trim(line) != "")
-        .select(line, f.from_json(line, schema, options).alias("r"), "_metadata.file_path")
-        .select(
-            *(_field(field, "r", reading).alias(field) for field in FIELDS),
-            f.lit(None).cast("bigint").alias("stamp"),
-            f.when(f.col(f"r.{_CORRUPT}").isNotNull() | broken, "not JSON").alias("broken"),
-            line.alias("raw"),
-            f.col("file_path").alias("file"),
-        )
-    )
+    line, read = f.col("line"), f.col("read")
+    ended = f.rtrim(line, f.lit(" \t\r")).endswith("}")
+    broken = read[_CORRUPT].isNotNull() | ~ended | line.rlike(r"\}\s*\{")
+    fields = {field: read[reading.column(field)] for field in FIELDS}
+    schema = StructType([StructField(name, StringType()) for name in names])
+    table = _lines(spark, paths).withColumn("read", f.from_json(line, schema, _JSON))
+    return _rows(table, fields, f.when(broken, "not JSON"), reading)
 
 
 def _read_csv(
-    spark: "SparkSession", paths: list[str], shape: object, reading: Reading
+    spark: "SparkSession", paths: list[str], shape: Header, reading: Reading
 ) -> "DataFrame":
     from pyspark.sql import functions as f
 
-    assert isinstance(shape, tuple)
-    schema = ", ".join(f"`{name.replace('`', '``')}` string" for name in (*shape, _CORRUPT))
-    table = (
-        spark.read.schema(schema)
-        .options(header="true", escape='"')
-        .option("columnNameOfCorruptRecord", _CORRUPT)
-        .csv(paths)
+    line, read = f.col("line"), f.col("read")
+    # columns are told apart by their number: names may differ in case only
+    names = [*(f"c{number}" for number in range(len(shape.names))), _CORRUPT]
+    fields = {
+        field: read[f"c{shape.names.index(reading.column(field))}"]
+        if reading.column(field) in shape.names
+        else f.lit(None).cast("string")
+        for field in FIELDS
+    }
+    commas = f.length(line) - f.length(f.translate(line, ",", ""))
+    too_many = commas >= COLUMNS_MAX  # the parser would raise, and stop the batch
+    schema = ", ".join(f"{name} string" for name in names)
+    parsed = f.from_csv(f.when(~too_many, line), schema, _CSV)
+    table = _lines(spark, paths).where(line != shape.line).withColumn("read", parsed)
+    broken = too_many | read[_CORRUPT].isNotNull()
+    return _rows(table, fields, f.when(broken, "not a row of its table"), reading)
+
+
+def _lines(spark: "SparkSession", paths: list[str]) -> "DataFrame":
+    """Read lines with text in them, and say whether they were UTF-8."""
+    from pyspark.sql import functions as f
+
+    table: DataFrame = with_colons(spark.read, paths).text([literal(path) for path in paths])
+    return table.where(f.col("value").rlike(r"\S")).select(
+        f.make_valid_utf8("value").alias("line"),
+        f.is_valid_utf8("value").alias("valid"),
+        f.col("_metadata.file_path").alias("file"),
     )
-    told = f.concat_ws(",", *(f.coalesce(f"`{name}`", f.lit("")) for name in shape))
+
+
+def _rows(
+    table: "DataFrame", fields: "Mapping[str, Column]", broken: "Column", reading: Reading
+) -> "DataFrame":
+    """Give lines as rows of texts, with what is wrong with a line as a whole."""
+    from pyspark.sql import functions as f
+
+    line = f.col("line")
     return table.select(
-        *(_field(field, None, reading, shape).alias(field) for field in FIELDS),
+        *(_or_constant(column, field, reading).alias(field) for field, column in fields.items()),
         f.lit(None).cast("bigint").alias("stamp"),
-        f.when(f.col(_CORRUPT).isNotNull(), "not a row of its table").alias("broken"),
-        f.coalesce(_CORRUPT, told).alias("raw"),
-        f.col("_metadata.file_path").alias("file"),
+        f.coalesce(
+            f.when(~f.col("valid"), NOT_UTF8),
+            f.when(f.length(line) > limits.LINE_LENGTH_MAX, "the line is too long"),
+            broken,
+        ).alias("broken"),
+        line.alias("raw"),
+        "file",
     )
 
 
-def _read_parquet(
-    spark: "SparkSession", paths: list[str], shape: object, reading: Reading
-) -> "DataFrame":
+_READERS: dict[str, Any] = {"json": _read_json, "csv": _read_csv, "parquet": read_parquet}
+
+
+def _or_constant(column: "Column", field: str, reading: Reading) -> "Column":
+    """Give a field's column, and where it says nothing the constant, if there is one."""
     from pyspark.sql import functions as f
 
-    assert isinstance(shape, tuple)
-    kinds = dict(shape)
-    columns = []
-    stamp = f.lit(None).cast("bigint")
-    for field in FIELDS:
-        column = _field(field, None, reading, tuple(kinds))
-        kind = kinds.get(reading.column(field), "string")
-        if kind.startswith("timestamp") and "tz=" in kind:
-            stamp, column = f.unix_micros(column), f.lit(None)
-        elif kind.startswith("timestamp"):  # wall time: it needs the zone, as text does
-            column = f.date_format(column, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")
-        elif kind.startswith(("struct", "map")):
-            column = f.to_json(column)
-        columns.append(column.cast("string").alias(field))
-    fields = [f.col(f"`{name}`").cast("string") for name in kinds]
-    return spark.read.parquet(*paths).select(
-        *columns,
-        stamp.alias("stamp"),
-        f.lit(None).cast("string").alias("broken"),
-        f.concat_ws(",", *fields).alias("raw"),
-        f.col("_metadata.file_path").alias("file"),
-    )
-
-
-_READERS = {"json": _read_json, "csv": _read_csv, "parquet": _read_parquet}
-
-
-def _field(
-    field: str, inside: str | None, reading: Reading, known: Sequence[str] | None = None
-) -> "Column":
-    """Give the column of a field: read from the file, or a constant, or nothing."""
-    from pyspark.sql import functions as f
-
-    name = reading.column(field)
-    if known is not None and name not in known:
-        return f.lit(reading.constants.get(field)).cast("string")
-    column = f.col(f"{inside}.`{name}`" if inside else f"`{name}`")
     constant = reading.constants.get(field)
     return column if constant is None else f.coalesce(column, f.lit(constant))
-
-
-def _checked(rows: "DataFrame", reading: Reading, latest: int) -> "DataFrame":
-    from pyspark.sql import functions as f
-
-    time = f.upper(f.translate("time", " ", "T"))
-    if reading.zone is not None:
-        time = f.when(time.rlike(r"(Z|[+-]\d\d:\d\d)$"), time).otherwise(
-            f.concat(time, f.lit(reading.zone))
-        )
-    position = f.array_position(f.array(*map(f.lit, SOURCES)), f.col("source"))
-    number = f.when(position > 0, position - 1)
-    typed = rows.select(
-        "person",
-        number.cast("tinyint").alias("source"),
-        f.coalesce(
-            "stamp", f.when(time.rlike(_STAMP), f.unix_micros(time.try_cast("timestamp")))
-        ).alias("time"),
-        "place",
-        f.col("lon").try_cast("double").alias("lon"),
-        f.col("lat").try_cast("double").alias("lat"),
-        f.struct("lon", "lat").alias("said"),
-        "attributes",
-        f.xxhash64("file").alias("file"),
-        "broken",
-        "raw",
-    )
-    reason = _reason(latest)
-    return typed.select(
-        *("person", "source", "time", "place", "lon", "lat", "attributes", "file"),
-        reason.alias("reason"),
-        f.when(reason.isNotNull(), f.substring("raw", 1, RAW_LENGTH_MAX)).alias("raw"),
-    )
-
-
-def _reason(latest: int) -> "Column":
-    """Say what is wrong with a row, in the order and the words of `identity.sightings`."""
-    from pyspark.sql import functions as f
-
-    person, place, lon, lat = (f.col(name) for name in ("person", "place", "lon", "lat"))
-    said_lon, said_lat = f.col("said.lon"), f.col("said.lat")
-    half = lon.isNull() | lat.isNull()
-    within = lon.between(-180, 180) & lat.between(-90, 90)
-    return f.coalesce(
-        f.col("broken"),
-        f.when(person.isNull() | (person == ""), "person is missing"),
-        f.when(
-            f.length(person) > limits.PERSON_LENGTH_MAX,
-            f"person is longer than {limits.PERSON_LENGTH_MAX} characters",
-        ),
-        f.when(person.rlike(rf"^[{{\[]|{_UNPRINTABLE}"), "person is not printable text"),
-        f.when(f.col("source").isNull(), f"source is not one of {', '.join(SOURCES)}"),
-        f.when(f.col("time").isNull(), "time is not an RFC 3339 timestamp with a zone"),
-        f.when(f.col("time") > latest, "time lies in the future"),
-        f.when(f.length(place) > PLACE_LENGTH_MAX, "place is too long"),
-        f.when(place.rlike(_NO_PATH), "place is not a path"),
-        f.when(
-            (said_lon.isNotNull() | said_lat.isNotNull()) & half, "lon and lat are not two numbers"
-        ),
-        f.when(lon.isNotNull() & ~within, "no WGS84 longitude and latitude"),
-        f.when(place.isNull() & lon.isNull(), "a sighting needs a place, or lon and lat"),
-        f.when(
-            f.length("attributes") > limits.ATTRIBUTES_LENGTH_MAX,
-            f"attributes are longer than {limits.ATTRIBUTES_LENGTH_MAX} characters",
-        ),
-    )

@@ -9,20 +9,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import msgspec
 
 from roamcast.errors import InputError, RoamcastError
 from roamcast.pipeline.ingest import Clock, IngestSettings, check_settings, ingest_batch
-from roamcast.pipeline.ingest_files import SightingFile, format_of, stated
+from roamcast.pipeline.ingest_files import (
+    SightingFile,
+    damage,
+    files_inside,
+    format_of,
+    hidden,
+    located,
+    stated,
+)
+from roamcast.pipeline.ingest_job import reason_in
 from roamcast.pipeline.ingest_read import shape_of
 from roamcast.pipeline.ingest_state import Batch, IngestState
+from roamcast.pipeline.spark_paths import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FILES_A_BATCH = 1_000
+FILE_AGE_MAX = "365000d"
+"""Older than the newest by more than this, a file is never offered: Spark's 7 days lose files that
+are moved in with their old time. What grows: Spark keeps the name of every file it has offered in
+the driver's memory, as it does anyway in its checkpoint and we in `IngestState.done`."""
+
 _LISTED = "path string, modificationTime timestamp, length long, content binary"
 
 
@@ -51,15 +65,19 @@ def ingest_watch(
     check_settings(settings)
     if not folder.is_dir():
         raise InputError("--watch needs a folder", source=str(folder))
+    folder = folder.resolve()
+    for _ in files_inside(folder, loops=False):
+        pass  # Spark would follow a link that leads back for ever
     checkpoint = state.folder / "checkpoint"
-    work = _Work(spark, state, settings, clock, checkpoint, told)
+    work = _Work(spark, state, folder, settings, clock, checkpoint, told)
     # binaryFile offers each file once; its content is not selected, so it is never read
     names = (
         spark.readStream.format("binaryFile")
         .schema(_LISTED)
         .option("maxFilesPerTrigger", files_a_batch)
         .option("recursiveFileLookup", "true")
-        .load(str(folder.resolve()))
+        .option("maxFileAge", FILE_AGE_MAX)
+        .load(literal(str(folder)))
         .select("path")
     )
     writer = names.writeStream.foreachBatch(work).option("checkpointLocation", str(checkpoint))
@@ -80,10 +98,7 @@ def wait(query: Any) -> None:
     try:
         query.awaitTermination()
     except PySparkException as error:
-        lines = str(error).splitlines()
-        ours = [line for line in lines if line.startswith("roamcast.")]
-        reason = ours[-1].partition(": ")[2] if ours else lines[0]
-        raise RoamcastError(f"the watch ended: {reason[:300]}") from None
+        raise RoamcastError(f"the watch ended: {reason_in(str(error))[:300]}") from None
 
 
 class _Work:
@@ -93,6 +108,7 @@ class _Work:
         self,
         spark: "SparkSession",
         state: IngestState,
+        folder: Path,
         settings: IngestSettings,
         clock: Clock,
         checkpoint: Path,
@@ -100,6 +116,7 @@ class _Work:
     ) -> None:
         self.spark = spark
         self.state = state
+        self.folder = folder
         self.settings = settings
         self.clock = clock
         self.checkpoint = checkpoint
@@ -111,7 +128,27 @@ class _Work:
         if done is not None and done[0] == stream[0] and number <= done[1]:
             return  # it was committed, and the driver died before Spark took note
         files, unreadable = self._sorted_out(names)
-        batch = ingest_batch(
+        try:
+            batch = self._ingested(files, unreadable, stream)
+        except RoamcastError:
+            # only now is it worth reading every file to its end: one that is cut stops no other
+            reading = self.settings.reading
+            reasons = {file.path: damage(file.path, reading) for file in files}
+            found = [(path, reason) for path, reason in reasons.items() if reason is not None]
+            if not found:
+                raise
+            sound = [file for file in files if reasons[file.path] is None]
+            batch = self._ingested(sound, unreadable + found, stream)
+        if self.told is not None:
+            self.told(batch)
+
+    def _ingested(
+        self,
+        files: list[SightingFile],
+        unreadable: list[tuple[str, str]],
+        stream: tuple[str, int],
+    ) -> Batch:
+        return ingest_batch(
             self.spark,
             self.state,
             files,
@@ -121,8 +158,6 @@ class _Work:
             stream=stream,
             unreadable=unreadable,
         )
-        if self.told is not None:
-            self.told(batch)
 
     def _stream(self) -> str:
         """Name the checkpoint: another one counts its micro-batches from 0 again."""
@@ -131,18 +166,24 @@ class _Work:
 
     def _sorted_out(self, names: "DataFrame") -> tuple[list[SightingFile], list[tuple[str, str]]]:
         """Choose the files to read; one that cannot be read is a dead letter, and others go on."""
-        files, unreadable = [], []
-        for row in sorted(names.collect()):
-            path = unquote(row["path"]).removeprefix("file://").removeprefix("file:")
-            if format_of(path, self.settings.reading) is None:
+        files: dict[str, SightingFile] = {}
+        unreadable: dict[str, str] = {}
+        reading = self.settings.reading
+        # Spark offers a file several times if a name beside it looks like a pattern
+        for text in {row["path"] for row in names.collect()}:
+            # Hadoop writes a path as it is: nothing in it is quoted
+            named = Path(text.removeprefix("file://").removeprefix("file:"))
+            if format_of(str(named), reading) is None:
                 continue
+            if any(map(hidden, named.relative_to(self.folder).parts)):
+                continue
+            path = str(located(named, reading))
             try:
                 file = stated(path)
-                if file in self.state.done:
-                    continue
-                shape_of(file, self.settings.reading)
+                shape_of(file, reading)
             except InputError as error:
-                unreadable.append((path, error.problem))
+                unreadable[path] = error.problem
                 continue
-            files.append(file)
-        return files, unreadable
+            if file not in self.state.done:
+                files[path] = file
+        return [files[path] for path in sorted(files)], sorted(unreadable.items())

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from roamcast.errors import InputError, LimitError, RoamcastError
 from roamcast.journal.schema import SCHEMA
 from roamcast.journal.segments import segments_of
+from roamcast.pipeline.spark_paths import literal, with_colons
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,9 +63,11 @@ def read_journals(spark: "SparkSession", paths: Sequence[Path]) -> "DataFrame":
     from pyspark.sql.pandas.types import from_arrow_schema
 
     plain = [pa.field(field.name, _plain(field.type)) for field in SCHEMA]
-    stored = spark.read.schema(from_arrow_schema(pa.schema(plain)))
+    names = [str(path) for path in paths]
+    reader = with_colons(spark.read, names).schema(from_arrow_schema(pa.schema(plain)))
+    stored: DataFrame = reader.parquet(*map(literal, names))
     name = f.col("_metadata.file_name")
-    return stored.parquet(*map(str, paths)).select(
+    return stored.select(
         f.regexp_extract(name, _NAMED, 1).alias("run"),
         f.regexp_extract(name, _NAMED, 2).cast("long").alias("segment"),
         f.col("_metadata.row_index").alias("row"),

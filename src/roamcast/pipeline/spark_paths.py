@@ -5,6 +5,10 @@ Spark's readers take a path for a pattern if it has one of these signs: `a[1].js
 """
 
 import re
+from collections.abc import Iterable
+from typing import Any
+
+from roamcast.errors import InputError
 
 _SIGNS = re.compile(r"([{}\[\]*?\\])")
 
@@ -12,3 +16,25 @@ _SIGNS = re.compile(r"([{}\[\]*?\\])")
 def literal(path: str) -> str:
     """Give the path as Spark has to be told it."""
     return _SIGNS.sub(r"\\\1", path)
+
+
+def check_readable(path: str) -> str:
+    """Return the path if Spark can be told it: Hadoop looks up no pattern that has a colon."""
+    if ":" in path and _SIGNS.search(path):
+        raise InputError(
+            "Spark reads no path with a colon and one of {}[]*?\\: rename", source=path
+        )
+    return path
+
+
+def with_colons(reader: Any, paths: Iterable[str]) -> Any:
+    """Make a reader of DataFrames take paths with colons, if there are any."""
+    if not any(":" in path for path in paths):
+        return reader
+    # Hadoop looks for a checksum beside each file, and chokes on that name if it has a colon
+    return reader.options(
+        **{
+            "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+            "fs.file.impl.disable.cache": "true",
+        }
+    )
