@@ -15,7 +15,7 @@ from roamcast.cli import build
 from roamcast.errors import InputError, RoamcastError
 from roamcast.identity.sightings import decode
 from roamcast.model.time import EARLIEST, parse_instant
-from roamcast.pipeline.dead_letters import counted, dead_letters
+from roamcast.pipeline.dead_letters import counted, dead_letters, readable
 from roamcast.pipeline.ingest import IngestSettings
 from roamcast.pipeline.ingest_files import Reading
 from roamcast.pipeline.ingest_people import people_behind
@@ -310,3 +310,9 @@ def test_the_live_checks_know_the_bounds_of_time_that_rows_are_held_to() -> None
     assert parse_instant("0001-01-01T00:00:00Z") == EARLIEST
     with pytest.raises(InputError, match="years 1 to 9999"):
         parse_instant("0001-01-01T00:00:00+00:01")
+
+
+def test_dead_letters_of_older_batches_keep_their_bytes_and_can_be_read() -> None:
+    kept = pa.chunked_array([pa.array([b"M\xfcller", None, b"ok"], pa.binary()).view(pa.string())])
+    assert readable(kept).to_pylist() == ["M�ller", None, "ok"]
+    assert readable(kept[1:]).to_pylist() == [None, "ok"]

@@ -37,7 +37,7 @@ def _batch(path: Path, state: IngestState) -> pa.Table:
     table = ds.dataset(path, format="parquet").to_table(columns=list(COLUMNS))
     for at, field in enumerate(table.schema):
         if field.type == pa.string():
-            table = table.set_column(at, field, _readable(table.column(at)))
+            table = table.set_column(at, field, readable(table.column(at)))
     names = state.batch(int(path.name.partition("=")[2])).names
     numbers = table["file"].combine_chunks().dictionary_encode()
     known = [names.get(number, "?") for number in numbers.dictionary.to_pylist()]
@@ -46,7 +46,7 @@ def _batch(path: Path, state: IngestState) -> pa.Table:
     return table.set_column(table.schema.get_field_index("file"), "file", files)
 
 
-def _readable(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+def readable(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Give texts that can be printed: older batches kept bytes that are no UTF-8."""
     try:
         texts.validate(full=True)
