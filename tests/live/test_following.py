@@ -10,14 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from roamcast.channels.peer_messages import PAGE_BYTES_MAX, Follow, KeptEntry, News, OnDisk
+from bench.takeover import Pair
+from roamcast.channels.map_messages import ServerHere
+from roamcast.channels.peer_messages import PAGE_BYTES_MAX, Copy, Follow, KeptEntry, News, OnDisk
 from roamcast.client.driver import wall_clock
 from roamcast.errors import AuthError
 from roamcast.live import peer_proof
 from roamcast.live.followers import Followers, heard, pages
 from roamcast.live.following import Following
 from roamcast.live.keys import Keys
+from roamcast.live.peers import Peers
 from roamcast.live.revoked import Revoked
+from roamcast.live.settings import load_settings, with_server
 from roamcast.live.store import Store
 from roamcast.live.store_file import Entry
 from roamcast.model.wire import Message
@@ -152,6 +156,79 @@ def test_a_host_that_does_not_write_is_left_behind_and_nobody_waits_for_it_again
             assert copy is not None
             assert copy.load("") == {"k": b"w"}
             again.end()
+
+    asyncio.run(body())
+
+
+def test_what_a_host_told_before_it_was_gone_is_written_though_it_still_waited(
+    tmp_path: Path,
+) -> None:
+    answers: list[Message] = []
+
+    async def body() -> None:
+        following = Following(tmp_path / "b.db")
+        following.start()
+        following.follow("a", answers.append)
+        await asyncio.sleep(0)
+        following.told("a", Copy(1, "", "k", (KeptEntry("k", b"v", 1),)))
+        for number in range(2, 50):
+            following.told("a", News(number, (KeptEntry(f"k{number}", b"v", number),)))
+        following.gone("a")
+        following.told("a", News(50, (KeptEntry("late", b"v", 50),)))
+        await following.stop()
+
+    asyncio.run(body())
+    found = {entry.key for entry in entries(tmp_path / "b.db")}
+    assert found == {"k", *(f"k{number}" for number in range(2, 50))}
+    assert answers == [Follow()]
+
+
+class Handing:
+    """A service that hands over while a write is on its way to its disk."""
+
+    def __init__(self) -> None:
+        self.given: list[object] = []
+        self.paused = False
+        self.safe = asyncio.Event()
+
+    def give(self, given: object) -> None:
+        self.given.append(given)
+
+    def adopt(self, entries: object) -> None:
+        raise AssertionError(entries)
+
+    def pause(self, paused: bool) -> None:
+        self.paused = paused
+
+    async def settled(self) -> None:
+        assert self.paused
+        await self.safe.wait()
+
+
+def test_a_server_hands_over_what_it_has_taken_though_that_still_waits_for_its_disk(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        settings = with_server(load_settings(Pair(tmp_path).settings), name="a")
+        disk, serving = Store.open(tmp_path / "a.db", copied=True), Handing()
+        peers = Peers(settings, epoch=1, key_id=str, disk=disk, serving=serving, clock=wall_clock())
+        told: list[Message] = []
+        peers._links["b"].send = told.append  # type: ignore[method-assign]
+        handing = asyncio.ensure_future(peers._hand("b", ServerHere(2, 0)))
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+        assert told == []
+        await disk.write([("object/x", b"v")])
+        serving.safe.set()
+        async with asyncio.timeout(DEADLINE_S):
+            while not told:
+                await asyncio.sleep(0.001)
+        assert isinstance(told[0], News)
+        assert [entry.key for entry in heard(told[0].entries)] == ["object/x"]
+        peers._hear("b", OnDisk(told[0].number))
+        await handing
+        assert len(serving.given) == 1
+        await disk.close()
 
     asyncio.run(body())
 

@@ -14,7 +14,7 @@ from roamcast.live.feature_input import read_feature
 from roamcast.live.keys import Keys
 from roamcast.live.metrics import Metrics
 from roamcast.live.service import Service
-from roamcast.live.settings import Settings
+from roamcast.live.settings import Settings, with_server
 from roamcast.live.store import Store
 from roamcast.live.tickets import Tickets
 from roamcast.model.contexts import Context
@@ -153,9 +153,70 @@ def test_so_many_may_wait_for_the_disk_and_one_more_is_refused(
         with pytest.raises(StoreError, match="full"):
             await asking[0]
         assert len(waiting) == 0
-        waiting.refusal = "going"
-        with pytest.raises(StoreError, match="going"):
+        waiting.paused = True
+        with pytest.raises(StoreError, match="hands over"):
             await waiting.ask(given.append)
         assert len(given) == 2
 
     asyncio.run(body())
+
+
+def test_who_goes_down_takes_nothing_more_and_stays_until_what_it_took_is_safe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def use(service: Service, clock: Clock) -> None:
+        elsewhere: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        committed = asyncio.Event()
+
+        def spread(entries: Any) -> "asyncio.Future[None]":
+            committed.set()
+            return elsewhere
+
+        def gone() -> None:  # as when followers are told goodbye
+            if not elsewhere.done():
+                elsewhere.set_result(None)
+                order.append("followers gone")
+
+        order: list[str] = []
+        service._disk.spread = spread
+        monkeypatch.setattr(service.peers.followers, "close", gone)
+        listener = Listener()
+        service.open_session("ada#1", Viewer("ada"), listener)
+        taken = asyncio.ensure_future(
+            service.keep("ada", Context("x", "hq/1", None, {}, clock.now), session="ada#1")
+        )
+        taken.add_done_callback(lambda _: order.append(f"answered {not listener.cut_for}"))
+        await committed.wait()
+        ending = asyncio.ensure_future(service.goodbye())
+        await asyncio.sleep(0)
+        service.pause(False)  # whatever a lost host means for a service that is not going down
+        with pytest.raises(StoreError, match="going down"):
+            await service.keep("ada", Context("y", "hq/1", None, {}, clock.now))
+        assert not taken.done()
+        assert order == []
+        elsewhere.set_result(None)
+        assert await taken
+        await ending
+        assert order == ["answered True"]
+        assert listener.cut_for
+
+    with_service(tmp_path, monkeypatch, use)
+
+
+def test_who_goes_down_acknowledges_nothing_that_is_on_its_own_disk_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def use(service: Service, clock: Clock) -> None:
+        elsewhere: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        service._disk.spread = lambda _: elsewhere
+        monkeypatch.setattr(service, "settings", with_server(service.settings, shutdown_s=0.05))
+        taken = asyncio.ensure_future(
+            service.keep("ada", Context("x", "hq/1", None, {}, clock.now))
+        )
+        await asyncio.sleep(0)
+        await service.goodbye()  # the followers go, too
+        elsewhere.set_result(None)
+        with pytest.raises(StoreError, match="look, and ask again"):
+            await taken
+
+    with_service(tmp_path, monkeypatch, use)

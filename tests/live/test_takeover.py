@@ -20,10 +20,11 @@ from bench.kill import Crowd
 from bench.takeover import Host, Pair, pair
 from roamcast.channels.peer_messages import HostHere
 from roamcast.client import connect
-from roamcast.errors import SettingsError, UnreachableError
+from roamcast.errors import RoamcastError, SettingsError, UnreachableError
 from roamcast.live.keeper import Keeper
 from roamcast.live.keys import Keys
-from roamcast.live.settings import load_settings, with_server
+from roamcast.live.settings import STORE_FILE, load_settings, with_server
+from roamcast.live.store import Store
 from roamcast.model.contexts import Context
 from tests.live import namespaces
 from tests.live.members import OBJECTS, PRIVATE
@@ -254,3 +255,38 @@ def test_sides_that_are_parted_each_have_a_server_and_joined_they_have_one(
         assert "before" not in there
         with pytest.raises(AssertionError):
             parted.vids("a")
+
+
+@pytest.mark.slow
+def test_a_host_that_is_asked_to_end_has_given_the_other_all_it_acknowledged(
+    tmp_path: Path,
+) -> None:
+    asyncio.run(_end_under_load(tmp_path))
+
+
+async def _end_under_load(folder: Path) -> None:
+    acknowledged: list[str] = []
+    async with pair(folder, PATIENT) as both:
+        one, two = both.hosts
+        asking = both.asking(one)
+
+        async def put(writer: int) -> None:
+            for number in range(1_000_000):
+                vid = f"v{writer}-{number}"
+                try:
+                    await asking.put(Context(vid, "own/1", None, {}, time.time_ns() // 1000))
+                except RoamcastError:
+                    return
+                acknowledged.append(vid)
+
+        writing = [asyncio.create_task(put(writer)) for writer in range(16)]
+        await until(lambda: len(acknowledged) > 300)
+        for host in (one, two):  # the other one before it serves: what it has, it has by following
+            assert host.process is not None
+            host.process.terminate()
+            await host.process.wait()
+        await asyncio.gather(*writing)
+    disk = Store.open(two.data / STORE_FILE, copied=True)
+    stored = disk.load("object/")
+    await disk.close()
+    assert {f"object/{vid}" for vid in acknowledged} <= stored.keys()

@@ -14,10 +14,13 @@ from roamcast.errors import RoamcastError
 from roamcast.live.followers import heard, pages
 from roamcast.live.logs import Log
 from roamcast.live.store import Store
+from roamcast.live.store_file import Entry
 from roamcast.model.wire import Message
 
 MESSAGES_MAX: Final = 4_096
 """Waiting for the disk; a service that is told nothing for a while leaves us behind."""
+
+NOT_WRITTEN: Final = "what another host acknowledged is not written here"
 
 _LOG = Log("following")
 
@@ -61,10 +64,27 @@ class Following:
         send(Follow())
 
     def gone(self, host: str) -> None:
-        """The connection to a host is over."""
-        _, task = self._tasks.pop(host, (None, None))
-        if task is not None:
-            task.cancel()
+        """The connection to a host is over: what it told is written, and no more answered.
+
+        It may have been acknowledged there, because nobody waits for who has gone.
+        """
+        queue, task = self._tasks.pop(host, (None, None))
+        if queue is None or task is None:
+            return
+        task.cancel()
+        while not queue.empty():
+            self._write(queue.get_nowait())
+
+    def _write(self, message: Message) -> None:
+        assert self._disk is not None
+        if not isinstance(message, Copy | News) or not message.entries:
+            return
+        try:
+            written = self._disk.merge(heard(message.entries))
+        except RoamcastError as error:
+            _LOG.error(NOT_WRITTEN, error)
+            return
+        written.add_done_callback(_note_failure)
 
     def told(self, host: str, message: Message) -> None:
         """Take what a service tells; more than the disk can take ends the following."""
@@ -82,7 +102,7 @@ class Following:
             try:
                 await self._take(disk, message, send)
             except RoamcastError as error:
-                _LOG.error("what another host acknowledged is not written here", error)
+                _LOG.error(NOT_WRITTEN, error)
                 return
 
     async def _take(self, disk: Store, message: Message, send: Send) -> None:
@@ -102,3 +122,9 @@ class Following:
             case News(number, entries) if entries:
                 await disk.merge(heard(entries))
                 send(OnDisk(number))
+
+
+def _note_failure(written: "asyncio.Future[list[Entry]]") -> None:
+    problem = None if written.cancelled() else written.exception()
+    if problem is not None:
+        _LOG.error(NOT_WRITTEN, problem)

@@ -48,6 +48,9 @@ class Serving(Protocol):
     def pause(self, paused: bool) -> None:
         """Take no writes while what is kept goes to another host."""
 
+    async def settled(self) -> None:
+        """Wait until every write that was taken is on disk, or refused."""
+
 
 class Called:
     """A host's call to this service; what comes on it goes through `received`."""
@@ -238,6 +241,7 @@ class Peers:
     async def _hand(self, host: str, here: Message) -> None:
         """Give a newer server what is on disk here; then the machines hear of it."""
         self._serving.pause(True)
+        await self._serving.settled()  # else a page might be read before a write to it
         after, number = "", 0
         while page := await asyncio.to_thread(self._disk.page, after, bytes_max=PAGE_BYTES_MAX):
             number += 1

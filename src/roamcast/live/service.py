@@ -43,7 +43,7 @@ from roamcast.live.sockets import Sink, WebSocket, text_frame
 from roamcast.live.standing import Standing
 from roamcast.live.store import Store as Disk
 from roamcast.live.store_file import Entry
-from roamcast.live.tickets import PAUSED, Tickets
+from roamcast.live.tickets import Tickets
 from roamcast.live.writes import Writes
 from roamcast.matching import FilterSet
 from roamcast.model.contexts import Context
@@ -161,8 +161,14 @@ class Service:
         return self._serving and self._disk.problem is None
 
     async def goodbye(self) -> None:
-        """Take nothing more, and tell everybody who is connected."""
+        """Take nothing more, and tell everybody who is connected.
+
+        While a write waits for those who follow they stay: else it would be acknowledged though it
+        is on this disk alone.
+        """
         self._serving = False
+        settings = self.settings
+        await self._tickets.close(min(settings.server.shutdown_s, settings.cluster.follow_s))
         self._writes.stop()
         for name in list(self._sinks):
             self._sinks[name].cut("the service is going down: connect again")
@@ -272,7 +278,11 @@ class Service:
 
     def pause(self, paused: bool) -> None:
         """Take no writes while what is kept goes to another host."""
-        self._tickets.refusal = PAUSED if paused else ""
+        self._tickets.paused = paused
+
+    async def settled(self) -> None:
+        """Wait until every write that was taken is on disk, or refused."""
+        await self._tickets.settled()
 
     def open_session(self, name: str, viewer: Viewer, sink: Sink, form: Format = "json") -> None:
         """Let a viewer's connection get frames; another with the same name is replaced."""
