@@ -5,6 +5,7 @@ Each lookup runs as a person would run it, as a process of its own.
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import pytest
 
 from roamcast.pipeline.archive import append
 from roamcast.pipeline.ingest import IngestSettings, ingest_once
-from roamcast.sim.experiment import play_workload
 from tests.pipeline.clusters import (
     WAIT_SECONDS,
     Cluster,
@@ -22,8 +22,10 @@ from tests.pipeline.clusters import (
     need_java,
     needs_connect,
 )
+from tests.pipeline.journal_jobs import results
 from tests.pipeline.test_archive import everything
 from tests.pipeline.test_spark_ingest import clock, open_state
+from tests.strategies_journal import simulate
 from tests.strategies_pipeline import contexts, expected, messages
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -97,6 +99,13 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return Case(tmp_path_factory.mktemp("cluster"))
 
 
+@pytest.fixture(scope="module")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    need_java()
+    with connect_server(tmp_path_factory.mktemp("connect") / "log") as address:
+        yield address
+
+
 def test_on_this_machine(case: Case) -> None:
     case.check(case.start("local[2]"))
 
@@ -105,43 +114,18 @@ def test_on_a_standalone_cluster(case: Case, cluster: Cluster) -> None:
     case.check(case.start(cluster.master))
 
 
-def test_a_sweep_on_a_standalone_cluster_gives_the_rows_of_a_plain_loop(
-    case: Case, cluster: Cluster
-) -> None:
-    words = ["pipeline", "sweep", "channel", "--parameters", "messages=12,receivers=1|3"]
-    words += ["--seeds", "2", "--partitions", "3", "--spark", cluster.master, "--json"]
-    done = subprocess.run(
-        [sys.executable, "-c", "from roamcast.cli import main; main()", *words],
-        cwd=case.folder,
-        env=environment(),
-        capture_output=True,
-        timeout=WAIT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-2_000:]
-    assert msgspec.json.decode(done.stdout)["rows"] == [
-        {**sizes, "seed": seed, **play_workload(seed=seed, **sizes)}
-        for sizes in (
-            {"workload": "channel", "messages": 12, "receivers": 1},
-            {"workload": "channel", "messages": 12, "receivers": 3},
-        )
-        for seed in (0, 1)
-    ]
-
-
 @needs_connect
-def test_through_spark_connect(case: Case, spark: Any) -> None:
+def test_through_spark_connect(case: Case, connect: str, spark: Any) -> None:
     """A lookup, and sightings in two runs, of which a session of this process makes the same."""
     names = case.sightings()
-    with connect_server(case.folder / "connect.log") as master:
-        lookup = case.start(master)
-        for name in names:
-            more = ["--archive", "there", "--spark", master, "--json"]
-            process = case.command("pipeline", "ingest", name, *more)
-            out, err = process.communicate(timeout=WAIT_SECONDS)
-            assert process.returncode == 0, err.decode()[-2_000:]
-            assert msgspec.json.decode(out)["malformed"] == 1
-        case.check(lookup)
+    lookup = case.start(connect)
+    for name in names:
+        more = ["--archive", "there", "--spark", connect, "--json"]
+        process = case.command("pipeline", "ingest", name, *more)
+        out, err = process.communicate(timeout=WAIT_SECONDS)
+        assert process.returncode == 0, err.decode()[-2_000:]
+        assert msgspec.json.decode(out)["malformed"] == 1
+    case.check(lookup)
     with open_state(case.folder, "here") as state:
         for name in names:
             paths = [case.folder / name]
@@ -149,3 +133,32 @@ def test_through_spark_connect(case: Case, spark: Any) -> None:
             assert batch.counts["malformed"] == 1
     assert case.ingested("there") == case.ingested("here")
     assert len(case.ingested("there")) > 7
+
+
+@needs_connect
+def test_journals_give_the_same_on_a_cluster_through_connect_and_here(
+    spark: Any, cluster: Cluster, connect: str, tmp_path: Path
+) -> None:
+    """Metrics, plan, load and sweep, all in one process each."""
+    journals = tmp_path / "journals"
+    simulate(journals, 3, limited=0, remote=0)
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.pipeline.journal_jobs", *map(str, words)],
+            cwd=Path(__file__).parents[2],
+            env=environment(),
+            stderr=subprocess.PIPE,
+        )
+        for words in (
+            (cluster.master, journals, tmp_path / "cluster"),
+            (connect, journals, tmp_path / "connect"),
+        )
+    ]
+    want = msgspec.to_builtins(results(spark, journals, tmp_path / "here"))
+    for process in started:
+        _, told = process.communicate(timeout=WAIT_SECONDS)
+        assert process.returncode == 0, told.decode()[-2_000:]
+    assert len(want["contexts"]) > 20
+    for name in ("cluster", "connect"):
+        found = msgspec.json.decode((tmp_path / name / "results.json").read_bytes())
+        assert found == want, name

@@ -13,14 +13,29 @@ from typing import Any
 import pytest
 
 from roamcast.model.context_arrow import from_arrow
-from roamcast.pipeline import archive, archive_care, ingest_archive, ingest_job, lookup
+from roamcast.pipeline import (
+    archive,
+    archive_care,
+    ingest_archive,
+    ingest_job,
+    load_journal,
+    lookup,
+    plan,
+    sweep,
+)
 from roamcast.pipeline import load as loading
 from roamcast.pipeline.archive import append
 from roamcast.pipeline.archive_layout import ArchiveSettings
 from roamcast.pipeline.ingest import IngestSettings, ingest_once
+from roamcast.pipeline.journals import read_journals, segments, told
+from roamcast.pipeline.metrics import metrics
+from roamcast.pipeline.plan_files import make_plan
+from roamcast.pipeline.retention import erase, retain
 from tests.pipeline.clusters import WAIT_SECONDS, Cluster, environment, need_java
+from tests.pipeline.journal_jobs import PLAY, SETS
 from tests.pipeline.test_archive import everything, same
 from tests.pipeline.test_spark_ingest import clock, line, open_state, people_and_contexts
+from tests.strategies_journal import simulate
 from tests.strategies_pipeline import contexts, expected, lines, messages
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -125,23 +140,32 @@ def test_a_worker_killed_during_a_load_changes_nothing(
     assert same(everything(tmp_path / "a"), table)
 
 
-def test_a_worker_killed_during_a_compaction_changes_nothing(
+@pytest.mark.parametrize("job", ["compact", "retain", "erase"])
+def test_a_worker_killed_while_files_are_rewritten_changes_nothing(
     cluster: Cluster,
     cluster_session: Any,
     gate: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    job: str,
 ) -> None:
     table = contexts(52, 400, days=3)
     for start in (0, 200):
         append(table.slice(start, 200), tmp_path / "a", settings=ArchiveSettings(0))
+    shutil.copytree(tmp_path / "a", tmp_path / "undisturbed")
+    half = sorted(moment for moment in table["t_d"].cast("int64").to_pylist() if moment)[200]
+    vids = table["vid"].to_pylist()[:100]
+    jobs: dict[str, Callable[[Path, Any], Any]] = {
+        "compact": lambda where, spark: archive_care.compact(where, spark).rows_read,
+        "retain": lambda where, spark: retain(where, drop_before=half, spark=spark).rows_dropped,
+        "erase": lambda where, spark: erase(where, vids, spark).rows_erased,
+    }
+    want = jobs[job](tmp_path / "undisturbed", None)
     monkeypatch.setattr(archive_care, "SPARK_BYTES", 0)
     monkeypatch.setattr(archive_care, "rewrite_group", gated(archive_care.rewrite_group, gate))
-    done = killed_during(
-        cluster, gate, lambda: archive_care.compact(tmp_path / "a", cluster_session)
-    )
-    assert done.files_replaced > done.files_written > 0
-    assert same(everything(tmp_path / "a"), table)
+    done = killed_during(cluster, gate, lambda: jobs[job](tmp_path / "a", cluster_session))
+    assert done == want > 0
+    assert same(everything(tmp_path / "a"), everything(tmp_path / "undisturbed"))
 
 
 def test_a_worker_killed_during_a_lookup_changes_nothing(
@@ -157,6 +181,77 @@ def test_a_worker_killed_during_a_lookup_changes_nothing(
     asker = lookup.Lookup(tmp_path / "a", cluster_session, driver_rows=0)
     found = killed_during(cluster, gate, lambda: asker.ask(asked))
     assert found == expected(table, asked)
+
+
+def test_a_worker_killed_during_metrics_changes_nothing(
+    cluster: Cluster, cluster_session: Any, gate: Path, tmp_path: Path
+) -> None:
+    simulate(tmp_path / "journals", 3, limited=0, remote=0)
+    journal = read_journals(cluster_session, segments([tmp_path / "journals"]))
+
+    def numbers(records: Any) -> list[str]:
+        return sorted(map(repr, told(metrics(records)).to_pylist()))
+
+    want = numbers(journal)
+    held = journal.mapInArrow(gated(iter, gate), journal.schema)
+    assert killed_during(cluster, gate, lambda: numbers(held)) == want
+    assert want
+
+
+def test_a_worker_killed_during_a_plan_changes_nothing(
+    cluster: Cluster,
+    cluster_session: Any,
+    gate: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    simulate(tmp_path / "journals", 3, limited=0, remote=0)
+    found = segments([tmp_path / "journals"])
+
+    def made(name: str) -> dict[str, str]:
+        make_plan(cluster_session, found, tmp_path / name)
+        files = sorted((tmp_path / name).iterdir())
+        return {path.name: path.read_text().replace(f"{tmp_path}/{name}", "") for path in files}
+
+    want = made("undisturbed")
+    monkeypatch.setattr(plan, "replay", gated(plan.replay, gate))
+    assert killed_during(cluster, gate, lambda: made("disturbed")) == want
+
+
+def test_a_worker_killed_during_a_load_of_journals_changes_nothing(
+    cluster: Cluster,
+    cluster_session: Any,
+    gate: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    simulate(tmp_path / "journals", 3, limited=0, remote=0)
+    monkeypatch.setattr(load_journal, "HERE_ROWS", 0)
+
+    def loaded(name: str) -> list[tuple[object, ...]]:
+        load_journal.load_journals(
+            cluster_session, [tmp_path / "journals"], tmp_path / name, finish=True
+        )
+        return sorted(
+            tuple(map(repr, row.values())) for row in everything(tmp_path / name).to_pylist()
+        )
+
+    want = loaded("undisturbed")
+    monkeypatch.setattr(archive, "write_sorted", gated(archive.write_sorted, gate))
+    assert killed_during(cluster, gate, lambda: loaded("disturbed")) == want
+    assert len(want) > 20
+
+
+def test_a_worker_killed_during_a_sweep_changes_nothing(
+    cluster: Cluster, cluster_session: Any, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows() -> list[sweep.Outcome]:
+        return sweep.outcomes(sweep.sweep(cluster_session, PLAY, SETS, 2, partitions=4))
+
+    want = rows()
+    monkeypatch.setattr(sweep, "run_task", gated(sweep.run_task, gate))
+    assert killed_during(cluster, gate, rows) == want
+    assert len(want) == 4
 
 
 def test_a_full_disk_is_one_clear_error_and_the_archive_is_as_before(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The same archive and the same answers when Spark's workers do the work."""
 
+import os
 import shutil
 import threading
 import time
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from roamcast.errors import ContextError, InputError, LimitError, MissingError
+from roamcast.matching.files import LINE_BYTES_MAX
 from roamcast.model.context_arrow import from_arrow
 from roamcast.model.filters import Filter
 from roamcast.pipeline import load as loading
@@ -246,7 +248,7 @@ def test_messages_in_a_folder_are_answered_once_each(
     spark: Any, archive: Path, table: pa.Table, tmp_path: Path
 ) -> None:
     asked = messages(23, 30)
-    incoming, out = tmp_path / "in", tmp_path / "out"
+    incoming, out = tmp_path / "in[1]", tmp_path / "out"  # a pattern to Spark
     incoming.mkdir()
     named = [{"id": name, "filter": one.source} for name, one in asked.items()]
     encoded = [msgspec.json.encode(record) + b"\n" for record in named]
@@ -258,7 +260,9 @@ def test_messages_in_a_folder_are_answered_once_each(
         return {record["id"]: record["vids"] for record in found}
 
     (incoming / "1.jsonl").write_bytes(b"".join(encoded[:20]))
-    (incoming / "2.jsonl").write_bytes(b'no message\n{"id": "x", "filter": "age >"}\n')
+    bad = b'no message\n{"id": "x", "filter": "age >"}\n{"id": "J\xf6rg", "filter": "age > 1"}\n'
+    long = b"x" * (LINE_BYTES_MAX + 1)
+    (incoming / "2.jsonl").write_bytes(bad + long + b"\n")
     answer_folder(spark, incoming, str(archive), out, once=True)
     want = expected(table, asked)
     assert answers() == {name: want[name] for name in list(asked)[:20]}
@@ -268,7 +272,10 @@ def test_messages_in_a_folder_are_answered_once_each(
     assert [record["line"] for record in refused] == [
         "no message",
         '{"id": "x", "filter": "age >"}',
+        '{"id": "J\ufffdrg", "filter": "age > 1"}',
+        long[1:].decode(),
     ]
     (incoming / "3.jsonl").write_bytes(b"".join(encoded[20:]))
+    os.utime(incoming / "3.jsonl", (1_000_000_000, 1_000_000_000))  # moved here, but old
     answer_folder(spark, incoming, str(archive), out, once=True)
     assert answers() == want

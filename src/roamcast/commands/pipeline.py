@@ -118,16 +118,22 @@ def _load_journals(
 
 @app.command("lookup")
 def lookup_messages(
-    messages: Annotated[Path, typer.Argument(help='Lines of {"id": …, "filter": CQL2}.')],
+    messages: Annotated[str, typer.Argument(help='Lines of {"id": …, "filter": CQL2}.')],
     archive: ArchiveOption,
     by_node: Annotated[
         bool, typer.Option(help="A line for each trusted node: the part of a vid after @.")
     ] = False,
     watch: Annotated[
-        bool, typer.Option(help="MESSAGES is a folder: answer files as they arrive, into --out.")
+        bool,
+        typer.Option(
+            help="MESSAGES is a folder, or nats://host:port/STREAM: answer what comes, into --out."
+        ),
     ] = False,
     out: Annotated[Path | None, typer.Option(help="With --watch: the folder for answers.")] = None,
     once: Annotated[bool, typer.Option(help="With --watch: stop when all is answered.")] = False,
+    password_file: Annotated[
+        str, typer.Option(help="Of the user in nats://user@…; workers read it, too.")
+    ] = "",
     on: Annotated[
         str, typer.Option(help="auto: Spark if the plan is large; or always driver, or spark.")
     ] = "auto",
@@ -144,21 +150,40 @@ def lookup_messages(
         raise InputError(f"--on is auto, driver or spark, not {on!r}")
     with ExitStack() as stack:
         if watch:
-            from roamcast.pipeline.lookup_stream import answer_folder
-
             if out is None:
                 raise InputError("--watch needs --out: the folder that answers go to")
-            answer_folder(_later(stack, spark)(), messages, archive, out, once=once)
+            _watch(_later(stack, spark), messages, password_file, archive, out, once=once)
             return
+        if messages.startswith(("nats://", "tls://")):
+            raise InputError("a stream is answered by --watch, or --watch --once", source=messages)
         shown = stack.enter_context(bar("lookup", json=json, quiet=quiet))
         from roamcast.matching.files import read_filters
         from roamcast.pipeline.lookup import Lookup, write_answers
 
-        asked = dict(read_filters(messages))
+        asked = dict(read_filters(Path(messages)))
         session = None if on == "driver" else _later(stack, spark, shown)
         rows = 0 if on == "spark" else None
         found = Lookup(archive, session, driver_rows=rows, progress=shown).ask(asked)
     write_answers(found, by_node=by_node)
+
+
+def _watch(
+    spark: "Callable[[], SparkSession]",
+    messages: str,
+    password_file: str,
+    archive: str,
+    out: Path,
+    *,
+    once: bool,
+) -> None:
+    from roamcast.pipeline.lookup_nats import SCHEMES, parse_address
+    from roamcast.pipeline.lookup_stream import answer_folder, answer_stream
+
+    if messages.startswith(SCHEMES):
+        address = parse_address(messages, password_file)
+        answer_stream(spark(), address, archive, out, once=once)
+    else:
+        answer_folder(spark(), Path(messages), archive, out, once=once)
 
 
 @app.command("compact")

@@ -1,20 +1,24 @@
-"""How are messages answered as they arrive? A folder of questions in, a folder of answers out.
+"""How are messages answered as they arrive? From a folder or a broker, into a folder of answers.
 
-Each micro-batch of new files is one lookup. Its answers go into one file named by the batch, so a
-batch that is repeated after a crash overwrites its own answers: nothing is answered twice.
+Each micro-batch of new messages is one lookup. Its answers go into one file named by the batch, so
+a batch that is repeated after a crash overwrites its own answers: nothing is answered twice.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from roamcast.errors import InputError, MissingError, RoamcastError
+from roamcast.errors import InputError, LimitError, MissingError
+from roamcast.matching.files import LINE_BYTES_MAX
 from roamcast.matching.files import read_filter as parse_filter
 from roamcast.model.filters import Filter
 from roamcast.pipeline.archive import told_by_task
-from roamcast.pipeline.lookup import MESSAGES_MAX, Lookup, write_answers
+from roamcast.pipeline.lookup import Lookup, write_answers
+from roamcast.pipeline.lookup_nats import StreamAddress, state_of
+from roamcast.pipeline.spark_paths import literal
 from roamcast.pipeline.storage import Storage
 
 if TYPE_CHECKING:
@@ -23,6 +27,10 @@ if TYPE_CHECKING:
 FILES_TOGETHER = 256
 """New files taken into one micro-batch."""
 
+MESSAGES_TOGETHER = 100_000
+"""Messages answered by one lookup, at most."""
+
+FILE_AGE_DAYS = 36_500
 CHECKPOINT = "_checkpoint"
 
 
@@ -40,10 +48,42 @@ def answer_folder(
     Files must be moved into the folder whole. Answers: `answers-N.jsonl` with {"id", "vids"} a
     line, and for lines that are no message `refused-N.jsonl` with {"line", "problem"}.
     """
-    from pyspark.errors import PySparkException
-
     if not messages.is_dir():
         raise MissingError(f"{messages} is no folder of messages")
+    lines = (
+        spark.readStream.format("text")
+        .schema("value string")
+        .option("maxFilesPerTrigger", FILES_TOGETHER)
+        # a file moved here may be old: Spark would pass over what is a week older than the newest
+        .option("maxFileAge", f"{FILE_AGE_DAYS}d")
+        .load(literal(str(messages.resolve())))
+    )
+    _answer(lines, archive, out, once=once, every_seconds=every_seconds)
+
+
+def answer_stream(
+    spark: "SparkSession",
+    address: StreamAddress,
+    archive: str,
+    out: Path,
+    *,
+    once: bool = False,
+    every_seconds: int = 1,
+) -> None:
+    """Answer all messages of a broker's stream, and those that arrive, as of a folder."""
+    from roamcast.pipeline.lookup_source import NAME, Messages, options
+
+    state_of(address, patience_s=0)  # says at once what is wrong with the address
+    spark.dataSource.register(Messages)
+    lines = spark.readStream.format(NAME).options(**options(address)).load()
+    _answer(lines, archive, out, once=once, every_seconds=every_seconds)
+
+
+def _answer(
+    lines: "DataFrame", archive: str, out: Path, *, once: bool, every_seconds: int
+) -> None:
+    from pyspark.errors import PySparkException
+
     Lookup(archive)  # says at once if there is no archive
     out.mkdir(parents=True, exist_ok=True)
     target, source = str(out.resolve()), Storage(archive).uri
@@ -51,15 +91,10 @@ def answer_folder(
     def answer(batch: "DataFrame", number: int) -> None:
         answer_batch(batch, number, source, target)
 
-    lines = (
-        spark.readStream.format("text")
-        .schema("value string")
-        .option("maxFilesPerTrigger", FILES_TOGETHER)
-        .load(str(messages.resolve()))
-        .select("value")
-    )
-    writer = lines.writeStream.foreachBatch(answer).option(
-        "checkpointLocation", f"{target}/{CHECKPOINT}"
+    writer = (
+        lines.select("value")
+        .writeStream.foreachBatch(answer)
+        .option("checkpointLocation", f"{target}/{CHECKPOINT}")
     )
     trigger: Any = (
         {"availableNow": True} if once else {"processingTime": f"{every_seconds} seconds"}
@@ -75,32 +110,42 @@ def answer_folder(
 
 def answer_batch(batch: "DataFrame", number: int, archive: str, out: str) -> None:
     """Answer one micro-batch; runs in the driver, or in the Connect server."""
-    values = batch.select("value").toArrow()["value"].to_pylist()
-    if len(values) > MESSAGES_MAX:
-        raise RoamcastError(f"one batch takes at most {MESSAGES_MAX} messages")
-    asked, refused = _parsed(values)
+    from pyspark.sql import functions as f
+
+    # bytes that are no text cannot be given to Python as they are
+    lines = batch.select(f.make_valid_utf8("value"), f.is_valid_utf8("value")).toArrow()
+    asked, refused = _parsed(zip(*(column.to_pylist() for column in lines.columns), strict=True))
     _write(Path(out) / f"refused-{number}.jsonl", refused)
     if asked:
-        found = Lookup(archive, batch.sparkSession).ask(asked)
         path = Path(out) / f"answers-{number}.jsonl"
         partial = path.with_suffix(".partial")
+        lookup, rest = Lookup(archive, batch.sparkSession), iter(asked.items())
         with partial.open("wb") as sink:
-            write_answers(found, sink)
+            # a batch may hold more than one lookup takes: it must not end the watch for good
+            while part := dict(islice(rest, MESSAGES_TOGETHER)):
+                write_answers(lookup.ask(part), sink)
         partial.replace(path)
 
 
-def _parsed(lines: Iterable[str]) -> tuple[dict[str, Filter], list[dict[str, str]]]:
+def _parsed(
+    lines: Iterable[tuple[str, bool]],
+) -> tuple[dict[str, Filter], list[dict[str, str]]]:
+    """Read (line, whether it is text); give messages by id, and what is none with the reason."""
     asked: dict[str, Filter] = {}
     refused = []
-    for line in lines:
+    for line, readable in lines:
         if not line.strip():
             continue
         try:
+            if not readable:
+                raise InputError("this is not UTF-8")
+            if len(line) > LINE_BYTES_MAX:
+                raise LimitError(f"a line has at most {LINE_BYTES_MAX} bytes")
             name, parsed = parse_filter(line)
             if name in asked:
                 raise InputError(f"the id {name!r} stands here a second time")
         except InputError as error:
-            refused.append({"line": line, "problem": str(error)})
+            refused.append({"line": line[:LINE_BYTES_MAX], "problem": str(error)})
         else:
             asked[name] = parsed
     return asked, refused
