@@ -110,7 +110,9 @@ def test_what_is_no_stream_is_refused(text: str, problem: str) -> None:
 
 
 def test_an_address_has_a_server_a_stream_and_a_user() -> None:
-    assert parse_address("nats://u@[::1]:99/A", "f") == StreamAddress("nats://[::1]:99", "A", "u", "f")
+    assert parse_address("nats://u@[::1]:99/A", "f") == StreamAddress(
+        "nats://[::1]:99", "A", "u", "f"
+    )
     assert parse_address(f"tls://h/{'a' * 255}").server == "tls://h:4222"
 
 
@@ -146,9 +148,7 @@ def test_every_message_is_answered_though_server_and_watch_are_killed(
 ) -> None:
     table, asked = contexts(63, 200, days=2), messages(64, 30)
     append(table, tmp_path / "archive")
-    lines = [
-        msgspec.json.encode({"id": name, "filter": one.source}) for name, one in asked.items()
-    ]
+    lines = [msgspec.json.encode({"id": name, "filter": one.source}) for name, one in asked.items()]
     out = tmp_path / "out"
 
     def answers() -> list[dict[str, Any]]:
@@ -173,7 +173,7 @@ def test_every_message_is_answered_though_server_and_watch_are_killed(
         def wait_for(count: int) -> None:
             until = time.monotonic() + WAIT_SECONDS
             while len(answers()) < count:
-                assert watch.poll() is None, (watch.stderr and watch.stderr.read()[-3_000:])
+                assert watch.poll() is None, watch.stderr and watch.stderr.read()[-3_000:]
                 assert time.monotonic() < until
                 time.sleep(0.02)
 

@@ -248,8 +248,11 @@ def test_messages_in_a_folder_are_answered_once_each(
     spark: Any, archive: Path, table: pa.Table, tmp_path: Path
 ) -> None:
     asked = messages(23, 30)
-    incoming, out = tmp_path / "in[1]", tmp_path / "out"  # a pattern to Spark
-    incoming.mkdir()
+    incoming, out = tmp_path / "in", tmp_path / "out"
+    (tmp_path / "in[1]").mkdir()  # a pattern to Spark
+    with pytest.raises(InputError, match="symbolic link"):
+        answer_folder(spark, tmp_path / "in[1]", str(archive), out, once=True)
+    incoming.symlink_to(tmp_path / "in[1]")
     named = [{"id": name, "filter": one.source} for name, one in asked.items()]
     encoded = [msgspec.json.encode(record) + b"\n" for record in named]
 

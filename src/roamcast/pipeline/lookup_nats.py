@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 """How long a server may be away before a watch ends."""
 
 PAUSE_S = 0.5
-TIMEOUT_S = 5.0
+TIMEOUT_S = 5
 FETCHED_TOGETHER = 1_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,255}")
 _Answer = TypeVar("_Answer")
@@ -117,7 +117,7 @@ def _asked(
     patience_s: float,
 ) -> _Answer:
     """Connect, ask and go; a server that is away is tried again until patience ends."""
-    from nats.errors import AuthorizationError, Error
+    from nats.errors import Error
     from nats.js.errors import NotFoundError
 
     end = time.monotonic() + patience_s
@@ -130,12 +130,12 @@ def _asked(
                 f"no stream {address.stream} at {address.server}: make it, for instance by "
                 f"`nats stream add {address.stream} --subjects messages`"
             ) from None
-        except AuthorizationError:
-            raise MissingError(
-                f"{address.server} lets nobody in by this name: give nats://USER@… and "
-                "--password-file"
-            ) from None
         except (Error, OSError) as error:
+            if "authorization" in str(error).lower():  # the package has several errors for it
+                raise MissingError(
+                    f"{address.server} lets nobody in by this name: give nats://USER@… and "
+                    "--password-file"
+                ) from None
             if time.monotonic() >= end:
                 reason = str(error) or type(error).__name__
                 raise RoamcastError(f"{where} does not answer: {reason[:200]}") from None
@@ -163,6 +163,8 @@ async def _once(
         await client.connect(
             servers=[address.server],
             allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
             connect_timeout=TIMEOUT_S,
             error_cb=quiet,
             **login,

@@ -18,7 +18,7 @@ from roamcast.model.filters import Filter
 from roamcast.pipeline.archive import told_by_task
 from roamcast.pipeline.lookup import Lookup, write_answers
 from roamcast.pipeline.lookup_nats import StreamAddress, state_of
-from roamcast.pipeline.spark_paths import literal
+from roamcast.pipeline.spark_paths import watchable
 from roamcast.pipeline.storage import Storage
 
 if TYPE_CHECKING:
@@ -50,13 +50,14 @@ def answer_folder(
     """
     if not messages.is_dir():
         raise MissingError(f"{messages} is no folder of messages")
+    watched = watchable(messages)
     lines = (
         spark.readStream.format("text")
         .schema("value string")
         .option("maxFilesPerTrigger", FILES_TOGETHER)
         # a file moved here may be old: Spark would pass over what is a week older than the newest
         .option("maxFileAge", f"{FILE_AGE_DAYS}d")
-        .load(literal(str(messages.resolve())))
+        .load(watched)
     )
     _answer(lines, archive, out, once=once, every_seconds=every_seconds)
 
@@ -79,9 +80,7 @@ def answer_stream(
     _answer(lines, archive, out, once=once, every_seconds=every_seconds)
 
 
-def _answer(
-    lines: "DataFrame", archive: str, out: Path, *, once: bool, every_seconds: int
-) -> None:
+def _answer(lines: "DataFrame", archive: str, out: Path, *, once: bool, every_seconds: int) -> None:
     from pyspark.errors import PySparkException
 
     Lookup(archive)  # says at once if there is no archive

@@ -6,6 +6,7 @@ Spark's readers take a path for a pattern if it has one of these signs: `a[1].js
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from roamcast.errors import InputError
@@ -38,3 +39,18 @@ def with_colons(reader: Any, paths: Iterable[str]) -> Any:
             "fs.file.impl.disable.cache": "true",
         }
     )
+
+
+def watchable(folder: Path) -> str:
+    """Give a folder's path as a stream has to be told it, if that can be done.
+
+    Of a path with escaped signs a stream gives every file twice (Spark 4.3), so it is refused.
+    """
+    path = str(folder.absolute())
+    if literal(path) != path:
+        raise InputError(
+            "Spark takes a path with one of { } [ ] * ? \\ for a pattern, so it cannot be watched: "
+            "rename it, or watch a symbolic link to it",
+            source=path,
+        )
+    return path
