@@ -278,7 +278,8 @@ def test_messages_in_a_folder_are_answered_once_each(
         '{"id": "J\ufffdrg", "filter": "age > 1"}',
         long[1:].decode(),
     ]
-    (incoming / "3.jsonl").write_bytes(b"".join(encoded[20:]))
-    os.utime(incoming / "3.jsonl", (1_000_000_000, 1_000_000_000))  # moved here, but old
+    late = incoming / "15:00 [3].jsonl"
+    late.write_bytes(b"".join(encoded[20:]))
+    os.utime(late, (1_000_000_000, 1_000_000_000))  # moved here, but old
     answer_folder(spark, incoming, str(archive), out, once=True)
     assert answers() == want

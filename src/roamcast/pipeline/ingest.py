@@ -112,8 +112,6 @@ def ingest_once(
     finish: bool = True,
 ) -> Batch:
     """Ingest what has not been ingested yet; `finish` closes what is open at its last sighting."""
-    with told_by_disk(state.folder):
-        state.target(settings.archive)  # there after every ingest, whatever came of it
     files = [file for file in check_files(paths, settings) if file not in state.done]
     waiting = state.last.counts.get("open", 0) + state.last.counts.get("pending", 0)
     if not files and not (finish and waiting):

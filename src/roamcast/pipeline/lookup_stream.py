@@ -18,7 +18,7 @@ from roamcast.model.filters import Filter
 from roamcast.pipeline.archive import told_by_task
 from roamcast.pipeline.lookup import Lookup, write_answers
 from roamcast.pipeline.lookup_nats import StreamAddress, state_of
-from roamcast.pipeline.spark_paths import watchable
+from roamcast.pipeline.spark_paths import watchable, with_colons
 from roamcast.pipeline.storage import Storage
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def answer_folder(
         raise MissingError(f"{messages} is no folder of messages")
     watched = watchable(messages)
     lines = (
-        spark.readStream.format("text")
+        with_colons(spark.readStream.format("text"), [":"])  # who knows what will come
         .schema("value string")
         .option("maxFilesPerTrigger", FILES_TOGETHER)
         # a file moved here may be old: Spark would pass over what is a week older than the newest
