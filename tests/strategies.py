@@ -67,10 +67,14 @@ MIXED = "mixed"
 ODD = ["_odd", "größe", "in", "a b", 'q"q', "point", "x.y:z"]
 """Attributes whose names need care in a text; their values are numbers."""
 
+THIN_BOXES = ["BBOX(0.5,0,0.5,1)", "BBOX(0,1,2,1)", "BBOX(1,1,1,1)"]
 SHAPES = [
+    *THIN_BOXES,
     "BBOX(0,0,1,1)",
     "BBOX(0.25,0,2,0.5)",
     "BBOX(1.5,-1,-0.5,1)",
+    "BBOX(180,0,-180,1)",
+    "BBOX(180,0,-0.5,1)",
     "POINT(0.5 0.5)",
     "POINT (1 1)",
     "MULTIPOINT(0 0,1 1)",
@@ -252,7 +256,10 @@ def stretch(draw: random.Random) -> str:
 
 
 def temporal(draw: random.Random) -> str:
-    of_attributes = ["seen", "since", "INTERVAL(since, until)", "INTERVAL(since, '..')"]
+    of_attributes = [
+        *("seen", "since", "INTERVAL(since, until)", "INTERVAL(since, '..')"),
+        *("INTERVAL(since, DATE('2026-11-15'))", "INTERVAL(DATE('2026-11-15'), until)"),
+    ]
     pair = [draw.choice(of_attributes), stretch(draw)]
     if draw.random() < 0.2:
         pair.reverse()

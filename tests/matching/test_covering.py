@@ -64,7 +64,7 @@ corners = st.tuples(*[st.integers(0, 3)] * 4)
 def test_covering_is_complete_for_boxes(one: tuple[int, ...], two: tuple[int, ...]) -> None:
     boxes = []
     for x0, y0, x1, y1 in (one, two):
-        west, east, south, north = min(x0, x1), max(x0, x1) + 1, min(y0, y1), max(y0, y1) + 1
+        west, east, south, north = min(x0, x1), max(x0, x1), min(y0, y1), max(y0, y1)
         boxes.append((west, south, east, north))
     f, g = (Filter.parse(f"S_INTERSECTS(geometry, BBOX({','.join(map(str, b))}))") for b in boxes)
     a, b = boxes
@@ -87,6 +87,12 @@ def test_covering_is_complete_for_boxes(one: tuple[int, ...], two: tuple[int, ..
             "S_INTERSECTS(geometry, POLYGON((0 0,4 0,4 4,0 0)))",
             "S_INTERSECTS(geometry, BBOX(2,1,3,2))",
         ),
+        (
+            "S_INTERSECTS(geometry, POLYGON((0 0,4 0,4 4,0 0)))",
+            "S_INTERSECTS(geometry, BBOX(3,1,3,2))",
+        ),
+        ("S_INTERSECTS(geometry, POLYGON((0 0,4 0,4 4,0 0)))", "S_EQUALS(geometry, POINT(3 1))"),
+        ("S_INTERSECTS(geometry, LINESTRING(0 0,2 2))", "S_INTERSECTS(geometry, POINT(1 1))"),
         (
             "S_INTERSECTS(geometry, POLYGON((0 0,4 0,4 4,0 0)))",
             "S_WITHIN(geometry, POLYGON((1 0.5,3 0.5,3 2,1 0.5)))",

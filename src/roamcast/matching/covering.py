@@ -21,6 +21,7 @@ from roamcast.model.filters.atoms import (
     Values,
 )
 from roamcast.model.filters.evaluate import geometry
+from roamcast.model.filters.shapes import upright
 from roamcast.model.filters.values import Interval, Intervals
 
 CONJUNCTIONS_MAX = 64
@@ -117,7 +118,7 @@ def _within_shape(atom: Atom, shape: shapely.Geometry) -> bool:
     area = _area(atom)
     if area is None:
         return False
-    return bool(shape.covers(shapely.box(area.west, area.south, area.east, area.north)))
+    return bool(shape.covers(upright(area.west, area.south, area.east, area.north)))
 
 
 def _within_circle(atom: Atom, circle: syntax.Near) -> bool:

@@ -17,6 +17,9 @@ from tests.strategies import contexts, filter_texts
 @settings(max_examples=1_000)
 @given(filter_texts(depth=3), contexts())
 @example("age IS NULL OR age > 1 OR NOT (age > 1)", Context("v", attributes={"age": 1}))
+@example("place = 'a//b' OR place LIKE 'a//b/%'", Context("v", "a"))
+@example("S_TOUCHES(geometry, BBOX(1,1,1,1))", Context("v", None, (1.0, 1.0)))
+@example("T_DURING(time, INTERVAL(DATE('2026-11-15'), DATE('2026-11-16')))", Context("v"))
 def test_the_normal_form_and_its_text_mean_what_was_said(text: str, context: Context) -> None:
     said = Filter.parse(text)
     expected = said.matches(context)
@@ -106,6 +109,10 @@ SAME = [
         "overlaps(time, INTERVAL('2026-01-01','2026-01-02'))",
         "T_INTERSECTS(time, INTERVAL('2026-01-01T00:00:00Z','2026-01-02T00:00:00Z'))",
     ),
+    (
+        "during(time, INTERVAL('2026-01-01','2026-01-02'))",
+        "during(time, INTERVAL(DATE('2026-01-01'), TIMESTAMP('2026-01-02T00:00:00Z')))",
+    ),
     ("NOT excludes(time, DATE('2026-01-01'))", "overlaps(time, DATE('2026-01-01'))"),
     ("overlaps(time, INTERVAL('..','..'))", "true"),
     ("after(time, INTERVAL('2026-01-01','..'))", "false"),
@@ -125,6 +132,12 @@ SAME = [
     (
         "S_INTERSECTS(geometry, BBOX(0,0,2,2)) OR S_INTERSECTS(geometry, BBOX(1,1,2,2))",
         "S_INTERSECTS(geometry, BBOX(0,0,2,2))",
+    ),
+    ("S_INTERSECTS(geometry, BBOX(1,1,1,1))", "S_INTERSECTS(geometry, POINT(1 1))"),
+    ("S_INTERSECTS(geometry, BBOX(0,1,2,1))", "S_INTERSECTS(geometry, LINESTRING(2 1,0 1))"),
+    (
+        "S_INTERSECTS(geometry, BBOX(0,0,1,1)) AND S_INTERSECTS(geometry, BBOX(1,1,2,2))",
+        "S_INTERSECTS(geometry, BBOX(1,1,1,1))",
     ),
     (
         "S_INTERSECTS(geometry, POLYGON((0 0,2 0,2 2,0 0)))",

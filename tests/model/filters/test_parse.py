@@ -116,6 +116,8 @@ REFUSED = [
     ("T_AFTER(time, INTERVAL('2026-01-02'))", 1, "INTERVAL takes two ends"),
     ("T_AFTER(time, INTERVAL(1, 2))", 1, "an INTERVAL goes from a time to a time"),
     ("T_AFTER(time, INTERVAL(a, 2))", 1, "an INTERVAL goes from a time to a time"),
+    ("T_AFTER(a, INTERVAL(b, INTERVAL(c, d)))", 1, "an INTERVAL goes from a time to a time"),
+    ("T_AFTER(a, INTERVAL(DATE('2026-01-02'),'2026-01-01'))", 1, "ends before it starts"),
     ("a = INTERVAL(b, c)", 3, "stands only in a temporal predicate"),
     ("during(time)", 1, "during takes 2 arguments"),
     ("during(seen, DATE('2026-01-01'))", 1, "during is written: during(time, "),

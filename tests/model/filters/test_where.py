@@ -103,7 +103,9 @@ def test_every_spatial_relation_is_shapelys(op: str) -> None:
             numbers = [float(part) for part in text[5:-1].split(",")]
             if numbers[0] > numbers[2]:
                 continue
-            shape = shapely.box(*numbers)
+            west, south, east, north = numbers
+            corners = [(x, y) for x in (west, east) for y in (south, north)]
+            shape = shapely.convex_hull(shapely.MultiPoint(corners))  # perhaps a line or a point
         else:
             shape = shapely.from_wkt(text)
         for point in draw.sample(grid, 20):
@@ -119,6 +121,23 @@ def test_every_spatial_relation_is_shapelys(op: str) -> None:
                 refused = Filter.parse(f"NOT {asked.source}")
                 assert refused.matches(context) is not expected
                 assert holds(refused.normal, context) is not expected
+
+
+@pytest.mark.parametrize(
+    ("box", "inside", "outside"),
+    [
+        ("BBOX(180,0,-180,1)", [(180.0, 0.0), (-180.0, 1.0)], [(179.9, 0.5), (180.0, 1.1)]),
+        ("BBOX(180,0,-170,1)", [(180.0, 0.5), (-175.0, 0.5)], [(179.9, 0.5)]),
+        ("BBOX(170,1,-170,1)", [(175.0, 1.0), (-175.0, 1.0)], [(175.0, 1.1), (0.0, 1.0)]),
+    ],
+)
+def test_a_half_across_the_antimeridian_may_be_a_line(
+    box: str, inside: list[tuple[float, float]], outside: list[tuple[float, float]]
+) -> None:
+    asked = Filter.parse(f"S_INTERSECTS(geometry, {box})")
+    assert Filter.parse(asked.text) == asked
+    assert all(asked.matches(Context("v", point=point)) for point in inside)
+    assert not any(asked.matches(Context("v", point=point)) for point in outside)
 
 
 def test_a_relation_without_a_point_is_unknown() -> None:

@@ -292,23 +292,24 @@ class _Builder:
             if not isinstance(tree["interval"], list) or len(tree["interval"]) != 2:
                 raise FilterError("INTERVAL takes two ends")
             start, end = tree["interval"]
-            if isinstance(start, dict) or isinstance(end, dict):
-                return syntax.SpanOf(
-                    self._end(start, syntax.BEGINNING), self._end(end, time.FOREVER)
-                )
-            span = syntax.Span(_limit(start, syntax.BEGINNING), _limit(end, time.FOREVER))
+            first, last = self._end(start, syntax.BEGINNING), self._end(end, time.FOREVER)
         except InputError as error:
             raise FilterError(error.problem) from None
-        if span.start > span.end:
+        if isinstance(first, syntax.Property) or isinstance(last, syntax.Property):
+            return syntax.SpanOf(first, last)
+        if first.start > last.start:
             raise FilterError("an INTERVAL ends before it starts")
-        return span
+        return syntax.Span(first.start, last.start)
 
     def _end(self, tree: Any, unbounded: int) -> syntax.Property | syntax.Span:
-        if isinstance(tree, str):
+        """Read an end of an INTERVAL: an attribute or one moment, of a day its first."""
+        if not isinstance(tree, dict):
             moment = _limit(tree, unbounded)
             return syntax.Span(moment, moment)
-        operand = self._operand(tree)
-        if isinstance(operand, syntax.Property | syntax.Span):
+        operand = None if "interval" in tree else self._operand(tree)
+        if isinstance(operand, syntax.Span):
+            return syntax.Span(operand.start, operand.start)
+        if isinstance(operand, syntax.Property):
             return operand
         raise FilterError("an INTERVAL goes from a time to a time")
 

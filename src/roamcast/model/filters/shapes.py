@@ -41,11 +41,20 @@ def _box(numbers: Any) -> Any:
     if south > north:
         raise FilterError("a BBOX has its south above its north")
     if west <= east:
-        return shapely.box(west, south, east, north)
+        return upright(west, south, east, north)
     if not -180 <= east < west <= 180:
         raise FilterError("a BBOX has its west beyond its east")
-    halves = [shapely.box(west, south, 180, north), shapely.box(-180, south, east, north)]
+    halves = [upright(west, south, 180, north), upright(-180, south, east, north)]
     return shapely.union_all(halves)  # across the antimeridian
+
+
+def upright(west: float, south: float, east: float, north: float) -> Any:
+    """Make a box; without width or height it is a line or a point, for no polygon is so thin."""
+    if west < east and south < north:
+        return shapely.box(west, south, east, north)
+    if west == east and south == north:
+        return shapely.Point(west, south)
+    return shapely.LineString([(west, south), (east, north)])
 
 
 def _shape(tree: dict[str, Any]) -> Any:
@@ -67,11 +76,12 @@ def _shape(tree: dict[str, Any]) -> Any:
 def rectangle(wkb: bytes) -> tuple[float, float, float, float] | None:
     """Give west, south, east, north if the shape is exactly such a box."""
     shape = shapely.from_wkb(wkb)
-    bounds = tuple(float(bound) for bound in shape.bounds)
-    same = shapely.normalize(shapely.box(*bounds)) if bounds[0] < bounds[2] else None
-    if same is None or bounds[1] >= bounds[3] or not shapely.equals_exact(shape, same):
+    west, south, east, north = (float(bound) for bound in shape.bounds)
+    same = shapely.normalize(upright(west, south, east, north))
+    if not shapely.equals_exact(shape, same):
         return None
-    return bounds  # type: ignore[return-value]
+    upright = same.geom_type != "LineString" or west == east or south == north
+    return (west, south, east, north) if upright else None
 
 
 def bounds(wkb: bytes) -> tuple[float, float, float, float]:

@@ -3,7 +3,9 @@
 import re
 from functools import lru_cache
 
+from roamcast.errors import InputError
 from roamcast.model import time
+from roamcast.model.contexts import check_place
 from roamcast.model.filters import shapes, syntax, temporal
 from roamcast.model.filters.atoms import (
     T_D,
@@ -117,11 +119,14 @@ def _moment(value: Scalar | None) -> str:
 
 
 def _place_of(atom: Values) -> str | None:
-    """Recognise the paths of one place and all within it."""
+    """Recognise the paths of one place and all within it; a text that is no path is no place."""
     path = atom.intervals[0].low
-    if not isinstance(path, str) or not path:
+    if not isinstance(path, str) or atom.intervals != inside_place(path):
         return None
-    return path if atom.intervals == inside_place(path) else None
+    try:
+        return check_place(path)
+    except InputError:
+        return None
 
 
 def literal(value: Scalar, kind: Kind) -> str:
