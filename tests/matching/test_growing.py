@@ -168,14 +168,79 @@ def test_the_limits_of_columns_and_intervals(monkeypatch: pytest.MonkeyPatch) ->
     assert "c" not in index
 
 
+def known(index: FilterSet) -> tuple[object, ...]:
+    words = index._index.vocabulary
+    ways = {
+        name: [getattr(found, way) for way in found.__slots__ if way not in ("special", "texts")]
+        for name, found in words.properties.items()
+    }
+    texts = {name: dict(found.texts.numbers) for name, found in words.properties.items()}
+    boxes = words.longitude, words.latitude
+    return words.columns_count, words.defaults.tolist(), ways, texts, words.labels.count, boxes
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        "zz1 = 1 AND zz2 = 2",
+        "zz1 IS NULL AND zz2 = 'x'",
+        "zz1 > 'x' AND zz2 LIKE 'y%'",
+        "n = 7 AND m IN (8, 9) AND zz1 = 'a' AND zz2 = true",
+        "within(place, 'a')",
+        "S_INTERSECTS(geometry, BBOX(0,0,1,1))",
+    ],
+)
+def test_a_refused_filter_leaves_nothing_behind(
+    refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vocabulary, "COLUMNS_MAX", 3)
+    index = FilterSet()
+    index.add("a", Filter.parse("n = 1 AND m = 2"))
+    here = Context("v", "a", (0.5, 0.5), {"n": 1, "m": 2, "zz1": 5, "zz2": "yy"})
+    assert index.match(here) == ["a"]
+    before = known(index)
+    with pytest.raises(LimitError, match="at most 3 columns"):
+        index.add_many([("b", Filter.parse("zz1 = 5 AND n = 1")), ("c", Filter.parse(refused))])
+    assert known(index) == before
+    assert index.match(here) == ["a"]
+    with pytest.raises(LimitError, match="at most 3 columns"):
+        index.add("c", Filter.parse(refused))
+    assert known(index) == before
+    assert index.match(here) == ["a"]
+    index.add("d", Filter.parse("zz1 = 5"))  # the last column is still to be had
+    assert len(index._index._one[0]) < 3
+    assert index.match(here) == ["a", "d"]
+    assert len(index._index._one[0]) == 3, "compiled code writes a key for every column"
+    assert FilterSet.load(index.snapshot()).match(here) == ["a", "d"]
+
+
+def test_what_grew_for_a_refused_filter_is_not_lost_to_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vocabulary, "COLUMNS_MAX", 40)
+    index = FilterSet()
+    index.add("a", Filter.parse("n = 1 AND t > 'b'"))
+    refused = " AND ".join(f"x{n} = 'v{n}' AND y{n} > 'w{n}'" for n in range(30))
+    with pytest.raises(LimitError, match="at most 40 columns"):  # columns, tokens, labels moved
+        index.add("b", Filter.parse(refused))
+    here = Context("v", attributes={"n": 1, "t": "c", "x0": "v0"})
+    assert index.match(here) == ["a"]
+    index.remove("a")
+    index.add_many((f"f{n}", conjunction(n=(n, n), t="c")) for n in range(100))
+    assert index.match(here) == ["f1"]
+    assert index._index.arrays.columns is index._index.vocabulary.columns
+
+
 def test_the_limit_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     from roamcast.matching import index as module
 
     monkeypatch.setattr(module, "ROWS_MAX", 2)
     index = FilterSet()
     index.add("a", Filter.parse("n = 1 OR k = 'x'"))
+    before = known(index)
     with pytest.raises(LimitError, match="at most 2 conjunctions"):
-        index.add("b", Filter.parse("n = 2"))
+        index.add("b", Filter.parse("n = 2 AND m = 3"))
+    assert known(index) == before
     assert index.match(Context("v", attributes={"n": 2})) == []
 
 

@@ -225,11 +225,7 @@ class FilterSet:
         if len(self) + len(names) > self._filters_max:
             raise LimitError(f"a set has at most {self._filters_max} filters")
         digests = [digest(one.normal) for _, one in chunk]
-        made: dict[bytes, list[Row]] = {}
-        for (_, one), key in zip(chunk, digests, strict=True):
-            if key not in self._owner_of and key not in made:
-                made[key] = self._rows(one.normal)
-        self._index.check_room(sum(map(len, made.values())))
+        made = self._compiled(chunk, digests)
         rows: list[Row] = []
         owners: list[int] = []
         for name, key in zip(names, digests, strict=True):
@@ -245,6 +241,22 @@ class FilterSet:
                 self._add_twin(owner, number)
         if rows:
             self._place(rows, owners)
+
+    def _compiled(
+        self, chunk: list[tuple[str, Filter]], digests: list[bytes]
+    ) -> dict[bytes, list[Row]]:
+        """Give the rows of the meanings that are new; if that fails, none of their words stays."""
+        made: dict[bytes, list[Row]] = {}
+        self._index.vocabulary.mark()
+        try:
+            for (_, one), key in zip(chunk, digests, strict=True):
+                if key not in self._owner_of and key not in made:
+                    made[key] = self._rows(one.normal)
+            self._index.check_room(sum(map(len, made.values())))
+        except BaseException:
+            self._index.undo()
+            raise
+        return made
 
     def _place(self, rows: list[Row], owners: list[int]) -> None:
         marks = np.array([VERIFY if row.residual else 0 for row in rows], np.int64)

@@ -52,6 +52,11 @@ class Index:
         if self.rows + rows > ROWS_MAX:
             raise LimitError(f"a set of filters has at most {ROWS_MAX} conjunctions")
 
+    def undo(self) -> None:
+        """Forget what the vocabulary learned for rows that are not placed after all."""
+        self.vocabulary.undo()
+        self._adopt_vocabulary()  # its arrays may have moved while they grew
+
     def insert(self, rows: Sequence[Row], owners: Array, marks: Array) -> Array:
         """Place rows; give their numbers."""
         words = np.array([word for row in rows for word in (*row.words, *row.tokens)], np.int64)

@@ -39,6 +39,7 @@ FORMAT = 1
 def freeze(filters: "FilterSet") -> dict[str, Any]:
     """Take the state that `thaw` needs."""
     index = filters._index
+    index.vocabulary.mark()  # nothing will be undone: do not carry what was new
     rows = index.arrays.rows[: int(index.arrays.counters[ROWS])]
     alive = np.flatnonzero(rows[:, ROW_OWNER] >= 0)
     kept = rows[alive]

@@ -59,6 +59,12 @@ class TextOrder:
             self._waiting.append(text)
         return found
 
+    def forget_waiting(self) -> None:
+        """Forget the texts that came since the last `settle`."""
+        for text in self._waiting:
+            del self.numbers[text]
+        self._waiting = []
+
     def settle(self, labels: Labels) -> None:
         """Give every waiting text its label."""
         waiting, self._waiting = self._waiting, []

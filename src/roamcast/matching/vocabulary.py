@@ -96,6 +96,27 @@ class Vocabulary:
         self._unsettled: dict[int, TextOrder] = {}
         self._token_homes: list[tuple[dict[Any, int], Any]] = []
         self._tokens_free: list[int] = []
+        self.mark()
+
+    def mark(self) -> None:
+        """Remember what is known now: `undo` goes back to here."""
+        self._marked = (self.columns_count, self.defaults, self.labels.count)
+        self._columns_made: list[tuple[Property | Vocabulary, str]] = []
+        self._properties_made: list[str] = []
+        self._tokens_made: list[int] = []
+
+    def undo(self) -> None:
+        """Forget what rows brought since `mark`; none of them has been placed."""
+        self.forget(self._tokens_made)
+        for owner, way in self._columns_made:
+            setattr(owner, way, -1)
+        for name in self._properties_made:
+            del self.properties[name]
+        for texts in self._unsettled.values():
+            texts.forget_waiting()
+        self._unsettled.clear()
+        self.columns_count, self.defaults, self.labels.count = self._marked
+        self.mark()
 
     def settle(self) -> None:
         """Give new texts their labels; needed before rows with them are placed."""
@@ -135,6 +156,7 @@ class Vocabulary:
         found = self.properties.get(name)
         if found is None:
             found = self.properties[name] = Property()
+            self._properties_made.append(name)
         return found
 
     def _values(self, atom: Values, row: Row) -> None:
@@ -147,17 +169,17 @@ class Vocabulary:
         elif atom.kind == "number":
             self._numbers(known, atom, row)
         elif atom.kind == "boolean":
-            known.boolean = self._column(known.boolean, RANGES)
+            self._column(known, "boolean", RANGES)
             known.special = True
             _write(row, known.boolean, [_whole(interval) for interval in atom.intervals])
             self._token_of_point(known.truth_tokens, known.boolean, atom.intervals, row)
         else:
-            known.instant = self._column(known.instant, RANGES)
+            self._column(known, "instant", RANGES)
             known.special = True
             _write(row, known.instant, [_whole(interval) for interval in atom.intervals])
 
     def _numbers(self, known: Property, atom: Values, row: Row) -> None:
-        known.number = self._column(known.number, RANGES)
+        self._column(known, "number", RANGES)
         ends = [_number(interval) for interval in atom.intervals]
         _write(row, known.number, [(low, high) for low, high, _ in ends])
         if not all(exact for _, _, exact in ends):
@@ -172,7 +194,7 @@ class Vocabulary:
 
     def _texts(self, known: Property, intervals: Intervals, row: Row) -> None:
         if all(_is_point(interval) for interval in intervals):
-            known.codes = self._column(known.codes, CODES)
+            self._column(known, "codes", CODES)
             codes = [
                 self._token(known.text_tokens, interval.low, known.codes, sets=known.codes)
                 for interval in intervals
@@ -181,14 +203,14 @@ class Vocabulary:
             if len(codes) == 1:
                 row.tokens.append(codes[0])
             return
-        known.order = self._column(known.order, ORDERS)
+        self._column(known, "order", ORDERS)
         known.special = True
         self._unsettled[id(known.texts)] = known.texts
         cuts = [self._cuts(known.texts, interval) for interval in intervals]
         _write(row, known.order, cuts, ORDERED)
         path = intervals[0].low
         if len(intervals) == 2 and isinstance(path, str) and inside_place(path) == intervals:
-            known.within = self._column(known.within, RANGES)
+            self._column(known, "within", RANGES)
             row.tokens.append(self._token(known.within_tokens, path, known.within, sets=-1))
 
     def _cuts(self, texts: TextOrder, interval: Interval) -> tuple[int, int]:
@@ -206,21 +228,21 @@ class Vocabulary:
     def _presence(self, name: str) -> int:
         known = self.property(name)
         if known.presence < 0:
-            known.presence = self._column(-1, RANGES)
+            self._column(known, "presence", RANGES)
             self.defaults[known.presence] = 0
             known.special = True
         return known.presence
 
     def _box(self, box: Box, row: Row) -> None:
-        self.longitude = self._column(self.longitude, RANGES)
-        self.latitude = self._column(self.latitude, RANGES)
+        self._column(self, "longitude", RANGES)
+        self._column(self, "latitude", RANGES)
         _write(row, self.longitude, [(number_key(box.west), number_key(box.east))])
         _write(row, self.latitude, [(number_key(box.south), number_key(box.north))])
 
-    def _column(self, column: int, kind: int) -> int:
-        """Give the column, or a new one for -1."""
-        if column >= 0:
-            return column
+    def _column(self, owner: "Property | Vocabulary", way: str, kind: int) -> None:
+        """See to it that there is a column for comparing the property this way."""
+        if getattr(owner, way) >= 0:
+            return
         column = self.columns_count
         if column == COLUMNS_MAX:
             raise LimitError(f"the filters of a set compare at most {COLUMNS_MAX} columns")
@@ -229,7 +251,8 @@ class Vocabulary:
         self.columns[column] = 0
         self.columns[column, :2] = (kind, -1)
         self.defaults = np.append(self.defaults, MISSING)
-        return column
+        setattr(owner, way, column)
+        self._columns_made.append((owner, way))
 
     def _token(self, home: dict[Any, int], value: Any, column: int, *, sets: int) -> int:
         """Give the token of a value, a new one if need be."""
@@ -247,6 +270,7 @@ class Vocabulary:
             self._token_homes.append((home, value))
             self.tokens = grown(self.tokens, token + 1)
         home[value] = token
+        self._tokens_made.append(token)
         self.tokens[token] = (column, sets, self.columns[column, COLUMN_ORDINALS] & 0x7FFFFFFF, 0)
         self.columns[column, COLUMN_ORDINALS] += 1
         return token

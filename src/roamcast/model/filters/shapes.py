@@ -78,10 +78,7 @@ def rectangle(wkb: bytes) -> tuple[float, float, float, float] | None:
     shape = shapely.from_wkb(wkb)
     west, south, east, north = (float(bound) for bound in shape.bounds)
     same = shapely.normalize(upright(west, south, east, north))
-    if not shapely.equals_exact(shape, same):
-        return None
-    upright = same.geom_type != "LineString" or west == east or south == north
-    return (west, south, east, north) if upright else None
+    return (west, south, east, north) if shapely.equals_exact(shape, same) else None
 
 
 def bounds(wkb: bytes) -> tuple[float, float, float, float]:
