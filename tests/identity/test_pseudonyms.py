@@ -1,6 +1,7 @@
 """Virtual identities: only the key holder resolves them, nobody links them, all can end."""
 
 import base64
+import os
 import random
 import stat
 from collections import Counter
@@ -149,6 +150,21 @@ def test_the_key_file_is_its_owners_alone(tmp_path: Path) -> None:
     path.chmod(0o640)
     with pytest.raises(InputError, match="chmod 600"):
         load_keys(path)
+
+
+def test_a_key_file_is_on_disk_together_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rename is durable only once its folder is: else a power cut takes the new key away."""
+    path = tmp_path / "keys.json"
+    told: list[tuple[bool, bool]] = []
+
+    def fsync(handle: int) -> None:
+        told.append((stat.S_ISDIR(os.fstat(handle).st_mode), path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    save_keys(world(["ann"])[0], path)
+    assert told == [(False, False), (True, True)]  # the bytes, then the name they have
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from roamcast.matching.layout import (
     PAGE_ROWS_MAX,
     PAGE_WIDTH,
     PAGES,
+    PAGES_FREE,
+    POOL,
     SLOTS_MAX,
     Tuning,
 )
@@ -73,6 +75,28 @@ def test_thousands_come_go_and_come_again(tuning: Tuning) -> None:
     assert len(index.match_batch(to_arrow(contexts)).rows) == sum(
         len(index.match(context)) for context in contexts
     )
+
+
+def test_a_removal_that_makes_pages_join_stays_within_the_pool() -> None:
+    index = FilterSet(tuning=ONE_CLUSTER)
+    for name in "nm":  # a page of rows about n, one of rows about m
+        index.add_many(
+            (f"{name}{k}", conjunction(**{name: (k, k + 1000)})) for k in range(PAGE_ROWS_MAX)
+        )
+    arrays = index._index.arrays
+    assert arrays.counters[PAGES] == 2
+    whole = arrays.pool  # as if rows that came and went had used up what was to spare
+    index._index.arrays = arrays._replace(pool=whole[: int(arrays.counters[POOL])])
+    for name, kept in (("n", 2000), ("m", PAGE_ROWS_MAX // 16)):
+        for k in range(kept, PAGE_ROWS_MAX):
+            index.remove(f"{name}{k}")
+            arrays = index._index.arrays
+            assert arrays.counters[POOL] <= len(arrays.pool)
+    assert arrays.counters[PAGES_FREE] >= 0, "no pages joined: this test proves nothing"
+    assert set(index.match(Context("v", attributes={"m": 1100}))) == {
+        f"m{k}" for k in range(100, PAGE_ROWS_MAX // 16)
+    }
+    assert len(index.match(Context("v", attributes={"n": 1100}))) == 1001
 
 
 def test_a_chain_has_a_bound_however_it_is_tuned() -> None:

@@ -77,6 +77,11 @@ def save_keys(keys: Keys, path: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)  # or a power cut may bring the old file back, and vids lose their key
+    finally:
+        os.close(folder)
 
 
 def load_keys(path: Path) -> Keys:

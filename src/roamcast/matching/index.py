@@ -22,6 +22,8 @@ PAIRS_MAX = 1 << 24
 
 ROW_SPARE = 64
 DEPTH_SPARE = 8
+JOIN_SPARE = layout.SLOTS_MAX * (layout.LINES_MAX * layout.WIDTH_MAX + layout.CACHE_LINE)
+"""Words of the pool that a page may take when the last rows of another join it."""
 
 
 @lru_cache(maxsize=1024)
@@ -85,6 +87,10 @@ class Index:
 
     def delete(self, row: int) -> None:
         """Take a row out, and forget values that no row speaks of any more."""
+        used = int(self.arrays.counters[layout.POOL])
+        if len(self.arrays.pool) - used < JOIN_SPARE:  # a removal may make pages join
+            pool = grown(self.arrays.pool, used + clustering.POOL_SPARE)
+            self.arrays = self.arrays._replace(pool=pool)
         count = clustering.delete(self.arrays, row, self._dropped)
         if count:
             self.vocabulary.forget(self._dropped[:count].tolist())
