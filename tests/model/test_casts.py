@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from roamcast.errors import FilterError, InputError, LimitError, MessageError
@@ -12,6 +12,7 @@ from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.lasting import decide
 from roamcast.model.filters.syntax import PREDICATES
+from roamcast.model.filters.temporal import RELATIONS
 
 NOW = 1_000
 MINUTES = Cast(
@@ -63,12 +64,33 @@ def test_a_split_filter_means_the_same_in_two_parts(
 ) -> None:
     text = spoken(min(x, y), max(x, y), name)
     wanted = Filter.parse(f"NOT {text}" if negated else text)
+    check_split(wanted, Context("v", t_r=t_r, t_d=None if length is None else t_r + length))
+
+
+@given(
+    st.sampled_from(list(RELATIONS)),
+    st.sampled_from(["seen", "INTERVAL(seen, '..')", "time"]),
+    st.sampled_from(["", "NOT "]),
+    instants,
+    instants,
+    st.none() | instants,
+)
+@example("t_before", "seen", "", NOW + 100, NOW - 10, 60)
+def test_a_filter_split_by_what_only_a_context_knows_means_the_same(
+    name: str, other: str, no: str, seen: int, t_r: int, length: int | None
+) -> None:
+    attributes = {"seen": time.to_datetime(seen)}
+    end = None if length is None else t_r + length
+    wanted = Filter.parse(f"{no}{name}(time, {other})")
+    check_split(wanted, Context("v", t_r=t_r, t_d=end, attributes=attributes))
+
+
+def check_split(wanted: Filter, context: Context) -> None:
     past, future = split(wanted, NOW)
-    context = Context("v", t_r=t_r, t_d=None if length is None else t_r + length)
     matches = wanted.matches(context)
     assert matches == (past.matches(context) or future.matches(context))
     if past.matches(context):  # the archive must be able to know it by now
-        assert t_r < NOW
+        assert context.t_r < NOW
         if context.end >= NOW:
             assert decide(wanted, msgspec.structs.replace(context, t_d=None), NOW).answer is True
     if future.matches(context):  # a broker must still be able to see it

@@ -14,10 +14,9 @@ from roamcast.model import time
 from roamcast.model.filters import Filter
 from roamcast.model.filters import text as writing
 from roamcast.model.filters import values as sets
-from roamcast.model.filters.atoms import FALSE, T_D, T_R, All, Any, Normal, Residual, Values
-from roamcast.model.filters.lasting import lifetime
+from roamcast.model.filters.atoms import FALSE, T_D, T_R, All, Any, Normal, Values
+from roamcast.model.filters.lasting import lifetime, relates_time
 from roamcast.model.filters.normal import all_of, any_of, merge
-from roamcast.model.filters.syntax import Lifetime, Temporal
 from roamcast.model.filters.values import Interval
 
 PAYLOAD_BYTES_MAX = 102_400
@@ -92,7 +91,8 @@ def _parts(wanted: Filter, now: int) -> tuple[Normal, Normal]:
     for conjunction in conjunctions:
         _, ends = lifetime(conjunction)
         ahead = sets.intersect(ends, (Interval(low=now),), "instant")
-        if ahead == (Interval(low=now),):  # no end from now on can change the answer
+        known = not any(relates_time(atom) for atom in conjunction)
+        if known and ahead == (Interval(low=now),):  # no end from now on can change the answer
             halves = _begins_before(now), _begins(now)
         else:
             halves = _ends_before(now), _lasts(now)
@@ -129,7 +129,5 @@ def _is_temporal(normal: Normal) -> bool:
             return any(_is_temporal(part) for part in parts)
         case Values(name, _, _):
             return name in (T_R, T_D)
-        case Residual(Temporal(_, left, right), _):
-            return isinstance(left, Lifetime) or isinstance(right, Lifetime)
         case _:
-            return False
+            return relates_time(normal)

@@ -9,6 +9,7 @@ from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.lasting import decide, expiration
 from roamcast.model.filters.syntax import PREDICATES
+from roamcast.model.filters.temporal import RELATIONS
 
 A, B, Z = 100, 200, 10
 TICK = time.MICROSECONDS
@@ -84,6 +85,9 @@ def temporal_filters(draw: st.DrawFn, depth: int = 2) -> str:
         span = f"INTERVAL('{time.format_instant(a)}','..')"
     if draw(st.integers(0, 5)) == 0:
         return f"t_after(time, seen) OR seen > TIMESTAMP('{time.format_instant(a)}')"
+    if draw(st.integers(0, 4)) == 0:  # both ends may depend on what only the context knows
+        other = draw(st.sampled_from(["seen", "INTERVAL(seen, '..')", "time"]))
+        return f"{draw(st.sampled_from(list(RELATIONS)))}(time, {other})"
     return f"{name}(time, {span})"
 
 
@@ -91,6 +95,28 @@ def at(t_r: int, t_d: int | None, seen: int = 5) -> Context:
     attributes = {"seen": time.to_datetime(seen)}
     end = None if t_d is None else t_d
     return Context("v", t_r=t_r, t_d=end, attributes=attributes)
+
+
+@pytest.mark.parametrize("name", RELATIONS)
+def test_a_lifetime_is_related_to_itself_without_asking_for_ever(name: str) -> None:
+    wanted, unwanted = (Filter.parse(f"{no}{name}(time, time)") for no in ("", "NOT "))
+    for one in (wanted, unwanted):
+        assert Filter.parse(one.text) == one
+        for context in (at(3, 3), at(3, 4), at(3, None)):
+            assert decide(one, context, 4).answer is one.matches(context)
+    assert wanted.matches(at(3, 4)) is not unwanted.matches(at(3, 4))
+
+
+def test_an_end_that_is_compared_with_an_attribute_keeps_a_filter_waiting() -> None:
+    """Who began in time may end, and so match, whenever its own attribute allows."""
+    began = f"start_by(time, {interval(1, 2)})"
+    found = expiration(Filter.parse(f"{began} AND t_before(time, seen)"))
+    assert found.last is None
+    assert not found.expired(100)
+    assert not found.expired(100, [1])
+    assert found.expired(100, [3])
+    ended = f"{began} AND end_by(time, {interval(1, 9)}) AND t_before(time, seen)"
+    assert expiration(Filter.parse(ended)).last == 9
 
 
 @given(temporal_filters(), moments, moments)

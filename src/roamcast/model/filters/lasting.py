@@ -75,11 +75,13 @@ def _end_decided(intervals: Intervals, now: int) -> Decision:
 
 
 def _known(relation: syntax.Temporal, wanted: bool, context: Context) -> Normal:
-    """Put the context's attributes into a relation, so that only its lifetime is left open."""
+    """Put what is known of the context into a relation, so that only its end is left open."""
     sides: list[syntax.Lifetime | syntax.Span] = []
     for side in (relation.left, relation.right):
         if isinstance(side, syntax.Lifetime):
-            sides.append(side)
+            # of `time` to `time` only t_meets is left (leaves): the end is the beginning
+            again = bool(sides) and isinstance(sides[0], syntax.Lifetime)
+            sides.append(syntax.Span(context.t_r, context.t_r) if again else side)
             continue
         known = stretch(side, context)
         if known is None:  # unknown is never true, nor is its opposite
@@ -150,14 +152,24 @@ def _waiting(conjunction: Conjunction) -> Waiting:
     last_end = _integer(ends[-1].high)
     if last_end is not None:  # settled when the context ends, at the latest then
         return Waiting(last_end, last_start, starts)
+    if any(relates_time(atom) for atom in conjunction):  # each context has an end of its own
+        return Waiting(None, last_start, starts)
     # The end may be never: settled once the last stretch of ends has been reached.
     reached = _integer(ends[-1].low)
     last = last_start if reached is None or last_start is None else max(last_start, reached)
     return Waiting(last, last_start, starts)
 
 
+def relates_time(normal: Normal) -> bool:
+    """Tell whether this is a relation of the lifetime to what only the context knows."""
+    if not isinstance(normal, Residual) or not isinstance(normal.expression, syntax.Temporal):
+        return False
+    sides = normal.expression.left, normal.expression.right
+    return any(isinstance(side, syntax.Lifetime) for side in sides)
+
+
 def lifetime(conjunction: Conjunction) -> tuple[Intervals, Intervals]:
-    """Give the sets of t_r and t_d that a conjunction allows."""
+    """Give the sets of t_r and t_d that a conjunction allows, but for what `relates_time`."""
     found = {T_R: sets.FULL, T_D: sets.FULL}
     for atom in conjunction:
         if isinstance(atom, Values) and atom.property in found:

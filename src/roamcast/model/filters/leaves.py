@@ -187,6 +187,8 @@ _MIRROR = {**_MIRRORED, **{b: a for a, b in _MIRRORED.items()}}
 def _related(expression: syntax.Temporal, wanted: bool) -> Normal | None:
     """Turn a relation of `time` or an attribute to a constant stretch into sets."""
     op, left, right = expression.op, expression.left, expression.right
+    if isinstance(left, syntax.Lifetime) and isinstance(right, syntax.Lifetime):
+        return _related_to_itself(op, wanted)
     if isinstance(left, syntax.Span):
         left, right, op = right, left, _MIRROR.get(op, op)
     if not isinstance(right, syntax.Span) or isinstance(left, syntax.Span | syntax.SpanOf):
@@ -213,6 +215,15 @@ def _related(expression: syntax.Temporal, wanted: bool) -> Normal | None:
     if not wanted:
         accepted = sets.complement(accepted, "instant")
     return Values(left.name, "instant", accepted)
+
+
+def _related_to_itself(op: str, wanted: bool) -> Normal:
+    """Say of `time` to `time` whether it holds; what is left is asked of one moment's lifetime."""
+    lasting, moment = (temporal.related(op, span, span) for span in ((0, 1), (0, 0)))
+    if lasting is moment:
+        return TRUE if lasting is wanted else FALSE
+    meets = syntax.Temporal("t_meets", syntax.Lifetime(), syntax.Lifetime())
+    return Residual(meets, moment is wanted)
 
 
 _SPATIAL_MIRROR = {"s_contains": "s_within", "s_within": "s_contains"}
