@@ -217,6 +217,30 @@ def test_the_service_ends_cleanly_when_asked(tmp_path: Path) -> None:
         assert list((one.data / "journal").glob("*.parquet"))
 
 
+COUNTING = """
+import gc, os, signal, sys
+from roamcast.live.running import run
+from roamcast.live.settings import Server, Settings
+
+def started(url, token):
+    print(gc.get_freeze_count())
+    os.kill(os.getpid(), signal.SIGTERM)
+
+run(Settings(server=Server(port=0, data=sys.argv[1])), started=started)
+"""
+
+
+def test_what_was_there_at_the_start_is_not_collected_again_and_again(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTING, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert int(done.stdout) > 10_000
+
+
 def test_a_port_that_is_taken_is_said_in_one_line(running: RunningService, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "roamcast", "serve", "--data", str(tmp_path)]
     done = subprocess.run(

@@ -19,13 +19,48 @@ WAKE_US_MIN: Final = 1_000
 """A machine that is due again at once waits this long, so that sockets get their turn."""
 
 
-def wall_clock() -> Clock:
-    """Make a clock of microseconds since 1970 that starts with the wall and never goes back."""
+STEP_US_BELIEVED: Final = 60_000_000
+"""A wall clock that is set forward by more is believed when it has stood for so long (0084)."""
+
+
+def steady_clock() -> Clock:
+    """Make a clock of microseconds since 1970 that starts with the wall and never looks again.
+
+    For whoever only measures how long something takes, or corrects it by another one's clock.
+    """
     start_us = time.time_ns() // 1000
     start = time.monotonic_ns()
 
     def now() -> int:
         return start_us + (time.monotonic_ns() - start) // 1000
+
+    return now
+
+
+def wall_clock() -> Clock:
+    """Make a clock of microseconds since 1970 that follows the wall forward and never goes back.
+
+    A process that slept, or whose wall was set, has the right time again. While the wall is behind
+    it runs on at its own pace, for a clock that stands still would never wake a machine.
+    """
+    ahead_us = time.time_ns() // 1000 - time.monotonic_ns() // 1000
+    doubted_us: int | None = None
+
+    def now() -> int:
+        nonlocal ahead_us, doubted_us
+        wall_us = time.time_ns() // 1000  # first: what passes between must not look like a step
+        pace_us = time.monotonic_ns() // 1000
+        step_us = wall_us - (ahead_us + pace_us)
+        if step_us > STEP_US_BELIEVED:
+            if doubted_us is None:
+                doubted_us = pace_us
+            believed = pace_us - doubted_us >= STEP_US_BELIEVED
+        else:
+            believed = True
+        if believed:
+            ahead_us += max(step_us, 0)
+            doubted_us = None
+        return ahead_us + pace_us
 
     return now
 

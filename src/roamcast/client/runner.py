@@ -17,7 +17,7 @@ from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.replica import Appeared, Changed, Left
 from roamcast.channels.watching import Current, Cut, Refusal
 from roamcast.client.address import Address
-from roamcast.client.driver import Driver, wall_clock
+from roamcast.client.driver import Driver, steady_clock
 from roamcast.client.hosts import Hosts
 from roamcast.client.inbox import OBJECTS_MAX, Inbox
 from roamcast.client.link import OUTAGE_PART, Link
@@ -79,7 +79,7 @@ class Runner:
         self._draw = draw
         self._limit_bytes = limit_bytes
         self._objects_max = objects_max
-        self._wall = wall_clock()
+        self._wall = steady_clock()
         self._ahead_us: int | None = None
         self._next_name = 1
         self._server = ""

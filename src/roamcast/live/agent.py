@@ -19,7 +19,7 @@ from roamcast.channels.map_messages import Batch, ServerHere
 from roamcast.channels.map_settings import MapSettings
 from roamcast.channels.watching import Overtaken, Refusal
 from roamcast.client.address import Address, scopes_of
-from roamcast.client.driver import Driver, wall_clock
+from roamcast.client.driver import Driver, steady_clock
 from roamcast.client.group_choice import SOCKET
 from roamcast.client.link import Link
 from roamcast.client.runner import SILENCE_BEATS
@@ -94,7 +94,7 @@ class Agent:
         self.ways = Ways(send=self.link.send, told=self._told, clock=self.now, interface=interface)
         self._draw = draw
         self._open_s = open_s
-        self._wall = wall_clock()
+        self._wall = steady_clock()
         self._ahead_us = 0
         self._standing = (0, b"")
         self._sure_us: dict[str, int] = {}

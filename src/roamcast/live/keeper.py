@@ -21,7 +21,7 @@ from roamcast.channels.map_messages import ServerHere
 from roamcast.channels.peer_messages import HostHere
 from roamcast.channels.recovery_messages import Alive, Probe
 from roamcast.channels.watchdog import MAP_SERVER, Watchdog, WatchdogSettings, WatchdogState
-from roamcast.client.driver import Driver, wall_clock
+from roamcast.client.driver import Driver, steady_clock
 from roamcast.errors import RoamcastError, SettingsError
 from roamcast.live.following import Following
 from roamcast.live.keys import Keys
@@ -88,7 +88,7 @@ class Keeper:
         self._patience = watchdog or (PATIENCE if self._alone else settings.cluster.watchdog())
         self._ready = ready
         self._wants_spare = spare or not self._alone
-        self._clock = wall_clock()
+        self._clock = steady_clock()
         self._driver: Driver | None = None
         self._child: Child | None = None
         self._ending: Child | None = None

@@ -1,6 +1,7 @@
 """How is the service started, and how does it end? Open what it needs, serve, close in order."""
 
 import asyncio
+import gc
 import json
 import os
 import secrets
@@ -143,6 +144,7 @@ async def serve(
             tasks.append(asyncio.get_running_loop().create_task(attend(service)))
 
     server = Server(uvicorn_config(settings, Gate(service)), service, began)
+    _set_aside()
     service.over = server.leave
     try:
         await server.serve(sockets=[listening])
@@ -152,6 +154,12 @@ async def serve(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await service.stop()
+
+
+def _set_aside() -> None:
+    """Let later collections pass over what was restored: it stays, and may be a lot."""
+    gc.collect()
+    gc.freeze()
 
 
 def listen(server: ServerSettings) -> socket.socket:
