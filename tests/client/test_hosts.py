@@ -86,8 +86,9 @@ async def test_a_session_finds_the_host_that_took_over_and_nobody_seems_to_have_
         await two.start()
         await until(lambda: me.connected and you.connected)
         await me.publish("p", place=f"hq/moved-{turn}", type="person")
+        there = {"p": f"hq/moved-{turn}"}  # else the next kill may come before it is told
+        await until(lambda there=there: mirror_of(told) == there)
         one, two = two, one
-    await until(lambda: mirror_of(told) == {"p": "hq/moved-1"})
     assert [change.kind for change in told] == ["appeared", "current", "changed", "changed"]
     for session in (me, you):
         await session.close()
