@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from roamcast.live.http import about
 from tests.live.gates import Asked, gate
 from tests.running_service import feature
 
@@ -169,7 +168,7 @@ def test_the_description_is_made_once_however_often_it_is_asked_for(
     async def scene(asked: Asked) -> None:
         first = [await asked.ask("GET", path) for path in ("/openapi.json", "/docs")]
         assert first[0].json["openapi"].startswith("3.1")
-        monkeypatch.setattr(about, "described", None)
+        monkeypatch.setattr("roamcast.live.http.about.described", None)
         assert [await asked.ask("GET", path) for path in ("/openapi.json", "/docs")] == first
 
     run(tmp_path, scene)
