@@ -9,7 +9,6 @@ import msgspec
 
 from roamcast.errors import InputError
 from roamcast.identity.keys import Keys, RandomBytes, save_keys
-from roamcast.pipeline import durable
 from roamcast.pipeline.ingest_state import IngestState
 
 
@@ -42,6 +41,5 @@ def destroy(state: IngestState, epoch: int) -> Epochs:
 
 def _save(state: IngestState, keys: Keys) -> Epochs:
     save_keys(keys, state.folder / "keys.json")
-    durable.sync(state.folder)  # or a power cut would bring a destroyed key back
     state.keys = keys
     return epochs_of(keys)

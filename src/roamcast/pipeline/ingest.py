@@ -112,6 +112,7 @@ def ingest_once(
     finish: bool = True,
 ) -> Batch:
     """Ingest what has not been ingested yet; `finish` closes what is open at its last sighting."""
+    check_archive(state.archive, settings.archive)
     files = [file for file in check_files(paths, settings) if file not in state.done]
     waiting = state.last.counts.get("open", 0) + state.last.counts.get("pending", 0)
     if not files and not (finish and waiting):
