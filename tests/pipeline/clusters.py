@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pyspark
 import pytest
@@ -115,6 +116,17 @@ def environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     return os.environ | chosen
+
+
+def watching(folder: Path, messages: str, **more: Any) -> subprocess.Popen[bytes]:
+    """Begin `lookup --watch` of messages as a person would, on one core of this machine."""
+    words = ["pipeline", "lookup", messages, "--archive", "archive", "--watch", "--out", "out"]
+    return subprocess.Popen(
+        [sys.executable, "-c", "from roamcast.cli import main; main()", *words],
+        cwd=folder,
+        env=environment() | {"ROAMCAST_SPARK": "local[1]"},
+        **more,
+    )
 
 
 def free_port() -> int:

@@ -1,9 +1,7 @@
 """Messages from a broker: a real NATS server with a stream, which may fall in the middle."""
 
 import asyncio
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -25,10 +23,10 @@ from roamcast.pipeline.lookup_nats import (
 )
 from roamcast.pipeline.lookup_stream import answer_stream
 from tests.nats_server import BINARY, MISSING, NatsServer
+from tests.pipeline.clusters import WAIT_SECONDS, watching
 from tests.strategies_pipeline import contexts, expected, messages
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason=MISSING)
-WAIT_SECONDS = 600
 AUTHORIZED = "\nauthorization { user: operator, password: secret }\n"
 
 
@@ -156,19 +154,7 @@ def test_every_message_is_answered_though_server_and_watch_are_killed(
         return [msgspec.json.decode(x) for f in found for x in f.read_bytes().splitlines()]
 
     address = publish(nats, lines[:10])
-    where = f"{nats.url}/asked"
-    words = ["pipeline", "lookup", where, "--archive", "archive", "--watch", "--out", "out"]
-    chosen = {
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "ROAMCAST_SPARK": "local[1]",
-        "ROAMCAST_SPARK_MEMORY": "1g",
-    }
-    with subprocess.Popen(
-        [sys.executable, "-c", "from roamcast.cli import main; main()", *words],
-        cwd=tmp_path,
-        env=os.environ | chosen,
-        stderr=subprocess.PIPE,
-    ) as watch:
+    with watching(tmp_path, f"{nats.url}/asked", stderr=subprocess.PIPE) as watch:
 
         def wait_for(count: int) -> None:
             until = time.monotonic() + WAIT_SECONDS

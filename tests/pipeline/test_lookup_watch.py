@@ -1,8 +1,6 @@
 """A `lookup --watch` that is killed in the middle: every message gets its answer all the same."""
 
-import os
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,10 +11,10 @@ import pytest
 
 from roamcast.pipeline.archive import append
 from roamcast.pipeline.lookup_stream import answer_folder
+from tests.pipeline.clusters import WAIT_SECONDS, watching
 from tests.strategies_pipeline import contexts, expected, messages
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-WAIT_SECONDS = 600
 
 
 def test_a_watch_that_is_killed_answers_every_message(spark: Any, tmp_path: Path) -> None:
@@ -30,18 +28,7 @@ def test_a_watch_that_is_killed_answers_every_message(spark: Any, tmp_path: Path
     incoming.mkdir()
     for number in range(2):
         (incoming / f"{number}.jsonl").write_bytes(b"".join(encoded[number::3]))
-    words = ["pipeline", "lookup", "in", "--archive", "archive", "--watch", "--out", "out"]
-    chosen = {
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "ROAMCAST_SPARK": "local[1]",
-        "ROAMCAST_SPARK_MEMORY": "1g",
-    }
-    with subprocess.Popen(
-        [sys.executable, "-c", "from roamcast.cli import main; main()", *words],
-        cwd=tmp_path,
-        env=os.environ | chosen,
-        stderr=subprocess.DEVNULL,
-    ) as watch:
+    with watching(tmp_path, "in", stderr=subprocess.DEVNULL) as watch:
         until = time.monotonic() + WAIT_SECONDS
         while not (out / "answers-0.jsonl").exists():  # written before Spark counts the batch
             assert watch.poll() is None

@@ -4,7 +4,6 @@ No policy: what the broker's machines decide is done here, what people ask is gi
 answer that promises durability is awaited by its ticket.
 """
 
-import gc
 from collections.abc import Callable, Sequence
 
 from roamcast.broker import (
@@ -154,8 +153,6 @@ class Service:
         self.driver.start()
         self.standing.start()
         self.peers.start()
-        gc.collect()
-        gc.freeze()  # later collections need not pass over what was restored and loaded
         self._serving = True
 
     @property
