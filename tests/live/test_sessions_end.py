@@ -1,7 +1,6 @@
 """What stays of those who have gone? The service in this process, with a clock set by hand."""
 
 import asyncio
-import gc
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -219,20 +218,5 @@ def test_who_goes_down_acknowledges_nothing_that_is_on_its_own_disk_alone(
         elsewhere.set_result(None)
         with pytest.raises(StoreError, match="look, and ask again"):
             await taken
-
-    with_service(tmp_path, monkeypatch, use)
-
-
-def test_later_collections_do_not_pass_over_what_was_restored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def use(service: Service, clock: Clock) -> None:
-        del clock
-        service.start()
-        try:
-            assert gc.get_freeze_count() > 0
-            assert not any(one is service.broker for one in gc.get_objects())
-        finally:
-            gc.unfreeze()
 
     with_service(tmp_path, monkeypatch, use)
