@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from roamcast.errors import InputError, LimitError, MissingError, RoamcastError
+from roamcast.matching import FilterSet, Pairs
 from roamcast.model.filters import Filter
 from roamcast.model.filters.syntax import PREDICATES
 from roamcast.model.time import format_instant
@@ -69,6 +70,33 @@ def test_random_messages_are_answered_as_by_the_reference(archive: Path, table: 
     assert list(found) == list(asked)
     answered = [number for number, vids in enumerate(found.values()) if vids]
     assert {number % len(PREDICATES) for number in answered} == set(range(len(PREDICATES)))
+
+
+def test_the_kernel_is_never_asked_for_more_pairs_than_fit_into_memory(
+    archive: Path, table: pa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = messages(13, 40) | {f"all{number}": Filter.parse("1 = 1") for number in range(3)}
+    monkeypatch.setattr(lookup_read, "PAIRS_TOGETHER", 7 * len(asked))
+    monkeypatch.setattr(lookup_read, "ANSWERED_TOGETHER", 5)
+    held: list[int] = []
+    match = FilterSet.match_batch
+
+    def counted(filters: FilterSet, batch: pa.Table) -> Pairs:
+        held.append(batch.num_rows * len(filters))
+        return match(filters, batch)
+
+    monkeypatch.setattr(FilterSet, "match_batch", counted)
+    answered: list[int] = []
+    answer = lookup_read._answer
+
+    def told(vids: pa.ChunkedArray, pairs: Pairs) -> pa.RecordBatch:
+        answered.append(len(pairs.rows))
+        return answer(vids, pairs)
+
+    monkeypatch.setattr(lookup_read, "_answer", told)
+    assert Lookup(archive).ask(asked) == expected(table, asked)
+    assert max(held) == lookup_read.PAIRS_TOGETHER
+    assert max(answered) == 5
 
 
 @pytest.mark.parametrize("name", PREDICATES)

@@ -15,6 +15,7 @@ from roamcast.errors import ContextError, InputError, LimitError, MissingError
 from roamcast.matching.files import LINE_BYTES_MAX
 from roamcast.model.context_arrow import from_arrow
 from roamcast.model.filters import Filter
+from roamcast.pipeline import archive_layout
 from roamcast.pipeline import load as loading
 from roamcast.pipeline import lookup as looking
 from roamcast.pipeline.archive import append
@@ -177,6 +178,31 @@ def test_a_bad_line_is_told_with_its_number_and_nothing_lands(
         load(path, tmp_path / "a", spark=lambda: spark)
     with pytest.raises(MissingError):
         Archive.open(tmp_path / "a")
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_file_with_more_names_than_an_archive_has_room_for_is_refused(
+    spark: Any, tmp_path: Path, here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = archive_layout.COLUMNS_MAX
+    if not here:
+        monkeypatch.setattr(loading, "HERE_BYTES", 0)
+
+    def write(names: int) -> Path:
+        path = tmp_path / f"{names}.jsonl"
+        moment = {"t_r": "2026-01-01T00:00:00Z", "t_d": None, "place": "a"}
+        feature = {"type": "Feature", "geometry": None}
+        texts = [
+            msgspec.json.encode({**feature, "id": f"v{n}", "properties": moment | {f"n{n}": n}})
+            for n in range(names)
+        ]
+        path.write_bytes(b"\n".join(texts))
+        return path
+
+    assert load(write(most), tmp_path / "a", spark=lambda: spark).rows == most
+    with pytest.raises(LimitError, match="at most 1024 attribute columns"):
+        load(write(most + 1), tmp_path / "b", spark=lambda: spark)
+    assert not (tmp_path / "b").exists()
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 4_096, 10**9])

@@ -14,10 +14,10 @@ from roamcast.channels.map_messages import body_of
 from roamcast.errors import InputError, TreeError
 from roamcast.journal.book import Entry
 from roamcast.journal.segments import Segments, read_entries, segments_of
-from roamcast.model.context_arrow import from_arrow
+from roamcast.model.context_arrow import column_of, from_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.records import ContextClosed, ContextOpened, Transmission, UpdateMatched
-from roamcast.pipeline import load_journal, plan_flows
+from roamcast.pipeline import archive_table, load_journal, plan_flows
 from roamcast.pipeline.archive_read import read_file
 from roamcast.pipeline.archive_table import Archive
 from roamcast.pipeline.journals import read_journals, segments, told
@@ -228,6 +228,34 @@ def test_a_journal_becomes_the_contexts_it_tells_of(
     assert archived(tmp_path) == ended
     again = load_journals(spark, [folder], tmp_path)
     assert [(one.rows, one.committed) for one in again] == [(0, False)] * len(runs)
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_attributes_without_room_do_not_stop_a_load_of_journals(
+    spark: Any,
+    folder: Path,
+    runs: dict[str, list[Entry]],
+    tmp_path: Path,
+    here: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(archive_table, "COLUMNS_MAX", 2)
+    if not here:
+        monkeypatch.setattr(load_journal, "HERE_ROWS", 0)
+    landed = load_journals(spark, [folder], tmp_path)
+    assert any(one.left_out for one in landed)
+    columns = Archive.open(tmp_path).columns()
+    assert len(columns) == 2
+    ended = [context for entries in runs.values() for context in contexts_by_hand(entries)[0]]
+    kept = [
+        replace(
+            one,
+            attributes={n: v for n, v in one.attributes.items() if column_of(n, v) in columns},
+        )
+        for one in ended
+    ]
+    assert any(one.attributes for one in kept)
+    assert archived(tmp_path) == sorted(kept, key=in_order)
 
 
 def test_a_large_journal_is_read_by_sparks_workers_alike(

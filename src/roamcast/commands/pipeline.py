@@ -109,6 +109,7 @@ def _load_journals(
     done = load_journals(spark(), [folder], archive, finish=finish, settings=settings)
     lines = [
         f"{one.journal}: {one.rows:,} contexts, {one.lasting:,} still last"
+        + (f", {one.left_out:,} attribute names without room left out" if one.left_out else "")
         if one.committed
         else f"{one.journal}: nothing new"
         for one in done

@@ -7,9 +7,10 @@ statistics prune well without a limit on how long a context may last (docs/decis
 """
 
 import json
+from collections.abc import Collection
 from datetime import date, timedelta
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -51,6 +52,7 @@ COLUMNS_MAX = 4 * ATTRIBUTES_MAX
 """Attribute columns of one archive: as many as four contexts without a common attribute."""
 
 Array = npt.NDArray[Any]
+Names = TypeVar("Names", bound=Collection[str])
 
 
 class ArchiveSettings(msgspec.Struct, frozen=True):
@@ -116,9 +118,14 @@ def check_schema(schema: pa.Schema) -> pa.Schema:
             raise ContextError(f"{name!r} is not an attribute column such as integer:age")
         if field.type != expected:
             raise ContextError(f"column {name!r} is {field.type}, not {expected}")
-    if len(known) > COLUMNS_MAX:
-        raise LimitError(f"an archive has at most {COLUMNS_MAX} attribute columns")
-    return context_arrow.schema(known)
+    return context_arrow.schema(check_count(known))
+
+
+def check_count(columns: Names) -> Names:
+    """Return attribute columns if no archive refuses them for their number."""
+    if len(columns) > COLUMNS_MAX:
+        raise LimitError(f"contexts have at most {COLUMNS_MAX} attribute columns in an archive")
+    return columns
 
 
 def placed(batch: pa.RecordBatch, settings: ArchiveSettings) -> pa.RecordBatch:

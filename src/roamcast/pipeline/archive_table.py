@@ -121,6 +121,16 @@ class Archive:
         names = (field.name for field in self.table.schema().fields)
         return [context_name(name) for name in names if ":" in name]
 
+    @property
+    def full(self) -> bool:
+        """Say whether no attribute column can be added any more."""
+        return len(self.columns()) >= COLUMNS_MAX
+
+    def room(self, columns: Iterable[str]) -> frozenset[str]:
+        """Give the attribute columns it has, and of these as many as fit, first by name."""
+        known = frozenset(self.columns())
+        return known.union(sorted(set(columns) - known)[: max(0, COLUMNS_MAX - len(known))])
+
     def files(self) -> pa.Table:
         """Give the files of this snapshot with their statistics, a row each."""
         return pa.table(self.table.get_add_actions(flatten=True))
@@ -137,7 +147,10 @@ class Archive:
             known = set(self.columns())
             new = [name for name in dict.fromkeys(columns) if name not in known]
             if len(known) + len(new) > COLUMNS_MAX:
-                raise LimitError(f"an archive has at most {COLUMNS_MAX} attribute columns")
+                raise LimitError(
+                    f"an archive has at most {COLUMNS_MAX} attribute columns, and this one has no "
+                    f"room for {new[-1]!r}: give fewer names, or use another archive"
+                )
             if new:
                 self.table.alter.add_columns([_field(name) for name in new])
 

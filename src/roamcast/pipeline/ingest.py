@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from roamcast.errors import InputError, RoamcastError
 from roamcast.identity.agent_settings import AgentSettings
@@ -147,7 +148,7 @@ def ingest_batch(
         parts = job.parts(spark, state, files, settings.reading, latest, unreadable)
         kept = sum(last.counts.get(kind, 0) for kind in ("people", "open", "pending"))
         buckets = job.buckets(files, kept, settings.reading)
-        done = job.run(lambda: job.write(parts, task, buckets))
+        done = _scanned(state, target, task, lambda task: job.write(parts, task, buckets))
         newest = max(last.newest, done.newest)
         dead = done.counts["malformed"] + done.counts["late"]
         batch = Batch(
@@ -163,6 +164,26 @@ def ingest_batch(
         state.prepare(batch)
     _commit(spark, target, state, batch, done.contexts)
     return batch
+
+
+def _scanned(
+    state: IngestState, target: Archive, task: WriteTask, write: Callable[[WriteTask], job.Written]
+) -> job.Written:
+    """Run the scan; rows with attributes that the archive has no room for are dead letters.
+
+    Which names are the first too many only the whole scan tells: it is then done again, knowing.
+    """
+    done: job.Written
+    columns: tuple[str, ...] = ()
+    if not target.full:
+        done = job.run(lambda: write(task))
+        columns = done.columns
+        if target.room(columns).issuperset(columns):
+            return done
+        state.begin()  # what was written is not wanted
+    within = replace(task, scan=replace(task.scan, room=target.room(columns)))
+    done = job.run(lambda: write(within))
+    return done
 
 
 def _commit(

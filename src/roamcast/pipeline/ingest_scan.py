@@ -31,13 +31,17 @@ CHUNK_ROWS = 262_144
 
 
 class ScanTask(msgspec.Struct, frozen=True):
-    """What a task needs to know; small, and pickled with the function."""
+    """What a task needs to know; small, and pickled with the function.
+
+    room: the attribute columns that the archive has room for; none if it has room for any.
+    """
 
     keys: Keys
     settings: AgentSettings
     release_until: int
     places: str | None = None
     resolution: int = CELL_RESOLUTION
+    room: frozenset[str] | None = None
 
 
 class Scanner:
@@ -92,7 +96,7 @@ class _Scan:
         self.counts = dict.fromkeys(rows.COUNTED, 0)
         self.newest = core.NEVER
         reliability = self.settings[RELIABILITY : RELIABILITY + len(SOURCES)]
-        self.spoken = Spoken(reliability.tolist())
+        self.spoken = Spoken(reliability.tolist(), task.room)
 
     def chunk(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
         """Scan some rows; the last person is kept back until more is known."""

@@ -16,7 +16,7 @@ from roamcast.matching.files import LINE_BYTES_MAX, read_contexts
 from roamcast.model.context_arrow import column_of, schema, to_arrow
 from roamcast.model.contexts import Context, decode
 from roamcast.pipeline.archive import Appended, append, collected
-from roamcast.pipeline.archive_layout import ArchiveSettings
+from roamcast.pipeline.archive_layout import ArchiveSettings, check_count
 from roamcast.pipeline.progress import QUIET, Bar
 from roamcast.pipeline.storage import Storage
 
@@ -54,13 +54,16 @@ def load(
 def _table(contexts: Iterable[Context], progress: Bar) -> pa.Table:
     batches = []
     remaining = iter(contexts)
+    names: set[str] = set()
     while some := list(islice(remaining, TOGETHER)):
+        for context in some:
+            names.update(column_of(name, value) for name, value in context.attributes.items())
+        check_count(names)  # before a table of so many columns is made
         batches.append(to_arrow(some))
         progress.step(len(some))
     if not batches:
         return schema([]).empty_table()
-    columns = {name for batch in batches for name in batch.schema.names if ":" in name}
-    target = schema(columns)
+    target = schema(names)
     parts = [pa.Table.from_batches([batch]) for batch in batches]
     return pa.concat_tables(parts, promote_options="default").select(target.names)
 
@@ -78,7 +81,7 @@ def _read_there(spark: "SparkSession", path: Path, size: int, storage: Storage) 
         yield pa.RecordBatch.from_pydict({"column": list(columns)}, pa.schema([_COLUMN]))
 
     found = stretches.mapInArrow(learn, "column string").select("column").distinct()
-    target = schema(collected(found, storage)["column"].to_pylist())
+    target = schema(check_count(collected(found, storage)["column"].to_pylist()))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -6,7 +6,7 @@ segments, and each load is one commit named after the last of them: what ended i
 were loaded before is not loaded again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from roamcast.pipeline.archive_layout import ArchiveSettings
 from roamcast.pipeline.archive_table import Archive
 from roamcast.pipeline.journals import read_journals, segments, told
 from roamcast.pipeline.restarts import GONE, with_gone
-from roamcast.pipeline.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,12 +35,16 @@ _BEGINS = ("ContextOpened", "ContextChanged")
 
 
 class LoadedJournal(msgspec.Struct, frozen=True):
-    """What a load took from one journal; `lasting`: contexts that had not ended."""
+    """What a load took from one journal; `lasting`: contexts that had not ended.
+
+    left_out: how many attribute names the archive had no room for.
+    """
 
     journal: str
     rows: int
     lasting: int
     committed: bool
+    left_out: int = 0
 
 
 def load_journals(
@@ -87,11 +90,12 @@ def _load(
     try:
         rows, lasting = _counted(intervals, _to_load(before, finish=finish))
         found = intervals.where(_to_load(before, finish=finish)).select("t_r", "t_d", "body")
-        contexts = _read_here(found) if rows <= HERE_ROWS else _read_there(found, target.storage)
+        reading = _read_here if rows <= HERE_ROWS else _read_there
+        contexts, left_out = reading(found, target)
         landed = append(contexts, target.storage.uri, transaction=(application, number))
     finally:
         intervals.unpersist()
-    return LoadedJournal(run, landed.rows, lasting, landed.committed)
+    return LoadedJournal(run, landed.rows, lasting, landed.committed, left_out)
 
 
 def _counted(intervals: "DataFrame", to_load: Any) -> tuple[int, int]:
@@ -157,43 +161,62 @@ def context_intervals(journal: "DataFrame") -> "DataFrame":
     )
 
 
-def _read_here(intervals: "DataFrame") -> pa.Table:
-    """Give contexts in the archive's columns: few, so they are read in this process."""
+def _read_here(intervals: "DataFrame", target: Archive) -> tuple[pa.Table, int]:
+    """Give contexts in the archive's columns, and how many columns were left out.
+
+    They are few, so they are read in this process.
+    """
     batches = told(intervals).to_batches(max_chunksize=TOGETHER)
-    parts = [to_arrow(list(_read(batch))) for batch in batches]
-    target = schema(name for part in parts for name in part.schema.names if ":" in name)
-    tables = [pa.Table.from_batches([part]) for part in parts]
-    whole = pa.concat_tables([target.empty_table(), *tables], promote_options="default")
-    return whole.select(target.names)
+    parts = [list(_read(batch)) for batch in batches]
+    into, left_out = _into({column for part in parts for column in _spoken(part)}, target)
+    fitting = [list(_within(part, into)) for part in parts] if left_out else parts
+    rows = [to_arrow(part, into) for part in fitting]
+    return pa.Table.from_batches(rows, into), left_out
 
 
-def _read_there(intervals: "DataFrame", storage: Storage) -> "DataFrame":
+def _read_there(intervals: "DataFrame", target: Archive) -> tuple["DataFrame", int]:
     """Give the same from Spark's workers; attributes are learned in a first pass."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     learned = intervals.select("body").mapInArrow(_columns, "column string")
-    found = collected(learned.select("column").distinct(), storage)
-    target = schema(found["column"].to_pylist())
+    found = collected(learned.select("column").distinct(), target.storage)
+    into, left_out = _into(found["column"].to_pylist(), target)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            contexts = _read(batch)
+            contexts = _within(_read(batch), into) if left_out else _read(batch)
             while part := list(islice(contexts, TOGETHER)):
-                yield to_arrow(part, target)
+                yield to_arrow(part, into)
 
-    rows = intervals.mapInArrow(read, from_arrow_schema(target))
-    return rows.select(*(f"`{name}`" for name in target.names))
+    rows = intervals.mapInArrow(read, from_arrow_schema(into))
+    return rows.select(*(f"`{name}`" for name in into.names)), left_out
+
+
+def _into(columns: Collection[str], target: Archive) -> tuple[pa.Schema, int]:
+    """Give the schema of what the archive has room for: what was live must not stop a load."""
+    room = target.room(columns)
+    fitting = [column for column in columns if column in room]
+    return schema(fitting), len(columns) - len(fitting)
+
+
+def _within(contexts: Iterable[Context], into: pa.Schema) -> Iterator[Context]:
+    """Give contexts with those of their attributes that have a column."""
+    room = frozenset(into.names)
+    for context in contexts:
+        said = context.attributes.items()
+        kept = {name: value for name, value in said if column_of(name, value) in room}
+        yield msgspec.structs.replace(context, attributes=kept)
 
 
 def _columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    columns: dict[str, None] = {}
-    for batch in batches:
-        for body in batch.column(0).to_pylist():
-            attributes = context_of(body).attributes.items()
-            columns |= dict.fromkeys(column_of(name, value) for name, value in attributes)
-    yield pa.RecordBatch.from_pydict(
-        {"column": list(columns)}, pa.schema([("column", pa.string())])
-    )
+    bodies = (body for batch in batches for body in batch.column(0).to_pylist())
+    columns = list(dict.fromkeys(_spoken(map(context_of, bodies))))
+    yield pa.RecordBatch.from_pydict({"column": columns}, pa.schema([("column", pa.string())]))
+
+
+def _spoken(contexts: Iterable[Context]) -> Iterator[str]:
+    for context in contexts:
+        yield from (column_of(name, value) for name, value in context.attributes.items())
 
 
 def _read(batch: pa.RecordBatch) -> Iterator[Context]:

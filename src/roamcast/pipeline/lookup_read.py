@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from roamcast.matching import FilterSet
+from roamcast.matching import FilterSet, Pairs
 from roamcast.pipeline.archive_files import BOUNDS, GROUPS_KEY, times
 from roamcast.pipeline.archive_layout import Array, context_name
 from roamcast.pipeline.archive_read import check_columns, damage
@@ -24,6 +24,12 @@ from roamcast.pipeline.storage import Storage
 
 MATCHED_TOGETHER = 8_192
 """Rows gathered before the matching kernel runs: a call costs as much as some hundred rows."""
+
+PAIRS_TOGETHER = 1 << 25
+"""Pairs that one call of the kernel may find at most, should every message match every row."""
+
+ANSWERED_TOGETHER = 1 << 22
+"""Pairs whose vids are written out at once: a vid has some forty bytes, a number four."""
 
 FOOTERS_KEPT = 4_096
 ANSWER = pa.schema([("message", pa.int32()), ("vid", pa.string())])
@@ -109,10 +115,10 @@ class Reader:
         for share in shares:
             held.extend(self._rows(storage, share))
             if sum(part.num_rows for part in held) >= MATCHED_TOGETHER:
-                yield self._matched(held)
+                yield from self._matched(held)
                 held = []
         if held:
-            yield self._matched(held)
+            yield from self._matched(held)
 
     def _rows(self, storage: Storage, share: Share) -> Iterator[pa.Table]:
         """Read the rows of a file that lie within some need."""
@@ -162,12 +168,22 @@ class Reader:
             first = last
         return keep, kept
 
-    def _matched(self, held: list[pa.Table]) -> pa.RecordBatch:
+    def _matched(self, held: list[pa.Table]) -> Iterator[pa.RecordBatch]:
         table = pa.concat_tables(held, promote_options="default").combine_chunks()
-        pairs = self._filters.match_batch(table)
-        messages = pa.array(pairs.ids.astype(np.int32))
-        found = pa.table({"message": messages, "vid": table["vid"].take(pa.array(pairs.rows))})
-        distinct = found.group_by(["message", "vid"], use_threads=False).aggregate([])
-        return pa.RecordBatch.from_arrays(
-            [distinct[name].combine_chunks() for name in ANSWER.names], schema=ANSWER
-        )
+        together = max(1, PAIRS_TOGETHER // max(1, len(self._filters)))
+        for start in range(0, table.num_rows, together):
+            part = table.slice(start, together)
+            pairs = self._filters.match_batch(part)
+            for first in range(0, len(pairs.rows), ANSWERED_TOGETHER):
+                last = first + ANSWERED_TOGETHER
+                some = Pairs(pairs.rows[first:last], pairs.numbers[first:last], pairs.names)
+                yield _answer(part["vid"], some)
+
+
+def _answer(vids: pa.ChunkedArray, pairs: Pairs) -> pa.RecordBatch:
+    messages = pa.array(pairs.ids.astype(np.int32))
+    found = pa.table({"message": messages, "vid": vids.take(pa.array(pairs.rows))})
+    distinct = found.group_by(["message", "vid"], use_threads=False).aggregate([])
+    return pa.RecordBatch.from_arrays(
+        [distinct[name].combine_chunks() for name in ANSWER.names], schema=ANSWER
+    )
