@@ -1,11 +1,12 @@
 """What every test gets: settings that suit a shared, noisy machine, and long work first."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from roamcast.pipeline import java_classes
 
 settings.register_profile(
     "house",
@@ -16,7 +17,10 @@ settings.register_profile(
 )
 settings.load_profile("house")
 
-os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "pipeline" / "spark_conf")
+# Java lives for seconds in tests: optimising its code for hours to come costs more than it gives.
+BRIEF_JAVA = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+os.environ["SPARK_LAUNCHER_OPTS"] = " ".join(BRIEF_JAVA)
+os.environ["SPARK_SUBMIT_OPTS"] = " ".join(BRIEF_JAVA + java_classes.options())
 
 TOGETHER = {
     "tests/pipeline/test_cluster.py": "a Spark cluster",

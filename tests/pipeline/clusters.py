@@ -139,7 +139,9 @@ def free_port() -> int:
 def running(command: list[str], log: Path, port: int | None = None) -> Iterator[int]:
     """Run a server; give its id once it listens; end it, and only it, afterwards."""
     with log.open("wb") as sink:
-        process = subprocess.Popen(command, env=environment(), stdout=sink, stderr=sink)
+        # executors have the environment of their worker, and nothing else of ours
+        brief = {"JAVA_TOOL_OPTIONS": os.environ["SPARK_SUBMIT_OPTS"]}
+        process = subprocess.Popen(command, env=environment() | brief, stdout=sink, stderr=sink)
         try:
             until = time.monotonic() + WAIT_SECONDS
             while port is not None and not listens(port):

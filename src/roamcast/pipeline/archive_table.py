@@ -18,7 +18,7 @@ from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from roamcast.errors import InputError, LimitError, MissingError, RoamcastError
-from roamcast.model.context_arrow import FIXED, KINDS
+from roamcast.model.context_arrow import FIXED
 from roamcast.pipeline.archive_commit import Commit, refusal
 from roamcast.pipeline.archive_files import DataFile
 from roamcast.pipeline.archive_layout import (
@@ -238,11 +238,6 @@ class Archive:
             self.refresh()
         except Exception as error:  # noqa: BLE001 - it is raised again unless the commit landed
             self.table = commit.after(error)
-
-
-def kind_of_column(column: str) -> pa.DataType:
-    """Give the Arrow type of an attribute column."""
-    return KINDS[column.partition(":")[0]]
 
 
 def _field(column: str) -> Field:

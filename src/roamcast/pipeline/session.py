@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from roamcast.errors import InputError, MissingError
+from roamcast.pipeline import java_classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,7 +126,9 @@ def _process_options(chosen: Settings) -> dict[str, str]:
     memory = chosen.memory or os.environ.get(MEMORY_VARIABLE) or MEMORY
     options = {
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.driver.extraJavaOptions": " ".join(
+            [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *java_classes.options()]
+        ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "roamcast-warehouse"),
