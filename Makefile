@@ -23,7 +23,7 @@ run: setup ## run the service with a simulated campus, on loopback
 tools: ## what some tests look for beside Python: GDAL, nftables, ip (Debian, as root; else they skip)
 	@scripts/tools.sh
 
-test: tools lint ## lint, then every test with branch coverage of the pure packages
+test: tools lint ## lint, then every test, with branch coverage of the pure packages by their own
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --cov --cov-report=term
 
 lint: setup ## ruff and mypy

@@ -25,13 +25,15 @@ os.environ["SPARK_SUBMIT_OPTS"] = " ".join(BRIEF_JAVA + java_classes.options())
 TOGETHER = {
     "tests/pipeline/test_cluster.py": "a Spark cluster",
     "tests/pipeline/test_faults.py": "a Spark cluster",
-    "tests/pipeline/test_jobs_everywhere.py": "a Spark cluster",
     "tests/pipeline/test_lookup_watch.py": "a Spark session",
     "tests/pipeline/test_spark_archive.py": "a Spark session",
     "tests/pipeline/test_spark_ingest.py": "a Spark session",
     "tests/pipeline/test_spark_jobs.py": "a Spark session",
 }
 """Files that share what takes long to start, and so go to the same worker, one after another."""
+
+PURE = ("model", "matching", "placement", "channels", "overlay", "identity")
+"""Packages whose own tests tell how much of them is covered; others would only be slower for it."""
 
 MARKED_S = {"slow": 20, "spark": 10}
 """About how long a test with a mark takes; the others are many and short."""
@@ -43,6 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         unit = unit_of(item.nodeid)
         marks = {mark.name for mark in item.iter_markers()}
+        if not item.nodeid.startswith(tuple(f"tests/{name}/" for name in PURE)):
+            item.add_marker("no_cover")
         seconds[unit] = seconds.get(unit, 0) + sum(MARKED_S.get(name, 0) for name in marks) + 0.1
     items.sort(key=lambda item: -seconds[unit_of(item.nodeid)])
 

@@ -37,7 +37,6 @@ def answer(folder: Path, filters: str | bytes, contexts: str | bytes, **options:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover  # tracing makes it several times slower
 def test_match_equals_the_reference_on_100_000_pairs(tmp_path: Path) -> None:
     draw = random.Random("match")
     filters = {f"f{n}": pool.some_filter(draw, depth=n % 4) for n in range(500)}
@@ -265,7 +264,6 @@ def json_forms() -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover  # tracing makes it several times slower
 def test_ten_thousand_mutations_see_no_other_exception(tmp_path: Path) -> None:
     draw = random.Random("fuzz")
     trees = json_forms()

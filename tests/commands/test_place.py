@@ -67,7 +67,6 @@ def test_the_worked_example(run, example):
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover  # tracing makes it several times slower
 def test_the_command_equals_exhaustive_search(run, tmp_path):
     """Fewer trees than in tests/placement, where the same optimiser is tried on 300."""
     source = random.Random(7)

@@ -139,7 +139,6 @@ def test_chunks_of_columns_give_the_contexts_of_the_live_agents(
     assert rows.counts_of(count)[0][0] == len(seen)
 
 
-@pytest.mark.no_cover  # tracing makes it several times slower
 @given(people, agent_settings(), st.lists(st.integers(0, 30), max_size=3), st.integers(0, 320))
 @settings(max_examples=60)
 def test_a_stream_gives_what_one_batch_gives_when_rows_are_no_later_than_promised(

@@ -62,7 +62,6 @@ def during(start: int, end: int, name: str = "overlaps") -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover  # tracing makes it several times slower
 def test_random_messages_are_answered_as_by_the_reference(archive: Path, table: pa.Table) -> None:
     asked = messages(12, 165)
     found = Lookup(archive).ask(asked)

@@ -30,7 +30,6 @@ def first_failure(
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover  # tracing makes it several times slower
 def test_skipping_an_announcement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(self: Dissemination, view: object, record: object, newcomer: object) -> None:
         real = self._desk.deliver

@@ -79,7 +79,6 @@ def broken(receiver: type[ChannelReceiver]) -> Make:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover  # tracing makes it several times slower
 @pytest.mark.parametrize(
     ("receiver", "promise"),
     [

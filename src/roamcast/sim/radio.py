@@ -18,6 +18,8 @@ class RadioField:
     def __init__(self, range_m: float, *, relay: bool = False) -> None:
         assert range_m > 0
         self._range_m = range_m
+        # a little wider: a distance that is rounded down to the range may span two cells else
+        self._side_m = range_m * (1 + 1e-9)
         self._relay = relay
         self._cells: dict[tuple[int, int], dict[str, Host]] = {}
         self._where: dict[str, tuple[int, int]] = {}
@@ -26,7 +28,7 @@ class RadioField:
     def move(self, host: Host, x_m: float, y_m: float) -> None:
         """Place a host, or move it."""
         host.position = (x_m, y_m)
-        cell = (math.floor(x_m / self._range_m), math.floor(y_m / self._range_m))
+        cell = (math.floor(x_m / self._side_m), math.floor(y_m / self._side_m))
         before = self._where.get(host.name)
         if before is not None and before != cell:
             del self._cells[before][host.name]
