@@ -1,6 +1,8 @@
 """What every test gets: settings that suit a shared, noisy machine, and long work first."""
 
 import os
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -45,10 +47,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         unit = unit_of(item.nodeid)
         marks = {mark.name for mark in item.iter_markers()}
-        if not item.nodeid.startswith(tuple(f"tests/{name}/" for name in PURE)):
-            item.add_marker("no_cover")
         seconds[unit] = seconds.get(unit, 0) + sum(MARKED_S.get(name, 0) for name in marks) + 0.1
     items.sort(key=lambda item: -seconds[unit_of(item.nodeid)])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Trace only tests of the pure packages, and of those not the ones marked `no_cover`.
+
+    pytest-cov's own way to heed the mark does nothing in a worker of xdist.
+    """
+    covers = item.nodeid.startswith(tuple(f"tests/{name}/" for name in PURE))
+    if covers and not item.get_closest_marker("no_cover"):
+        return (yield)
+    trace = sys.gettrace()
+    sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(trace)
 
 
 def unit_of(nodeid: str) -> str:

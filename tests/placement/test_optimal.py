@@ -36,7 +36,6 @@ def _least(problem: Problem, limit: int | None = None) -> tuple[float, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover  # tracing makes it several times slower
 def test_the_optimum_equals_exhaustive_search_on_300_trees():
     source = random.Random(618)
     for number in range(300):
