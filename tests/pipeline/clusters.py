@@ -140,7 +140,7 @@ def running(command: list[str], log: Path, port: int | None = None) -> Iterator[
     """Run a server; give its id once it listens; end it, and only it, afterwards."""
     with log.open("wb") as sink:
         # executors have the environment of their worker, and nothing else of ours
-        brief = {"JAVA_TOOL_OPTIONS": os.environ["SPARK_SUBMIT_OPTS"]}
+        brief = {"JAVA_TOOL_OPTIONS": os.environ.get("SPARK_SUBMIT_OPTS", "")}
         process = subprocess.Popen(command, env=environment() | brief, stdout=sink, stderr=sink)
         try:
             until = time.monotonic() + WAIT_SECONDS
