@@ -11,16 +11,16 @@ from statistics import median
 from time import process_time
 from typing import Any, TypeVar
 
-from roamcast.channels.map_messages import (
+from roamcast.channels.server.messages import (
     MAP_PROTOCOL,
     Batch,
-    Put,
+    Publish,
     Receipt,
     Request,
     Subscribe,
     context_of,
 )
-from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.server.settings import MapSettings
 from roamcast.lab._ams import Driver, person
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.matching import FilterSet
@@ -136,7 +136,7 @@ class _Rounds:
         self._measure("checking", context_of, [put.body for put in puts])
         self._measure("request", self._request, frames)
 
-    def _puts(self, moves: Sequence[tuple[int, str]]) -> list[Put]:
+    def _puts(self, moves: Sequence[tuple[int, str]]) -> list[Publish]:
         self._stamp += len(moves)
         return [person(who, where, self._stamp + at) for at, (who, where) in enumerate(moves)]
 
@@ -147,13 +147,13 @@ class _Rounds:
         mean = (process_time() - started) / max(1, len(given))
         self.seconds.setdefault(name, []).append(mean)
 
-    def _query_set(self, given: tuple[Context, Put]) -> None:
+    def _query_set(self, given: tuple[Context, Publish]) -> None:
         context, put = given
         known = self._server.map.put(context, put.stamp, "c0")
         assert known is not None
         self._server.objects.step(self._view, known, context, put.body)
 
-    def _update(self, given: tuple[Context, Put]) -> None:
+    def _update(self, given: tuple[Context, Publish]) -> None:
         context, put = given
         self._put(self._client, context, put.body, put.stamp)
         desk = self._desk
@@ -165,7 +165,7 @@ class _Rounds:
             else:
                 self._send((effect,))
 
-    def _keep(self, given: tuple[Context, Put]) -> None:
+    def _keep(self, given: tuple[Context, Publish]) -> None:
         """Take an update and keep what it sends."""
         context, put = given
         self._put(self._client, context, put.body, put.stamp)
@@ -190,7 +190,7 @@ class _Rounds:
                 MAP_PROTOCOL.encode(message)
                 if isinstance(message, Batch):
                     receipt = Receipt(message.epoch, message.session, message.number)
-                    given = Received(effect.to, receipt)
+                    given = Received(effect.to.name, receipt)
                     self._send(self._server.receive(given, self._driver.now))
 
 

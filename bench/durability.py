@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from roamcast.lab.report import Claim, Report, Steps
-from roamcast.live.store import Store
-from roamcast.live.store_file import connect
+from roamcast.live.store.file import connect
+from roamcast.live.store.store import SqliteStore
 
 TITLE = "durability: writes a second with group commit, beside one transaction per write"
 
@@ -31,14 +31,14 @@ def grouped(path: Path, clients: int, writes: int) -> tuple[float, float, int]:
     waits: list[float] = []
     commits: list[int] = []
 
-    async def client(store: Store, number: int) -> None:
+    async def client(store: SqliteStore, number: int) -> None:
         for turn in range(writes // clients):
             began = time.perf_counter()
             await store.write([(f"{number}/{turn}", VALUE)])
             waits.append(time.perf_counter() - began)
 
     async def everyone() -> float:
-        store = Store.open(path, committed=lambda _seconds, count: commits.append(count))
+        store = SqliteStore.open(path, committed=lambda _seconds, count: commits.append(count))
         began = time.perf_counter()
         await asyncio.gather(*(client(store, number) for number in range(clients)))
         seconds = time.perf_counter() - began

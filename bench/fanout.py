@@ -127,7 +127,7 @@ class Publisher:
             "id": f"p{self.number % objects}",
             "properties": {"place": "hall", "sent": time.monotonic_ns(), "n": self.number},
         }
-        self.link.send(json.dumps({"type": "appear", "re": re, "feature": feature}))
+        self.link.send(json.dumps({"type": "publish", "re": re, "feature": feature}))
 
     def flood(self, seconds: float, objects: int, window: int = 256) -> tuple[int, float]:
         """Publish as fast as it is acknowledged: how many, in how many seconds."""

@@ -105,10 +105,10 @@ def with_duckdb(source: Path, target: Path) -> tuple[float, int, int]:
 def with_spark(spark: Any, source: Path, archive: Path) -> tuple[float, int, int]:
     """Ingest into a new archive; give seconds, contexts and the time present in µs."""
     from roamcast.identity.agent_settings import AgentSettings
-    from roamcast.pipeline.archive_read import read_file
-    from roamcast.pipeline.archive_table import Archive
-    from roamcast.pipeline.ingest import IngestSettings, ingest_once
-    from roamcast.pipeline.ingest_state import opened, private_folder
+    from roamcast.pipeline.archive.read import read_file
+    from roamcast.pipeline.archive.table import Archive
+    from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
+    from roamcast.pipeline.ingest.state import opened, private_folder
 
     settings = IngestSettings(agent=AgentSettings(heartbeat_s=HEARTBEAT_S, dwell_s=0, margin=0))
     began = time.perf_counter()
@@ -126,7 +126,7 @@ def with_spark(spark: Any, source: Path, archive: Path) -> tuple[float, int, int
 
 
 def run(quick: bool, progress: Steps) -> Report:
-    from roamcast.pipeline.session import Settings, started
+    from roamcast.pipeline.spark.session import Settings, started
 
     me, people = os.getpid(), 100_000
     sizes = [200_000, 1_000_000] if quick else [2_000_000, 20_000_000]

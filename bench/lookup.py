@@ -19,14 +19,14 @@ import pyarrow as pa
 
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.model.filters import Filter
-from roamcast.pipeline.archive import commit
-from roamcast.pipeline.archive_care import compact
-from roamcast.pipeline.archive_files import write_table
-from roamcast.pipeline.archive_layout import placed
-from roamcast.pipeline.archive_table import Archive
-from roamcast.pipeline.lookup import Lookup
-from roamcast.pipeline.lookup_needs import Needs
-from roamcast.pipeline.session import Settings, started
+from roamcast.pipeline.archive.append import commit
+from roamcast.pipeline.archive.care import compact
+from roamcast.pipeline.archive.files import write_table
+from roamcast.pipeline.archive.layout import placed
+from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.lookup.needs import Needs
+from roamcast.pipeline.lookup.run import Lookup
+from roamcast.pipeline.spark.session import Settings, started
 
 sys.path.append(str(Path(__file__).parent))  # benches live outside the package
 import _contexts as generator

@@ -24,7 +24,7 @@ from roamcast.model.context_arrow import from_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.syntax import PREDICATES
-from roamcast.pipeline.archive import append
+from roamcast.pipeline.archive.append import append
 
 sys.path.append(str(Path(__file__).parents[1]))  # the tests' generator lies in the checkout
 from tests.pipeline.clusters import Cluster, connect_server, environment

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 import simpy
 
-from roamcast.channels.messages import PROTOCOL
-from roamcast.channels.receiver import ChannelReceiver
-from roamcast.channels.settings import ChannelSettings
+from roamcast.channels.reliable.messages import PROTOCOL
+from roamcast.channels.reliable.receiver import ChannelReceiver
+from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.journal.book import Entry, Journal
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.model.machine import Effect

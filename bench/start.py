@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from roamcast.lab.report import Claim, Report, Steps
-from roamcast.pipeline import java_classes
+from roamcast.pipeline.spark import java_classes
 
 sys.path.append(str(Path(__file__).parent))  # benches live outside the package
 from _processes import measured

@@ -22,12 +22,12 @@ import msgspec
 
 from bench.kill import LOAD_S, PATIENCE_S, Crowd, Ready, Round, until
 from roamcast.client import connect
-from roamcast.client.address import Address
 from roamcast.client.asking import Asking
-from roamcast.client.http import Http
 from roamcast.errors import RoamcastError
 from roamcast.lab.report import Claim, Report, Steps
-from roamcast.live.keys import SCOPES, Keys
+from roamcast.live.auth.keys import SCOPES, TokenKeys
+from roamcast.transport.address import ServiceAddress
+from roamcast.transport.http import HttpClient
 
 TITLE = "the host that serves is gone: how soon another one has everything, and what is lost"
 
@@ -92,7 +92,7 @@ class Pair:
             encoding="utf-8",
         )
         first, second = (one.data for one in self.hosts)
-        keys = Keys.open(first)
+        keys = TokenKeys.open(first)
         now = int(first.stat().st_mtime) * 1_000_000
         self.token = keys.issue("operator", SCOPES, lifetime_s=86_400, now=now)
         second.mkdir(mode=0o700)
@@ -101,7 +101,7 @@ class Pair:
 
     def asking(self, host: Host) -> Asking:
         """Ask one host and no other."""
-        return Asking(Http(Address(host.url, self.token)))
+        return Asking(HttpClient(ServiceAddress(host.url, self.token)))
 
     async def followed(self, host: Host) -> None:
         """Wait until another host has everything that this one acknowledged."""

@@ -13,17 +13,17 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from roamcast.channels.client import LINK_TABLE, LinkState
-from roamcast.channels.link_messages import LINK_MESSAGES
-from roamcast.channels.map_messages import MAP_MESSAGES
-from roamcast.channels.messages import PROTOCOL
-from roamcast.channels.peer_messages import PEER_MESSAGES
-from roamcast.channels.receiver import RECEIVER_TABLE, ReceiverState
-from roamcast.channels.recovery_messages import RECOVERY_MESSAGES
-from roamcast.channels.sender import SENDER_TABLE, SenderState
-from roamcast.channels.server import SESSION_TABLE, SessionState
-from roamcast.channels.watchdog import WATCHDOG_TABLE, WatchdogState
-from roamcast.live.settings import Settings
+from roamcast.channels.client.link_messages import LINK_MESSAGES
+from roamcast.channels.client.map_client import LINK_TABLE, LinkState
+from roamcast.channels.failover.messages import FAILOVER_MESSAGES
+from roamcast.channels.failover.replica_messages import REPLICA_MESSAGES
+from roamcast.channels.failover.watchdog import WATCHDOG_TABLE, WatchdogState
+from roamcast.channels.reliable.messages import PROTOCOL
+from roamcast.channels.reliable.receiver import RECEIVER_TABLE, ReceiverState
+from roamcast.channels.reliable.sender import SENDER_TABLE, SenderState
+from roamcast.channels.server.map_server import SESSION_TABLE, SessionState
+from roamcast.channels.server.messages import MAP_MESSAGES
+from roamcast.live.config.settings import Settings
 from roamcast.model.wire import FRAME_BYTES_MAX, Reason, Registry, page_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +44,7 @@ SECTIONS = (
     Section(
         "The reliable channel",
         "AMS 6 and 12: one sender, many receivers, nothing lost unannounced "
-        "(`channels/sender.py`, `channels/receiver.py`, [decision 0023]"
+        "(`channels/reliable/sender.py`, `channels/reliable/receiver.py`, [decision 0023]"
         "(decisions/0023-heals-go-to-everyone-requests-to-the-sender.md)).",
         PROTOCOL,
         (
@@ -55,8 +55,8 @@ SECTIONS = (
     Section(
         "The map service",
         "AMS 1 to 17: a server, its clients and their channels, which speak the protocol above, "
-        "too (`channels/server.py`, `channels/client.py`, [channels](channels.md)). An agent "
-        "(`channels/agent.py`) speaks it as a client to the server and as a server to clients.",
+        "too (`channels/server/`, `channels/client/`, [channels](channels.md)). A relay "
+        "(`channels/relay/`) speaks it as a client to the server and as a server to clients.",
         Registry(MAP_MESSAGES),
         (
             ("The server's session", SessionState.UNKNOWN, SESSION_TABLE),
@@ -65,24 +65,24 @@ SECTIONS = (
     ),
     Section(
         "Hosts that may serve",
-        "AMS 14 and 15: watchdogs, take-over and the merging of maps (`channels/watchdog.py`, "
-        "`channels/merging.py`, [channels](channels.md#when-a-server-is-gone)).",
-        Registry(RECOVERY_MESSAGES),
+        "AMS 14 and 15: watchdogs, take-over and the merging of maps "
+        "(`channels/failover/`, [channels](channels.md#when-a-server-is-gone)).",
+        Registry(FAILOVER_MESSAGES),
         (("The watchdog", WatchdogState.STANDBY, WATCHDOG_TABLE),),
     ),
     Section(
         "Between hosts",
         "What the hosts that may serve say over `/peer` beside the messages above "
-        "(`channels/peer_messages.py`, `live/peers.py`, [two hosts]"
+        "(`channels/failover/replica_messages.py`, `live/cluster/replicas.py`, [two hosts]"
         "(service.md#two-hosts-or-more)).",
-        Registry(PEER_MESSAGES),
+        Registry(REPLICA_MESSAGES),
         (),
     ),
     Section(
         "Links",
         "A client's WebSocket to the live service, `/link`, carries the two protocols above, each "
-        "message in a binary WebSocket message, and these (`channels/link_messages.py`, "
-        "`live/links.py`, [channels](channels.md)).",
+        "message in a binary WebSocket message, and these (`channels/client/link_messages.py`, "
+        "`live/links/links.py`, [channels](channels.md)).",
         Registry(LINK_MESSAGES),
         (),
     ),
@@ -126,7 +126,7 @@ def configuration_page() -> str:
     lines = [
         "# Configuration",
         "",
-        "Written by `make docs` from `live/settings.py`; do not edit.",
+        "Written by `make docs` from `live/config/settings.py`; do not edit.",
         "",
         "One TOML file, `roamcast serve --settings roamcast.toml`. What it does not say has the",
         "default given here. A mistake ends the start with one line that names the file, the line",

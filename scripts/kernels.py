@@ -7,7 +7,7 @@ from roamcast.matching import FilterSet
 from roamcast.model.context_arrow import to_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
-from roamcast.pipeline import lookup_kernel
+from roamcast.pipeline.lookup import kernel as lookup_kernel
 from roamcast.placement.flows import Subscriptions, flows
 from roamcast.placement.heuristic import settle
 from roamcast.placement.incremental import Replanner

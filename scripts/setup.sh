@@ -43,7 +43,7 @@ if [ -z "$java" ] || [ "$(java_major "$java" || echo 0)" -lt 17 ] 2>/dev/null; t
   else say "Spark needs Java 17 or newer: install a JRE (Debian: openjdk-17-jre-headless); the rest works without"; fi
 fi
 say "compiling the kernels, and letting Java keep Spark's classes"
-"$venv/bin/python" -c 'from roamcast.pipeline.java_classes import make; make()' >/dev/null 2>&1 &
+"$venv/bin/python" -c 'from roamcast.pipeline.spark.java_classes import make; make()' >/dev/null 2>&1 &
 classes=$!
 "$venv/bin/python" scripts/kernels.py
 wait "$classes" || say "Java kept none: Spark starts as slowly as it does elsewhere"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from roamcast.pipeline import java_classes
+from roamcast.pipeline.spark import java_classes
 
 settings.register_profile(
     "house",

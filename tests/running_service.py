@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 from websockets.sync.client import ClientConnection, connect
 
-from roamcast.live.keys import SCOPES, Keys
+from roamcast.live.auth.keys import SCOPES, TokenKeys
 
 DEADLINE_S = 60.0
 START_DEADLINE_S = 300.0
@@ -151,7 +151,7 @@ class RunningService:
     ) -> str:
         """Make a token, `late_s` seconds from now by the maker's clock."""
         now = time.time_ns() // 1000 + round(late_s * 1_000_000)
-        keys = Keys.open(self.data)
+        keys = TokenKeys.open(self.data)
         return keys.issue(subject, scopes, groups, lifetime_s=lifetime_s, now=now)
 
     def ask(

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from roamcast.channels.messages import PROTOCOL, Data, HealResponse, Synchronisation
-from roamcast.channels.receiver import ChannelReceiver, Delivered
-from roamcast.channels.sender import ChannelSender, Publish
-from roamcast.channels.settings import ChannelSettings
+from roamcast.channels.reliable.messages import PROTOCOL, Data, HealResponse, Synchronisation
+from roamcast.channels.reliable.receiver import ChannelReceiver, Delivered
+from roamcast.channels.reliable.sender import ChannelSender, Transmit
+from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.model.machine import Effect, Multicast, Received, Send
 from roamcast.model.wire import Message
 
@@ -33,7 +33,7 @@ def publish(machine: ChannelSender, count: int, now: int = 0) -> list[Data]:
     sent = []
     for _ in range(count):
         payload = str(machine.last + 1).encode()
-        (effect,) = machine.receive(Publish(payload), now)
+        (effect,) = machine.receive(Transmit(payload), now)
         assert isinstance(effect, Multicast)
         assert isinstance(effect.message, Data)
         sent.append(effect.message)

@@ -11,14 +11,14 @@ from roamcast.broker import (
     CutOff,
     Failed,
     Frame,
-    Keep,
-    Release,
+    PublishFor,
     Retired,
     SetRules,
+    UnpublishFor,
 )
-from roamcast.channels.hub_settings import HubSettings
-from roamcast.channels.kept import KeptSettings
-from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.server.settings import MapSettings
+from roamcast.channels.sessions.kept import PublicationSettings
+from roamcast.channels.sessions.settings import HubSettings
 from roamcast.identity.rules import Rule, Viewer
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -62,7 +62,9 @@ class Reader:
 class Desk:
     """A broker, a disk that always works, and readers."""
 
-    def __init__(self, hub: HubSettings | None = None, kept: KeptSettings | None = None) -> None:
+    def __init__(
+        self, hub: HubSettings | None = None, kept: PublicationSettings | None = None
+    ) -> None:
         self.hub_settings, self.kept_settings = hub, kept
         self.now = START
         self.disk: dict[str, bytes] = {}
@@ -111,12 +113,12 @@ class Desk:
         lifetime = more.pop("lifetime_us", None)
         session = more.pop("session", "")
         context = Context(vid, place, None, more, self.now)
-        self.give(Keep(self.tickets, owner, context, session, lifetime))
+        self.give(PublishFor(self.tickets, owner, context, session, lifetime))
         return self.answers[self.tickets]
 
     def release(self, vid: str, owner: str = "ann") -> Effect:
         self.tickets += 1
-        self.give(Release(self.tickets, owner, vid))
+        self.give(UnpublishFor(self.tickets, owner, vid))
         return self.answers[self.tickets]
 
     def rules(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from roamcast.channels.map_messages import context_of
+from roamcast.channels.server.messages import context_of
 from roamcast.journal.book import Entry, Journal
 from roamcast.journal.segments import Segments
 from roamcast.model.contexts import Context

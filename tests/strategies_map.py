@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from roamcast.channels.agent import MapAgent
-from roamcast.channels.client import CancelObject, MapClient, PublishObject, Unwatch, Watch
-from roamcast.channels.desk import Policy
-from roamcast.channels.map_messages import MAP_PROTOCOL
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.server import MapServer
+from roamcast.channels.client.map_client import MapClient, SubscribeFilter, UnsubscribeFilter
+from roamcast.channels.client.publications import PublishContext, UnpublishContext
+from roamcast.channels.relay.relay import MapRelay
+from roamcast.channels.server.desk import Policy
+from roamcast.channels.server.map_server import MapServer
+from roamcast.channels.server.messages import MAP_PROTOCOL
+from roamcast.channels.server.settings import MapSettings
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect
 from roamcast.model.records import Record, Transmission
@@ -85,7 +86,7 @@ class MapWorld:
         here = self.settings.local_scope if site is None else site
         self.world.add_host(
             name,
-            lambda boot: MapAgent(
+            lambda boot: MapRelay(
                 name,
                 server=SERVER,
                 epoch=boot.now + 1,
@@ -105,9 +106,9 @@ class MapWorld:
         self.world.network.unicast_only[name] = None
         self.client(name, server=agent, **given)
 
-    def agent_machine(self, name: str) -> MapAgent:
+    def agent_machine(self, name: str) -> MapRelay:
         machine = self.world.hosts[name].machine
-        assert isinstance(machine, MapAgent)
+        assert isinstance(machine, MapRelay)
         return machine
 
     def run(self, seconds: float = 1.0) -> None:
@@ -115,16 +116,16 @@ class MapWorld:
 
     def put(self, name: str, vid: str, place: str, **attributes: Any) -> None:
         context = Context(vid, place, None, attributes, self.world.now)
-        self.world.give(self.world.hosts[name], PublishObject(context))
+        self.world.give(self.world.hosts[name], PublishContext(context))
 
     def cancel(self, name: str, vid: str) -> None:
-        self.world.give(self.world.hosts[name], CancelObject(vid))
+        self.world.give(self.world.hosts[name], UnpublishContext(vid))
 
     def watch(self, name: str, text: str, subscription: str = "s") -> None:
-        self.world.give(self.world.hosts[name], Watch(subscription, text))
+        self.world.give(self.world.hosts[name], SubscribeFilter(subscription, text))
 
     def unwatch(self, name: str, subscription: str = "s") -> None:
-        self.world.give(self.world.hosts[name], Unwatch(subscription))
+        self.world.give(self.world.hosts[name], UnsubscribeFilter(subscription))
 
     def sees(self, name: str, subscription: str = "s") -> dict[str, str | None]:
         machine = self.machine(name)

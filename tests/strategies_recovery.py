@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from roamcast.channels.client import CancelObject, MapClient, PublishObject, Watch
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.post import Post
-from roamcast.channels.recovery_messages import RECOVERY_PROTOCOL
-from roamcast.channels.server import MapServer
-from roamcast.channels.watchdog import WatchdogSettings
+from roamcast.channels.client.map_client import MapClient, SubscribeFilter
+from roamcast.channels.client.publications import PublishContext, UnpublishContext
+from roamcast.channels.failover.messages import FAILOVER_PROTOCOL
+from roamcast.channels.failover.post import Post
+from roamcast.channels.failover.watchdog import WatchdogSettings
+from roamcast.channels.server.map_server import MapServer
+from roamcast.channels.server.settings import MapSettings
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect
 from roamcast.sim.network import Cut
@@ -30,7 +31,7 @@ class RecoveryWorld:
         self.settings = settings
         self.watchdog = watchdog or WatchdogSettings()
         self.seats = tuple(f"s{number}" for number in range(seats))
-        self.world = World(1, RECOVERY_PROTOCOL)
+        self.world = World(1, FAILOVER_PROTOCOL)
         self.told: list[tuple[str, Effect]] = []
         self.world.observe(lambda host, effect, _: self.told.append((host.name, effect)))
         for name in self.seats:
@@ -82,13 +83,13 @@ class RecoveryWorld:
 
     def put(self, name: str, vid: str, place: str) -> None:
         context = Context(vid, place, None, {}, self.world.now)
-        self.world.give(self.world.hosts[name], PublishObject(context))
+        self.world.give(self.world.hosts[name], PublishContext(context))
 
     def cancel(self, name: str, vid: str) -> None:
-        self.world.give(self.world.hosts[name], CancelObject(vid))
+        self.world.give(self.world.hosts[name], UnpublishContext(vid))
 
     def watch(self, name: str, text: str = "within(place, 'l')") -> None:
-        self.world.give(self.world.hosts[name], Watch("s", text))
+        self.world.give(self.world.hosts[name], SubscribeFilter("s", text))
 
     def sees(self, name: str) -> dict[str, str | None]:
         shown = self.machine(name).watching.replica.shown("s")

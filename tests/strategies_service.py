@@ -14,21 +14,22 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request as Asked
 from websockets.http11 import Response
 
-from roamcast.channels.desk import Policy
-from roamcast.channels.link_messages import (
+from roamcast.channels.client.link_messages import (
     LINK_PROTOCOL,
     Goodbye,
     Grouped,
+    LinkWelcome,
     Tune,
-    Welcome,
     settings_bytes,
 )
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.server import MapServer
-from roamcast.client.driver import Driver, wall_clock
+from roamcast.channels.server.desk import Policy
+from roamcast.channels.server.map_server import MapServer
+from roamcast.channels.server.settings import MapSettings
+from roamcast.model.addresses import Client
 from roamcast.model.machine import Effect, Multicast, Received, Send
 from roamcast.model.wire import Message, Unreadable
 from roamcast.sim.workloads._map_parts import ScanMatcher
+from roamcast.transport.driver import Driver, wall_clock
 
 TOKEN = "a key"
 QUICK = MapSettings(
@@ -138,7 +139,7 @@ class Service:
         self.sockets[name] = socket
         self.tuned[name] = set()
         self.welcomes += 1
-        welcome = Welcome(
+        welcome = LinkWelcome(
             name,
             self.name,
             self.machine.epoch,
@@ -162,7 +163,7 @@ class Service:
 
     def _carry(self, effect: Effect) -> None:
         match effect:
-            case Send(to, message):
+            case Send(Client(to), message):
                 self._write(to, message)
             case Multicast(group, message):
                 grouped = Grouped(group, LINK_PROTOCOL.encode(message))

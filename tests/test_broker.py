@@ -3,9 +3,9 @@
 import pytest
 
 from roamcast.broker import Retired, SetRules
-from roamcast.channels.client import PublishObject
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.replica import Changed
+from roamcast.channels.client.copy import Changed
+from roamcast.channels.client.publications import PublishContext
+from roamcast.channels.server.settings import MapSettings
 from roamcast.errors import LimitError
 from roamcast.identity.policy import VIEW_CLASSES_MAX, RulesPolicy
 from roamcast.identity.rules import Hours, Rule, Viewer, visible
@@ -105,7 +105,7 @@ def test_a_context_that_begins_later_is_shown_when_it_begins() -> None:
     made.watch("visitor", QUERY)
     made.run(1)
     later = Context("ann", "campus/b36/1/1001", None, {}, made.world.now + 5 * SECOND)
-    made.world.give(made.world.hosts["agent"], PublishObject(later))
+    made.world.give(made.world.hosts["agent"], PublishContext(later))
     made.run(3)
     assert made.sees("visitor") == {}
     made.run(4)

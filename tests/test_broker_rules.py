@@ -2,10 +2,10 @@
 
 import pytest
 
-from roamcast.broker import Acknowledged, Adopt, Failed, Keep, SetRules, StoreFailed
-from roamcast.channels.client import PublishObject
-from roamcast.channels.kept import KeptSettings
-from roamcast.channels.map_settings import MapSettings
+from roamcast.broker import Acknowledged, Adopt, Failed, PublishFor, SetRules, StoreFailed
+from roamcast.channels.client.publications import PublishContext
+from roamcast.channels.server.settings import MapSettings
+from roamcast.channels.sessions.kept import PublicationSettings
 from roamcast.errors import ConflictError, LimitError
 from roamcast.identity import rulebook
 from roamcast.identity.rulebook import RuleBook
@@ -67,8 +67,8 @@ def test_a_vid_is_ones_own_while_the_write_is_still_on_its_way(first: str) -> No
     desk = Desk()
     receive, now = desk.broker.receive, desk.now
     context = Context("x", "hq/2", None, {}, now)
-    asked = [Keep(1, "ada", context), SetRules(1, "ada", "x", EXACT)]
-    others = [SetRules(2, "mallory", "x", EXACT), Keep(2, "mallory", context)]
+    asked = [PublishFor(1, "ada", context), SetRules(1, "ada", "x", EXACT)]
+    others = [SetRules(2, "mallory", "x", EXACT), PublishFor(2, "mallory", context)]
     (write,) = receive(asked[first == "rules"], now)
     assert isinstance(write, Store)
     for other in others:
@@ -93,13 +93,13 @@ def test_a_client_on_a_link_is_refused_under_a_vid_with_others_rules() -> None:
     )
     for name, place in (("mallory#1", "hq/1"), ("ada#1", "hq/2"), ("mallory#1", "hq/3")):
         context = Context("ada", place, None, {}, made.world.now)
-        made.world.give(made.world.hosts[name], PublishObject(context))
+        made.world.give(made.world.hosts[name], PublishContext(context))
         made.run(1)
     assert made.sees("watcher", "s") == {"ada": "hq/2"}
 
 
 def test_one_owner_sets_the_rules_of_so_many_vids_and_of_no_more() -> None:
-    desk = Desk(kept=KeptSettings(objects_per_owner_max=3))
+    desk = Desk(kept=PublicationSettings(objects_per_owner_max=3))
     for number in range(3):
         assert isinstance(desk.rules(f"v{number}", EXACT), Acknowledged)
     for _ in range(2):

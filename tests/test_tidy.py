@@ -27,9 +27,10 @@ MAY_IMPORT = {
     # identity: the user agent's rules are written once and run live and in Spark (decision 0050)
     # channels: a plan replays a broker's own choice of channels (decision 0045)
     "pipeline": {"model", "matching", "placement", "journal", "identity", "channels", "errors"},
-    "client": {"model", "matching", "channels", "errors"},
+    "transport": {"model", "channels", "errors"},
+    "client": {"model", "matching", "channels", "transport", "errors"},
     "sim": PURE | {"journal", "errors"},
-    "live": PURE | {"journal", "pipeline", "client", "errors"},
+    "live": PURE | {"journal", "pipeline", "transport", "errors"},
 }
 ANYTHING = {"lab", "commands", "cli", "__init__", "__main__"}
 

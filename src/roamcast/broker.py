@@ -10,13 +10,19 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from roamcast.channels.hub import CutOff, Frame, Hub
-from roamcast.channels.hub_events import Format
-from roamcast.channels.hub_settings import HubSettings
-from roamcast.channels.kept import PREFIX, Acknowledged, Kept, KeptObjects, KeptSettings
-from roamcast.channels.local import LocalQueries, Told
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.server import MapServer
+from roamcast.channels.server.local import LocalQueries, LocalUpdate
+from roamcast.channels.server.map_server import MapServer
+from roamcast.channels.server.settings import MapSettings
+from roamcast.channels.sessions.events import Format
+from roamcast.channels.sessions.hub import CutOff, Frame, Hub
+from roamcast.channels.sessions.kept import (
+    PREFIX,
+    Acknowledged,
+    PublicationSettings,
+    StoredPublication,
+    StoredPublications,
+)
+from roamcast.channels.sessions.settings import HubSettings
 from roamcast.errors import LimitError, NotFoundError, RoamcastError, StoreError
 from roamcast.identity.policy import RulesPolicy, subject_of
 from roamcast.identity.rule_sets import PREFIX as RULES_PREFIX
@@ -33,7 +39,7 @@ KEYED_MAX = 100_000
 """Viewers of whom is remembered which keys they have; beyond, the first one's classes end."""
 
 
-class Keep(Input, frozen=True):
+class PublishFor(Input, frozen=True):
     """Publish an object for an owner: for a lifetime, or as long as a session is open."""
 
     ticket: int
@@ -43,7 +49,7 @@ class Keep(Input, frozen=True):
     lifetime_us: int | None = None
 
 
-class Release(Input, frozen=True):
+class UnpublishFor(Input, frozen=True):
     """Cancel the publication of an object that the service keeps."""
 
     ticket: int
@@ -88,7 +94,7 @@ class Retired(Effect, frozen=True):
     view_class: str
 
 
-Pending = tuple[Keep | Release | SetRules, Kept | None]
+Pending = tuple[PublishFor | UnpublishFor | SetRules, StoredPublication | None]
 
 
 class Broker:
@@ -103,7 +109,7 @@ class Broker:
         stored: Mapping[str, bytes],
         map_settings: MapSettings,
         hub_settings: HubSettings | None = None,
-        kept_settings: KeptSettings | None = None,
+        kept_settings: PublicationSettings | None = None,
         default_rules: Sequence[Rule] = PUBLIC,
         places: Places | None = None,
         peers: Sequence[str] = (),
@@ -126,8 +132,8 @@ class Broker:
             name, epoch=epoch, now=now, settings=map_settings, policy=self.policy, peers=peers
         )
         self.hub = Hub(LocalQueries(self.server), hub_settings or HubSettings(), epoch)
-        kept_settings = kept_settings or KeptSettings()
-        self.kept = KeptObjects(self.server.objects, kept_settings)
+        kept_settings = kept_settings or PublicationSettings()
+        self.kept = StoredPublications(self.server.objects, kept_settings)
         self.rule_sets = RuleSets(self.rules, kept_settings.objects_per_owner_max)
         self.server.objects.publisher_of = self.rule_sets.publisher_of
         self.server.merging.keeps = self.kept.keeps
@@ -153,7 +159,7 @@ class Broker:
                 return self._stored(token, now)
             case StoreFailed(token, reason):
                 return self._store_failed(token, reason)
-            case Keep() | Release() | SetRules():
+            case PublishFor() | UnpublishFor() | SetRules():
                 return self._ask(given, now)
             case Adopt(entries):
                 return self._adopt(entries, now)
@@ -177,23 +183,23 @@ class Broker:
         """Let the hub make frames of what it is told; everything else is the driver's."""
         out: list[Effect] = []
         for effect in effects:
-            if isinstance(effect, Told):
+            if isinstance(effect, LocalUpdate):
                 out += self.hub.tell(effect, now)
             else:
                 out.append(effect)
         return out
 
-    def _ask(self, given: Keep | Release | SetRules, now: int) -> Sequence[Effect]:
+    def _ask(self, given: PublishFor | UnpublishFor | SetRules, now: int) -> Sequence[Effect]:
         """Check what is asked and ask the disk; refuse with the reason before anything changes."""
-        kept: Kept | None = None
+        kept: StoredPublication | None = None
         write: tuple[str, bytes | None]
         try:
             match given:
-                case Keep(_, owner, context, session, lifetime):
+                case PublishFor(_, owner, context, session, lifetime):
                     kept, write = self.kept.write(
                         context, owner, session=session, lifetime_us=lifetime, now=now
                     )
-                case Release(_, owner, vid, any_owner):
+                case UnpublishFor(_, owner, vid, any_owner):
                     self._check_kept(owner, vid, any_owner)
                     write = (PREFIX + vid, None)
                 case SetRules(_, owner, vid, rules, any_owner):
@@ -222,11 +228,11 @@ class Broker:
         self.server.desk.now = now
         effects: list[Effect] = []
         match given:
-            case Keep():
+            case PublishFor():
                 assert kept is not None
                 is_open = kept.session in self._session_viewers
                 fresh = self.kept.written(kept, open_session=is_open, now=now)
-            case Release(_, _, vid):
+            case UnpublishFor(_, _, vid):
                 self.kept.removed(vid)
             case SetRules(_, _, vid, rules):
                 effects += self._tell_apart(self.rule_sets.written(vid, rules), now)
@@ -246,7 +252,11 @@ class Broker:
                 self.server.objects.reconsider(vid)
         for key, value in entries:
             if key.startswith(PREFIX):
-                held = None if value is None else msgspec.msgpack.decode(value, type=Kept).session
+                held = (
+                    None
+                    if value is None
+                    else msgspec.msgpack.decode(value, type=StoredPublication).session
+                )
                 is_open = held in self._session_viewers
                 self.kept.adopt(key[len(PREFIX) :], value, open_session=is_open, now=now)
         return effects + self._told(self.server.changed(now), now)
@@ -368,10 +378,10 @@ __all__ = [
     "CutOff",
     "Failed",
     "Frame",
-    "Keep",
-    "Release",
+    "PublishFor",
     "Retired",
     "RulesPolicy",
     "SetRules",
     "StoreFailed",
+    "UnpublishFor",
 ]

@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roamcast.channels.agent import Heard, OnBehalf
-from roamcast.channels.client import LinkState, WithdrawObject
-from roamcast.channels.desk import Public
-from roamcast.channels.map_messages import WELL_KNOWN
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.replica import Appeared, Changed, Left
-from roamcast.channels.watching import Current, Cut, Overtaken, Pending, Refusal
+from roamcast.channels.client.copy import Appeared, Changed, Left
+from roamcast.channels.client.map_client import LinkState
+from roamcast.channels.client.publications import DisownContext
+from roamcast.channels.client.watching import Current, Cut, Overtaken, Pending, Refusal
+from roamcast.channels.relay.relay import Heard, OnBehalf
+from roamcast.channels.server.desk import Public
+from roamcast.channels.server.messages import WELL_KNOWN
+from roamcast.channels.server.settings import MapSettings
 from roamcast.model.records import ContextOpened, QueryStep, Transmission, UpdateMatched
 from roamcast.sim.checkers import BandwidthLimit
 from roamcast.sim.network import Cut as Partition
@@ -332,13 +333,13 @@ def test_clients_that_publish_apart_do_so_in_their_own_names() -> None:
     world.world.give(agent, Heard("b", Refusal("put m", "not here")))
     world.run(1)
     assert [one.reason for one in world.told_to("b", Refusal)] == ["not here"]
-    assert world.told_to("agent", OnBehalf) == [OnBehalf("b", WithdrawObject("m"))]
+    assert world.told_to("agent", OnBehalf) == [OnBehalf("b", DisownContext("m"))]
     world.put("b", "n", "hall")
     world.run(1)
     world.forget()
     world.world.crash(world.world.hosts["b"])
     world.run(8)
-    assert world.told_to("agent", OnBehalf) == [OnBehalf("b", WithdrawObject("n"))]
+    assert world.told_to("agent", OnBehalf) == [OnBehalf("b", DisownContext("n"))]
 
 
 def test_an_agent_serves_only_whoever_may_see_the_same() -> None:

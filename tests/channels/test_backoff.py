@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.channels.backoff import backoff_us
-from roamcast.channels.settings import ChannelSettings
+from roamcast.channels.reliable.backoff import backoff_us
+from roamcast.channels.reliable.settings import ChannelSettings
 
 SETTINGS = ChannelSettings()
 

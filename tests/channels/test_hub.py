@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roamcast.channels.hub_settings import HubSettings
+from roamcast.channels.sessions.settings import HubSettings
 from roamcast.errors import InputError, LimitError
 from roamcast.identity.rules import Viewer
 from roamcast.model.filters import Filter

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from roamcast.broker import Acknowledged, Failed, Keep, Release, StoreFailed
-from roamcast.channels.kept import PREFIX, KeptSettings
-from roamcast.channels.map import ActiveMap
+from roamcast.broker import Acknowledged, Failed, PublishFor, StoreFailed, UnpublishFor
+from roamcast.channels.server.map import ActiveMap
+from roamcast.channels.sessions.kept import PREFIX, PublicationSettings
 from roamcast.errors import LimitError, StoreError
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect, Store, Stored
 from tests.strategies_hub import Desk
 
 SECOND = 1_000_000
-GRACE = KeptSettings().session_grace_us
+GRACE = PublicationSettings().session_grace_us
 
 
 class SlowDisk(Desk):
@@ -41,7 +41,7 @@ class SlowDisk(Desk):
     def ask(self, vid: str, *, session: str = "", lifetime_us: int | None = None) -> int:
         self.tickets += 1
         context = Context(vid, "hq/1", None, {"ticket": self.tickets}, self.now)
-        self.give(Keep(self.tickets, "ann", context, session, lifetime_us))
+        self.give(PublishFor(self.tickets, "ann", context, session, lifetime_us))
         return self.tickets
 
     def shown(self) -> list[str]:
@@ -129,7 +129,7 @@ def test_on_a_full_map_is_refused_what_is_not_on_disk_yet_and_room_is_held_for_w
     assert {type(desk.answers[one]) for one in (first, second)} == {Acknowledged}
     assert desk.shown() == ["a", "b"]
     again = desk.ask("a")  # what is there may change
-    desk.give(Release(0, "ann", "a"))
+    desk.give(UnpublishFor(0, "ann", "a"))
     desk.sync()
     assert isinstance(desk.answers[again], Acknowledged)
     assert desk.shown() == ["b"]

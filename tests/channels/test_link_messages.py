@@ -5,22 +5,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.channels.link_messages import (
+from roamcast.channels.client.link_messages import (
     GROUP_FRAME_BYTES_MAX,
     KEY_BYTES,
     LINK_PROTOCOL,
     SETTINGS_BYTES_MAX,
     Goodbye,
     Grouped,
+    LinkWelcome,
     Tune,
-    Welcome,
     settings_bytes,
     settings_of,
 )
-from roamcast.channels.map_messages import MAP_PROTOCOL, ServerHere
-from roamcast.channels.map_settings import MapSettings, Mode
-from roamcast.channels.messages import PAYLOAD_BYTES_MAX, Data
-from roamcast.channels.settings import ChannelSettings
+from roamcast.channels.reliable.messages import PAYLOAD_BYTES_MAX, Data
+from roamcast.channels.reliable.settings import ChannelSettings
+from roamcast.channels.server.messages import MAP_PROTOCOL, ServerHere
+from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.errors import MessageError
 from roamcast.model.wire import Message, Reason, Unreadable
 
@@ -28,7 +28,7 @@ names = st.text(min_size=1, max_size=256)
 counts = st.integers(0, 2**63 - 1)
 messages = st.one_of(
     st.builds(
-        Welcome,
+        LinkWelcome,
         names,
         names,
         counts,
@@ -59,8 +59,8 @@ def test_a_link_speaks_the_maps_messages_in_the_same_bytes() -> None:
     "message",
     [
         Grouped("g", bytes(GROUP_FRAME_BYTES_MAX + 1)),
-        Welcome("c", "s", 1, bytes(SETTINGS_BYTES_MAX + 1)),
-        Welcome("c", "s", 1, b"", key=bytes(KEY_BYTES + 1)),
+        LinkWelcome("c", "s", 1, bytes(SETTINGS_BYTES_MAX + 1)),
+        LinkWelcome("c", "s", 1, b"", key=bytes(KEY_BYTES + 1)),
         Tune("", True),
         Goodbye("x" * 501),
     ],

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.channels.bands import Ledger
-from roamcast.channels.map_messages import Parcel, State, parcel_of, size_of
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.messages import Data
-from roamcast.channels.sender import ChannelSender
-from roamcast.channels.server import MapServer
-from roamcast.channels.settings import ChannelSettings
-from roamcast.channels.streams import TOP, Stream
-from roamcast.channels.watching import Pending, Refusal
+from roamcast.channels.client.watching import Pending, Refusal
+from roamcast.channels.reliable.messages import Data
+from roamcast.channels.reliable.sender import ChannelSender
+from roamcast.channels.reliable.settings import ChannelSettings
+from roamcast.channels.server.map_server import MapServer
+from roamcast.channels.server.messages import Parcel, State, parcel_of, size_of
+from roamcast.channels.server.settings import MapSettings
+from roamcast.channels.spread.bands import Ledger
+from roamcast.channels.spread.streams import TOP, Stream
 from roamcast.model.machine import Effect, Input, Multicast, Send
 from roamcast.model.records import ContextChanged, ContextOpened
 from roamcast.sim.checkers import BandwidthLimit
@@ -96,7 +96,7 @@ class Told:
             self._newest[effect.vid] = self._number
             self.updates += 1
         elif isinstance(effect, Send):
-            self._bandwidth.deliver(effect.to, size_of(effect.message), now)
+            self._bandwidth.deliver(effect.to.name, size_of(effect.message), now)
         elif isinstance(effect, Multicast):
             heard = self._world.world.network.members(effect.group)
             for name in heard:

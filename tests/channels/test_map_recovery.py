@@ -1,7 +1,7 @@
 """Server-Restart (AMS 14): everyone registers again, spread, and nobody keeps a stale view."""
 
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.replica import Appeared, Left
+from roamcast.channels.client.copy import Appeared, Left
+from roamcast.channels.server.settings import MapSettings
 from tests.strategies_map import SECOND, SERVER, MapWorld
 
 

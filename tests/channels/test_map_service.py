@@ -2,22 +2,22 @@
 
 import pytest
 
-from roamcast.channels.map import ActiveMap
-from roamcast.channels.map_messages import (
+from roamcast.channels.client.copy import Appeared, Changed, Left
+from roamcast.channels.client.watching import Current, Cut, Refusal
+from roamcast.channels.server.map import ActiveMap
+from roamcast.channels.server.map_server import MapServer
+from roamcast.channels.server.messages import (
     Batch,
-    Cancel,
     Hello,
-    Put,
+    Publish,
     Refused,
     Request,
     Subscribe,
+    Unpublish,
     body_of,
     parcel_of,
 )
-from roamcast.channels.map_settings import MapSettings, Mode
-from roamcast.channels.replica import Appeared, Changed, Left
-from roamcast.channels.server import MapServer
-from roamcast.channels.watching import Current, Cut, Refusal
+from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Multicast, Received, Send
@@ -174,7 +174,7 @@ def test_without_a_journal_the_same_is_sent_and_nothing_explained() -> None:
         effects += server.receive(Received("c", Request(1, 1, 1, said)), 1)
         for number in range(4, 10):
             context = Context("v", f"l{number % 3}", None, {"type": "person"}, number)
-            put = Put(body_of(context), number)
+            put = Publish(body_of(context), number)
             effects += server.receive(Received("c", Request(1, 1, number, (put,))), number)
         sent[journal] = [one for one in effects if isinstance(one, Send | Multicast)]
         explained[journal] = {type(one).__name__ for one in effects if isinstance(one, Record)}
@@ -374,14 +374,14 @@ def test_what_is_so_since_the_future_is_refused_beyond_the_limit(what: str) -> N
         10**9,
         60 * 10**6,
     )
-    given = Put(body_of(Context("m", "hall", None, {}, now)), now)
+    given = Publish(body_of(Context("m", "hall", None, {}, now)), now)
     server.receive(Received("c", Request(1, 1, 1, (Hello(), given))), now)
 
     def say(number: int, instant: int) -> list[Refused]:
-        operation: Put | Cancel = Cancel("m", instant)
+        operation: Publish | Unpublish = Unpublish("m", instant)
         if what != "cancel":
             stamp, t_r = (instant, now) if what == "stamp" else (now + number, instant)
-            operation = Put(body_of(Context("m", "hall", None, {"n": number}, t_r)), stamp)
+            operation = Publish(body_of(Context("m", "hall", None, {"n": number}, t_r)), stamp)
         effects = server.receive(Received("c", Request(1, 1, number, (operation,))), now)
         batches = [one.message for one in effects if isinstance(one, Send)]
         items = [parcel_of(one.payload).items for one in batches if isinstance(one, Batch)]

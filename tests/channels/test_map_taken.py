@@ -1,9 +1,10 @@
 """A client of the map knows which of its words the server has taken."""
 
-from roamcast.channels.client import CancelObject, MapClient, PublishObject
-from roamcast.channels.map_messages import Answer, Request
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.watching import Refusal
+from roamcast.channels.client.map_client import MapClient
+from roamcast.channels.client.publications import PublishContext, UnpublishContext
+from roamcast.channels.client.watching import Refusal
+from roamcast.channels.server.messages import Answer, Request
+from roamcast.channels.server.settings import MapSettings
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Received, Send
 from tests.strategies_map import MapWorld
@@ -14,9 +15,9 @@ def test_an_object_is_taken_when_the_answer_to_its_latest_word_is_there() -> Non
     assert not client.taken("p")  # nothing is, before there is a session
     effects = [*client.advance(0)]
     words = [
-        PublishObject(Context("p", "l1")),
-        PublishObject(Context("p", "l2")),
-        CancelObject("p"),
+        PublishContext(Context("p", "l1")),
+        PublishContext(Context("p", "l2")),
+        UnpublishContext("p"),
     ]
     for now, word in enumerate([None, *words], start=1):
         if word is not None:

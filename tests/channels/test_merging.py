@@ -6,16 +6,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roamcast.channels.desk import Policy, Public
-from roamcast.channels.epochs import epoch_at
-from roamcast.channels.map_messages import ServerHere, body_of
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.merging import SteppedDown
-from roamcast.channels.recovery_messages import Gone, HandOver, Held, Taken
-from roamcast.channels.removed import Cancelled, Removed
-from roamcast.channels.replica import Appeared, Left
-from roamcast.channels.server import MapServer
-from roamcast.channels.watching import Overtaken
+from roamcast.channels.client.copy import Appeared, Left
+from roamcast.channels.client.watching import Overtaken
+from roamcast.channels.failover.epochs import epoch_at
+from roamcast.channels.failover.merging import SteppedDown
+from roamcast.channels.failover.messages import (
+    HandedContext,
+    HandedRemoval,
+    HandOver,
+    HandOverTaken,
+)
+from roamcast.channels.server.desk import Policy, Public
+from roamcast.channels.server.map_server import MapServer
+from roamcast.channels.server.messages import ServerHere, body_of
+from roamcast.channels.server.removed import Removal, Removed
+from roamcast.channels.server.settings import MapSettings
+from roamcast.model.addresses import Replica
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect, Received, Send
 from roamcast.model.records import Drop
@@ -188,7 +194,7 @@ def write(server: MapServer, one: Write) -> None:
         body = context(vid, f"{stamp} by {owner}")
         server.objects.put_for(owner, body, body_of(body), stamp)
     else:
-        server.objects.erase(vid, Cancelled(stamp, owner, 0))
+        server.objects.erase(vid, Removal(stamp, owner, 0))
 
 
 def unique(said: list[Write]) -> list[Write]:
@@ -271,7 +277,7 @@ def test_a_large_map_goes_over_in_pages_within_the_bound_and_a_lost_page_is_repe
         count += 1
         say(new, "s0", page_now[0], 1)
         say(new, "s0", page_now[0], 1)  # doubled on the way
-        effects = say(old, "s1", Taken(OLD, page_now[0].number), 1)
+        effects = say(old, "s1", HandOverTaken(OLD, page_now[0].number), 1)
     assert len(new.map) == 100
     assert 100 / len(page.items) <= count <= 100
 
@@ -302,7 +308,7 @@ def test_an_object_whose_publisher_does_not_come_over_leaves_when_it_could_have(
 def test_only_hosts_that_may_serve_hand_over_and_only_their_own_epochs_end_a_server() -> None:
     new = make("s1", NEW)
     body = body_of(context("x"))
-    page = HandOver(OLD, 1, (Held(body, 1, "a"),))
+    page = HandOver(OLD, 1, (HandedContext(body, 1, "a"),))
     assert say(new, "stranger", page, 1) == []
     assert say(new, "stranger", ServerHere(epoch_at(9, 0, 0), 0), 1) == []
     assert say(new, "s0", ServerHere(epoch_at(9, 1, 0), 0), 1) == []
@@ -312,22 +318,22 @@ def test_only_hosts_that_may_serve_hand_over_and_only_their_own_epochs_end_a_ser
 
 def test_a_full_map_says_what_it_could_not_take() -> None:
     new = make("s1", NEW, MapSettings(objects_max=1))
-    items = tuple(Held(body_of(context(vid)), 1, "a") for vid in "xy")
+    items = tuple(HandedContext(body_of(context(vid)), 1, "a") for vid in "xy")
     effects = say(new, "s0", HandOver(OLD, 1, items), 1)
     assert list(new.map.objects) == ["x"]
     assert [one.message for one in effects if isinstance(one, Drop)] == ["map.handover"]
-    assert Send("s0", Taken(OLD, 1)) in effects
+    assert Send(Replica("s0"), HandOverTaken(OLD, 1)) in effects
 
 
 def test_cancelled_objects_are_remembered_for_their_time_and_up_to_the_bound() -> None:
     removed = Removed(10 * SECOND, 3)
     for number, vid in enumerate("abcd"):
-        removed.note(vid, Cancelled(1 + number, "p", number), number)
+        removed.note(vid, Removal(1 + number, "p", number), number)
     assert [vid for vid, _ in removed.items(4)] == ["b", "c", "d"]
-    removed.note("b", Cancelled(9, "p", 5), 5)
+    removed.note("b", Removal(9, "p", 5), 5)
     assert [vid for vid, _ in removed.items(5)] == ["c", "d", "b"]
-    removed.note("b", Cancelled(8, "p", 6), 6)  # older than what is known
-    assert removed.get("b") == Cancelled(9, "p", 5)
+    removed.note("b", Removal(8, "p", 6), 6)  # older than what is known
+    assert removed.get("b") == Removal(9, "p", 5)
     assert [vid for vid, _ in removed.items(10 * SECOND + 3)] == ["b"]
     removed.prune(10 * SECOND + 3)
     assert len(removed) == 1
@@ -358,7 +364,7 @@ def test_nobody_cancels_what_is_anothers_on_either_side() -> None:
 def test_how_long_an_object_is_gone_is_handed_over_with_it() -> None:
     new = make("s1", NEW)
     lasts = new.settings.removed_us
-    items = (Gone("y", 5, "a", 0), Gone("x", 5, "a", lasts - SECOND))
+    items = (HandedRemoval("y", 5, "a", 0), HandedRemoval("x", 5, "a", lasts - SECOND))
     say(new, "s0", HandOver(OLD, 1, items), lasts)
     assert [vid for vid, _ in new.map.removed.items(lasts)] == ["y", "x"]
     assert [vid for vid, _ in new.map.removed.items(lasts + 2 * SECOND)] == ["y"]

@@ -1,7 +1,6 @@
 """The queue of one client, at its bound."""
 
-from roamcast.channels.bands import Ledger
-from roamcast.channels.map_messages import (
+from roamcast.channels.server.messages import (
     Announce,
     Band,
     Batch,
@@ -13,8 +12,9 @@ from roamcast.channels.map_messages import (
     Superseded,
     parcel_of,
 )
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.outbox import Outbox, Waiting
+from roamcast.channels.server.outbox import Outbox, Waiting
+from roamcast.channels.server.settings import MapSettings
+from roamcast.channels.spread.bands import Ledger
 
 
 def full() -> Outbox:

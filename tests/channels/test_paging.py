@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.channels import paging
-from roamcast.channels.client import CancelObject, MapClient, PublishObject, Unwatch, Watch
-from roamcast.channels.map import ActiveMap
-from roamcast.channels.map_messages import Hello, Request, State
-from roamcast.channels.map_settings import MapSettings, Mode
-from roamcast.channels.paging import Pager
-from roamcast.channels.replica import Appeared
-from roamcast.channels.server import MapServer
-from roamcast.channels.watching import Current, Cut
+from roamcast.channels.client.copy import Appeared
+from roamcast.channels.client.map_client import MapClient, SubscribeFilter, UnsubscribeFilter
+from roamcast.channels.client.publications import PublishContext, UnpublishContext
+from roamcast.channels.client.watching import Current, Cut
+from roamcast.channels.server import paging
+from roamcast.channels.server.map import ActiveMap
+from roamcast.channels.server.map_server import MapServer
+from roamcast.channels.server.messages import Hello, Request, State
+from roamcast.channels.server.paging import Pager
+from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Input, Received, Send
@@ -251,7 +252,7 @@ class ByHand:
     def _take(self, name: str, effects: object) -> None:
         for effect in effects:  # type: ignore[attr-defined]
             if isinstance(effect, Send):
-                self.mail.append((name, effect.to, effect))
+                self.mail.append((name, effect.to.name, effect))
             elif name == "watcher":
                 self.told.append(effect)
 
@@ -300,18 +301,18 @@ def test_no_gap_and_no_overlap_between_the_pages_and_the_changes_among_them(
 ) -> None:
     world = ByHand()
     for vid in VIDS:
-        world.say("publisher", PublishObject(Context(vid, "hall", None, {}, 0)))
+        world.say("publisher", PublishContext(Context(vid, "hall", None, {}, 0)))
     world.settle()
-    world.say("watcher", Watch("s", HALL))
+    world.say("watcher", SubscribeFilter("s", HALL))
     for kind, vid, text in steps:
         if kind == "put":
-            world.say("publisher", PublishObject(Context(vid, text, None, {}, world.now)))
+            world.say("publisher", PublishContext(Context(vid, text, None, {}, world.now)))
         elif kind == "cancel":
-            world.say("publisher", CancelObject(vid))
+            world.say("publisher", UnpublishContext(vid))
         elif kind == "watch":
-            world.say("watcher", Watch("s", text))
+            world.say("watcher", SubscribeFilter("s", text))
         elif kind == "unwatch":
-            world.say("watcher", Unwatch("s"))
+            world.say("watcher", UnsubscribeFilter("s"))
         else:
             world.carry()
     world.settle()

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.channels.pool import Pool
-from roamcast.channels.queries import QueryTable, take_apart
-from roamcast.channels.recurring import History
+from roamcast.channels.server.queries import QueryTable, take_apart
+from roamcast.channels.spread.pool import Pool
+from roamcast.channels.spread.recurring import History
 from roamcast.channels.timers import Timers
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -105,7 +105,7 @@ def test_a_step_between_queries_is_right_however_queries_come_and_go(data: st.Da
 def test_at_the_limit_of_remembered_sets_and_steps_they_are_put_together_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("roamcast.channels.queries.SETS_MAX", 2)
+    monkeypatch.setattr("roamcast.channels.server.queries.SETS_MAX", 2)
     table = QueryTable("", ScanMatcher(), 10)
     for number in range(4):
         table.add(number + 1, Filter.parse(f"kind = {number}"), ())

@@ -2,8 +2,14 @@
 
 import pytest
 
-from roamcast.channels.messages import HEAL_SEQUENCES_MAX, HealRequest, Join, Snapshot, Welcome
-from roamcast.channels.receiver import (
+from roamcast.channels.reliable.messages import (
+    HEAL_SEQUENCES_MAX,
+    ChannelWelcome,
+    HealRequest,
+    Join,
+    Snapshot,
+)
+from roamcast.channels.reliable.receiver import (
     RECEIVER_TABLE,
     Delivered,
     ReceiverEvent,
@@ -11,7 +17,8 @@ from roamcast.channels.receiver import (
     Replaced,
     Stale,
 )
-from roamcast.channels.settings import ChannelSettings
+from roamcast.channels.reliable.settings import ChannelSettings
+from roamcast.model.addresses import Server
 from roamcast.model.machine import Effect, Send
 from tests.strategies_channel import (
     NAME,
@@ -65,7 +72,7 @@ def test_a_gap_is_asked_for_after_the_back_off_and_not_before() -> None:
     assert at is not None
     assert 100 < at <= 100 + SETTINGS.backoff_interval_us
     assert machine.advance(at - 1) == ()
-    assert machine.advance(at) == [Send("server", HealRequest(NAME, 1, (2, 3)))]
+    assert machine.advance(at) == [Send(Server("server"), HealRequest(NAME, 1, (2, 3)))]
     assert delivered(give(machine, heal(2))) == [2]
     assert delivered(give(machine, heal(3))) == [3, 4]
 
@@ -128,13 +135,13 @@ def test_each_gap_has_a_timer_of_its_own() -> None:
 def test_a_newcomer_asks_at_once_for_everything_already_sent_and_again_until_answered() -> None:
     machine = receiver(start=None)
     assert machine.deadline() == 0
-    assert machine.advance(0) == (Send("server", Join(NAME, 0, 1)),)
+    assert machine.advance(0) == (Send(Server("server"), Join(NAME, 0, 1)),)
     again = machine.deadline()
     assert again is not None
     assert again > 0
-    assert machine.advance(again) == (Send("server", Join(NAME, 0, 1)),)
+    assert machine.advance(again) == (Send(Server("server"), Join(NAME, 0, 1)),)
     assert give(machine, data(3)) == []
-    effects = give(machine, Welcome(NAME, 1, 1, 2))
+    effects = give(machine, ChannelWelcome(NAME, 1, 1, 2))
     assert effects == []
     assert delivered(give(machine, heal(1))) == [1]
     assert delivered(give(machine, heal(2))) == [2, 3]
@@ -142,7 +149,7 @@ def test_a_newcomer_asks_at_once_for_everything_already_sent_and_again_until_ans
 
 def test_who_catches_up_after_joining_asks_alone() -> None:
     machine = receiver(start=None)
-    give(machine, Welcome(NAME, 1, 1, 2))
+    give(machine, ChannelWelcome(NAME, 1, 1, 2))
     give(machine, data(4))
     requests = messages(due(machine), Send)
     assert requests == [HealRequest(NAME, 1, (1, 2), alone=True), HealRequest(NAME, 1, (3,))]
@@ -171,7 +178,7 @@ def test_falling_behind_the_buffer_is_told_and_ends_with_a_snapshot() -> None:
     give(machine, data(1))
     assert give(machine, sync(9, first=5)) == [Stale(NAME, "fell behind")]
     assert machine.state is ReceiverState.BEHIND
-    assert due(machine) == [Send("server", Join(NAME, 1, 2))]
+    assert due(machine) == [Send(Server("server"), Join(NAME, 1, 2))]
     assert give(machine, data(10)) == []
     effects = give(machine, Snapshot(NAME, 1, 9, b"state"))
     assert effects[0] == Replaced(NAME, 1, 9, b"state", "fell behind")
@@ -182,7 +189,7 @@ def test_falling_behind_the_buffer_is_told_and_ends_with_a_snapshot() -> None:
 def test_who_fell_behind_goes_on_exactly_where_the_sender_can_still_heal() -> None:
     machine = receiver()
     give(machine, sync(9, first=5))
-    assert give(machine, Welcome(NAME, 1, 1, 9)) == []
+    assert give(machine, ChannelWelcome(NAME, 1, 1, 9)) == []
     assert machine.state is ReceiverState.HEALING
     assert delivered(give(machine, heal(1))) == [1]
 
@@ -193,7 +200,7 @@ def test_a_restart_is_told_and_old_and_new_sequences_never_mix() -> None:
     give(machine, data(3))
     assert give(machine, data(2, incarnation=2)) == [Stale(NAME, "sender restarted")]
     assert give(machine, heal(2, incarnation=1)) == []
-    assert due(machine) == [Send("server", Join(NAME, 1, 2))]
+    assert due(machine) == [Send(Server("server"), Join(NAME, 1, 2))]
     effects = give(machine, Snapshot(NAME, 2, 1, b"anew"))
     assert effects[0] == Replaced(NAME, 2, 1, b"anew", "sender restarted")
     assert delivered(effects) == [2]
@@ -205,7 +212,7 @@ def test_a_sender_that_moved_is_asked_where_it_is() -> None:
     give(machine, sync(0, incarnation=2), sender="elsewhere")
     (effect,) = due(machine)
     assert isinstance(effect, Send)
-    assert effect.to == "elsewhere"
+    assert effect.to == Server("elsewhere")
 
 
 def test_a_snapshot_for_others_does_not_replace_what_can_be_healed_exactly() -> None:
@@ -259,7 +266,7 @@ def test_a_newcomer_keeps_a_bounded_number_while_it_waits() -> None:
 
 def test_other_channels_and_requests_are_not_for_a_receiver() -> None:
     machine = receiver()
-    assert give(machine, Welcome("other", 1, 1, 9)) == []
+    assert give(machine, ChannelWelcome("other", 1, 1, 9)) == []
     assert give(machine, HealRequest(NAME, 1, (1,))) == []
     assert machine.deadline() is None
 

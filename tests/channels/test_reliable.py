@@ -5,10 +5,10 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roamcast.channels.messages import Message
-from roamcast.channels.receiver import Delivered, Replaced
-from roamcast.channels.sender import Publish, SnapshotTaken, SnapshotWanted
-from roamcast.channels.settings import ChannelSettings
+from roamcast.channels.reliable.messages import Message
+from roamcast.channels.reliable.receiver import Delivered, Replaced
+from roamcast.channels.reliable.sender import SnapshotTaken, SnapshotWanted, Transmit
+from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.model.machine import Effect, Multicast, Received, Send
 from roamcast.sim.checkers import SequenceOrSnapshot
 from tests.strategies_channel import receiver, sender
@@ -37,7 +37,7 @@ class Wire:
         self.count = 0
 
     def publish(self, payload: bytes) -> None:
-        effects = self.sender.receive(Publish(payload), self.now)
+        effects = self.sender.receive(Transmit(payload), self.now)
         self.state += payload
         self.checker.sent(self.sender.incarnation, self.sender.last, payload)
         self.perform(effects, to_receiver=True)

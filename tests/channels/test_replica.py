@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.channels.map_messages import State, body_of
-from roamcast.channels.replica import Appeared, Left, Replica
+from roamcast.channels.client.copy import Appeared, Left, MapCopy
+from roamcast.channels.server.messages import State, body_of
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 
@@ -16,8 +16,8 @@ def state(number: int, place: str, vid: str = "v") -> State:
     return State(number, vid, body_of(Context(vid, place)))
 
 
-def opened() -> Replica:
-    replica = Replica()
+def opened() -> MapCopy:
+    replica = MapCopy()
     replica.open("s", Filter.parse(f"place = '{HERE}'"))
     return replica
 

@@ -2,27 +2,28 @@
 
 import pytest
 
-from roamcast.channels.messages import (
+from roamcast.channels.reliable.messages import (
     HEAL_SEQUENCES_MAX,
     PAYLOAD_BYTES_MAX,
     SNAPSHOT_BYTES_MAX,
+    ChannelWelcome,
     HealRequest,
     Join,
     Snapshot,
     Synchronisation,
-    Welcome,
 )
-from roamcast.channels.sender import (
+from roamcast.channels.reliable.sender import (
     SENDER_TABLE,
     Audience,
-    Publish,
     SenderEvent,
     SenderState,
     SnapshotTaken,
     SnapshotWanted,
+    Transmit,
 )
-from roamcast.channels.settings import ChannelSettings
+from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.errors import LimitError
+from roamcast.model.addresses import Client
 from roamcast.model.machine import Multicast, Send
 from tests.strategies_channel import NAME, SETTINGS, give, heal, messages, publish, sender, sync
 
@@ -33,7 +34,7 @@ def ask(*sequences: int, incarnation: int = 1, alone: bool = False) -> HealReque
 
 def test_messages_are_numbered_from_one_and_go_to_the_group_once() -> None:
     machine = sender(scope="campus")
-    (effect,) = machine.receive(Publish(b"a"), 0)
+    (effect,) = machine.receive(Transmit(b"a"), 0)
     assert effect == Multicast(NAME, effect.message, "campus")  # type: ignore[attr-defined]
     assert [message.sequence for message in publish(machine, 3)] == [2, 3, 4]
 
@@ -83,7 +84,7 @@ def test_one_who_catches_up_alone_is_healed_alone() -> None:
     machine = sender()
     publish(machine, 2)
     effects = give(machine, ask(1, 2, alone=True), 0, "ann")
-    assert effects == [Send("ann", heal(1)), Send("ann", heal(2))]
+    assert effects == [Send(Client("ann"), heal(1)), Send(Client("ann"), heal(2))]
 
 
 def test_what_was_never_sent_is_not_healed() -> None:
@@ -94,7 +95,7 @@ def test_what_was_never_sent_is_not_healed() -> None:
 
 def test_a_request_from_another_incarnation_learns_of_this_one() -> None:
     machine = sender(incarnation=2)
-    assert give(machine, ask(1), 0, "ann") == [Send("ann", sync(0, incarnation=2))]
+    assert give(machine, ask(1), 0, "ann") == [Send(Client("ann"), sync(0, incarnation=2))]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_a_request_from_another_incarnation_learns_of_this_one() -> None:
 def test_the_buffer_keeps_its_bound_and_the_newest(settings: ChannelSettings) -> None:
     machine = sender(settings)
     for number in range(1, 10):
-        machine.receive(Publish(b"x"), 0)
+        machine.receive(Transmit(b"x"), 0)
         assert machine.first == max(1, number - 2)
     assert all(count <= bound for count, bound in machine.occupancy().values())
     assert [m.sequence for m in messages(give(machine, ask(7, 9), 0), Multicast)] == [7, 9]  # type: ignore[attr-defined]
@@ -123,22 +124,22 @@ def test_a_newcomer_gets_everything_already_sent() -> None:
     machine = sender()
     publish(machine, 3)
     effects = give(machine, Join(NAME, 0, 1), 0, "ann")
-    expected = [Welcome(NAME, 1, 1, 3), heal(1), heal(2), heal(3)]
-    assert effects == [Send("ann", message) for message in expected]
+    expected = [ChannelWelcome(NAME, 1, 1, 3), heal(1), heal(2), heal(3)]
+    assert effects == [Send(Client("ann"), message) for message in expected]
 
 
 def test_the_answer_to_a_join_is_bounded_and_says_how_much_more_there_is() -> None:
     machine = sender()
     publish(machine, HEAL_SEQUENCES_MAX + 10)
     first, *heals = messages(give(machine, Join(NAME, 0, 1), 0, "ann"), Send)
-    assert first == Welcome(NAME, 1, 1, HEAL_SEQUENCES_MAX + 10)
+    assert first == ChannelWelcome(NAME, 1, 1, HEAL_SEQUENCES_MAX + 10)
     assert len(heals) == HEAL_SEQUENCES_MAX
 
 
 def test_one_who_has_everything_is_welcome_and_gets_nothing() -> None:
     machine = sender()
     publish(machine, 3)
-    assert messages(give(machine, Join(NAME, 1, 4), 0), Send) == [Welcome(NAME, 1, 4, 3)]
+    assert messages(give(machine, Join(NAME, 1, 4), 0), Send) == [ChannelWelcome(NAME, 1, 4, 3)]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_who_cannot_be_healed_gets_a_snapshot_after_a_moment(join: Join) -> None
     assert machine.deadline() == 10 + settings.gather_us
     assert machine.advance(10 + settings.gather_us) == [SnapshotWanted(NAME)]
     effects = machine.receive(SnapshotTaken(b"state"), 10 + settings.gather_us)
-    assert effects == [Send("ann", Snapshot(NAME, 1, 5, b"state"))]
+    assert effects == [Send(Client("ann"), Snapshot(NAME, 1, 5, b"state"))]
     assert machine.state is SenderState.STEADY
 
 
@@ -216,15 +217,15 @@ def test_who_asks_while_the_snapshot_is_taken_is_answered_with_it() -> None:
     give(machine, Join(NAME, 0, 1), SETTINGS.gather_us, "bob")
     assert machine.state is SenderState.TAKING
     effects = machine.receive(SnapshotTaken(b"state"), SETTINGS.gather_us)
-    assert [effect.to for effect in effects if isinstance(effect, Send)] == ["ann", "bob"]
+    assert [effect.to.name for effect in effects if isinstance(effect, Send)] == ["ann", "bob"]
     assert machine.deadline() == SETTINGS.sync_interval_us
 
 
 def test_payloads_are_held_to_their_limits() -> None:
     machine = sender()
-    assert machine.receive(Publish(bytes(PAYLOAD_BYTES_MAX)), 0)
+    assert machine.receive(Transmit(bytes(PAYLOAD_BYTES_MAX)), 0)
     with pytest.raises(LimitError):
-        machine.receive(Publish(bytes(PAYLOAD_BYTES_MAX + 1)), 0)
+        machine.receive(Transmit(bytes(PAYLOAD_BYTES_MAX + 1)), 0)
     assert machine.last == 1
     with pytest.raises(LimitError):
         snapshot_for(1, bytes(SNAPSHOT_BYTES_MAX + 1), SETTINGS)

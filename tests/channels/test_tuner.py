@@ -1,8 +1,8 @@
 """Which channels a client listens to, and from where (AMS, footnote 5)."""
 
-from roamcast.channels.map_messages import Announce, Band
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.tuner import Tuner
+from roamcast.channels.client.tuner import Tuner
+from roamcast.channels.server.messages import Announce, Band
+from roamcast.channels.server.settings import MapSettings
 from roamcast.model.machine import Listen
 
 

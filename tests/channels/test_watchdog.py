@@ -3,10 +3,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.channels.epochs import AHEAD_US_MAX, SEATS_MAX, epoch_at, genuine, seat_of
-from roamcast.channels.map_messages import ServerHere
-from roamcast.channels.recovery_messages import Alive, Probe
-from roamcast.channels.watchdog import MAP_SERVER, Watchdog, WatchdogSettings, WatchdogState
+from roamcast.channels.failover.epochs import AHEAD_US_MAX, SEATS_MAX, epoch_at, genuine, seat_of
+from roamcast.channels.failover.messages import Alive, Probe
+from roamcast.channels.failover.watchdog import (
+    MAP_SERVER,
+    Watchdog,
+    WatchdogSettings,
+    WatchdogState,
+)
+from roamcast.channels.server.messages import ServerHere
+from roamcast.model.addresses import Replica
 from roamcast.model.machine import Effect, Ended, Received, Send, Start, Stop
 from tests.strategies_recovery import SECOND, RecoveryWorld
 
@@ -77,7 +83,7 @@ def test_answers_keep_a_watchdog_quiet_and_announcements_alone_do_not() -> None:
             machine.receive(Received("s0", ServerHere(epoch, 0), "map/well-known"), now)
             for effect in machine.advance(now):
                 started[machine is answered] += isinstance(effect, Start)
-                if effect == Send("s0", Probe()) and machine is answered:
+                if effect == Send(Replica("s0"), Probe()) and machine is answered:
                     machine.receive(Received("s0", Alive(epoch, epoch)), now)
     assert started == {True: 0, False: 1}
 
@@ -136,7 +142,7 @@ def test_a_watchdog_that_slept_does_not_judge_by_what_it_missed() -> None:
     machine.receive(Received("s0", ServerHere(epoch_at(1, 0, 0), 0), "map/well-known"), 0)
     machine.advance(0)
     asked = [one for one in machine.advance(60 * SECOND) if isinstance(one, Start | Send)]
-    assert asked == [Send("s0", Probe())]
+    assert asked == [Send(Replica("s0"), Probe())]
 
 
 def test_an_epoch_that_only_clients_know_of_is_outdone() -> None:

@@ -1,6 +1,8 @@
 """What a client makes of parcels: current sets, pages of carousels, and what comes late."""
 
-from roamcast.channels.map_messages import (
+from roamcast.channels.client.copy import Appeared
+from roamcast.channels.client.watching import Watching
+from roamcast.channels.server.messages import (
     Band,
     Closing,
     Opening,
@@ -9,9 +11,7 @@ from roamcast.channels.map_messages import (
     State,
     body_of,
 )
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.replica import Appeared
-from roamcast.channels.watching import Watching
+from roamcast.channels.server.settings import MapSettings
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from roamcast.client.address import Address, check_url, find
 from roamcast.errors import InputError, MissingError
+from roamcast.transport.address import ServiceAddress, check_url, find
 
 ENVIRONMENT = {"ROAMCAST_URL": "http://there:1/", "ROAMCAST_TOKEN": "t"}
 
@@ -18,9 +18,9 @@ def written(folder: Path, text: str = '{"url": "http://127.0.0.1:80", "token": "
 def test_what_is_said_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
     data = written(tmp_path)
     said = find("https://here", "s", data=data, environment=ENVIRONMENT)
-    assert said == Address("https://here", "s")
-    assert find(data=data, environment=ENVIRONMENT) == Address("http://there:1", "t")
-    assert find(data=data, environment={}) == Address("http://127.0.0.1:80", "w")
+    assert said == ServiceAddress("https://here", "s")
+    assert find(data=data, environment=ENVIRONMENT) == ServiceAddress("http://there:1", "t")
+    assert find(data=data, environment={}) == ServiceAddress("http://127.0.0.1:80", "w")
 
 
 def test_a_key_from_the_file_goes_to_no_other_service(tmp_path: Path) -> None:
@@ -53,11 +53,11 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 def test_a_token_may_be_a_function_that_gives_a_fresh_one() -> None:
     keys = iter(["one", "two"])
-    address = Address("http://here", lambda: next(keys))
+    address = ServiceAddress("http://here", lambda: next(keys))
     assert address.key == "one"
     assert address.key == "two"
 
 
 def test_the_link_follows_the_scheme() -> None:
-    assert Address("http://h:1", "t").link("a.b") == "ws://h:1/link?device=a.b"
-    assert Address("https://h/x", "t").link("d") == "wss://h/x/link?device=d"
+    assert ServiceAddress("http://h:1", "t").link("a.b") == "ws://h:1/link?device=a.b"
+    assert ServiceAddress("https://h/x", "t").link("d") == "wss://h/x/link?device=d"

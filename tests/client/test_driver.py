@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.client import driver
-from roamcast.client.driver import STEP_US_BELIEVED, steady_clock, wall_clock
+from roamcast.transport import driver
+from roamcast.transport.driver import STEP_US_BELIEVED, steady_clock, wall_clock
 
 SECOND = 1_000_000
 HOUR = 3_600 * SECOND

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from roamcast.channels.link_messages import Tune, Welcome
-from roamcast.channels.map_messages import WELL_KNOWN
-from roamcast.client import group_choice
-from roamcast.client.group_choice import ChosenGroups, chosen_groups
-from roamcast.client.groups import PROBE, Deliver, GroupsUnavailable, probe_frame
+from roamcast.channels.client.link_messages import LinkWelcome, Tune
+from roamcast.channels.server.messages import WELL_KNOWN
+from roamcast.transport import group_choice
+from roamcast.transport.group_choice import ChosenGroups, chosen_groups
+from roamcast.transport.groups import PROBE, Deliver, GroupsUnavailable, probe_frame
 
 SECOND = 1_000_000
 
@@ -175,18 +175,18 @@ def test_silence_is_noticed_without_any_message(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("welcome", "ways"),
     [
-        (Welcome("c", "s", 1, b""), []),
-        (Welcome("c", "s", 1, b"", udp="239.192.0.0/24:5007"), []),  # without a key
-        (Welcome("c", "s", 1, b"", udp="239.192.0.0/24:5007", key=bytes(31)), []),
-        (Welcome("c", "s", 1, b"", udp="239.192.0.0/24:5007", key=bytes(32)), ["udp"]),
-        (Welcome("c", "s", 1, b"", udp="worded newly", key=bytes(32)), []),
+        (LinkWelcome("c", "s", 1, b""), []),
+        (LinkWelcome("c", "s", 1, b"", udp="239.192.0.0/24:5007"), []),  # without a key
+        (LinkWelcome("c", "s", 1, b"", udp="239.192.0.0/24:5007", key=bytes(31)), []),
+        (LinkWelcome("c", "s", 1, b"", udp="239.192.0.0/24:5007", key=bytes(32)), ["udp"]),
+        (LinkWelcome("c", "s", 1, b"", udp="worded newly", key=bytes(32)), []),
         (
-            Welcome("c", "s", 1, b"", "239.192.0.0/24:5007", "nats://h:1", "p", bytes(32)),
+            LinkWelcome("c", "s", 1, b"", "239.192.0.0/24:5007", "nats://h:1", "p", bytes(32)),
             ["udp", "nats"],
         ),
     ],
 )
-def test_the_ways_follow_from_the_servers_welcome(welcome: Welcome, ways: list[str]) -> None:
+def test_the_ways_follow_from_the_servers_welcome(welcome: LinkWelcome, ways: list[str]) -> None:
     async def act() -> list[str]:
         groups = chosen_groups(
             welcome, tune=lambda _: None, deliver=lambda *_: None, clock=lambda: 1, mark=b"mark"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from roamcast.channels.link_messages import GROUP_FRAME_BYTES_MAX
-from roamcast.client.groups import GroupsUnavailable
-from roamcast.client.groups_nats import WAITING_MAX, NatsGroups
-from roamcast.client.sealing import class_key, seal_of_client, seals_of_classes
+from roamcast.channels.client.link_messages import GROUP_FRAME_BYTES_MAX
+from roamcast.transport.groups import GroupsUnavailable
+from roamcast.transport.groups_nats import WAITING_MAX, NatsGroups
+from roamcast.transport.sealing import class_key, seal_of_client, seals_of_classes
 from tests.nats_server import BINARY, MISSING, NatsServer
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason=MISSING)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from roamcast.channels.link_messages import GROUP_FRAME_BYTES_MAX
-from roamcast.client.groups import GroupsUnavailable
-from roamcast.client.groups_udp import ADDRESSES_MAX, UdpGroups, UdpRange, udp_range
-from roamcast.client.sealing import class_key, seal_of_client, seals_of_classes
+from roamcast.channels.client.link_messages import GROUP_FRAME_BYTES_MAX
 from roamcast.errors import InputError
+from roamcast.transport.groups import GroupsUnavailable
+from roamcast.transport.groups_udp import ADDRESSES_MAX, UdpGroups, UdpRange, udp_range
+from roamcast.transport.sealing import class_key, seal_of_client, seals_of_classes
 
 SECRET = bytes(32)
 LOOPBACK = "127.0.0.1"

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from roamcast.channels.epochs import epoch_at
+from roamcast.channels.failover.epochs import epoch_at
 from roamcast.client import Change, connect
-from roamcast.client.address import Address, find
 from roamcast.client.asking import Asking
-from roamcast.client.hosts import HOSTS_MAX, Hosts
-from roamcast.client.http import Http
 from roamcast.errors import AuthError, InputError, UnreachableError
+from roamcast.transport.address import ServiceAddress, find
+from roamcast.transport.hosts import HOSTS_MAX, Hosts
+from roamcast.transport.http import HttpClient
 from tests.client.test_http import answering
 from tests.client.test_resuming import collect, mirror_of
 from tests.strategies_service import QUICK, TOKEN, Service, in_loop, until
@@ -28,23 +28,23 @@ def urls(hosts: Hosts) -> list[str]:
 
 def test_several_hosts_are_said_with_commas_between() -> None:
     found = find("http://a:1, http://b:2/", "t", environment={})
-    assert found == Address("http://a:1", "t", ("http://b:2",))
+    assert found == ServiceAddress("http://a:1", "t", ("http://b:2",))
     assert urls(Hosts(found)) == ["http://a:1", "http://b:2"]
     with pytest.raises(InputError):
         find("http://a:1,here", "t", environment={})
 
 
 def test_who_answered_is_asked_first_and_who_was_passed_over_last() -> None:
-    hosts = Hosts(Address("http://a", "t", ("http://b", "http://c")))
+    hosts = Hosts(ServiceAddress("http://a", "t", ("http://b", "http://c")))
     hosts.answered("http://c")
     assert urls(hosts) == ["http://c", "http://a", "http://b"]
     hosts.passed_over("http://a")
     assert urls(hosts) == ["http://c", "http://b", "http://a"]
-    assert hosts.current == Address("http://c", "t")
+    assert hosts.current == ServiceAddress("http://c", "t")
 
 
 def test_hosts_that_a_service_tells_of_are_bounded_and_never_less_secure() -> None:
-    hosts = Hosts(Address("https://a", "t"))
+    hosts = Hosts(ServiceAddress("https://a", "t"))
     hosts.learn(["http://b", "https://c", "nonsense", "https://a"])
     assert urls(hosts) == ["https://a", "https://c"]
     hosts.learn(f"https://h{number}" for number in range(2 * HOSTS_MAX))
@@ -61,7 +61,7 @@ def deaf() -> Iterator[str]:
 def test_a_question_goes_to_the_host_that_takes_it() -> None:
     with answering(200, b'{"count": 3}') as there:
         (right,) = urls(there._http.hosts)
-        asking = Asking(Http(Address("http://127.0.0.1:1", "key", (right,))))
+        asking = Asking(HttpClient(ServiceAddress("http://127.0.0.1:1", "key", (right,))))
         assert asyncio.run(asking.count()) == 3
     with pytest.raises(UnreachableError, match="no service answers"):
         asyncio.run(asking.count())

@@ -10,10 +10,7 @@ from typing import Any
 
 import pytest
 
-from roamcast.client import http as module
-from roamcast.client.address import Address
 from roamcast.client.asking import Asking
-from roamcast.client.http import Http
 from roamcast.errors import (
     AuthError,
     ConflictError,
@@ -23,6 +20,9 @@ from roamcast.errors import (
     NotFoundError,
     UnreachableError,
 )
+from roamcast.transport import http as module
+from roamcast.transport.address import ServiceAddress
+from roamcast.transport.http import HttpClient
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def answering(status: int, body: bytes) -> Iterator[Asking]:
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield Asking(Http(Address(f"http://127.0.0.1:{server.server_port}", "key")))
+        yield Asking(HttpClient(ServiceAddress(f"http://127.0.0.1:{server.server_port}", "key")))
     finally:
         server.shutdown()
         thread.join()
@@ -103,7 +103,7 @@ def test_an_answer_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bad_questions_are_refused_before_anybody_is_asked() -> None:
-    asking = Asking(Http(Address("http://127.0.0.1:1", "key")))
+    asking = Asking(HttpClient(ServiceAddress("http://127.0.0.1:1", "key")))
     with pytest.raises(FilterError):
         asyncio.run(asking.who("type ="))
     with pytest.raises(LimitError):

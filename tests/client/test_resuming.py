@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from roamcast.channels.link_messages import Goodbye
-from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.client.link_messages import Goodbye
+from roamcast.channels.server.settings import MapSettings
 from roamcast.client import Change, Session, View, connect
 from roamcast.client.session import Connecting
 from roamcast.errors import AuthError, UnreachableError

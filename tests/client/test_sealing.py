@@ -5,8 +5,8 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.channels.link_messages import KEY_BYTES
-from roamcast.client.sealing import (
+from roamcast.channels.client.link_messages import KEY_BYTES
+from roamcast.transport.sealing import (
     NONCE_BYTES,
     SEAL_BYTES,
     Seal,

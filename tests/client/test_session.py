@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from roamcast.channels.map_messages import Batch
-from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.server.messages import Batch
+from roamcast.channels.server.settings import MapSettings
 from roamcast.client import Change, View, connect
 from roamcast.client.session import Connecting
 from roamcast.errors import (

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from roamcast.cli import build
 from roamcast.errors import InputError, MissingError
 from roamcast.model.context_arrow import from_arrow
-from roamcast.pipeline import progress
+from roamcast.pipeline.spark import progress
 from tests.strategies_pipeline import contexts, expected, lines, messages
 
 COUNT = 60

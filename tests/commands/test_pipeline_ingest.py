@@ -9,9 +9,9 @@ import pytest
 
 from roamcast.cli import build
 from roamcast.errors import InputError, MissingError, RoamcastError
-from roamcast.pipeline.archive_layout import ArchiveSettings
-from roamcast.pipeline.archive_table import Archive
-from roamcast.pipeline.ingest_state import Batch, opened
+from roamcast.pipeline.archive.layout import ArchiveSettings
+from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.ingest.state import Batch, opened
 
 
 def call(*words: str | int | Path) -> None:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from roamcast.cli import build
 from roamcast.errors import InputError
-from roamcast.pipeline import session
+from roamcast.pipeline.spark import session
 
 
 @pytest.fixture(autouse=True)

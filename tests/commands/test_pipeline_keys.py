@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from roamcast.cli import build
 from roamcast.errors import InputError, MissingError
 from roamcast.identity.pseudonyms import REGISTER, new_handles, resolve, seal
-from roamcast.pipeline.ingest_state import BusyError, opened
+from roamcast.pipeline.ingest.state import BusyError, opened
 
 PEOPLE = ["ann", "bob"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from roamcast.channels.receiver import ChannelReceiver
+from roamcast.channels.reliable.receiver import ChannelReceiver
 from roamcast.cli import build
 from roamcast.errors import InputError
 from roamcast.journal.segments import read_entries

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from roamcast.errors import AuthError
-from roamcast.live.keys import Keys
+from roamcast.live.auth.keys import TokenKeys
 
 
 def roamcast(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -28,7 +28,7 @@ def test_a_printed_token_is_accepted_until_it_is_revoked(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     now = time.time_ns() // 1000
-    keys = Keys.open(tmp_path)
+    keys = TokenKeys.open(tmp_path)
     grant = keys.check(told["token"], now)
     assert (grant.subject, grant.scopes, grant.groups) == ("ada", ("read", "cast"), {"staff"})
     assert 0 < grant.expires_us - now <= 8 * 3_600 * 10**6
@@ -42,7 +42,7 @@ def test_a_printed_token_is_accepted_until_it_is_revoked(tmp_path: Path) -> None
 
 def test_the_bare_command_prints_the_token_alone_and_rotation_can_end_it(tmp_path: Path) -> None:
     token = roamcast(folder=tmp_path).stdout.strip()
-    keys, now = Keys.open(tmp_path), time.time_ns() // 1000
+    keys, now = TokenKeys.open(tmp_path), time.time_ns() // 1000
     assert keys.check(token, now).scopes == ("read", "publish", "subscribe")
     assert json.loads(roamcast("rotate", "--json", folder=tmp_path).stdout)["key"]
     assert keys.check(token, now).subject == "me"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from roamcast.errors import InputError
 from roamcast.identity import agent_core as core
 from roamcast.identity import attributes
-from roamcast.identity.agent import Closed, Opened, Refused, UserAgent, bits
+from roamcast.identity.agent import Closed, Opened, SightingRefused, UserAgent, bits
 from roamcast.identity.agent_settings import DURATION_MAX, AgentSettings, Source
 from roamcast.identity.sightings import SOURCES, Sighting
 from roamcast.identity.whereabouts import Whereabouts
@@ -256,7 +256,7 @@ def test_late_future_and_foreign_sightings_change_nothing() -> None:
         (seen("badge", 1000), 100 * S),
         (Sighting("bob", "badge", 200 * S, "a/1"), 200 * S),
     ):
-        assert isinstance(agent.receive(row, now)[0], Refused)
+        assert isinstance(agent.receive(row, now)[0], SightingRefused)
     assert agent.present().t_r == 100 * S
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roamcast.errors import InputError, LimitError
-from roamcast.identity.keys import EPOCH_MAX, Keys, load_keys, new_keys, save_keys
+from roamcast.identity.keys import EPOCH_MAX, TrustedKeys, load_keys, new_keys, save_keys
 from roamcast.identity.pseudonyms import (
     OPAQUE_LENGTH,
     REGISTER,
@@ -31,14 +31,16 @@ from roamcast.model.contexts import VID_LENGTH_MAX
 NODE = "trusted.example.org"
 
 
-def world(people: list[str], seed: int = 1) -> tuple[Keys, pa.Table, random.Random]:
+def world(people: list[str], seed: int = 1) -> tuple[TrustedKeys, pa.Table, random.Random]:
     generator = random.Random(seed)
     keys = new_keys(NODE, generator.randbytes)
     handles = new_handles(len(people), generator.randbytes)
     return keys, pa.table([pa.array(people, pa.string()), handles], schema=REGISTER), generator
 
 
-def sealed(keys: Keys, register: pa.Table, rows: list[int], generator: random.Random) -> pa.Array:
+def sealed(
+    keys: TrustedKeys, register: pa.Table, rows: list[int], generator: random.Random
+) -> pa.Array:
     handles = register["handle"].combine_chunks().take(pa.array(rows, pa.int64()))
     return seal(handles, keys, generator.randbytes)
 
@@ -51,7 +53,7 @@ def test_every_vid_resolves_to_its_person_and_to_nobody_without_the_key(
     keys, register, generator = world(people, seed)
     vids = sealed(keys, register, rows, generator)
     assert resolve(vids, keys, register).to_pylist() == [people[row] for row in rows]
-    stranger = Keys(NODE, {1: generator.randbytes(32)}, 1)
+    stranger = TrustedKeys(NODE, {1: generator.randbytes(32)}, 1)
     assert resolve(vids, stranger, register).null_count == len(rows)
 
 
@@ -189,7 +191,7 @@ def test_names_and_epochs_have_limits() -> None:
     for wrong in ("", "a..b", "-a", "a b", "a@b", "a" * 64, longest + ".aa"):
         with pytest.raises(InputError):
             new_keys(wrong, random_bytes)
-    last = Keys(NODE, {EPOCH_MAX: b"k" * 32}, EPOCH_MAX)
+    last = TrustedKeys(NODE, {EPOCH_MAX: b"k" * 32}, EPOCH_MAX)
     with pytest.raises(LimitError):
         last.rotated(random_bytes)
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from roamcast.channels.map_messages import Subscribe
-from roamcast.channels.map_settings import MapSettings, Mode
+from roamcast.channels.server.messages import Subscribe
+from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.lab import _ams
 from roamcast.lab._ams import MEETING_S, ROOM, Driver, largest_meeting, mean_delay_s, watching
 from roamcast.lab.ams_3 import share_row, whole_meeting

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from roamcast.live.keys import SCOPES, Keys
-from roamcast.live.metrics import Metrics
-from roamcast.live.service import Service
-from roamcast.live.settings import Settings
-from roamcast.live.store import Store
+from roamcast.live.auth.keys import SCOPES, TokenKeys
+from roamcast.live.config.settings import Settings
+from roamcast.live.observe.metrics import Metrics
+from roamcast.live.service.service import Service
+from roamcast.live.store.store import SqliteStore
 from tests.running_service import Answer
 
 with warnings.catch_warnings():
     # litestar's older releases, which we allow, know no other way to name a parameter
     warnings.simplefilter("ignore", DeprecationWarning)
-    from roamcast.live.app import Gate
+    from roamcast.live.http.app import Gate
 
 
 class Asked:
@@ -67,8 +67,10 @@ class Asked:
 @asynccontextmanager
 async def gate(folder: Path, settings: Settings | None = None) -> AsyncIterator[Asked]:
     """Hold a service open."""
-    disk = Store.open(folder / "store.db")
-    service = Service(settings or Settings(), disk=disk, keys=Keys.open(folder), metrics=Metrics())
+    disk = SqliteStore.open(folder / "store.db")
+    service = Service(
+        settings or Settings(), disk=disk, keys=TokenKeys.open(folder), metrics=Metrics()
+    )
     service.start()
     try:
         yield Asked(service)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from roamcast.live.keys import SCOPES, Keys
+from roamcast.live.auth.keys import SCOPES, TokenKeys
 from tests.live.certificates import write_certificate
 from tests.live.namespaces import SERVER, Namespaces, run
 from tests.live.processes import DEADLINE_S, ROOT
@@ -54,7 +54,7 @@ class Parted:
                 encoding="utf-8",
             )
         self.bundle.write_bytes(bundle)
-        self._keys = Keys.open(self._folder / "a")
+        self._keys = TokenKeys.open(self._folder / "a")
         copy = self._folder / "b" / "keys.json"
         copy.write_bytes((self._folder / "a" / "keys.json").read_bytes())
         copy.chmod(0o600)

@@ -5,24 +5,25 @@ from typing import Any, cast
 
 import pytest
 
-from roamcast.channels.link_messages import (
+from roamcast.channels.client.link_messages import (
     LINK_PROTOCOL,
     Goodbye,
     Grouped,
-    Welcome,
+    LinkWelcome,
     settings_bytes,
 )
-from roamcast.channels.map_messages import Answer, Batch, Receipt, ServerHere
-from roamcast.channels.map_settings import MapSettings
-from roamcast.client.address import Address
-from roamcast.live import agent as module
-from roamcast.live.agent import Agent
-from roamcast.live.agent_guest import Guest
-from roamcast.live.agent_tunnel import UNREADABLE_MAX, Tunnel
-from roamcast.live.settings import Limits, Settings
-from roamcast.live.sockets import WebSocket
+from roamcast.channels.server.messages import Answer, Batch, Receipt, ServerHere
+from roamcast.channels.server.settings import MapSettings
+from roamcast.live.config.settings import Limits, Settings
+from roamcast.live.links.sockets import WebSocket
+from roamcast.live.relay import relay as module
+from roamcast.live.relay.guest import Guest
+from roamcast.live.relay.relay import LiveRelay
+from roamcast.live.relay.tunnel import UNREADABLE_MAX, Tunnel
+from roamcast.model.addresses import Client
 from roamcast.model.machine import Send
 from roamcast.model.wire import Message
+from roamcast.transport.address import ServiceAddress
 from tests.live.test_links import FakeSocket
 
 OURS, THEIRS = b"our view class..", b"another class..."
@@ -61,8 +62,8 @@ class FakeLink:
         self.sent.append(message)
 
 
-def welcome(client: str, epoch: int, view: bytes, settings: MapSettings) -> Welcome:
-    return Welcome(client, "roamcast", epoch, settings_bytes(settings), now=1, view=view)
+def welcome(client: str, epoch: int, view: bytes, settings: MapSettings) -> LinkWelcome:
+    return LinkWelcome(client, "roamcast", epoch, settings_bytes(settings), now=1, view=view)
 
 
 class Scene:
@@ -70,8 +71,8 @@ class Scene:
 
     def __init__(self, settings: MapSettings | None = None) -> None:
         self.settings = settings or MapSettings()
-        address = Address("http://127.0.0.1:1", "x")
-        self.agent = Agent(address, Settings(), draw=lambda: 0.5)
+        address = ServiceAddress("http://127.0.0.1:1", "x")
+        self.agent = LiveRelay(address, Settings(), draw=lambda: 0.5)
         self.says(7, OURS)
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -82,7 +83,7 @@ class Scene:
     def guest(self, name: str, view: bytes = OURS, epoch: int = 7) -> Guest:
         guest = Guest(
             self.agent,
-            Address("http://127.0.0.1:1", "x"),
+            ServiceAddress("http://127.0.0.1:1", "x"),
             "d",
             draw=lambda: 0.5,
             open_s=1,
@@ -102,7 +103,7 @@ class Scene:
 
     def tells(self, name: str) -> None:
         for message in (Batch(1, 1, 1, b"seen", 1), Answer(1, 1, 1, 1)):
-            self.agent._carry(Send(name, message))
+            self.agent._carry(Send(Client(name), message))
 
     async def close(self) -> None:
         await self.agent.goodbye()
@@ -122,7 +123,9 @@ def test_a_client_of_the_same_class_is_served_by_the_machine_and_others_are_pass
         ours = await scene.serve(scene.guest("ada#1"))
         theirs = scene.guest("bob#1", THEIRS)
         passed = await scene.serve(theirs)
-        assert [one.server for one in ours.messages if isinstance(one, Welcome)] == [module.NAME]
+        assert [one.server for one in ours.messages if isinstance(one, LinkWelcome)] == [
+            module.NAME
+        ]
         assert passed.messages == [theirs.welcome]
         assert list(scene.agent.guests) == ["ada#1"]
         assert list(scene.agent.tunnels) == [theirs]
@@ -139,13 +142,13 @@ def test_what_shows_anything_waits_until_the_service_says_who_may_see_it() -> No
         guest = scene.guest("ada#1")
         socket = await scene.serve(guest)
         scene.tells("ada#1")
-        assert kinds(socket) == ["Welcome", "Batch", "Answer"]
+        assert kinds(socket) == ["LinkWelcome", "Batch", "Answer"]
         guest.link.connected = False
         scene.tells("ada#1")
         guest.link.connected = True
         scene.says(8, b"the same renamed")  # a restarted service has other tags for the same
         scene.tells("ada#1")
-        assert kinds(socket) == ["Welcome", "Batch", "Answer", "Answer", "Answer"]
+        assert kinds(socket) == ["LinkWelcome", "Batch", "Answer", "Answer", "Answer"]
         guest._welcomed(welcome("ada#1", 8, b"the same renamed", scene.settings))
         scene.tells("ada#1")
         assert kinds(socket)[-2:] == ["Batch", "Answer"]

@@ -18,16 +18,16 @@ import pytest
 from typer.testing import CliRunner
 from websockets.exceptions import InvalidStatus
 
-from roamcast.channels.link_messages import LINK_PROTOCOL, Goodbye
-from roamcast.channels.map_messages import Hello, Request
+from roamcast.channels.client.link_messages import LINK_PROTOCOL, Goodbye
+from roamcast.channels.server.messages import Hello, Request
 from roamcast.cli import build
 from roamcast.client import connect
 from roamcast.client.session import Session
 from roamcast.client.views import View
 from roamcast.errors import AuthError, InputError, SettingsError
 from roamcast.journal.segments import read_entries
-from roamcast.live.keys import Keys
-from roamcast.live.settings import Server, check_secured
+from roamcast.live.auth.keys import TokenKeys
+from roamcast.live.config.settings import ServerSection, check_secured
 from roamcast.model.records import Transmission
 from tests.running_agent import RunningAgent
 from tests.running_service import RunningService
@@ -184,7 +184,7 @@ def test_a_token_is_worth_as_much_before_an_agent_as_before_the_service(
 ) -> None:
     now = time.time_ns() // 1000
     head, claims, signature = service.token().split(".")
-    foreign = Keys.open(tmp_path).issue("ada", ["admin"], lifetime_s=60, now=now)
+    foreign = TokenKeys.open(tmp_path).issue("ada", ["admin"], lifetime_s=60, now=now)
     for token, reason in (
         (f"{head}.{claims}.{signature[::-1]}", "no token of this service"),
         (foreign, "no token of this service"),
@@ -215,7 +215,7 @@ def test_what_a_revoked_token_opened_through_an_agent_is_ended(
             await ada.publish("first", "lab/1")
             for one in (view, stays):
                 await until(one, "first")
-            Keys.open(service.data).revoke(token, time.time_ns() // 1000)
+            TokenKeys.open(service.data).revoke(token, time.time_ns() // 1000)
             with pytest.raises(AuthError, match="revoked"):
                 await until(view, "what never comes")
             await ada.publish("second", "lab/1")
@@ -319,6 +319,6 @@ def test_an_agent_says_in_one_line_why_it_cannot_run(service: RunningService) ->
 
 
 def test_without_tls_nobody_listens_beyond_loopback() -> None:
-    check_secured(Server(host="::1"))
+    check_secured(ServerSection(host="::1"))
     with pytest.raises(SettingsError, match=r"0\.0\.0\.0 without TLS"):
-        check_secured(Server(host="0.0.0.0"))
+        check_secured(ServerSection(host="0.0.0.0"))

@@ -11,20 +11,27 @@ from pathlib import Path
 import pytest
 
 from bench.takeover import Pair
-from roamcast.channels.map_messages import ServerHere
-from roamcast.channels.peer_messages import PAGE_BYTES_MAX, Copy, Follow, KeptEntry, News, OnDisk
-from roamcast.client.driver import wall_clock
+from roamcast.channels.failover.replica_messages import (
+    PAGE_BYTES_MAX,
+    Follow,
+    FollowerAck,
+    StoreChanges,
+    StoreEntry,
+    StorePage,
+)
+from roamcast.channels.server.messages import ServerHere
 from roamcast.errors import AuthError
-from roamcast.live import peer_proof
-from roamcast.live.followers import Followers, heard, pages
-from roamcast.live.following import Following
-from roamcast.live.keys import Keys
-from roamcast.live.peers import Peers
-from roamcast.live.revoked import Revoked
-from roamcast.live.settings import load_settings, with_server
-from roamcast.live.store import Store
-from roamcast.live.store_file import Entry
+from roamcast.live.auth.keys import TokenKeys
+from roamcast.live.auth.revoked import Revoked
+from roamcast.live.cluster import proof as peer_proof
+from roamcast.live.cluster.followers import Followers, heard, pages
+from roamcast.live.cluster.following import Following
+from roamcast.live.cluster.replicas import Replicas
+from roamcast.live.config.settings import load_settings, with_server
+from roamcast.live.store.file import Entry
+from roamcast.live.store.store import SqliteStore
 from roamcast.model.wire import Message
+from roamcast.transport.driver import wall_clock
 
 DEADLINE_S = 60.0
 SECRET = b"s" * 32
@@ -34,7 +41,7 @@ NOW = 1_794_800_000_000_000
 class Cable:
     """Joins the store of a host that serves and one that stands by, as a call between them does."""
 
-    def __init__(self, disk: Store, followers: Followers, following: Following) -> None:
+    def __init__(self, disk: SqliteStore, followers: Followers, following: Following) -> None:
         self.disk = disk
         self.followers = followers
         self.following = following
@@ -61,9 +68,9 @@ class Cable:
         match message:
             case Follow():
                 self.followers.follow("b", self._down, self.end)
-            case OnDisk(number):
+            case FollowerAck(number):
                 self.followers.on_disk("b", number)
-            case News(_, entries):
+            case StoreChanges(_, entries):
                 self.offered += len(entries)
                 task = self._loop.create_task(self._merge(heard(entries)))
                 self._merging.add(task)
@@ -74,7 +81,7 @@ class Cable:
 
 @contextlib.asynccontextmanager
 async def hosts(folder: Path, follow_s: float = DEADLINE_S) -> AsyncIterator[Cable]:
-    disk = Store.open(folder / "a.db", copied=True)
+    disk = SqliteStore.open(folder / "a.db", copied=True)
     following = Following(folder / "b.db")
     following.start()
     cable = Cable(disk, Followers(disk, follow_s=follow_s), following)
@@ -94,7 +101,7 @@ async def current(cable: Cable) -> None:
 
 def entries(path: Path) -> list[Entry]:
     async def body() -> list[Entry]:
-        store = Store.open(path, copied=True)
+        store = SqliteStore.open(path, copied=True)
         found = store.page("")
         await store.close()
         return found
@@ -170,11 +177,11 @@ def test_what_a_host_told_before_it_was_gone_is_written_though_it_still_waited(
         following.start()
         following.follow("a", answers.append)
         await asyncio.sleep(0)
-        following.told("a", Copy(1, "", "k", (KeptEntry("k", b"v", 1),)))
+        following.told("a", StorePage(1, "", "k", (StoreEntry("k", b"v", 1),)))
         for number in range(2, 50):
-            following.told("a", News(number, (KeptEntry(f"k{number}", b"v", number),)))
+            following.told("a", StoreChanges(number, (StoreEntry(f"k{number}", b"v", number),)))
         following.gone("a")
-        following.told("a", News(50, (KeptEntry("late", b"v", 50),)))
+        following.told("a", StoreChanges(50, (StoreEntry("late", b"v", 50),)))
         await following.stop()
 
     asyncio.run(body())
@@ -210,8 +217,10 @@ def test_a_server_hands_over_what_it_has_taken_though_that_still_waits_for_its_d
 ) -> None:
     async def body() -> None:
         settings = with_server(load_settings(Pair(tmp_path).settings), name="a")
-        disk, serving = Store.open(tmp_path / "a.db", copied=True), Handing()
-        peers = Peers(settings, epoch=1, key_id=str, disk=disk, serving=serving, clock=wall_clock())
+        disk, serving = SqliteStore.open(tmp_path / "a.db", copied=True), Handing()
+        peers = Replicas(
+            settings, epoch=1, key_id=str, disk=disk, serving=serving, clock=wall_clock()
+        )
         told: list[Message] = []
         peers._links["b"].send = told.append  # type: ignore[method-assign]
         handing = asyncio.ensure_future(peers._hand("b", ServerHere(2, 0)))
@@ -223,9 +232,9 @@ def test_a_server_hands_over_what_it_has_taken_though_that_still_waits_for_its_d
         async with asyncio.timeout(DEADLINE_S):
             while not told:
                 await asyncio.sleep(0.001)
-        assert isinstance(told[0], News)
+        assert isinstance(told[0], StoreChanges)
         assert [entry.key for entry in heard(told[0].entries)] == ["object/x"]
-        peers._hear("b", OnDisk(told[0].number))
+        peers._hear("b", FollowerAck(told[0].number))
         await handing
         assert len(serving.given) == 1
         await disk.close()
@@ -236,14 +245,14 @@ def test_a_server_hands_over_what_it_has_taken_though_that_still_waits_for_its_d
 def test_a_token_that_one_host_revoked_is_refused_by_the_one_that_follows(tmp_path: Path) -> None:
     async def body() -> None:
         clock = wall_clock()
-        first = Keys.open(tmp_path / "a")
+        first = TokenKeys.open(tmp_path / "a")
         token = first.issue("ada", ["read"], lifetime_s=100, now=clock())
         other = first.issue("bob", ["read"], lifetime_s=100, now=clock())
         (tmp_path / "b").mkdir()
         (tmp_path / "b" / "keys.json").write_bytes((tmp_path / "a" / "keys.json").read_bytes())
         (tmp_path / "b" / "keys.json").chmod(0o600)
-        second = Keys.open(tmp_path / "b")
-        one, two = (Store.open(tmp_path / name / "s.db", copied=True) for name in "ab")
+        second = TokenKeys.open(tmp_path / "b")
+        one, two = (SqliteStore.open(tmp_path / name / "s.db", copied=True) for name in "ab")
         revoked = [Revoked(first, one, clock), Revoked(second, two, clock)]
         first.revoke(token, clock())
         first.check(other, clock())  # it reads the file anew
@@ -256,7 +265,7 @@ def test_a_token_that_one_host_revoked_is_refused_by_the_one_that_follows(tmp_pa
         revoked[1].adopt(await two.merge(entries))
         with pytest.raises(AuthError, match="revoked"):
             second.check(token, clock())
-        again = Keys.open(tmp_path / "b")
+        again = TokenKeys.open(tmp_path / "b")
         Revoked(again, two, clock)
         with pytest.raises(AuthError, match="revoked"):
             again.check(token, clock())
@@ -277,7 +286,7 @@ def test_entries_are_parted_into_what_a_message_holds() -> None:
     assert heard([one for page in found for one in page]) == large
     assert pages([]) == []
     assert pages([Entry("k", b"v" * PAGE_BYTES_MAX * 3, 1)]) == [
-        (KeptEntry("k", b"v" * PAGE_BYTES_MAX * 3, 1),)
+        (StoreEntry("k", b"v" * PAGE_BYTES_MAX * 3, 1),)
     ]
 
 

@@ -461,7 +461,7 @@ def test_strangers_learn_nothing_from_what_they_may_not_change(service: RunningS
         assert there.body.replace(b"there", b"where") == other.body.replace(b"there", b"where")
     with service.session(eve) as held:
         for vid in ("there", "where"):
-            held.send(json.dumps({"type": "leave", "re": vid, "vid": vid}))
+            held.send(json.dumps({"type": "unpublish", "re": vid, "vid": vid}))
         said = [{**hears(held, "error", re=vid), "re": ""} for vid in ("there", "where")]
         assert str(said[0]).replace("there", "where") == str(said[1])
     assert service.ask("DELETE", "/contexts/there", owner).status == 204

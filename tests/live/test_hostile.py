@@ -22,10 +22,18 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
-from roamcast.channels.link_messages import LINK_PROTOCOL, Welcome
-from roamcast.channels.map_messages import Batch, Hello, Put, Receipt, Request, body_of, parcel_of
+from roamcast.channels.client.link_messages import LINK_PROTOCOL, LinkWelcome
+from roamcast.channels.server.messages import (
+    Batch,
+    Hello,
+    Publish,
+    Receipt,
+    Request,
+    body_of,
+    parcel_of,
+)
 from roamcast.client import connect, runner
-from roamcast.live.keys import Keys
+from roamcast.live.auth.keys import TokenKeys
 from roamcast.model.contexts import Context
 from roamcast.model.time import parse_instant
 from tests.running_service import (
@@ -227,11 +235,11 @@ def test_parameters_of_wrong_types(
         {"type": "unsubscribe", "re": "never placed"},
         {"type": "register", "limit_bytes": -1},
         {"type": "register", "limit_bytes": 1},
-        {"type": "appear", "feature": 3},
-        {"type": "appear", "feature": {}},
-        {"type": "appear", "re": "a", "feature": feature("a\0")},
-        {"type": "leave", "vid": "unknown"},
-        {"type": "leave", "vid": ""},
+        {"type": "publish", "feature": 3},
+        {"type": "publish", "feature": {}},
+        {"type": "publish", "re": "a", "feature": feature("a\0")},
+        {"type": "unpublish", "vid": "unknown"},
+        {"type": "unpublish", "vid": ""},
     ],
     ids=lambda message: str(message)[:40],
 )
@@ -476,7 +484,7 @@ def test_a_context_from_a_clock_a_year_ahead(
     answer = service.ask("PUT", "/contexts/ahead", token, feature(t_r=ahead))
     assert answer.status == 400
     assert "clock" in answer.problem
-    said = told(session, {"type": "appear", "re": "a", "feature": feature("ahead", t_r=ahead)})
+    said = told(session, {"type": "publish", "re": "a", "feature": feature("ahead", t_r=ahead)})
     assert "clock" in said["detail"]
     assert service.ask("GET", "/contexts/ahead", token).status == 404
 
@@ -501,10 +509,10 @@ def test_a_client_whose_clock_is_a_year_off_goes_by_the_services(
 def test_a_link_whose_stamps_are_a_year_ahead(service: RunningService, token: str) -> None:
     with service.session(token, "/link") as held:
         welcome = LINK_PROTOCOL.decode(bytes(held.recv(DEADLINE_S)))
-        assert isinstance(welcome, Welcome)
+        assert isinstance(welcome, LinkWelcome)
         ahead = welcome.now + YEAR_S * 1_000_000
         puts = [
-            Put(body_of(Context(vid, "hq/1", None, {}, t_r)), stamp)
+            Publish(body_of(Context(vid, "hq/1", None, {}, t_r)), stamp)
             for vid, t_r, stamp in (("a", welcome.now, ahead), ("b", ahead, welcome.now))
         ]
         request = Request(welcome.epoch, 1, 1, (Hello(), *puts))
@@ -529,8 +537,8 @@ def test_without_a_valid_token_nothing_is_answered(service: RunningService, tmp_
     none = base64.urlsafe_b64encode(b'{"alg":"none"}').decode().rstrip("=")
     revoked = service.token()
     now = time.time_ns() // 1000
-    Keys.open(service.data).revoke(revoked, now)
-    foreign = Keys.open(tmp_path).issue("ada", ["admin"], lifetime_s=60, now=now)
+    TokenKeys.open(service.data).revoke(revoked, now)
+    foreign = TokenKeys.open(tmp_path).issue("ada", ["admin"], lifetime_s=60, now=now)
     expired = service.token(lifetime_s=1, late_s=-600)
     forged = f"{head}.{claims}.{signature[::-1]}"
     bad = [
@@ -592,7 +600,7 @@ def test_a_missing_scope_is_named(service: RunningService) -> None:
         assert answer["status"] == 403
         assert "subscribe" in answer["detail"]
     with service.session(tokens["subscribe"]) as held:
-        answer = told(held, {"type": "appear", "re": "r", "feature": feature("x")})
+        answer = told(held, {"type": "publish", "re": "r", "feature": feature("x")})
         assert answer["status"] == 403
         still_works(held)
 
@@ -623,7 +631,7 @@ def test_what_a_revoked_token_opened_is_ended(service: RunningService) -> None:
             head = f"GET /changes HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n"
             follows.sendall(head.encode())
             follows.recv(1)
-            Keys.open(service.data).revoke(token, time.time_ns() // 1000)
+            TokenKeys.open(service.data).revoke(token, time.time_ns() // 1000)
             assert b"revoked" in _read_stream(follows)
         assert "revoked" in hears(held, "error")["detail"]
         _read_to_its_end(held)

@@ -18,16 +18,16 @@ from joserfc import jws
 from joserfc.jwk import OctKey, OKPKey
 
 from roamcast.errors import AuthError, InputError, LimitError
-from roamcast.live import keys as module
-from roamcast.live.key_file import load_key_file, save_key_file
-from roamcast.live.keys import (
+from roamcast.live.auth import keys as module
+from roamcast.live.auth.key_file import load_key_file, save_key_file
+from roamcast.live.auth.keys import (
     GROUPS_MAX,
     KEYS_MAX,
     LIFETIME_S_MAX,
     SCOPES,
     TOKEN_LENGTH_MAX,
     Grant,
-    Keys,
+    TokenKeys,
 )
 
 NOW = 1_794_800_000_000_000
@@ -36,16 +36,16 @@ YEAR = 366 * 86_400 * SECOND
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> Keys:
-    return Keys.open(tmp_path, random_bytes=random.Random(1).randbytes)
+def keys(tmp_path: Path) -> TokenKeys:
+    return TokenKeys.open(tmp_path, random_bytes=random.Random(1).randbytes)
 
 
-def token_of(keys: Keys, **said: Any) -> str:
+def token_of(keys: TokenKeys, **said: Any) -> str:
     wishes = {"subject": "ada", "scopes": ["read"], "lifetime_s": 600, "now": NOW}
     return keys.issue(**{**wishes, **said})
 
 
-def refused(keys: Keys, token: str, now: int = NOW) -> str:
+def refused(keys: TokenKeys, token: str, now: int = NOW) -> str:
     with pytest.raises(AuthError) as caught:
         keys.check(token, now)
     assert caught.value.status == 401
@@ -62,7 +62,7 @@ def opened(text: str) -> dict[str, Any]:
     return found
 
 
-def test_a_token_grants_what_it_was_made_for(keys: Keys) -> None:
+def test_a_token_grants_what_it_was_made_for(keys: TokenKeys) -> None:
     token = token_of(keys, scopes=["subscribe", "read", "read"], groups=["staff", "b35"])
     grant = keys.check(token, NOW)
     assert grant.subject == "ada"
@@ -84,28 +84,30 @@ def test_a_missing_scope_is_refused_with_403_and_admin_has_them_all() -> None:
         msgspec.structs.replace(grant, scopes=("admin",)).require(scope)
 
 
-def test_a_token_lasts_to_its_last_moment_and_the_allowed_skew(keys: Keys) -> None:
+def test_a_token_lasts_to_its_last_moment_and_the_allowed_skew(keys: TokenKeys) -> None:
     token = token_of(keys, lifetime_s=10)
     assert keys.check(token, NOW + 70 * SECOND - 1)
     assert "expired at 2026-" in refused(keys, token, NOW + 70 * SECOND)
 
 
-def test_clocks_a_year_off_are_refused_and_told_so(keys: Keys) -> None:
+def test_clocks_a_year_off_are_refused_and_told_so(keys: TokenKeys) -> None:
     assert "made in the future" in refused(keys, token_of(keys, now=NOW + YEAR))
     assert "expired" in refused(keys, token_of(keys, now=NOW - YEAR))
     assert keys.check(token_of(keys, now=NOW + 60 * SECOND), NOW)
     assert "future" in refused(keys, token_of(keys, now=NOW + 61 * SECOND))
 
 
-def test_a_token_of_another_services_keys_is_refused(keys: Keys, tmp_path: Path) -> None:
-    other = Keys.open(tmp_path / "other")
+def test_a_token_of_another_services_keys_is_refused(keys: TokenKeys, tmp_path: Path) -> None:
+    other = TokenKeys.open(tmp_path / "other")
     assert "no token of this service" in refused(keys, token_of(other))
     header, claims, signature = token_of(other).split(".")
     named = {**opened(header), "kid": load_key_file(tmp_path / "keys.json").keys[-1].id}
     refused(keys, f"{part(named)}.{claims}.{signature}")
 
 
-def test_no_other_algorithm_is_taken_whatever_the_header_says(keys: Keys, tmp_path: Path) -> None:
+def test_no_other_algorithm_is_taken_whatever_the_header_says(
+    keys: TokenKeys, tmp_path: Path
+) -> None:
     header, claims, _ = token_of(keys).split(".")
     ours = load_key_file(tmp_path / "keys.json").keys[-1]
     for alg in ("none", "None", "NONE", ""):
@@ -120,7 +122,7 @@ def test_no_other_algorithm_is_taken_whatever_the_header_says(keys: Keys, tmp_pa
     refused(keys, f"{part([])}.{claims}.")
 
 
-def test_a_key_in_the_header_is_never_used(keys: Keys, tmp_path: Path) -> None:
+def test_a_key_in_the_header_is_never_used(keys: TokenKeys, tmp_path: Path) -> None:
     _, claims, _ = token_of(keys).split(".")
     mine = OKPKey.generate_key("Ed25519")
     ours = load_key_file(tmp_path / "keys.json").keys[-1]
@@ -180,15 +182,15 @@ def test_claims_of_a_wrong_type_are_refused_even_when_signed(wrong: dict[str, An
     assert set(grant.scopes) <= set(SCOPES)
 
 
-_KNOWN: list[tuple[str, Keys]] = []
+_KNOWN: list[tuple[str, TokenKeys]] = []
 
 
-def _known() -> tuple[str, Keys]:
+def _known() -> tuple[str, TokenKeys]:
     """One token and its keys for properties that change neither."""
     if not _KNOWN:
         import tempfile
 
-        keys = Keys.open(Path(tempfile.mkdtemp()), random_bytes=random.Random(2).randbytes)
+        keys = TokenKeys.open(Path(tempfile.mkdtemp()), random_bytes=random.Random(2).randbytes)
         _KNOWN.append((token_of(keys), keys))
     return _KNOWN[0]
 
@@ -203,7 +205,9 @@ def _bytes_of(token: str) -> list[bytes] | None:
         return None
 
 
-def test_a_token_at_the_length_limit_is_read_and_a_longer_one_refused_unread(keys: Keys) -> None:
+def test_a_token_at_the_length_limit_is_read_and_a_longer_one_refused_unread(
+    keys: TokenKeys,
+) -> None:
     assert "no token of this service" in refused(keys, "a" * TOKEN_LENGTH_MAX)
     assert "at most 8192 characters" in refused(keys, "a" * (TOKEN_LENGTH_MAX + 1))
 
@@ -225,18 +229,20 @@ def test_a_token_at_the_length_limit_is_read_and_a_longer_one_refused_unread(key
         ({"lifetime_s": float("nan")}, "lives more than 0"),
     ],
 )
-def test_what_no_token_may_say_is_refused(keys: Keys, said: dict[str, Any], problem: str) -> None:
+def test_what_no_token_may_say_is_refused(
+    keys: TokenKeys, said: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(InputError, match=problem):
         token_of(keys, **said)
 
 
-def test_what_is_at_the_limits_is_issued_and_accepted(keys: Keys) -> None:
+def test_what_is_at_the_limits_is_issued_and_accepted(keys: TokenKeys) -> None:
     groups = [f"{n:02d}" + "g" * 60 for n in range(GROUPS_MAX)]
     token = token_of(keys, subject="é" * 128, groups=groups, lifetime_s=LIFETIME_S_MAX)
     assert len(keys.check(token, NOW).groups) == GROUPS_MAX
 
 
-def test_rotation_keeps_old_tokens_until_they_expire(keys: Keys, tmp_path: Path) -> None:
+def test_rotation_keeps_old_tokens_until_they_expire(keys: TokenKeys, tmp_path: Path) -> None:
     old = token_of(keys, lifetime_s=1_000)
     first = load_key_file(tmp_path / "keys.json")
     keys.rotate(NOW)
@@ -250,7 +256,7 @@ def test_rotation_keeps_old_tokens_until_they_expire(keys: Keys, tmp_path: Path)
     assert [key.id for key in load_key_file(tmp_path / "keys.json").keys][:1] != [first.keys[0].id]
 
 
-def test_rotating_at_once_ends_every_token_and_what_it_opened(keys: Keys) -> None:
+def test_rotating_at_once_ends_every_token_and_what_it_opened(keys: TokenKeys) -> None:
     token = token_of(keys)
     grant = keys.check(token, NOW)
     assert keys.ended([grant], NOW) == [None]
@@ -259,7 +265,7 @@ def test_rotating_at_once_ends_every_token_and_what_it_opened(keys: Keys) -> Non
     assert keys.ended([grant], NOW) == ["this token's key is no longer valid"]
 
 
-def test_keys_that_still_have_tokens_are_bounded(keys: Keys) -> None:
+def test_keys_that_still_have_tokens_are_bounded(keys: TokenKeys) -> None:
     for _ in range(KEYS_MAX - 1):
         token_of(keys)
         keys.rotate(NOW)
@@ -272,7 +278,7 @@ def test_keys_that_still_have_tokens_are_bounded(keys: Keys) -> None:
 def test_a_revoked_token_is_refused_by_itself_or_its_id_also_by_a_running_service(
     tmp_path: Path,
 ) -> None:
-    service, command = Keys.open(tmp_path), Keys.open(tmp_path)
+    service, command = TokenKeys.open(tmp_path), TokenKeys.open(tmp_path)
     one, two, three = (token_of(command) for _ in range(3))
     grants = [service.check(token, NOW) for token in (one, two, three)]
     command.revoke(one, NOW)
@@ -289,14 +295,16 @@ def test_a_revoked_token_is_refused_by_itself_or_its_id_also_by_a_running_servic
     assert "expired" in str(service.ended(grants, NOW + 10**12)[2])
 
 
-def test_revocations_are_forgotten_when_their_tokens_are_over(keys: Keys, tmp_path: Path) -> None:
+def test_revocations_are_forgotten_when_their_tokens_are_over(
+    keys: TokenKeys, tmp_path: Path
+) -> None:
     keys.revoke(token_of(keys), NOW)
     later = NOW + YEAR
     keys.revoke(token_of(keys, now=later), later)
     assert len(load_key_file(tmp_path / "keys.json").revoked) == 1
 
 
-def test_revocations_are_bounded(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_revocations_are_bounded(keys: TokenKeys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REVOKED_MAX", 2)
     for _ in range(2):
         keys.revoke(token_of(keys), NOW)
@@ -308,7 +316,7 @@ def test_revocations_are_bounded(keys: Keys, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_remembered_tokens_are_bounded_and_still_expire(
-    keys: Keys, monkeypatch: pytest.MonkeyPatch
+    keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHECKED_MAX", 2)
     tokens = [token_of(keys, subject=name) for name in "abc"]
@@ -319,12 +327,12 @@ def test_remembered_tokens_are_bounded_and_still_expire(
         assert "expired" in refused(keys, token, NOW + YEAR)
 
 
-def test_the_key_file_is_for_its_owner_only(keys: Keys, tmp_path: Path) -> None:
+def test_the_key_file_is_for_its_owner_only(keys: TokenKeys, tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o644)
     with pytest.raises(InputError, match="chmod 600 it"):
-        Keys.open(tmp_path)
+        TokenKeys.open(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b'{"keys": 3}'])
@@ -333,17 +341,17 @@ def test_a_file_that_holds_no_keys_is_told_by_name(content: bytes, tmp_path: Pat
     path.write_bytes(content)
     path.chmod(0o600)
     with pytest.raises(InputError, match=r"keys\.json: not a key file"):
-        Keys.open(tmp_path)
+        TokenKeys.open(tmp_path)
 
 
-def test_a_key_file_that_vanished_is_told_so(keys: Keys, tmp_path: Path) -> None:
+def test_a_key_file_that_vanished_is_told_so(keys: TokenKeys, tmp_path: Path) -> None:
     token = token_of(keys)
     (tmp_path / "keys.json").unlink()
     with pytest.raises(InputError, match="cannot read the key file"):
         keys.check(token, NOW)
 
 
-def test_a_file_written_and_read_is_the_same(keys: Keys, tmp_path: Path) -> None:
+def test_a_file_written_and_read_is_the_same(keys: TokenKeys, tmp_path: Path) -> None:
     file = load_key_file(tmp_path / "keys.json")
     save_key_file(file, tmp_path / "copy.json")
     assert load_key_file(tmp_path / "copy.json") == file
@@ -353,13 +361,13 @@ def test_a_file_written_and_read_is_the_same(keys: Keys, tmp_path: Path) -> None
 
 
 def _revoke_some(folder: str, first: int) -> None:
-    keys = Keys.open(Path(folder))
+    keys = TokenKeys.open(Path(folder))
     for number in range(first, first + 10):
         keys.revoke(f"{number:024x}", NOW)
 
 
 def test_two_commands_at_once_lose_no_change(tmp_path: Path) -> None:
-    Keys.open(tmp_path)
+    TokenKeys.open(tmp_path)
     spawn = multiprocessing.get_context("spawn")
     pair = [spawn.Process(target=_revoke_some, args=(str(tmp_path), n * 10)) for n in range(2)]
     for process in pair:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roamcast.errors import LimitError, RateError
-from roamcast.live.limits import Bucket, Connections, Rates
+from roamcast.live.service.limits import Bucket, Connections, Rates
 
 SECOND = 1_000_000
 

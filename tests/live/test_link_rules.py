@@ -12,7 +12,7 @@ from roamcast.client import connect
 from roamcast.client.session import Session
 from roamcast.client.views import View
 from roamcast.errors import AuthError
-from roamcast.live.keys import Keys
+from roamcast.live.auth.keys import TokenKeys
 from tests.running_service import RunningService
 
 DEADLINE_S = 120.0
@@ -116,7 +116,7 @@ async def outlive_another(service: RunningService) -> None:
             while not all(one.way == "udp" for one in (ada, bob, eve)):
                 await asyncio.sleep(0.01)
         before = bob._runner.ways._groups
-        Keys.open(service.data).revoke(eves, time.time_ns() // 1000)
+        TokenKeys.open(service.data).revoke(eves, time.time_ns() // 1000)
         with pytest.raises(AuthError, match="revoked"):
             await until(ended, "what never comes")
         async with asyncio.timeout(DEADLINE_S):

@@ -8,44 +8,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.channels.link_messages import (
+from roamcast.channels.client.link_messages import (
     GROUP_FRAME_BYTES_MAX,
     LINK_PROTOCOL,
     Goodbye,
     Grouped,
+    LinkWelcome,
     Tune,
-    Welcome,
     settings_of,
 )
-from roamcast.channels.map_messages import (
+from roamcast.channels.reliable.messages import Data, HealRequest, Join, Snapshot
+from roamcast.channels.server.messages import (
     WELL_KNOWN,
     Answer,
-    Cancel,
     Hello,
-    Put,
+    Publish,
     Receipt,
     Refresh,
     Request,
     ServerHere,
     Subscribe,
-    Withdraw,
+    Unpublish,
+    Unsubscribe,
 )
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.messages import Data, HealRequest, Join, Snapshot
-from roamcast.client.groups import PROBE, Groups, probe_frame
-from roamcast.client.groups_nats import NatsGroups
-from roamcast.client.groups_udp import UdpGroups
-from roamcast.client.sealing import class_key, seal_of_client, seals_of_classes
+from roamcast.channels.server.settings import MapSettings
 from roamcast.errors import InputError, LimitError, SettingsError
-from roamcast.live import link_keys
-from roamcast.live import links as module
-from roamcast.live.link import AGENT, ALL_SCOPES, Link
-from roamcast.live.link_groups import groups_of
-from roamcast.live.links import Links
-from roamcast.live.settings import Channels, Limits
+from roamcast.live.config.settings import Channels, Limits
+from roamcast.live.links import keys as link_keys
+from roamcast.live.links import links as module
+from roamcast.live.links.groups import groups_of
+from roamcast.live.links.link import AGENT, ALL_SCOPES, ClientLink
+from roamcast.live.links.links import Links
+from roamcast.model.addresses import Client
 from roamcast.model.machine import Multicast, Received, Send
 from roamcast.model.records import Drop, Record, Transmission
 from roamcast.model.wire import Message, Unreadable
+from roamcast.transport.groups import PROBE, Groups, probe_frame
+from roamcast.transport.groups_nats import NatsGroups
+from roamcast.transport.groups_udp import UdpGroups
+from roamcast.transport.sealing import class_key, seal_of_client, seals_of_classes
 
 SECOND = 1_000_000
 SECRET = bytes(range(32))
@@ -142,7 +143,7 @@ class Scene:
 
         return socket, say
 
-    def link(self, name: str) -> Link:
+    def link(self, name: str) -> ClientLink:
         return self.links.links[name]
 
 
@@ -164,7 +165,7 @@ def test_a_client_is_welcomed_with_all_it_needs() -> None:
     scene = Scene()
     socket, _ = scene.join("ada#1", "guest")
     welcome = socket.messages[0]
-    assert isinstance(welcome, Welcome)
+    assert isinstance(welcome, LinkWelcome)
     assert settings_of(welcome.settings) == MapSettings(subscribers_min=3)
     assert (welcome.client, welcome.server, welcome.epoch) == ("ada#1", "server", 7)
     assert (welcome.udp, welcome.nats) == ("239.192.0.0/24:5007", "nats://127.0.0.1:4222")
@@ -175,7 +176,7 @@ def test_a_client_is_welcomed_with_all_it_needs() -> None:
     opened = seal_of_client(welcome.key, b"else")("").open("map/guest/1", sealed)
     assert opened == b"seen"
     other, _ = scene.join("bob#1")
-    assert isinstance(other.messages[0], Welcome)
+    assert isinstance(other.messages[0], LinkWelcome)
     assert other.messages[0].key != welcome.key
 
 
@@ -225,7 +226,7 @@ def test_another_view_classs_channel_is_neither_sent_nor_healed() -> None:
 def test_only_what_clients_say_reaches_the_server() -> None:
     scene = Scene()
     _, say = scene.join("ada#1")
-    request = Request(7, 1, 1, (Hello(), Put(b"x", 1), Subscribe("s", "true")))
+    request = Request(7, 1, 1, (Hello(), Publish(b"x", 1), Subscribe("s", "true")))
     receipt = Receipt(7, 1, 1)
     for message in (
         request,
@@ -245,20 +246,20 @@ def test_only_what_clients_say_reaches_the_server() -> None:
 @pytest.mark.parametrize(
     ("operation", "scope"),
     [
-        (Put(b"x", 1), "publish"),
-        (Cancel("v"), "publish"),
+        (Publish(b"x", 1), "publish"),
+        (Unpublish("v"), "publish"),
         (Subscribe("s", "true"), "subscribe"),
         (Refresh("s"), "subscribe"),
     ],
 )
 def test_what_the_token_does_not_allow_ends_the_link_with_the_scopes_name(
-    operation: Put | Cancel | Subscribe | Refresh, scope: str
+    operation: Publish | Unpublish | Subscribe | Refresh, scope: str
 ) -> None:
     scene = Scene()
     socket, say = scene.join("ada#1", scopes=ALL_SCOPES - {scope})
-    say(Request(7, 1, 1, (Hello(), Withdraw("s"))))
+    say(Request(7, 1, 1, (Hello(), Unsubscribe("s"))))
     assert len(scene.given) == 1
-    say(Request(7, 1, 3, (Withdraw("s"), operation)))
+    say(Request(7, 1, 3, (Unsubscribe("s"), operation)))
     assert len(scene.given) == 1
     assert socket.goodbye() == f"scope: your token does not allow to {scope}"
     assert scene.links.links == {}
@@ -281,15 +282,15 @@ def test_all_who_may_see_the_same_are_told_one_tag_and_keep_it_when_their_key_ch
         names = {"one": "", "two": "", "guest": "guest", "gone": ""}
         sockets = {name: scene.join(name, view_class)[0] for name, view_class in names.items()}
 
-        def welcome_of(name: str) -> Welcome:
-            return next(one for one in sockets[name].messages[::-1] if isinstance(one, Welcome))
+        def welcome_of(name: str) -> LinkWelcome:
+            return next(one for one in sockets[name].messages[::-1] if isinstance(one, LinkWelcome))
 
         tags = {name: welcome_of(name).view for name in names}
         assert tags["one"] == tags["two"] != tags["guest"]
         scene.links.expel("gone", "revoked: go")
         await scene.links.start()
         assert key_of(sockets["one"]) == welcome_of("two").key
-        assert len([m for m in sockets["one"].messages if isinstance(m, Welcome)]) == 2
+        assert len([m for m in sockets["one"].messages if isinstance(m, LinkWelcome)]) == 2
         assert welcome_of("one").view == tags["one"]
         await scene.links.close()
 
@@ -311,7 +312,7 @@ def test_the_journal_hears_what_left_to_whom_and_what_a_slow_socket_missed() -> 
     scene.links.multicast(data("map/all/2"))  # nobody listens, so nothing leaves
     answer = Answer(7, 1, 1, 1)
     for name in ("two", "slow", "nobody"):
-        scene.links.send(Send(name, answer))
+        scene.links.send(Send(Client(name), answer))
     told = len(LINK_PROTOCOL.encode(answer))
     assert two.messages[-1] == answer
     assert scene.noted == [
@@ -325,11 +326,11 @@ def test_a_send_goes_to_its_client_and_to_nobody_when_that_is_gone() -> None:
     scene = Scene()
     socket, _ = scene.join("one")
     other, _ = scene.join("two")
-    scene.links.send(Send("one", Answer(7, 1, 1, 1)))
+    scene.links.send(Send(Client("one"), Answer(7, 1, 1, 1)))
     assert socket.messages[-1] == Answer(7, 1, 1, 1)
     assert len(other.messages) == 1
     scene.links.disconnected(scene.link("one"))
-    scene.links.send(Send("one", Answer(7, 1, 2, 1)))
+    scene.links.send(Send(Client("one"), Answer(7, 1, 2, 1)))
     assert scene.links.counts["no such link"] == 1
 
 
@@ -343,8 +344,8 @@ def test_a_second_connection_of_the_same_device_replaces_the_first() -> None:
     scene.links.disconnected(old)  # the old connection ends after the new one began
     say(Tune("map/all/1", True))  # and says something meanwhile
     scene.links.multicast(data("map/all/1"))
-    scene.links.send(Send("one", Answer(7, 1, 1, 1)))
-    assert [type(message) for message in second.messages] == [Welcome, Answer]
+    scene.links.send(Send(Client("one"), Answer(7, 1, 1, 1)))
+    assert [type(message) for message in second.messages] == [LinkWelcome, Answer]
 
 
 def test_a_slow_socket_is_passed_over_until_it_has_drained() -> None:
@@ -370,7 +371,7 @@ def test_a_slow_socket_is_passed_over_until_it_has_drained() -> None:
         assert (len(slow.messages) > before) is heard, number
         assert quick.messages[-1] == grouped(data("map/all/1", number + 1))
     slow.waiting_bytes = 2_001
-    scene.links.send(Send("slow", Answer(7, 1, 1, 1)))
+    scene.links.send(Send(Client("slow"), Answer(7, 1, 1, 1)))
     assert slow.messages[-1] != Answer(7, 1, 1, 1)  # the machines repeat what was not answered
     assert slow.closed is None
 
@@ -443,8 +444,8 @@ def test_too_large_text_and_newer_messages_end_a_link_at_once() -> None:
 def test_the_largest_frame_is_read() -> None:
     scene = Scene(Limits(frame_bytes_max=1_024))
     _, say = scene.join("one")
-    size = 1_024 - len(LINK_PROTOCOL.encode(Request(7, 1, 1, (Put(bytes(900), 1),)))) + 900
-    say(Request(7, 1, 1, (Put(bytes(size), 1),)))
+    size = 1_024 - len(LINK_PROTOCOL.encode(Request(7, 1, 1, (Publish(bytes(900), 1),)))) + 900
+    say(Request(7, 1, 1, (Publish(bytes(size), 1),)))
     assert len(scene.given) == 1
 
 
@@ -459,7 +460,7 @@ def test_no_bytes_harm_the_service_or_another_client(frames: list[bytes]) -> Non
     assert scene.given == []
     if len(frames) >= module.UNREADABLE_MAX:
         assert socket.closed is not None
-    scene.links.send(Send("other", Answer(7, 1, 1, 1)))
+    scene.links.send(Send(Client("other"), Answer(7, 1, 1, 1)))
     assert other.messages[-1] == Answer(7, 1, 1, 1)
 
 
@@ -482,7 +483,7 @@ def test_who_may_see_something_else_now_is_parted_and_may_come_again_at_once() -
 
 def key_of(socket: FakeSocket) -> bytes:
     """The last key a client was told."""
-    return [one for one in socket.messages if isinstance(one, Welcome)][-1].key
+    return [one for one in socket.messages if isinstance(one, LinkWelcome)][-1].key
 
 
 def test_who_lost_a_right_opens_nothing_that_is_said_to_its_class_later() -> None:

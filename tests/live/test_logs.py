@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from roamcast.errors import ContextError
-from roamcast.live.logs import FIELDS, Log, configure
-from roamcast.live.settings import LogKeeping
+from roamcast.live.config.settings import LogKeeping
+from roamcast.live.observe.logs import FIELDS, Log, configure
 
 SECRET = "ada-4711"
 

@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from roamcast.live.metrics import Metrics
+from roamcast.live.observe.metrics import Metrics
 
 LABELS = {"method", "route", "status", "reason", "kind", "transport", "queue", "what", "le"}
 

@@ -162,7 +162,7 @@ def test_a_session_subscribes_publishes_and_is_told(running: RunningService) -> 
             {"type": "register", "re": "r"},
             {"type": "heartbeat", "re": "h"},
             {"type": "subscribe", "re": "s", "filter": "place = 'ws'"},
-            {"type": "appear", "re": "a", "feature": feature},
+            {"type": "publish", "re": "a", "feature": feature},
             until="changes",
         )
     )
@@ -181,8 +181,8 @@ def test_a_session_subscribes_publishes_and_is_told(running: RunningService) -> 
         ({"type": "subscribe", "re": "x", "filter": "within(place"}, 400, "never closed"),
         ({"type": "subscribe", "re": "x", "filter": 7}, 400, "filter"),
         ({"type": "unsubscribe", "re": "x"}, 400, "no subscription"),
-        ({"type": "leave", "re": "x", "vid": "nobody"}, 404, "nobody"),
-        ({"type": "appear", "re": "x", "feature": {"type": "Feature"}}, 400, "id"),
+        ({"type": "unpublish", "re": "x", "vid": "nobody"}, 404, "nobody"),
+        ({"type": "publish", "re": "x", "feature": {"type": "Feature"}}, 400, "id"),
         ({"type": "register", "re": "x", "limit_bytes": 7}, 400, "at least"),
     ],
 )
@@ -220,8 +220,8 @@ def test_the_service_ends_cleanly_when_asked(tmp_path: Path) -> None:
 COUNTING = """
 import gc, os, signal, sys
 from roamcast.broker import Broker
-from roamcast.live.running import run
-from roamcast.live.settings import Server, Settings
+from roamcast.live.service.running import run
+from roamcast.live.config.settings import Server, Settings
 
 def started(url, token):
     print(gc.get_freeze_count())

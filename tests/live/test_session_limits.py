@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from roamcast.errors import LimitError
-from roamcast.live.session import IN_FLIGHT_MAX, Session
-from roamcast.live.settings import Limits, Settings
+from roamcast.live.config.settings import Limits, Settings
+from roamcast.live.links.session import IN_FLIGHT_MAX, SessionSocket
 from tests.live.gates import Asked, gate
 from tests.running_service import feature
 
@@ -54,7 +54,7 @@ class Talk:
         self.service = asked.service
         self.socket = Socket()
         grant = self.service.keys.check(asked.token, self.service.clock())
-        self.session = Session(self.service, self.socket, grant, "ada#one")  # type: ignore[arg-type]
+        self.session = SessionSocket(self.service, self.socket, grant, "ada#one")  # type: ignore[arg-type]
 
     def say(self, kind: str, **more: Any) -> None:
         self.session.received(json.dumps({"type": kind, **more}))
@@ -132,7 +132,7 @@ def test_with_too_much_under_way_no_more_is_begun_until_there_is_room(
 
         monkeypatch.setattr(talk.service, "keep", keep)
         for number in range(len(gates)):
-            talk.say("appear", re=f"{number}", feature=feature(f"v{number}"))
+            talk.say("publish", re=f"{number}", feature=feature(f"v{number}"))
         assert talk.socket.halted
         for _ in range(5):
             await asyncio.sleep(0)
@@ -179,7 +179,7 @@ def test_nobody_waits_for_ever_because_of_a_mistake_of_our_own(
         monkeypatch.setattr(talk.service, "keep", keep)
         monkeypatch.setattr(talk.service, "watch", watch)
         caplog.clear()
-        talk.say("appear", re="later", feature=feature("v"))
+        talk.say("publish", re="later", feature=feature("v"))
         talk.say("subscribe", re="at once", filter="true")
         talk.say("heartbeat", re="still here")
         told = await talk.hears("error", 2)

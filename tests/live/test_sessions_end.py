@@ -9,14 +9,14 @@ import pytest
 
 from roamcast.errors import ContextError, LimitError, StoreError
 from roamcast.identity.rules import Viewer
-from roamcast.live import tickets
-from roamcast.live.feature_input import read_feature
-from roamcast.live.keys import Keys
-from roamcast.live.metrics import Metrics
-from roamcast.live.service import Service
-from roamcast.live.settings import Settings, with_server
-from roamcast.live.store import Store
-from roamcast.live.tickets import Tickets
+from roamcast.live.auth.keys import TokenKeys
+from roamcast.live.config.settings import Settings, with_server
+from roamcast.live.http.feature_input import read_feature
+from roamcast.live.observe.metrics import Metrics
+from roamcast.live.service import tickets
+from roamcast.live.service.service import Service
+from roamcast.live.service.tickets import Tickets
+from roamcast.live.store.store import SqliteStore
 from roamcast.model.contexts import Context
 from tests.running_service import feature
 
@@ -54,11 +54,11 @@ def with_service(
 ) -> None:
     """Run a service without a port."""
     clock = Clock()
-    monkeypatch.setattr("roamcast.live.service.wall_clock", lambda: clock)
+    monkeypatch.setattr("roamcast.live.service.service.wall_clock", lambda: clock)
 
     async def body() -> None:
-        disk = Store.open(folder / "s.db")
-        service = Service(Settings(), disk=disk, keys=Keys.open(folder), metrics=Metrics())
+        disk = SqliteStore.open(folder / "s.db")
+        service = Service(Settings(), disk=disk, keys=TokenKeys.open(folder), metrics=Metrics())
         service.driver.start()
         try:
             await use(service, clock)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roamcast.errors import LimitError, SettingsError
-from roamcast.live.settings import (
+from roamcast.live.config.lines import FILE_BYTES_MAX, lines_of
+from roamcast.live.config.settings import (
     Settings,
     check_cluster,
     check_listening,
@@ -22,7 +23,6 @@ from roamcast.live.settings import (
     parse_settings,
     with_server,
 )
-from roamcast.live.settings_lines import FILE_BYTES_MAX, lines_of
 
 SECTIONS = {field.name: field.type for field in msgspec.structs.fields(Settings)}
 NUMBERS = [

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from roamcast.errors import RoamcastError
-from roamcast.live.keys import Keys
-from roamcast.live.metrics import Metrics
-from roamcast.live.service import Service
-from roamcast.live.settings import Settings
-from roamcast.live.standing import Standing
-from roamcast.live.store import Store
+from roamcast.live.auth.keys import TokenKeys
+from roamcast.live.auth.standing import Standing
+from roamcast.live.config.settings import Settings
+from roamcast.live.observe.metrics import Metrics
+from roamcast.live.service.service import Service
+from roamcast.live.store.store import SqliteStore
 from roamcast.model.contexts import Context
 
 NOW = 1_794_800_000_000_000
@@ -21,7 +21,7 @@ DEADLINE_S = 60.0
 
 
 def test_a_connection_ends_with_its_grant_once_and_for_the_right_reason(tmp_path: Path) -> None:
-    keys = Keys.open(tmp_path, random_bytes=random.Random(1).randbytes, skew_s=0)
+    keys = TokenKeys.open(tmp_path, random_bytes=random.Random(1).randbytes, skew_s=0)
     now = [NOW]
     standing = Standing(keys, lambda: now[0])
     said: dict[str, list[str]] = {name: [] for name in ("brief", "revoked", "closed", "stays")}
@@ -52,7 +52,7 @@ def test_a_key_file_that_vanished_is_told_once_until_it_is_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
-        standing = Standing(Keys.open(tmp_path), lambda: NOW)
+        standing = Standing(TokenKeys.open(tmp_path), lambda: NOW)
         path, aside = tmp_path / "keys.json", tmp_path / "aside"
         for told in (1, 2):
             path.rename(aside)
@@ -71,8 +71,8 @@ def test_a_service_is_not_ready_while_its_disk_refuses_and_finds_out_itself_when
     tmp_path: Path,
 ) -> None:
     async def body() -> None:
-        disk = Store.open(tmp_path / "store.db")
-        service = Service(Settings(), disk=disk, keys=Keys.open(tmp_path), metrics=Metrics())
+        disk = SqliteStore.open(tmp_path / "store.db")
+        service = Service(Settings(), disk=disk, keys=TokenKeys.open(tmp_path), metrics=Metrics())
         service.start()
         assert service.ready
         context = Context("v", "hq/1", None, {"text": "x" * 3_000}, service.clock(), None)

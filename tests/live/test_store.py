@@ -17,14 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roamcast.errors import InputError, LimitError, StoreError
-from roamcast.live import store as module
-from roamcast.live.store import KEY_LENGTH_MAX, Store, Write
-from roamcast.live.store_file import Entry, connect, prune
+from roamcast.live.store import store as module
+from roamcast.live.store.file import Entry, connect, prune
+from roamcast.live.store.store import KEY_LENGTH_MAX, SqliteStore, Write
 
 
-def with_store(path: Path, use: Callable[[Store], Coroutine[Any, Any, Any]], **said: Any) -> Any:
+def with_store(
+    path: Path, use: Callable[[SqliteStore], Coroutine[Any, Any, Any]], **said: Any
+) -> Any:
     async def body() -> Any:
-        store = Store.open(path, **said)
+        store = SqliteStore.open(path, **said)
         try:
             return await use(store)
         finally:
@@ -34,7 +36,7 @@ def with_store(path: Path, use: Callable[[Store], Coroutine[Any, Any, Any]], **s
 
 
 def loaded(path: Path, prefix: str = "") -> dict[str, bytes]:
-    async def use(store: Store) -> dict[str, bytes]:
+    async def use(store: SqliteStore) -> dict[str, bytes]:
         return store.load(prefix)
 
     return with_store(path, use)  # type: ignore[no-any-return]
@@ -54,7 +56,7 @@ def test_the_store_is_a_dictionary_that_lasts(batches: list[list[Write]]) -> Non
         if value is not None:
             expected[key] = value
 
-    async def use(store: Store) -> None:
+    async def use(store: SqliteStore) -> None:
         await asyncio.gather(*(store.write(batch) for batch in batches))
         assert store.load("") == expected
 
@@ -70,7 +72,7 @@ def test_the_store_is_a_dictionary_that_lasts(batches: list[list[Write]]) -> Non
 def test_whoever_waits_together_is_committed_together(tmp_path: Path) -> None:
     commits: list[int] = []
 
-    async def use(store: Store) -> None:
+    async def use(store: SqliteStore) -> None:
         with store._using:  # the disk is busy, so the others gather
             first = store.write([("0", b"0")])
             rest = [store.write([(str(n), b"x")]) for n in range(1, 1_000)]
@@ -85,7 +87,7 @@ def test_whoever_waits_together_is_committed_together(tmp_path: Path) -> None:
 
 
 def test_what_waits_is_bounded_in_writes_and_bytes(tmp_path: Path) -> None:
-    async def use(store: Store) -> None:
+    async def use(store: SqliteStore) -> None:
         with store._using:
             store.write([("first", b"")])
             while store._waiting:  # the writer has taken it and waits for the disk
@@ -98,7 +100,7 @@ def test_what_waits_is_bounded_in_writes_and_bytes(tmp_path: Path) -> None:
 
     with_store(tmp_path / "a.db", use, writes_waiting_max=10)
 
-    async def use_bytes(store: Store) -> None:
+    async def use_bytes(store: SqliteStore) -> None:
         with store._using:
             kept = store.write([("k", b"v" * 99)])
             while store._waiting:
@@ -116,7 +118,7 @@ def test_a_value_at_the_limit_is_kept_and_a_larger_one_refused(
 ) -> None:
     monkeypatch.setattr(module, "VALUE_BYTES_MAX", 1_000)
 
-    async def use(store: Store) -> None:
+    async def use(store: SqliteStore) -> None:
         await store.write([("k" * KEY_LENGTH_MAX, b"v" * 1_000)])
         with pytest.raises(LimitError, match="at most 1000 bytes"):
             store.write([("k", b"v" * 1_001)])
@@ -126,7 +128,7 @@ def test_a_value_at_the_limit_is_kept_and_a_larger_one_refused(
 
 
 def test_a_full_disk_refuses_clearly_and_the_store_recovers(tmp_path: Path) -> None:
-    async def use(store: Store) -> None:
+    async def use(store: SqliteStore) -> None:
         await store.write([("small", b"1")])
         with store._using:
             pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
@@ -147,7 +149,7 @@ def test_a_full_disk_refuses_clearly_and_the_store_recovers(tmp_path: Path) -> N
 
 
 def test_a_waiter_that_left_does_not_disturb_the_others(tmp_path: Path) -> None:
-    async def use(store: Store) -> None:
+    async def use(store: SqliteStore) -> None:
         with store._using:
             gone, stays = store.write([("a", b"1")]), store.write([("b", b"2")])
             gone.cancel()
@@ -158,7 +160,7 @@ def test_a_waiter_that_left_does_not_disturb_the_others(tmp_path: Path) -> None:
 
 
 def test_closing_writes_what_waits_and_refuses_what_comes_after(tmp_path: Path) -> None:
-    async def use(store: Store) -> None:
+    async def use(store: SqliteStore) -> None:
         waiting = store.write([("k", b"v")])
         await store.close()
         assert waiting.done()
@@ -170,16 +172,16 @@ def test_closing_writes_what_waits_and_refuses_what_comes_after(tmp_path: Path) 
 
 
 def test_a_second_service_on_the_same_folder_is_refused(tmp_path: Path) -> None:
-    async def use(_store: Store) -> None:
+    async def use(_store: SqliteStore) -> None:
         with pytest.raises(InputError, match="another service uses this data folder"):
-            Store.open(tmp_path / "s.db")
+            SqliteStore.open(tmp_path / "s.db")
 
     with_store(tmp_path / "s.db", use)
     assert loaded(tmp_path / "s.db") == {}
 
 
 def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
-    async def use(store: Store) -> None:
+    async def use(store: SqliteStore) -> None:
         await store.write([("k", b"v")])
         for path in (tmp_path / "new").iterdir():
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -238,7 +240,7 @@ def test_stores_that_are_merged_in_any_order_hold_the_latest_of_each_name(
     for entry in unique.values():
         latest[entry.key] = max(entry, latest.get(entry.key, entry), key=lambda one: one.stamp)
 
-    async def use(store: Store) -> None:
+    async def use(store: SqliteStore) -> None:
         order = [*batches, *batches]
         draw.shuffle(order)
         newer = await asyncio.gather(*(store.merge(batch) for batch in order))
@@ -261,7 +263,7 @@ def test_stores_that_are_merged_in_any_order_hold_the_latest_of_each_name(
 def test_what_was_forgotten_is_remembered_for_a_bounded_time_and_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roamcast.live import store_file
+    from roamcast.live.store import file as store_file
 
     monkeypatch.setattr(store_file, "GONE_MAX", 10)
     week = store_file.GONE_US_MAX
@@ -285,7 +287,7 @@ def test_what_was_forgotten_is_remembered_for_a_bounded_time_and_number(
 
 
 def test_a_write_is_acknowledged_when_those_who_follow_have_it(tmp_path: Path) -> None:
-    async def use(store: Store) -> None:
+    async def use(store: SqliteStore) -> None:
         told: list[Entry] = []
         elsewhere: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         committed = asyncio.Event()
@@ -307,7 +309,7 @@ def test_a_write_is_acknowledged_when_those_who_follow_have_it(tmp_path: Path) -
 
 
 def test_writes_are_acknowledged_in_their_order_whoever_has_them_first(tmp_path: Path) -> None:
-    async def use(store: Store) -> None:
+    async def use(store: SqliteStore) -> None:
         elsewhere: list[asyncio.Future[None]] = []
         committed = asyncio.Event()
         answered: list[str] = []
@@ -343,7 +345,7 @@ def test_writes_are_acknowledged_in_their_order_whoever_has_them_first(tmp_path:
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from roamcast.live.store import Store
+from roamcast.live.store.store import SqliteStore
 
 async def one(store, writer):
     number = 0
@@ -354,7 +356,7 @@ async def one(store, writer):
         number += 1
 
 async def main():
-    store = Store.open(Path(sys.argv[1]))
+    store = SqliteStore.open(Path(sys.argv[1]))
     await asyncio.gather(*(one(store, writer) for writer in range(20)))
 
 asyncio.run(main())

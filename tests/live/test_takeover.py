@@ -18,13 +18,13 @@ import websockets
 
 from bench.kill import Crowd
 from bench.takeover import Host, Pair, pair
-from roamcast.channels.peer_messages import HostHere
+from roamcast.channels.failover.replica_messages import ReplicaHere
 from roamcast.client import connect
 from roamcast.errors import RoamcastError, SettingsError, UnreachableError
-from roamcast.live.keeper import Keeper
-from roamcast.live.keys import Keys
-from roamcast.live.settings import STORE_FILE, load_settings, with_server
-from roamcast.live.store import Store
+from roamcast.live.auth.keys import TokenKeys
+from roamcast.live.cluster.keeper import Keeper
+from roamcast.live.config.settings import STORE_FILE, load_settings, with_server
+from roamcast.live.store.store import SqliteStore
 from roamcast.model.contexts import Context
 from tests.live import namespaces
 from tests.live.members import OBJECTS, PRIVATE
@@ -61,7 +61,7 @@ class Page:
             self._hosts = list(dict.fromkeys([url, *welcome["hosts"]]))
             feature = {"type": "Feature", "id": "page", "geometry": None}
             feature["properties"] = {"place": "own/1"}  # type: ignore[assignment]
-            await socket.send(json.dumps({"type": "appear", "re": "a", "feature": feature}))
+            await socket.send(json.dumps({"type": "publish", "re": "a", "feature": feature}))
             await socket.send(json.dumps({"type": "subscribe", "re": "s", "filter": WATCHED}))
             self.hosts_seen.append(url)
             async for text in socket:
@@ -163,15 +163,15 @@ async def _known(crowd: Crowd) -> None:
 
 def _token(host: Host, subject: str, *scopes: str) -> str:
     now = time.time_ns() // 1000
-    return Keys.open(host.data).issue(subject, scopes, lifetime_s=3_600, now=now)
+    return TokenKeys.open(host.data).issue(subject, scopes, lifetime_s=3_600, now=now)
 
 
 async def _count(host: Host, token: str, where: str) -> int:
-    from roamcast.client.address import Address
     from roamcast.client.asking import Asking
-    from roamcast.client.http import Http
+    from roamcast.transport.address import ServiceAddress
+    from roamcast.transport.http import HttpClient
 
-    return await Asking(Http(Address(host.url, token))).count(where)
+    return await Asking(HttpClient(ServiceAddress(host.url, token))).count(where)
 
 
 def test_a_host_with_other_keys_says_what_to_copy(tmp_path: Path) -> None:
@@ -179,13 +179,13 @@ def test_a_host_with_other_keys_says_what_to_copy(tmp_path: Path) -> None:
         both = Pair(tmp_path)
         one, two = both.hosts
         settings = with_server(load_settings(both.settings), name="b", data=str(two.data))
-        key_id = Keys.open(one.data).current()
+        key_id = TokenKeys.open(one.data).current()
         keeper = Keeper(settings, ready=lambda *_: None)
-        keeper._keys = Keys.open(two.data)
+        keeper._keys = TokenKeys.open(two.data)
         keeper._over = asyncio.get_running_loop().create_future()
-        keeper._compare_keys(HostHere("a", 1, key_id, b""))
+        keeper._compare_keys(ReplicaHere("a", 1, key_id, b""))
         assert not keeper._over.done()
-        keeper._compare_keys(HostHere("a", 1, "another", b""))
+        keeper._compare_keys(ReplicaHere("a", 1, "another", b""))
         with pytest.raises(SettingsError, match=r"copy its keys\.json into"):
             await keeper._over
 
@@ -286,7 +286,7 @@ async def _end_under_load(folder: Path) -> None:
             host.process.terminate()
             await host.process.wait()
         await asyncio.gather(*writing)
-    disk = Store.open(two.data / STORE_FILE, copied=True)
+    disk = SqliteStore.open(two.data / STORE_FILE, copied=True)
     stored = disk.load("object/")
     await disk.close()
     assert {f"object/{vid}" for vid in acknowledged} <= stored.keys()

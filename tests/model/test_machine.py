@@ -5,6 +5,7 @@ import enum
 import msgspec
 import pytest
 
+from roamcast.model.addresses import Client
 from roamcast.model.machine import Effect, Input, Received, Send, Store, earliest, step
 from roamcast.model.records import RECORDS, Record
 from roamcast.model.wire import Message
@@ -40,7 +41,9 @@ def test_the_earliest_deadline_wins_and_none_never_does(
     assert earliest(*times) == first
 
 
-@pytest.mark.parametrize("value", [Received("a", Ping(1)), Send("a", Ping(1)), Store(1, ())])
+@pytest.mark.parametrize(
+    "value", [Received("a", Ping(1)), Send(Client("a"), Ping(1)), Store(1, ())]
+)
 def test_inputs_and_effects_cannot_be_changed(value: msgspec.Struct) -> None:
     with pytest.raises(AttributeError):
         value.token = 2  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.channels.messages import (
+from roamcast.channels.reliable.messages import (
     HEAL_SEQUENCES_MAX,
     PAYLOAD_BYTES_MAX,
     PROTOCOL,

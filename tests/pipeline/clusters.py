@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from roamcast.errors import MissingError
-from roamcast.pipeline.session import check_java
+from roamcast.pipeline.spark.session import check_java
 
 HOME = Path(pyspark.__file__).parent
 WAIT_SECONDS = 600

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from roamcast.pipeline.session import Settings, start, started
+from roamcast.pipeline.spark.session import Settings, start, started
 from tests.pipeline.clusters import Cluster, environment, need_java, stop_running
 
 OPTIONS = {"spark.sql.shuffle.partitions": "4"}

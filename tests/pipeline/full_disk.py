@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from roamcast.errors import RoamcastError
-from roamcast.pipeline.archive_table import Archive
-from roamcast.pipeline.ingest import IngestSettings, ingest_once
-from roamcast.pipeline.ingest_state import opened
-from roamcast.pipeline.session import Settings, started
+from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
+from roamcast.pipeline.ingest.state import opened
+from roamcast.pipeline.spark.session import Settings, started
 from tests.pipeline.test_archive import everything
 from tests.pipeline.test_spark_ingest import line
 

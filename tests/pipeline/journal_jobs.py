@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from roamcast.pipeline.archive_read import read_file
-from roamcast.pipeline.archive_table import Archive
-from roamcast.pipeline.journals import read_journals, segments, told
-from roamcast.pipeline.load_journal import load_journals
+from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.journals.load import load_journals
+from roamcast.pipeline.journals.plan_files import make_plan
+from roamcast.pipeline.journals.read import read_journals, segments, told
 from roamcast.pipeline.metrics import metrics
-from roamcast.pipeline.plan_files import make_plan
-from roamcast.pipeline.session import Settings, started
+from roamcast.pipeline.spark.session import Settings, started
 from roamcast.pipeline.sweep import outcomes, sweep
 
 PLAY = "roamcast.sim.experiment:play_workload"

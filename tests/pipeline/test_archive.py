@@ -15,16 +15,17 @@ from roamcast.errors import ContextError, InputError, LimitError, MissingError, 
 from roamcast.model.context_arrow import STAMP, schema
 from roamcast.model.filters import Filter
 from roamcast.model.time import LATEST
-from roamcast.pipeline import archive_care, archive_layout
-from roamcast.pipeline.archive import append
-from roamcast.pipeline.archive_care import compact, grouped, vacuum
-from roamcast.pipeline.archive_files import BOUNDS, GROUP_ROWS, group_bounds
-from roamcast.pipeline.archive_layout import ArchiveSettings, context_name, placed, stored_name
-from roamcast.pipeline.archive_read import read_file
-from roamcast.pipeline.archive_table import ATTEMPTS_MAX, Archive, RefusedError
-from roamcast.pipeline.lookup import Lookup
-from roamcast.pipeline.retention import erase, retain
-from roamcast.pipeline.storage import GoneError
+from roamcast.pipeline.archive import care as archive_care
+from roamcast.pipeline.archive import layout as archive_layout
+from roamcast.pipeline.archive.append import append
+from roamcast.pipeline.archive.care import compact, grouped, vacuum
+from roamcast.pipeline.archive.files import BOUNDS, GROUP_ROWS, group_bounds
+from roamcast.pipeline.archive.layout import ArchiveSettings, context_name, placed, stored_name
+from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.retention import erase, retain
+from roamcast.pipeline.archive.storage import GoneError
+from roamcast.pipeline.archive.table import ATTEMPTS_MAX, Archive, RefusedError
+from roamcast.pipeline.lookup.run import Lookup
 from tests.strategies_pipeline import BEGIN, DAY, contexts
 
 COARSE = ArchiveSettings(0)
@@ -141,7 +142,7 @@ def test_names_that_differ_in_case_stay_apart() -> None:
 def test_columns_beyond_the_limit_are_refused_and_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roamcast.pipeline.archive_table.COLUMNS_MAX", 2)
+    monkeypatch.setattr("roamcast.pipeline.archive.table.COLUMNS_MAX", 2)
     append(one("a", integer__a=1, integer__b=1), tmp_path / "a")
     with pytest.raises(LimitError, match="at most 2"):
         append(one("b", integer__c=1), tmp_path / "a")
@@ -440,8 +441,8 @@ def test_when_nobody_can_say_what_is_committed_all_files_stay(
 
     def commit_then_fail(opened: DeltaTable, *given: Any, **named: Any) -> None:
         commit(opened, *given, **named)
-        monkeypatch.setattr("roamcast.pipeline.archive_commit.DeltaTable", unreadable)
-        monkeypatch.setattr("roamcast.pipeline.archive_table.DeltaTable", unreadable)
+        monkeypatch.setattr("roamcast.pipeline.archive.commit.DeltaTable", unreadable)
+        monkeypatch.setattr("roamcast.pipeline.archive.table.DeltaTable", unreadable)
         raise OSError("the connection was lost")
 
     with monkeypatch.context() as patch:

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from roamcast.pipeline.archive import append
-from roamcast.pipeline.ingest import IngestSettings, ingest_once
+from roamcast.pipeline.archive.append import append
+from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
 from tests.pipeline.clusters import (
     WAIT_SECONDS,
     Cluster,

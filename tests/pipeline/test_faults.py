@@ -13,24 +13,21 @@ from typing import Any
 import pytest
 
 from roamcast.model.context_arrow import from_arrow
-from roamcast.pipeline import (
-    archive,
-    archive_care,
-    ingest_archive,
-    ingest_job,
-    load_journal,
-    lookup,
-    plan,
-    sweep,
-)
 from roamcast.pipeline import load as loading
-from roamcast.pipeline.archive import append
-from roamcast.pipeline.archive_layout import ArchiveSettings
-from roamcast.pipeline.ingest import IngestSettings, ingest_once
-from roamcast.pipeline.journals import read_journals, segments, told
+from roamcast.pipeline import plan, sweep
+from roamcast.pipeline.archive import append as archive
+from roamcast.pipeline.archive import care as archive_care
+from roamcast.pipeline.archive.append import append
+from roamcast.pipeline.archive.layout import ArchiveSettings
+from roamcast.pipeline.archive.retention import erase, retain
+from roamcast.pipeline.ingest import archive as ingest_archive
+from roamcast.pipeline.ingest import job as ingest_job
+from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
+from roamcast.pipeline.journals import load as load_journal
+from roamcast.pipeline.journals.plan_files import make_plan
+from roamcast.pipeline.journals.read import read_journals, segments, told
+from roamcast.pipeline.lookup import run as lookup
 from roamcast.pipeline.metrics import metrics
-from roamcast.pipeline.plan_files import make_plan
-from roamcast.pipeline.retention import erase, retain
 from tests.pipeline.clusters import WAIT_SECONDS, Cluster, environment, need_java
 from tests.pipeline.journal_jobs import PLAY, SETS
 from tests.pipeline.test_archive import everything, same

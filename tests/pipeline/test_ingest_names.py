@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from roamcast.errors import InputError, LimitError
-from roamcast.pipeline.dead_letters import dead_letters
-from roamcast.pipeline.ingest import IngestSettings, ingest_once
-from roamcast.pipeline.ingest_files import (
+from roamcast.pipeline.ingest.dead_letters import dead_letters
+from roamcast.pipeline.ingest.files import (
     HEADER_LENGTH_MAX,
     Reading,
     csv_header,
@@ -22,8 +21,9 @@ from roamcast.pipeline.ingest_files import (
     files_inside,
     listed,
 )
-from roamcast.pipeline.ingest_people import people_behind
-from roamcast.pipeline.ingest_watch import ingest_watch, wait
+from roamcast.pipeline.ingest.people import people_behind
+from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
+from roamcast.pipeline.ingest.watch import ingest_watch, wait
 from tests.pipeline.test_spark_ingest import clock, line, open_state, table_of
 
 NAMES = (

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roamcast.errors import LimitError
-from roamcast.pipeline import ingest_pack
-from roamcast.pipeline import ingest_rows as rows
-from roamcast.pipeline.ingest_pack import Packer, unpacked
+from roamcast.pipeline.ingest import pack as ingest_pack
+from roamcast.pipeline.ingest import rows
+from roamcast.pipeline.ingest.pack import Packer, unpacked
 
 SCHEMA = pa.schema([*rows.TAKEN, ("bucket", pa.int32())])
 row = st.fixed_dictionaries(

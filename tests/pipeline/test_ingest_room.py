@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from roamcast.pipeline import archive_table
-from roamcast.pipeline.archive_table import Archive
-from roamcast.pipeline.dead_letters import counted
-from roamcast.pipeline.ingest_attributes import NO_ROOM, Spoken
+from roamcast.pipeline.archive import table as archive_table
+from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.ingest.attributes import NO_ROOM, Spoken
+from roamcast.pipeline.ingest.dead_letters import counted
 from tests.pipeline.test_spark_ingest import line, once, open_state, table_of
 
 

@@ -14,9 +14,9 @@ from roamcast.identity.agent_settings import AgentSettings
 from roamcast.identity.keys import new_keys
 from roamcast.identity.pseudonyms import HANDLE, REGISTER, resolve
 from roamcast.identity.sightings import SOURCES, Sighting
-from roamcast.pipeline import ingest_rows as rows
-from roamcast.pipeline import ingest_scan
-from roamcast.pipeline.ingest import EVER
+from roamcast.pipeline.ingest import rows
+from roamcast.pipeline.ingest import scan as ingest_scan
+from roamcast.pipeline.ingest.run import EVER
 from tests.strategies_sightings import agent_settings, sightings
 
 KEYS = new_keys("trusted.example.org", lambda count: bytes(range(count)))

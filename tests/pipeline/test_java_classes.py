@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from roamcast.errors import RoamcastError
-from roamcast.pipeline import java_classes
+from roamcast.pipeline.spark import java_classes
 from tests.pipeline.clusters import need_java
 
 SHOWN = """
-from roamcast.pipeline.session import Settings, started
+from roamcast.pipeline.spark.session import Settings, started
 with started(Settings(master="local[1]", memory="1g")) as spark:
     print(spark.range(7).count())
 """

@@ -16,16 +16,16 @@ from roamcast.matching import FilterSet, Pairs
 from roamcast.model.filters import Filter
 from roamcast.model.filters.syntax import PREDICATES
 from roamcast.model.time import format_instant
-from roamcast.pipeline import lookup as looking
-from roamcast.pipeline import lookup_read
-from roamcast.pipeline.archive import append
-from roamcast.pipeline.archive_care import compact, vacuum
-from roamcast.pipeline.archive_layout import ArchiveSettings
-from roamcast.pipeline.archive_table import Archive
-from roamcast.pipeline.lookup import Lookup, nodes, write_answers
-from roamcast.pipeline.lookup_needs import Needs, properties
-from roamcast.pipeline.lookup_plan import Statistics, plan
-from roamcast.pipeline.storage import Storage
+from roamcast.pipeline.archive.append import append
+from roamcast.pipeline.archive.care import compact, vacuum
+from roamcast.pipeline.archive.layout import ArchiveSettings
+from roamcast.pipeline.archive.storage import Storage
+from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.lookup import read as lookup_read
+from roamcast.pipeline.lookup import run as looking
+from roamcast.pipeline.lookup.needs import Needs, properties
+from roamcast.pipeline.lookup.plan import Statistics, plan
+from roamcast.pipeline.lookup.run import Lookup, nodes, write_answers
 from tests.strategies_pipeline import BEGIN, CONTEXTS, DAY, contexts, expected, messages
 
 COARSE = ArchiveSettings(1)
@@ -36,7 +36,7 @@ COARSE = ArchiveSettings(1)
 def small_groups() -> Iterator[None]:
     """Give files many row groups, so that choosing among them matters."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("roamcast.pipeline.archive_files.GROUP_ROWS", 8)
+        patch.setattr("roamcast.pipeline.archive.files.GROUP_ROWS", 8)
         yield
 
 

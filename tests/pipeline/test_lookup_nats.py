@@ -13,15 +13,15 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from roamcast.errors import InputError, MissingError, RoamcastError
-from roamcast.pipeline.archive import append
-from roamcast.pipeline.lookup_nats import (
+from roamcast.pipeline.archive.append import append
+from roamcast.pipeline.lookup.nats import (
     FETCHED_TOGETHER,
     StreamAddress,
     parse_address,
     read_range,
     state_of,
 )
-from roamcast.pipeline.lookup_stream import answer_stream
+from roamcast.pipeline.lookup.stream import answer_stream
 from tests.nats_server import BINARY, MISSING, NatsServer
 from tests.pipeline.clusters import WAIT_SECONDS, watching
 from tests.strategies_pipeline import contexts, expected, messages

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from roamcast.pipeline.archive import append
-from roamcast.pipeline.lookup_stream import answer_folder
+from roamcast.pipeline.archive.append import append
+from roamcast.pipeline.lookup.stream import answer_folder
 from tests.pipeline.clusters import WAIT_SECONDS, watching
 from tests.strategies_pipeline import contexts, expected, messages
 

@@ -15,13 +15,13 @@ import pytest
 from deltalake.exceptions import CommitFailedError
 
 from roamcast.errors import RoamcastError
-from roamcast.pipeline.archive import Appended, append
-from roamcast.pipeline.archive_care import compact, vacuum
-from roamcast.pipeline.archive_read import read_file
-from roamcast.pipeline.archive_table import Archive
-from roamcast.pipeline.lookup import Lookup
-from roamcast.pipeline.retention import erase, retain
-from roamcast.pipeline.storage import GoneError, Storage
+from roamcast.pipeline.archive.append import Appended, append
+from roamcast.pipeline.archive.care import compact, vacuum
+from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.retention import erase, retain
+from roamcast.pipeline.archive.storage import GoneError, Storage
+from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.lookup.run import Lookup
 from tests.pipeline.test_archive import fail_after_commit
 from tests.strategies_pipeline import BEGIN, DAY, contexts, expected, messages
 

@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkRuntimeError
 
-from roamcast.pipeline import progress
-from roamcast.pipeline.progress import QUIET, STAGES_MAX, Bar, Count, Stage, Stages, followed, told
+from roamcast.pipeline.spark import progress
+from roamcast.pipeline.spark.progress import (
+    QUIET,
+    STAGES_MAX,
+    Bar,
+    Count,
+    Stage,
+    Stages,
+    followed,
+    told,
+)
 
 
 def test_a_count_is_said_in_tasks_rows_and_rate() -> None:

@@ -7,27 +7,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.channels.map_messages import (
+from roamcast.channels.reliable.messages import Data
+from roamcast.channels.server.map_server import MapServer
+from roamcast.channels.server.messages import (
     Announce,
-    Cancel,
     Hello,
     Operation,
-    Put,
+    Publish,
     Request,
     State,
     Subscribe,
-    Withdraw,
+    Unpublish,
+    Unsubscribe,
     body_of,
     parcel_of,
 )
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.messages import Data
-from roamcast.channels.server import MapServer
+from roamcast.channels.server.settings import MapSettings
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect, Multicast, Received
 from roamcast.model.records import QueryStep, UpdateMatched
-from roamcast.pipeline.plan_files import chosen
-from roamcast.pipeline.replay import Replay
+from roamcast.pipeline.journals.plan_files import chosen
+from roamcast.pipeline.journals.replay import Replay
 from roamcast.sim.workloads._map_parts import Coarse, ScanMatcher
 
 FILTERS = [
@@ -103,13 +103,13 @@ def run(seed: int, q: int, m: int, operations: int) -> Watched:
             attributes = {"type": draw.choice(("person", "printer"))}
             at = watched.server.desk.now
             context = Context(vid, f"lab/{draw.choice('abc')}", None, attributes, at)
-            watched.request(client, Put(body_of(context), at))
+            watched.request(client, Publish(body_of(context), at))
         elif kind == "cancel":
-            watched.request(client, Cancel(vid))
+            watched.request(client, Unpublish(vid))
         elif kind == "ask":
             watched.request(client, Subscribe(f"s{draw.randrange(2)}", draw.choice(FILTERS)))
         else:
-            watched.request(client, Withdraw(f"s{draw.randrange(2)}"))
+            watched.request(client, Unsubscribe(f"s{draw.randrange(2)}"))
     return watched
 
 

@@ -12,15 +12,16 @@ from pyspark import cloudpickle
 
 from roamcast.errors import InputError, LimitError
 from roamcast.model.filters import Filter
-from roamcast.pipeline import archive_care, retention
-from roamcast.pipeline.archive import append
-from roamcast.pipeline.archive_care import compact, vacuum
-from roamcast.pipeline.archive_layout import ArchiveSettings
-from roamcast.pipeline.archive_read import read_file
-from roamcast.pipeline.archive_table import Archive
-from roamcast.pipeline.lookup import Lookup
-from roamcast.pipeline.retention import KEPT, erase, retain
-from roamcast.pipeline.storage import Storage, travelling
+from roamcast.pipeline.archive import care as archive_care
+from roamcast.pipeline.archive import retention
+from roamcast.pipeline.archive.append import append
+from roamcast.pipeline.archive.care import compact, vacuum
+from roamcast.pipeline.archive.layout import ArchiveSettings
+from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.retention import KEPT, erase, retain
+from roamcast.pipeline.archive.storage import Storage, travelling
+from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.lookup.run import Lookup
 from tests.strategies_pipeline import BEGIN, DAY, contexts
 
 EVERYONE = {"m": Filter.parse("1 = 1")}

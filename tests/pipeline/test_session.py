@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from roamcast.errors import InputError, MissingError
-from roamcast.pipeline import session
-from roamcast.pipeline.session import Settings, check_connect, check_java, start
+from roamcast.pipeline.spark import session
+from roamcast.pipeline.spark.session import Settings, check_connect, check_java, start
 
 
 def java(folder: Path, version: str) -> Path:
@@ -75,7 +75,8 @@ def test_connect_says_which_packages_it_needs(monkeypatch: pytest.MonkeyPatch) -
 
 def test_importing_the_pipeline_starts_and_imports_no_spark() -> None:
     code = (
-        "import sys, roamcast.pipeline.lookup, roamcast.pipeline.load, roamcast.pipeline.session;"
+        "import sys, roamcast.pipeline.lookup.run, roamcast.pipeline.load;"
+        "import roamcast.pipeline.spark.session;"
         "assert 'pyspark' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,17 +15,17 @@ from roamcast.errors import ContextError, InputError, LimitError, MissingError
 from roamcast.matching.files import LINE_BYTES_MAX
 from roamcast.model.context_arrow import from_arrow
 from roamcast.model.filters import Filter
-from roamcast.pipeline import archive_layout
 from roamcast.pipeline import load as loading
-from roamcast.pipeline import lookup as looking
-from roamcast.pipeline.archive import append
-from roamcast.pipeline.archive_care import compact, vacuum
-from roamcast.pipeline.archive_layout import ArchiveSettings
-from roamcast.pipeline.archive_table import Archive
+from roamcast.pipeline.archive import layout as archive_layout
+from roamcast.pipeline.archive.append import append
+from roamcast.pipeline.archive.care import compact, vacuum
+from roamcast.pipeline.archive.layout import ArchiveSettings
+from roamcast.pipeline.archive.retention import erase, retain
+from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.load import load, read_stretch
-from roamcast.pipeline.lookup import Lookup
-from roamcast.pipeline.lookup_stream import answer_folder
-from roamcast.pipeline.retention import erase, retain
+from roamcast.pipeline.lookup import run as looking
+from roamcast.pipeline.lookup.run import Lookup
+from roamcast.pipeline.lookup.stream import answer_folder
 from tests.pipeline.test_archive import everything, same
 from tests.strategies_pipeline import BEGIN, CONTEXTS, DAY, contexts, expected, lines, messages
 
@@ -110,7 +110,7 @@ def test_more_than_spark_lets_its_driver_have_is_told_as_a_limit(spark: Any, arc
 def test_a_missing_file_is_named_by_jobs_on_spark(
     spark: Any, table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roamcast.pipeline.archive_care.SPARK_BYTES", 0)
+    monkeypatch.setattr("roamcast.pipeline.archive.care.SPARK_BYTES", 0)
     append(table.slice(0, 50), tmp_path / "a", settings=COARSE)
     path = min((tmp_path / "a").rglob("*.parquet"))
     path.unlink()
@@ -253,7 +253,7 @@ def test_lookups_miss_nothing_while_files_are_compacted_and_deleted(
 def test_workers_rewrite_as_the_driver_does(
     spark: Any, table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roamcast.pipeline.archive_care.SPARK_BYTES", 0)
+    monkeypatch.setattr("roamcast.pipeline.archive.care.SPARK_BYTES", 0)
     for start in (0, 500):
         append(table.slice(start, 500), tmp_path / "a", settings=COARSE)
     shutil.copytree(tmp_path / "a", tmp_path / "b")

@@ -27,15 +27,15 @@ from roamcast.model.buildings import building
 from roamcast.model.contexts import Context
 from roamcast.model.places import Places
 from roamcast.model.places_geojson import write_places
-from roamcast.pipeline.archive_read import read_file
-from roamcast.pipeline.archive_table import Archive
-from roamcast.pipeline.dead_letters import counted, dead_letters
-from roamcast.pipeline.ingest import Batch, IngestSettings, ingest_once
-from roamcast.pipeline.ingest_files import Reading
-from roamcast.pipeline.ingest_people import forget_person, people_behind, vids_of_person
-from roamcast.pipeline.ingest_state import BusyError, IngestState, opened, private_folder
-from roamcast.pipeline.ingest_watch import ingest_watch, wait
-from roamcast.pipeline.retention import erase
+from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.retention import erase
+from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.ingest.dead_letters import counted, dead_letters
+from roamcast.pipeline.ingest.files import Reading
+from roamcast.pipeline.ingest.people import forget_person, people_behind, vids_of_person
+from roamcast.pipeline.ingest.run import Batch, IngestSettings, ingest_once
+from roamcast.pipeline.ingest.state import BusyError, IngestState, opened, private_folder
+from roamcast.pipeline.ingest.watch import ingest_watch, wait
 
 pytestmark = pytest.mark.spark
 
@@ -388,7 +388,7 @@ def test_two_ingests_of_two_nodes_that_commit_at_once_both_land(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each has a private folder of its own; both have written everything before one commits."""
-    from roamcast.pipeline import ingest
+    from roamcast.pipeline.ingest import run as ingest
 
     meeting = threading.Barrier(2, timeout=600)
     real = ingest.archive.commit

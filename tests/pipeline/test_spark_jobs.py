@@ -10,22 +10,24 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from roamcast.channels.map_messages import body_of
+from roamcast.channels.server.messages import body_of
 from roamcast.errors import InputError, TreeError
 from roamcast.journal.book import Entry
 from roamcast.journal.segments import Segments, read_entries, segments_of
 from roamcast.model.context_arrow import column_of, from_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.records import ContextClosed, ContextOpened, Transmission, UpdateMatched
-from roamcast.pipeline import archive_table, load_journal, plan_flows
-from roamcast.pipeline.archive_read import read_file
-from roamcast.pipeline.archive_table import Archive
-from roamcast.pipeline.journals import read_journals, segments, told
-from roamcast.pipeline.load_journal import load_journals
+from roamcast.pipeline.archive import table as archive_table
+from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.journals import load as load_journal
+from roamcast.pipeline.journals import plan_flows
+from roamcast.pipeline.journals.load import load_journals
+from roamcast.pipeline.journals.plan_files import make_plan
+from roamcast.pipeline.journals.read import read_journals, segments, told
 from roamcast.pipeline.metrics import metrics
 from roamcast.pipeline.plan import wanted
-from roamcast.pipeline.plan_files import make_plan
-from roamcast.pipeline.progress import POLL_S, Count, Stages, followed
+from roamcast.pipeline.spark.progress import POLL_S, Count, Stages, followed
 from roamcast.pipeline.sweep import Outcome, outcomes, sweep
 from roamcast.placement.document import read_demand
 from roamcast.sim.experiment import play_workload

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from roamcast.channels.messages import PROTOCOL
-from roamcast.channels.receiver import ChannelReceiver
-from roamcast.channels.settings import ChannelSettings
+from roamcast.channels.reliable.messages import PROTOCOL
+from roamcast.channels.reliable.receiver import ChannelReceiver
+from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.journal.book import Entry, Journal
 from roamcast.model.records import Transmission
 from roamcast.sim.host import Boot

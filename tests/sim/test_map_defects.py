@@ -2,15 +2,15 @@
 
 import pytest
 
-from roamcast.channels import desk as desk_module
-from roamcast.channels import streams as streams_module
-from roamcast.channels.dissemination import Dissemination
-from roamcast.channels.map_messages import context_of
-from roamcast.channels.merging import Merging
-from roamcast.channels.objects import Objects
-from roamcast.channels.outbox import Outbox
-from roamcast.channels.recovery_messages import Gone, Held
-from roamcast.channels.view_class import ViewClass
+from roamcast.channels.failover.merging import Merging
+from roamcast.channels.failover.messages import HandedContext, HandedRemoval
+from roamcast.channels.server import desk as desk_module
+from roamcast.channels.server.messages import context_of
+from roamcast.channels.server.objects import MapContexts
+from roamcast.channels.server.outbox import Outbox
+from roamcast.channels.server.view_class import ViewClass
+from roamcast.channels.spread import streams as streams_module
+from roamcast.channels.spread.dissemination import Dissemination
 from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
 from roamcast.sim.workloads.map import MapWorkload
 from roamcast.sim.workloads.recovery import RecoveryWorkload
@@ -56,7 +56,7 @@ def test_forgetting_a_coalesced_change_is_found(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Outbox, "add", forgetful)
     # The present state, asked for when a batch is made, would hide it.
-    monkeypatch.setattr(Objects, "fresh", lambda _self, _view_class, state: state)
+    monkeypatch.setattr(MapContexts, "fresh", lambda _self, _view_class, state: state)
     found = first_failure()
     assert found is not None
     assert found[1] == "views equal the map"
@@ -66,7 +66,7 @@ def test_counting_bytes_without_headers_is_found(monkeypatch: pytest.MonkeyPatch
     def body_only(message: object) -> int:
         return len(getattr(message, "payload", b""))
 
-    from roamcast.channels import outbox as outbox_module
+    from roamcast.channels.server import outbox as outbox_module
 
     for module in (desk_module, streams_module, outbox_module):
         monkeypatch.setattr(module, "size_of", body_only)
@@ -90,8 +90,8 @@ def test_merging_two_sides_by_the_older_timestamp_is_found(
 ) -> None:
     real = Merging._merge
 
-    def older(self: Merging, item: Held | Gone, sender: str) -> None:
-        vid = item.vid if isinstance(item, Gone) else context_of(item.body).vid
+    def older(self: Merging, item: HandedContext | HandedRemoval, sender: str) -> None:
+        vid = item.vid if isinstance(item, HandedRemoval) else context_of(item.body).vid
         known = self._objects.map.objects.get(vid)
         if known is not None:
             if item.stamp > known.stamp:

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from roamcast.channels.messages import PROTOCOL, Data, Join
+from roamcast.channels.reliable.messages import PROTOCOL, Data, Join
 from roamcast.journal.book import Entry, Journal
+from roamcast.model.addresses import Client
 from roamcast.model.machine import Effect, Ignore, Input, Listen, Machine, Multicast, Received, Send
 from roamcast.model.records import Drop, Transmission
 from roamcast.sim.host import INBOX_MAX, Boot
 from roamcast.sim.network import Cut, Deaf, LinkQuality, connect, queued, within
-from roamcast.sim.network import Link as NetworkLink
+from roamcast.sim.network import SimulatedLink as NetworkLink
 from roamcast.sim.radio import RadioField
 from roamcast.sim.world import World
 
@@ -94,12 +95,12 @@ def note(number: int) -> Join:
 
 def send_many(net: Net, count: int, every_us: int = 1_000) -> None:
     for number in range(1, count + 1):
-        net.tell("a", Send("b", note(number)), at=number * every_us)
+        net.tell("a", Send(Client("b"), note(number)), at=number * every_us)
 
 
 def test_a_message_arrives_after_the_delay() -> None:
     net = Net("ab")
-    net.tell("a", Send("b", note(7)))
+    net.tell("a", Send(Client("b"), note(7)))
     net.run()
     assert net.heard("b") == [(100, "a", 7)]
 
@@ -144,7 +145,7 @@ def test_bandwidth_spreads_messages_and_a_full_queue_drops() -> None:
         delay_us=0, bandwidth_bps=FRAME_BYTES * 8 * 1_000, queue_bytes_max=4 * FRAME_BYTES
     )
     net = Net("ab", one_ms_each)
-    net.tell("a", *(Send("b", note(number)) for number in range(1, 11)))
+    net.tell("a", *(Send(Client("b"), note(number)) for number in range(1, 11)))
     net.run()
     assert net.heard("b") == [(1_000 * number, "a", number) for number in range(1, 5)]
     assert net.drops() == {"queue full": 6}
@@ -172,7 +173,7 @@ def test_what_a_host_sends_over_all_links_is_bounded_and_a_multicast_counts_once
     net.world.network.set_egress("a", bandwidth_bps=FRAME_BYTES * 8_000, queue_bytes_max=10**6)
     for name in "bc":
         net.tell(name, Listen("g"))
-    net.tell("a", Send("b", note(1)), Send("c", note(2)), Multicast("g", note(3)))
+    net.tell("a", Send(Client("b"), note(1)), Send(Client("c"), note(2)), Multicast("g", note(3)))
     net.run()
     assert net.heard("b") == [(1_000, "a", 1), (3_000, "a", 3)]
     assert net.heard("c") == [(2_000, "a", 2), (3_000, "a", 3)]
@@ -181,7 +182,7 @@ def test_what_a_host_sends_over_all_links_is_bounded_and_a_multicast_counts_once
 def test_a_full_egress_queue_drops_for_everyone() -> None:
     net = Net("ab")
     net.world.network.set_egress("a", bandwidth_bps=8_000, queue_bytes_max=2 * FRAME_BYTES)
-    net.tell("a", *(Send("b", note(number)) for number in range(1, 5)))
+    net.tell("a", *(Send(Client("b"), note(number)) for number in range(1, 5)))
     net.run()
     assert net.drops() == {"egress queue full": 2}
 
@@ -189,8 +190,8 @@ def test_a_full_egress_queue_drops_for_everyone() -> None:
 def test_a_link_may_have_a_quality_of_its_own() -> None:
     net = Net("abc")
     connect(net.world.network, [("a", "b")], LinkQuality(delay_us=9_000))
-    net.tell("a", Send("b", note(1)), Send("c", note(1)))
-    net.tell("b", Send("a", note(1)))
+    net.tell("a", Send(Client("b"), note(1)), Send(Client("c"), note(1)))
+    net.tell("b", Send(Client("a"), note(1)))
     net.run()
     assert [net.heard(name)[0][0] for name in "bca"] == [9_000, 100, 9_000]
 
@@ -237,13 +238,13 @@ def test_a_partition_stops_messages_between_its_sides_until_it_heals() -> None:
     net = Net("abcd")
     cut = Cut(frozenset("ab"))
     net.world.network.cut(cut)
-    net.tell("a", Send("b", note(1)), Send("c", note(1)))
-    net.tell("c", Send("d", note(1)), Send("a", note(1)))
+    net.tell("a", Send(Client("b"), note(1)), Send(Client("c"), note(1)))
+    net.tell("c", Send(Client("d"), note(1)), Send(Client("a"), note(1)))
     net.run(1_000)
     assert [net.numbers(name) for name in "abcd"] == [[], [1], [], [1]]
     net.world.network.mend(cut)
     net.world.network.mend(cut)
-    net.tell("a", Send("c", note(2)))
+    net.tell("a", Send(Client("c"), note(2)))
     net.run()
     assert net.numbers("c") == [2]
     assert net.drops() == {"partition": 2}
@@ -253,8 +254,8 @@ def test_a_partition_stops_messages_between_its_sides_until_it_heals() -> None:
 def test_a_partition_may_be_one_way(inwards: bool, heard: list[list[int]]) -> None:
     net = Net("ab")
     net.world.network.cut(Cut(frozenset("a"), inwards=inwards, outwards=not inwards))
-    net.tell("a", Send("b", note(1)))
-    net.tell("b", Send("a", note(1)))
+    net.tell("a", Send(Client("b"), note(1)))
+    net.tell("b", Send(Client("a"), note(1)))
     net.run()
     assert [net.numbers("a"), net.numbers("b")] == heard
 
@@ -265,7 +266,7 @@ def test_a_deaf_host_misses_what_goes_to_groups_and_hears_what_goes_to_it_alone(
         net.tell(name, Listen("g"))
     deaf = Deaf(frozenset("b"))
     net.world.network.deafen(deaf)
-    net.tell("a", Multicast("g", note(1)), Send("b", note(2)), at=10)
+    net.tell("a", Multicast("g", note(1)), Send(Client("b"), note(2)), at=10)
     net.run(1_000)
     assert [net.numbers(name) for name in "bc"] == [[2], [1]]
     net.world.network.undeafen(deaf)
@@ -301,14 +302,14 @@ def test_one_more_host_changes_nobody_elses_luck() -> None:
 
 def test_a_host_that_does_not_exist_is_a_drop() -> None:
     net = Net("a")
-    net.tell("a", Send("z", note(1)))
+    net.tell("a", Send(Client("z"), note(1)))
     net.run()
     assert net.drops() == {"no such host": 1}
 
 
 def test_a_message_that_breaks_its_own_limits_is_our_own_mistake() -> None:
     net = Net("ab")
-    net.tell("a", Send("b", Data("c", 1, 0, b"")))
+    net.tell("a", Send(Client("b"), Data("c", 1, 0, b"")))
     with pytest.raises(AssertionError, match="nobody can read"):
         net.run()
 
@@ -319,10 +320,10 @@ def test_radio_reaches_who_is_in_range_at_the_time() -> None:
     for name, x in {"a": 0.0, "b": 10.0, "c": 20.1}.items():
         field.move(net.world.hosts[name], x, 0)
     net.world.network.reach = field.hops
-    net.tell("a", Send("b", note(1)), Send("c", note(1)))
+    net.tell("a", Send(Client("b"), note(1)), Send(Client("c"), note(1)))
     net.run(1_000)
     field.move(net.world.hosts["c"], 5, 5)
-    net.tell("a", Send("c", note(2)))
+    net.tell("a", Send(Client("c"), note(2)))
     net.run(2_000)
     assert (net.numbers("b"), net.numbers("c")) == ([1], [2])
     assert net.drops() == {"out of reach": 1}
@@ -367,7 +368,7 @@ def test_every_hop_costs_its_delay_and_may_lose() -> None:
     for number, name in enumerate("abc"):
         field.move(net.world.hosts[name], 10 * number, 0)
     net.world.network.reach = field.hops
-    net.tell("a", Send("c", note(1)))
+    net.tell("a", Send(Client("c"), note(1)))
     net.run()
     assert net.heard("c") == [(200, "a", 1)]
 
@@ -375,7 +376,7 @@ def test_every_hop_costs_its_delay_and_may_lose() -> None:
 def test_the_inbox_of_a_paused_host_is_bounded() -> None:
     net = Net("ab")
     net.world.pause(net.world.hosts["b"])
-    net.tell("a", *(Send("b", note(number)) for number in range(1, INBOX_MAX + 3)))
+    net.tell("a", *(Send(Client("b"), note(number)) for number in range(1, INBOX_MAX + 3)))
     net.run(1_000_000)
     assert net.drops() == {"inbox full": 2}
     net.world.resume(net.world.hosts["b"])

@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from roamcast.channels import server as server_module
-from roamcast.channels.desk import ClientState, Desk
-from roamcast.channels.map import ActiveMap, Object
-from roamcast.channels.map_messages import Parcel, State
-from roamcast.channels.outbox import Waiting
-from roamcast.channels.paging import Pager
-from roamcast.channels.relay import RelayedSubscriptions, RelayServer
-from roamcast.channels.replica import Left, Replica
-from roamcast.channels.watching import Watching
+from roamcast.channels.client.copy import Left, MapCopy
+from roamcast.channels.client.watching import Watching
+from roamcast.channels.relay.server import RelayedSubscriptions, RelayServer
+from roamcast.channels.server import map_server as server_module
+from roamcast.channels.server.desk import ClientState, Desk
+from roamcast.channels.server.map import ActiveMap, MapContext
+from roamcast.channels.server.messages import Parcel, State
+from roamcast.channels.server.outbox import Waiting
+from roamcast.channels.server.paging import Pager
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect
 from tests.sim.test_map_defects import first_failure
@@ -73,7 +73,7 @@ def test_an_agent_that_keeps_departures_to_itself_is_found(
     told = RelayServer.told
 
     def silent(
-        self: RelayServer, effects: Sequence[Effect], replica: Replica, now: int
+        self: RelayServer, effects: Sequence[Effect], replica: MapCopy, now: int
     ) -> Sequence[Effect]:
         kept = [effect for effect in effects if not isinstance(effect, Left)]
         return told(self, kept, replica, now)
@@ -107,7 +107,7 @@ def test_a_cursor_that_slips_when_an_object_before_it_leaves_is_found(
 ) -> None:
     remove = ActiveMap.remove
 
-    def closing_ranks(self: ActiveMap, vid: str) -> Object | None:
+    def closing_ranks(self: ActiveMap, vid: str) -> MapContext | None:
         known = remove(self, vid)
         self.seats = [one for one in self.seats if one is not None]
         self._free.clear()

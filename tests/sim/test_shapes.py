@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.channels.messages import PROTOCOL
+from roamcast.channels.reliable.messages import PROTOCOL
 from roamcast.sim.shapes import HostTree, Shape, reach_of
 from roamcast.sim.world import World
 from tests.sim.test_network import Echo

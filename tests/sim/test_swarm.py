@@ -8,8 +8,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from roamcast.channels.messages import Data, HealResponse
-from roamcast.channels.receiver import ChannelReceiver
+from roamcast.channels.reliable.messages import Data, HealResponse
+from roamcast.channels.reliable.receiver import ChannelReceiver
 from roamcast.errors import InputError, LimitError
 from roamcast.model.machine import Effect, Input, Received
 from roamcast.sim.scenario import SEED_MAX, Narrowing, draw_scenario, narrow, play

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from roamcast.channels.messages import PROTOCOL, Join
+from roamcast.channels.reliable.messages import PROTOCOL, Join
+from roamcast.model.addresses import Client
 from roamcast.model.machine import Effect, Input, Listen, Received, Send, Store, Stored
 from roamcast.model.records import Drop
 from roamcast.sim.faults import Crash, Deafness, Partition, Pause, Weather, draw_faults, schedule
@@ -98,7 +99,7 @@ def test_a_crashed_host_hears_nothing_leaves_its_groups_and_boots_anew() -> None
     small.world.crash(host)
     small.world.crash(host)
     assert small.world.network.members("g") == ["b"]
-    small.world.kernel.perform(small.world.hosts["b"], [Send("a", Join("c", 0, 1))])
+    small.world.kernel.perform(small.world.hosts["b"], [Send(Client("a"), Join("c", 0, 1))])
     small.world.kernel.run(2_000)
     assert any("host down" in line for line in small.world.journal.tail(5))
     small.world.restart(host)
@@ -116,7 +117,7 @@ def test_a_paused_host_finds_everything_afterwards_and_its_timers_late() -> None
     small.world.kernel.run(1_000)
     small.world.pause(host)
     small.world.pause(host)
-    small.world.kernel.perform(small.world.hosts["b"], [Send("a", Join("c", 0, 1))])
+    small.world.kernel.perform(small.world.hosts["b"], [Send(Client("a"), Join("c", 0, 1))])
     small.world.kernel.run(5_000)
     assert (small.keeper("a").heard, small.keeper("a").next) == (0, 1_100)
     small.world.resume(host)
@@ -153,7 +154,7 @@ def test_mending_brings_everyone_back() -> None:
     assert {host.state for host in world.hosts.values()} == {HostState.UP}
     for source in "abc":
         for destination in "abc".replace(source, ""):
-            world.kernel.perform(world.hosts[source], [Send(destination, Join("c", 0, 1))])
+            world.kernel.perform(world.hosts[source], [Send(Client(destination), Join("c", 0, 1))])
     world.kernel.run(10_000)
     assert [small.keeper(name).heard for name in "abc"] == [2, 2, 2]
     assert world.network._deaf == []

@@ -6,11 +6,11 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import msgspec
 
-from roamcast.client.http import Http
 from roamcast.errors import LimitError, UnreachableError
 from roamcast.model.contexts import Context, from_feature, to_feature
 from roamcast.model.filters import Filter
 from roamcast.model.nearest import COUNT_MAX, Found
+from roamcast.transport.http import HttpClient
 
 Where = str | Filter
 """CQL2 text, or a filter that was read already."""
@@ -28,7 +28,7 @@ _FEATURE: Final = "application/geo+json"
 class Asking:
     """The questions of one session."""
 
-    def __init__(self, http: Http) -> None:
+    def __init__(self, http: HttpClient) -> None:
         self._http = http
 
     async def who(

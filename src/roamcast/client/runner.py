@@ -10,25 +10,26 @@ import logging
 import ssl
 from typing import Final
 
-from roamcast.channels.client import CancelObject, MapClient, PublishObject, Unwatch, Watch
-from roamcast.channels.link_messages import Welcome, settings_of
-from roamcast.channels.map_messages import Answer, Request, ServerHere
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.replica import Appeared, Changed, Left
-from roamcast.channels.watching import Current, Cut, Refusal
-from roamcast.client.address import Address
-from roamcast.client.driver import Driver, steady_clock
-from roamcast.client.hosts import Hosts
+from roamcast.channels.client.copy import Appeared, Changed, Left
+from roamcast.channels.client.link_messages import LinkWelcome, settings_of
+from roamcast.channels.client.map_client import MapClient, SubscribeFilter, UnsubscribeFilter
+from roamcast.channels.client.publications import PublishContext, UnpublishContext
+from roamcast.channels.client.watching import Current, Cut, Refusal
+from roamcast.channels.server.messages import Answer, Request, ServerHere
+from roamcast.channels.server.settings import MapSettings
 from roamcast.client.inbox import OBJECTS_MAX, Inbox
-from roamcast.client.link import OUTAGE_PART, Link
 from roamcast.client.views import Feed
-from roamcast.client.ways import Ways
 from roamcast.errors import InputError, LimitError, UnreachableError
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Draw, Effect, Ignore, Input, Listen, Received, Send
 from roamcast.model.time import MICROSECONDS
 from roamcast.model.wire import NAME_LENGTH_MAX, Message
+from roamcast.transport.address import ServiceAddress
+from roamcast.transport.driver import Driver, steady_clock
+from roamcast.transport.hosts import Hosts
+from roamcast.transport.link import OUTAGE_PART, SILENCE_BEATS, ReconnectingLink
+from roamcast.transport.ways import Ways
 
 ASK_AGAIN_S: Final = 1.0
 """After the service gave up on a client that was too slow, it asks again within this."""
@@ -36,9 +37,6 @@ ASK_AGAIN_S: Final = 1.0
 DOUBT_S: Final = 0.5
 """After a restart of the service, what its list lacks is missed so much longer than the devices
 that published it need to find back. Then it has left."""
-
-SILENCE_BEATS: Final = 5
-"""A link on which the service missed so many of its own beats is dead."""
 
 _LOG = logging.getLogger("roamcast.client")
 
@@ -48,7 +46,7 @@ class Runner:
 
     def __init__(
         self,
-        where: Address | Hosts,
+        where: ServiceAddress | Hosts,
         device: str,
         *,
         draw: Draw,
@@ -60,7 +58,7 @@ class Runner:
     ) -> None:
         self.published: dict[str, Context] = {}
         self.settings = MapSettings()
-        self.link = Link(
+        self.link = ReconnectingLink(
             where,
             device,
             welcomed=self._welcomed,
@@ -133,13 +131,13 @@ class Runner:
             raise LimitError(f"a client publishes at most {limit} objects")
         self._refused.pop(context.vid, None)
         self.published[context.vid] = context
-        self._give(PublishObject(context))
+        self._give(PublishContext(context))
 
     def cancel(self, vid: str) -> None:
         """Cancel the publication of an object."""
         self.check_open()
         self.published.pop(vid, None)
-        self._give(CancelObject(vid))
+        self._give(UnpublishContext(vid))
 
     async def taken(self, vid: str) -> None:
         """Wait until the service has taken the latest about an object; raise if it refused."""
@@ -161,19 +159,19 @@ class Runner:
         feed = Feed(f"watch-{self._next_name}", wanted, Inbox(self._objects_max))
         self._next_name += 1
         self._feeds[feed.name] = feed
-        self._give(Watch(feed.name, wanted.source))
+        self._give(SubscribeFilter(feed.name, wanted.source))
         return feed
 
     def unwatch(self, name: str) -> None:
         """Follow a standing query no more."""
         if self._feeds.pop(name, None) is not None and self._over is None:
-            self._give(Unwatch(name))
+            self._give(UnsubscribeFilter(name))
 
     def _give(self, given: Input) -> None:
         assert self.driver is not None
         self.driver.give(given)
 
-    def _welcomed(self, welcome: Welcome) -> float | None:
+    def _welcomed(self, welcome: LinkWelcome) -> float | None:
         """Take the first message of a link; the machine learns if the service has restarted."""
         settings = settings_of(welcome.settings)
         self.link.hosts.learn(welcome.hosts)
@@ -203,7 +201,7 @@ class Runner:
         if self.link.outage_s * MICROSECONDS > settings.server_timeout_us:
             self.link.send(Request(self.machine.epoch, self.machine.session, 1, ()))
 
-    def _make(self, welcome: Welcome, settings: MapSettings) -> None:
+    def _make(self, welcome: LinkWelcome, settings: MapSettings) -> None:
         """Make the machine, and give it all that an earlier one was given."""
         before = self._machine
         if self.driver is not None:
@@ -225,10 +223,10 @@ class Runner:
             self._machine.publications = before.publications
         for feed in self._feeds.values():
             feed.relists = True
-            self._give(Watch(feed.name, feed.filter.source))
+            self._give(SubscribeFilter(feed.name, feed.filter.source))
         self.driver.start()
 
-    def _renewed(self, welcome: Welcome) -> None:
+    def _renewed(self, welcome: LinkWelcome) -> None:
         """The service has another key for what groups are told."""
         self.ways.welcomed(welcome)
 
@@ -312,7 +310,7 @@ class Runner:
         if vid is not None:
             self._refused[vid] = reason
             del self.published[vid]
-            asyncio.get_running_loop().call_soon(self._give, CancelObject(vid))
+            asyncio.get_running_loop().call_soon(self._give, UnpublishContext(vid))
             return
         _LOG.warning("the service refused something: %s", reason)
 
@@ -321,7 +319,7 @@ class Runner:
         for feed in self._feeds.values():
             if feed.name not in self.machine.wanted:
                 feed.relists = True
-                self._give(Watch(feed.name, feed.filter.source))
+                self._give(SubscribeFilter(feed.name, feed.filter.source))
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []

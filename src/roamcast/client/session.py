@@ -12,16 +12,16 @@ from typing import Any, Final
 
 import msgspec
 
-from roamcast.channels.map_messages import FILTER_LENGTH_MAX, OBJECT_BYTES_MAX, body_of
-from roamcast.client.address import Token, find, scopes_of
+from roamcast.channels.server.messages import FILTER_LENGTH_MAX, OBJECT_BYTES_MAX, body_of
 from roamcast.client.asking import Asking, Where
-from roamcast.client.hosts import Hosts
-from roamcast.client.http import Http
 from roamcast.client.runner import Runner
 from roamcast.client.views import View
 from roamcast.errors import AuthError, ContextError, InputError, LimitError
 from roamcast.model.contexts import Attribute, Context, check
 from roamcast.model.filters import Filter
+from roamcast.transport.address import Token, find, scopes_of
+from roamcast.transport.hosts import Hosts
+from roamcast.transport.http import HttpClient
 
 FAREWELL_S: Final = 1.0
 """How long a closing session waits until the service has taken its leave."""
@@ -47,7 +47,7 @@ class Session(Asking):
     device's name, raises the reason wherever it is used.
     """
 
-    def __init__(self, runner: Runner, http: Http) -> None:
+    def __init__(self, runner: Runner, http: HttpClient) -> None:
         super().__init__(http)
         self._runner = runner
         self._own: str | None = None
@@ -211,7 +211,7 @@ class Session(Asking):
 class Connecting:
     """A session to be: `async with connect(…) as me`, or `me = await connect(…)`."""
 
-    def __init__(self, runner: Runner, http: Http) -> None:
+    def __init__(self, runner: Runner, http: HttpClient) -> None:
         self._runner = runner
         self._session = Session(runner, http)
 
@@ -268,4 +268,4 @@ def connect(
         interface=interface,
         tls=tls,
     )
-    return Connecting(runner, Http(hosts, timeout_s=timeout_s, tls=tls))
+    return Connecting(runner, HttpClient(hosts, timeout_s=timeout_s, tls=tls))

@@ -64,11 +64,11 @@ def ingest(
 
     from roamcast.errors import InputError
     from roamcast.identity.agent_settings import AgentSettings
-    from roamcast.pipeline import ingest as work
-    from roamcast.pipeline.archive_layout import ArchiveSettings
-    from roamcast.pipeline.ingest_files import Reading
-    from roamcast.pipeline.ingest_state import opened, private_folder
-    from roamcast.pipeline.session import Settings, started
+    from roamcast.pipeline.archive.layout import ArchiveSettings
+    from roamcast.pipeline.ingest import run as work
+    from roamcast.pipeline.ingest.files import Reading
+    from roamcast.pipeline.ingest.state import opened, private_folder
+    from roamcast.pipeline.spark.session import Settings, started
 
     settings = work.check_settings(
         work.IngestSettings(
@@ -121,7 +121,7 @@ def dead_letters(
     """Print the rows that were no sightings, with reason and file; without --json, count them."""
     import msgspec
 
-    from roamcast.pipeline import dead_letters as letters
+    from roamcast.pipeline.ingest import dead_letters as letters
 
     with opened_private(archive, private) as state:
         if json:
@@ -142,7 +142,7 @@ def vids(
 ) -> None:
     """Print a person's vids in the archive, one a line, for `roamcast pipeline erase`."""
     from roamcast.errors import InputError
-    from roamcast.pipeline.ingest_people import forget_person, vids_of_person
+    from roamcast.pipeline.ingest.people import forget_person, vids_of_person
 
     with opened_private(archive, private) as state:
         try:
@@ -163,7 +163,7 @@ def opened_private(archive: str, private: Path | None) -> Any:
     from secrets import token_bytes
 
     from roamcast.errors import MissingError
-    from roamcast.pipeline.ingest_state import opened, private_folder
+    from roamcast.pipeline.ingest.state import opened, private_folder
 
     folder = private or private_folder(archive)
     if not (folder / "keys.json").exists():
@@ -181,7 +181,7 @@ def _watch(
     files_a_batch: int,
     json: bool,
 ) -> None:
-    from roamcast.pipeline.ingest_watch import ingest_watch, wait
+    from roamcast.pipeline.ingest.watch import ingest_watch, wait
 
     with ingest_watch(
         session,

@@ -28,7 +28,7 @@ def keys(
     import msgspec
 
     from roamcast.commands._pipeline_ingest import opened_private
-    from roamcast.pipeline import epochs
+    from roamcast.pipeline.ingest import epochs
 
     with opened_private(archive, private) as state:
         found = epochs.epochs_of(state.keys)

@@ -35,8 +35,8 @@ def metrics(
     """Print what journals say in numbers, run by run: updates, transmissions, bytes, delays."""
     from roamcast.errors import InputError
     from roamcast.pipeline import metrics as job
-    from roamcast.pipeline.journals import read_journals, segments, told
-    from roamcast.pipeline.session import Settings, started
+    from roamcast.pipeline.journals.read import read_journals, segments, told
+    from roamcast.pipeline.spark.session import Settings, started
 
     if out is not None and out.suffix not in _WRITERS:
         raise InputError(f"--out ends in one of {', '.join(_WRITERS)}", source=str(out))
@@ -73,9 +73,9 @@ def plan(
     """Plan channels, q and m, flows for filter placement and demand for home brokers."""
     import msgspec
 
-    from roamcast.pipeline.journals import segments
-    from roamcast.pipeline.plan_files import make_plan
-    from roamcast.pipeline.session import Settings, started
+    from roamcast.pipeline.journals.plan_files import make_plan
+    from roamcast.pipeline.journals.read import segments
+    from roamcast.pipeline.spark.session import Settings, started
 
     found = segments(journals)
     with (

@@ -38,7 +38,7 @@ def sweep(
     from roamcast.commands._output import print_report
     from roamcast.lab.report import Report
     from roamcast.pipeline import sweep as job
-    from roamcast.pipeline.session import Settings, started
+    from roamcast.pipeline.spark.session import Settings, started
     from roamcast.sim.workload import workload_names
 
     sets = parameter_sets(parameters or [])

@@ -82,11 +82,11 @@ def wanted(where: str | None, template: str | None, values: list[str] | None) ->
 
 def asking(data: Path | None) -> "Asking":
     """Give who answers questions about the present."""
-    from roamcast.client.address import find
     from roamcast.client.asking import Asking
-    from roamcast.client.http import Http
+    from roamcast.transport.address import find
+    from roamcast.transport.http import HttpClient
 
-    return Asking(Http(find(data=data)))
+    return Asking(HttpClient(find(data=data)))
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:

@@ -46,10 +46,10 @@ def agent(
     of a subject named in the service's `channels.agents`. Ctrl-C or SIGTERM end it cleanly.
     """
     host, port = _where(listen)
-    from roamcast.client.address import find
-    from roamcast.live.agent_running import run
-    from roamcast.live.logs import configure
-    from roamcast.live.settings import Settings, load_settings, with_server
+    from roamcast.live.config.settings import Settings, load_settings, with_server
+    from roamcast.live.observe.logs import configure
+    from roamcast.live.relay.running import run
+    from roamcast.transport.address import find
 
     settings = load_settings(settings_file) if settings_file is not None else Settings()
     settings = with_server(settings, host=host, port=port)

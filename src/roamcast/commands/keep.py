@@ -38,15 +38,15 @@ def keep(
 
     import msgspec
 
-    from roamcast.live.keeper import Keeper
-    from roamcast.live.logs import configure
-    from roamcast.live.settings import (
+    from roamcast.live.cluster.keeper import Keeper
+    from roamcast.live.config.settings import (
         Settings,
         check_cluster,
         check_listening,
         load_settings,
         with_server,
     )
+    from roamcast.live.observe.logs import configure
 
     settings = load_settings(settings_file) if settings_file is not None else Settings()
     folder = None if data is None else str(data)

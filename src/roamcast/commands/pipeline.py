@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from roamcast.pipeline.archive_layout import ArchiveSettings
-    from roamcast.pipeline.progress import Bar
+    from roamcast.pipeline.archive.layout import ArchiveSettings
+    from roamcast.pipeline.spark.progress import Bar
 
 app = typer.Typer(no_args_is_help=True, help="Run the data pipeline; large jobs run on Spark.")
 
@@ -66,7 +66,7 @@ def load_contexts(
     from contextlib import ExitStack
 
     from roamcast.errors import InputError
-    from roamcast.pipeline.archive_layout import ArchiveSettings
+    from roamcast.pipeline.archive.layout import ArchiveSettings
     from roamcast.pipeline.load import load
 
     settings = None if resolution is None else ArchiveSettings(resolution)
@@ -102,8 +102,8 @@ def _load_journals(
     finish: bool,
     json: bool,
 ) -> None:
-    from roamcast.pipeline.journals import segments
-    from roamcast.pipeline.load_journal import load_journals
+    from roamcast.pipeline.journals.load import load_journals
+    from roamcast.pipeline.journals.read import segments
 
     segments([folder])  # what is no journal is told before Spark starts
     done = load_journals(spark(), [folder], archive, finish=finish, settings=settings)
@@ -159,7 +159,7 @@ def lookup_messages(
             raise InputError("a stream is answered by --watch, or --watch --once", source=messages)
         shown = stack.enter_context(bar("lookup", json=json, quiet=quiet))
         from roamcast.matching.files import read_filters
-        from roamcast.pipeline.lookup import Lookup, write_answers
+        from roamcast.pipeline.lookup.run import Lookup, write_answers
 
         asked = dict(read_filters(Path(messages)))
         session = None if on == "driver" else _later(stack, spark, shown)
@@ -177,8 +177,8 @@ def _watch(
     *,
     once: bool,
 ) -> None:
-    from roamcast.pipeline.lookup_nats import SCHEMES, parse_address
-    from roamcast.pipeline.lookup_stream import answer_folder, answer_stream
+    from roamcast.pipeline.lookup.nats import SCHEMES, parse_address
+    from roamcast.pipeline.lookup.stream import answer_folder, answer_stream
 
     if messages.startswith(SCHEMES):
         address = parse_address(messages, password_file)
@@ -197,7 +197,7 @@ def compact_archive(
     """Join small files into sorted ones; lookups go on meanwhile."""
     from contextlib import ExitStack
 
-    from roamcast.pipeline.archive_care import compact
+    from roamcast.pipeline.archive.care import compact
 
     with ExitStack() as stack:
         shown = stack.enter_context(bar("compact", json=json, quiet=quiet))
@@ -213,7 +213,7 @@ def vacuum_archive(
     json: JsonOption = False,
 ) -> None:
     """Delete files that are no longer part of the archive."""
-    from roamcast.pipeline.archive_care import vacuum
+    from roamcast.pipeline.archive.care import vacuum
 
     found = vacuum(archive, hours=hours, dry_run=dry_run)
     told = f"{len(found):,} files {'to delete' if dry_run else 'deleted'}"
@@ -240,7 +240,7 @@ def retain_archive(
 
     from roamcast.errors import InputError
     from roamcast.model.time import MICROSECONDS, parse_instant
-    from roamcast.pipeline.retention import retain
+    from roamcast.pipeline.archive.retention import retain
 
     if reduce_days is None and drop_days is None:
         raise InputError("give --reduce-days, --drop-days or both")
@@ -274,7 +274,7 @@ def erase_vids(
     from contextlib import ExitStack
 
     from roamcast.errors import MissingError, RoamcastError
-    from roamcast.pipeline.retention import erase
+    from roamcast.pipeline.archive.retention import erase
 
     try:
         text = sys.stdin.read() if str(vids) == "-" else vids.read_text(encoding="utf-8")
@@ -309,7 +309,7 @@ def _later(
     """Start Spark when, and only if, a job needs it; stop it when the command ends."""
 
     def start() -> "SparkSession":
-        from roamcast.pipeline.session import Settings, started
+        from roamcast.pipeline.spark.session import Settings, started
 
         session = stack.enter_context(started(Settings(master=master)))
         if shown is not None:
@@ -325,7 +325,7 @@ def _if_named(
     """Use Spark for upkeep only where a master was named: on one machine it would not pay."""
     import os
 
-    from roamcast.pipeline.session import MASTER_VARIABLE
+    from roamcast.pipeline.spark.session import MASTER_VARIABLE
 
     if master is None and MASTER_VARIABLE not in os.environ:
         return None

@@ -30,14 +30,14 @@ def serve(
     and ends cleanly with Ctrl-C or SIGTERM.
     """
     from roamcast.errors import SettingsError
-    from roamcast.live.logs import configure
-    from roamcast.live.settings import Settings, load_settings, with_server
+    from roamcast.live.config.settings import Settings, load_settings, with_server
+    from roamcast.live.observe.logs import configure
 
     settings = load_settings(settings_file) if settings_file is not None else Settings()
     settings = with_server(settings, host=host, port=port, data=None if data is None else str(data))
     if settings.cluster.hosts:
         raise SettingsError("several hosts take over from each other with `roamcast keep`")
-    from roamcast.live.running import run
+    from roamcast.live.service.running import run
 
     configure(settings.log)
     beside: list[Any] = []

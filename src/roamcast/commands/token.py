@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from roamcast.live.keys import Keys
+    from roamcast.live.auth.keys import TokenKeys
 
 app = typer.Typer(help="Make a token for the service; rotate keys, revoke tokens.")
 
@@ -90,12 +90,12 @@ def revoke(
     _tell("revoked", keys.revoke(token, now), json=json)
 
 
-def _keys(folder: Path | None) -> "tuple[Keys, int]":
+def _keys(folder: Path | None) -> "tuple[TokenKeys, int]":
     import time
 
-    from roamcast.live.keys import Keys
+    from roamcast.live.auth.keys import TokenKeys
 
-    return Keys.open(folder or DATA), time.time_ns() // 1000
+    return TokenKeys.open(folder or DATA), time.time_ns() // 1000
 
 
 def _tell(name: str, value: str, *, json: bool) -> None:

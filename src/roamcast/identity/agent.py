@@ -51,7 +51,7 @@ class Opened(Effect, frozen=True, tag="agent_opened"):
     stay: Stay
 
 
-class Refused(Effect, frozen=True, tag="agent_refused"):
+class SightingRefused(Effect, frozen=True, tag="agent_refused"):
     """A sighting changed nothing, and why."""
 
     reason: str
@@ -80,9 +80,9 @@ class UserAgent:
         """Take one sighting; give what it closed and opened, or why it changed nothing."""
         check(sighting)
         if sighting.person != self.person:
-            return [Refused("it is a sighting of somebody else")]
+            return [SightingRefused("it is a sighting of somebody else")]
         if sighting.time > now + FUTURE_MAX:
-            return [Refused("time lies in the future")]
+            return [SightingRefused("time lies in the future")]
         text, point = self._whereabouts.locate(sighting.place, sighting.point)
         said = sighting.attributes
         row = (
@@ -94,7 +94,7 @@ class UserAgent:
         )
         answer = core.step(self._state, self._settings, np.array(row, np.int64), self._closed)
         if answer & core.LATE:
-            return [Refused("it is older than the last sighting")]
+            return [SightingRefused("it is older than the last sighting")]
         effects: list[Effect] = [
             Closed(self._stay(self._closed[n])) for n in range(answer & core.CLOSED_MASK)
         ]

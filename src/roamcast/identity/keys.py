@@ -26,7 +26,7 @@ RandomBytes = Callable[[int], bytes]
 """Where randomness comes from: `secrets.token_bytes` in a service, a seeded one in tests."""
 
 
-class Keys(msgspec.Struct, frozen=True):
+class TrustedKeys(msgspec.Struct, frozen=True):
     """A trusted node's name and the keys of the epochs that have not been destroyed."""
 
     node: str
@@ -40,29 +40,29 @@ class Keys(msgspec.Struct, frozen=True):
             raise InputError(f"the key of epoch {self.current} is destroyed: rotate first")
         return self.epochs[self.current]
 
-    def rotated(self, random_bytes: RandomBytes) -> "Keys":
+    def rotated(self, random_bytes: RandomBytes) -> "TrustedKeys":
         """Begin the next epoch with a fresh key; the old keys still resolve."""
         if self.current >= EPOCH_MAX:
             raise LimitError(f"a trusted node has at most {EPOCH_MAX} epochs")
         number = self.current + 1
-        return Keys(self.node, {**self.epochs, number: random_bytes(KEY_BYTES)}, number)
+        return TrustedKeys(self.node, {**self.epochs, number: random_bytes(KEY_BYTES)}, number)
 
-    def without(self, epoch: int) -> "Keys":
+    def without(self, epoch: int) -> "TrustedKeys":
         """Destroy the key of an epoch."""
         if epoch not in self.epochs:
             raise InputError(f"there is no key of epoch {epoch}")
         kept = {number: key for number, key in self.epochs.items() if number != epoch}
-        return Keys(self.node, kept, self.current)
+        return TrustedKeys(self.node, kept, self.current)
 
 
-def new_keys(node: str, random_bytes: RandomBytes) -> Keys:
+def new_keys(node: str, random_bytes: RandomBytes) -> TrustedKeys:
     """Make the first key of a trusted node called by its fully qualified domain name."""
     if len(node) > NAME_LENGTH_MAX or not _NAME.fullmatch(node):
         raise InputError(f"{node[:60]!r} is no domain name such as trusted.example.org")
-    return Keys(node, {1: random_bytes(KEY_BYTES)}, 1)
+    return TrustedKeys(node, {1: random_bytes(KEY_BYTES)}, 1)
 
 
-def save_keys(keys: Keys, path: Path) -> None:
+def save_keys(keys: TrustedKeys, path: Path) -> None:
     """Write the key file whole or not at all, readable by its owner only, and on disk."""
     document = {
         "node": keys.node,
@@ -84,7 +84,7 @@ def save_keys(keys: Keys, path: Path) -> None:
         os.close(folder)
 
 
-def load_keys(path: Path) -> Keys:
+def load_keys(path: Path) -> TrustedKeys:
     """Read a key file; one that others may read is refused, for its secrets may be out."""
     try:
         status = path.stat()
@@ -101,7 +101,7 @@ def load_keys(path: Path) -> Keys:
     wrong = [n for n, key in epochs.items() if len(key) != KEY_BYTES or not 0 < n <= EPOCH_MAX]
     if wrong or not 0 < document.current <= EPOCH_MAX or not _NAME.fullmatch(document.node):
         raise InputError("not a key file: a name, an epoch or a key is wrong", source=str(path))
-    return Keys(document.node, epochs, document.current)
+    return TrustedKeys(document.node, epochs, document.current)
 
 
 class _Document(msgspec.Struct):

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from roamcast.errors import InputError
-from roamcast.identity.keys import Keys, RandomBytes
+from roamcast.identity.keys import RandomBytes, TrustedKeys
 
 HANDLE_BYTES = 10
 NONCE_BYTES = 6
@@ -47,7 +47,7 @@ def new_handles(count: int, random_bytes: RandomBytes) -> pa.Array:
     return pa.Array.from_buffers(HANDLE, count, [None, pa.py_buffer(data)])
 
 
-def seal(handles: pa.Array, keys: Keys, random_bytes: RandomBytes) -> pa.Array:
+def seal(handles: pa.Array, keys: TrustedKeys, random_bytes: RandomBytes) -> pa.Array:
     """Give a fresh vid for each handle; a handle that stands twice gets two unlike vids."""
     count = len(handles)
     blocks = np.empty((count, BLOCK_BYTES), dtype=np.uint8)
@@ -62,7 +62,7 @@ def seal(handles: pa.Array, keys: Keys, random_bytes: RandomBytes) -> pa.Array:
     return _texts(base64.urlsafe_b64encode(sealed.tobytes()), count, keys.node)
 
 
-def open_vids(vids: pa.Array, keys: Keys) -> pa.Array:
+def open_vids(vids: pa.Array, keys: TrustedKeys) -> pa.Array:
     """Give the handle in each vid; null where it is not ours, malformed, or its key destroyed."""
     count = len(vids)
     handles = np.zeros((count, HANDLE_BYTES), dtype=np.uint8)
@@ -87,7 +87,7 @@ def open_vids(vids: pa.Array, keys: Keys) -> pa.Array:
     return pc.if_else(pa.array(opened), data, pa.scalar(None, HANDLE))
 
 
-def resolve(vids: pa.Array, keys: Keys, register: pa.Table) -> pa.Array:
+def resolve(vids: pa.Array, keys: TrustedKeys, register: pa.Table) -> pa.Array:
     """Give the person behind each vid, null where there is none (any more)."""
     known = register.combine_chunks()
     handles = open_vids(vids, keys)
@@ -95,7 +95,7 @@ def resolve(vids: pa.Array, keys: Keys, register: pa.Table) -> pa.Array:
     return known["person"].combine_chunks().take(found)
 
 
-def vids_of(person: str, vids: pa.Array, keys: Keys, register: pa.Table) -> pa.Array:
+def vids_of(person: str, vids: pa.Array, keys: TrustedKeys, register: pa.Table) -> pa.Array:
     """Choose those vids that are this person's: what to hand to the archive for erasure."""
     return vids.filter(pc.fill_null(pc.equal(resolve(vids, keys, register), person), False))
 

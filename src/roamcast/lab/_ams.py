@@ -16,23 +16,24 @@ from time import process_time
 import msgspec
 import numpy as np
 
-from roamcast.channels.client import MapClient, PublishObject, Watch
-from roamcast.channels.map_messages import (
+from roamcast.channels.client.map_client import MapClient, SubscribeFilter
+from roamcast.channels.client.publications import PublishContext
+from roamcast.channels.client.watching import Current
+from roamcast.channels.reliable.messages import Data
+from roamcast.channels.server.map_server import MapServer
+from roamcast.channels.server.messages import (
     MAP_PROTOCOL,
     Batch,
-    Cancel,
     Hello,
     Operation,
-    Put,
+    Publish,
     Receipt,
     Request,
     Subscribe,
+    Unpublish,
     body_of,
 )
-from roamcast.channels.map_settings import MapSettings
-from roamcast.channels.messages import Data
-from roamcast.channels.server import MapServer
-from roamcast.channels.watching import Current
+from roamcast.channels.server.settings import MapSettings
 from roamcast.matching import FilterSet
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect, Ignore, Listen, Multicast, Received, Send
@@ -130,8 +131,8 @@ class Driver:
             draw=random.Random(name).random,
         )
         guest = self.guests[name] = Guest(machine, self.now)
-        machine.receive(PublishObject(context), self.now)
-        machine.receive(Watch("here", query), self.now)
+        machine.receive(PublishContext(context), self.now)
+        machine.receive(SubscribeFilter("here", query), self.now)
         return self._act(guest, machine.advance(self.now)) + self._deliver()
 
     @staticmethod
@@ -186,13 +187,13 @@ class Driver:
                     self.transmissions += 1
                     self.bytes_sent += size
                     self.bytes_unicast += size
-                    guest = self.guests.get(effect.to)
+                    guest = self.guests.get(effect.to.name)
                     if guest is not None:
                         self._post.append((guest, effect.message, "", False))
                     elif isinstance(effect.message, Batch):
                         batch = effect.message
                         receipt = Receipt(batch.epoch, batch.session, batch.number)
-                        given = Received(effect.to, receipt)
+                        given = Received(effect.to.name, receipt)
                         waiting.append(self.server.receive(given, self.now))
                 elif isinstance(effect, Multicast):
                     self._multicast(effect)
@@ -229,9 +230,9 @@ def datagram_s(count: int = 2_000, size: int = 500) -> float:
         return (process_time() - started) / count
 
 
-def person(number: int, place: str, now: int) -> Put:
+def person(number: int, place: str, now: int) -> Publish:
     """An object of AMS's size, 400 to 500 bytes, at a place."""
-    return Put(body_of(located(number, place, now)), now)
+    return Publish(body_of(located(number, place, now)), now)
 
 
 def located(number: int, place: str, now: int) -> Context:
@@ -268,7 +269,7 @@ def measured_moves(
         before = driver.transmissions
         spent = driver.request(f"c{number % people}", person(number, ROOM, driver.now))
         transmissions = driver.transmissions - before - 1  # without the answer
-        driver.request(f"c{number % people}", Cancel(f"p{number:06d}"))
+        driver.request(f"c{number % people}", Unpublish(f"p{number:06d}"))
         if at >= WARM_UP:  # the first arrivals earn the channels
             busy.append(spent)
             sent.append(transmissions)

@@ -21,10 +21,10 @@ from typing import Any, Final
 import msgspec
 import uvloop
 
-from roamcast.client.address import Address
 from roamcast.client.runner import Runner
 from roamcast.model.contexts import Attribute, Context
 from roamcast.model.filters import Filter
+from roamcast.transport.address import ServiceAddress
 
 ROOM: Final = "lab/1/meeting"
 NOTE: Final = "n" * 330
@@ -52,7 +52,7 @@ class Person(Runner):
 
     def __init__(self, meeting: Meeting, number: int, delays_ms: list[float]) -> None:
         super().__init__(
-            Address(meeting.url, meeting.token),
+            ServiceAddress(meeting.url, meeting.token),
             f"p{number}",
             draw=random.Random(number).random,
             open_s=120.0,

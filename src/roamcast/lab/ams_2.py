@@ -5,9 +5,16 @@ from time import process_time
 
 import numpy as np
 
-from roamcast.channels.map import ActiveMap
-from roamcast.channels.map_messages import MAP_PROTOCOL, Batch, Parcel, State, body_of, payload_of
-from roamcast.channels.map_settings import MapSettings, Mode
+from roamcast.channels.server.map import ActiveMap
+from roamcast.channels.server.messages import (
+    MAP_PROTOCOL,
+    Batch,
+    Parcel,
+    State,
+    body_of,
+    payload_of,
+)
+from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.lab._ams import ROOM, move_s, watching
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.model.contexts import Context, encode

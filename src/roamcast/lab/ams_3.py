@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from roamcast.channels.map_settings import MapSettings, Mode
+from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.lab._ams import (
     DELAY_S_MAX,
     HEARTBEAT_US,

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from roamcast.channels.map_settings import MapSettings, Mode
+from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.lab._ams import (
     DELAY_S_MAX,
     MEETING_S,

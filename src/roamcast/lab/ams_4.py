@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from roamcast.channels.map_settings import MapSettings
+from roamcast.channels.server.settings import MapSettings
 from roamcast.lab._ams import ROOM, largest_meeting, level, move_s, watching
 from roamcast.lab.report import Claim, Report, Steps
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from roamcast.channels.map_messages import Subscribe
-from roamcast.channels.map_settings import MapSettings, Mode
+from roamcast.channels.server.messages import Subscribe
+from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.lab._ams import Driver, person, watching
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.sim.movement.moves import Feed

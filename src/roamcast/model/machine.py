@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from roamcast.model.addresses import Address
 from roamcast.model.wire import Message
 
 Draw = Callable[[], float]
@@ -46,9 +47,9 @@ class Ended(Input, frozen=True, gc=False):
 
 
 class Send(Effect, frozen=True, gc=False):
-    """Send a message to one host; it may be lost, doubled or overtaken."""
+    """Send a message to one machine; it may be lost, doubled or overtaken."""
 
-    to: str
+    to: Address
     message: Message
 
 

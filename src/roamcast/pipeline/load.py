@@ -15,10 +15,10 @@ from roamcast.errors import InputError, LimitError, MissingError, RoamcastError
 from roamcast.matching.files import LINE_BYTES_MAX, read_contexts
 from roamcast.model.context_arrow import column_of, schema, to_arrow
 from roamcast.model.contexts import Context, decode
-from roamcast.pipeline.archive import Appended, append, collected
-from roamcast.pipeline.archive_layout import ArchiveSettings, check_count
-from roamcast.pipeline.progress import QUIET, Bar
-from roamcast.pipeline.storage import Storage
+from roamcast.pipeline.archive.append import Appended, append, collected
+from roamcast.pipeline.archive.layout import ArchiveSettings, check_count
+from roamcast.pipeline.archive.storage import Storage
+from roamcast.pipeline.spark.progress import QUIET, Bar
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

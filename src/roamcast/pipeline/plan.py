@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from roamcast.pipeline.replay import HISTORY_MAX, SUBSCRIBERS_MIN, Replay
+from roamcast.pipeline.journals.replay import HISTORY_MAX, SUBSCRIBERS_MIN, Replay
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from roamcast.errors import InputError, LimitError
-from roamcast.pipeline.journals import told
+from roamcast.pipeline.journals.read import told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -44,7 +44,7 @@ QualityOf = Callable[[str, str], LinkQuality | None]
 """The quality of the link from one host to another, None for the network's."""
 
 
-class Link:
+class SimulatedLink:
     """One direction between two hosts: its generator and what is on it."""
 
     __slots__ = ("arrived_us", "busy_until_us", "draw", "quality")
@@ -170,11 +170,11 @@ class Network:
             self._groups.pop(effect.group, None)
 
     def _send(self, source: Host, effect: Send) -> None:
-        destination = self.hosts.get(effect.to)
+        destination = self.hosts.get(effect.to.name)
         receivers = [] if destination is None else [destination]
         if destination is None:
-            self._drop(source, "no such host", effect.message, 0, effect.to)
-        self._transmit(source, effect.message, "", effect.to, receivers)
+            self._drop(source, "no such host", effect.message, 0, effect.to.name)
+        self._transmit(source, effect.message, "", effect.to.name, receivers)
 
     def _multicast(self, source: Host, effect: Multicast) -> None:
         members = self._groups.get(effect.group, {}).values()
@@ -262,19 +262,19 @@ class Network:
             item = Received(source.name, read, received.group)
             self._kernel.give(arrival, destination, item)
 
-    def _link(self, source: Host, destination: Host) -> Link:
+    def _link(self, source: Host, destination: Host) -> SimulatedLink:
         generator: random.Random = self._kernel.generator(f"link/{source.name}/{destination.name}")
         quality = self._qualities.get((source.name, destination.name))
         if quality is None and self.quality_of is not None:
             quality = self.quality_of(source.name, destination.name)
-        link = source.links[destination.name] = Link(generator.random, quality)
+        link = source.links[destination.name] = SimulatedLink(generator.random, quality)
         return link
 
     def _drop(self, source: Host, reason: str, message: Message, size: int, peer: str) -> None:
         self._note(source, Drop(reason, tag_of(type(message)), size, peer))
 
 
-def queued(queue: Link | Host, quality: LinkQuality, size: int, now: int) -> int | None:
+def queued(queue: SimulatedLink | Host, quality: LinkQuality, size: int, now: int) -> int | None:
     """Put bytes into a queue that empties at the bandwidth; say when they are out, None if full."""
     start = max(now, queue.busy_until_us)
     waiting_bytes = (start - now) * quality.bandwidth_bps // (8 * MICROSECONDS)

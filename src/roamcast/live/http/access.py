@@ -6,8 +6,8 @@ from litestar.connection import ASGIConnection
 
 from roamcast.errors import AuthError
 from roamcast.identity.rules import Viewer
-from roamcast.live.keys import Grant, Scope
-from roamcast.live.service import Service
+from roamcast.live.auth.keys import Grant, Scope
+from roamcast.live.service.service import Service
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 

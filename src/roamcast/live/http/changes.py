@@ -13,7 +13,7 @@ from roamcast.live.http.access import granted, service_of, viewer_of
 from roamcast.live.http.features import FilterLanguage, FilterParameter
 from roamcast.live.http.filtering import wanted
 from roamcast.live.http.methods import STREAM, refuse_head
-from roamcast.live.service import Service
+from roamcast.live.service.service import Service
 
 COMMENT_S = 15.0
 """A comment line now and then tells both sides that the connection lives."""

@@ -4,11 +4,13 @@ from typing import Any
 
 from litestar.openapi.datastructures import ResponseSpec
 
-from roamcast.live.http.problems import PROBLEM_TYPE, Problem
+from roamcast.live.http.problems import PROBLEM_TYPE, ProblemDetails
 
 
 def _problem(says: str) -> ResponseSpec:
-    return ResponseSpec(Problem, description=says, media_type=PROBLEM_TYPE, generate_examples=False)
+    return ResponseSpec(
+        ProblemDetails, description=says, media_type=PROBLEM_TYPE, generate_examples=False
+    )
 
 
 def ok(

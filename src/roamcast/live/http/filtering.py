@@ -7,8 +7,8 @@ from typing import Any, Final
 from litestar import Request
 
 from roamcast.errors import FilterError, InputError, LimitError
-from roamcast.live.feature_input import NAME_PATTERN
-from roamcast.live.settings import Limits
+from roamcast.live.config.settings import Limits
+from roamcast.live.http.feature_input import NAME_PATTERN
 from roamcast.model import json_text, time
 from roamcast.model.filters import Filter
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from litestar import Litestar
 
 from roamcast.identity.rules import LEVELS, RULES_MAX, VIEWER_LENGTH_MAX
-from roamcast.live.feature_input import NAME_PATTERN, NUMBER_MAX, TEXT_LENGTH_MAX
+from roamcast.live.http.feature_input import NAME_PATTERN, NUMBER_MAX, TEXT_LENGTH_MAX
 from roamcast.live.http.filtering import VID_PATTERN
 
 _POINT: Final = {

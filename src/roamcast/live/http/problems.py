@@ -18,7 +18,7 @@ from roamcast.errors import (
     RoamcastError,
     StoreError,
 )
-from roamcast.live.logs import Log
+from roamcast.live.observe.logs import Log
 
 PROBLEM_TYPE = "application/problem+json"
 MISTAKE = "our mistake"
@@ -29,7 +29,7 @@ SEE_LOG = "the service could not do this; see its log"
 _LOG = Log("http")
 
 
-class Problem(msgspec.Struct, frozen=True):
+class ProblemDetails(msgspec.Struct, frozen=True):
     """RFC 9457: what went wrong, for a program and for a person."""
 
     title: str
@@ -68,7 +68,7 @@ def title_of(error: RoamcastError) -> str:
 
 def problem(status: int, title: str, detail: str, **headers: str) -> Response[bytes]:
     """Give the answer for an error."""
-    body = msgspec.json.encode(Problem(title, status, detail))
+    body = msgspec.json.encode(ProblemDetails(title, status, detail))
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     return Response(body, status_code=status, media_type=PROBLEM_TYPE, headers=names)
 

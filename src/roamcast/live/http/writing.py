@@ -8,10 +8,10 @@ from litestar.params import Parameter
 
 from roamcast.errors import InputError, LimitError, NotFoundError
 from roamcast.identity.rules import Rule, check_rules
-from roamcast.live.feature_input import read_feature
 from roamcast.live.http.access import granted, service_of, viewer_of
 from roamcast.live.http.answers import GEOJSON, as_json, feature
 from roamcast.live.http.described import LISTED, READING, WRITING, ok
+from roamcast.live.http.feature_input import read_feature
 from roamcast.live.http.filtering import check_vid
 from roamcast.model import json_text
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from roamcast.channels.agent import MapAgent
-from roamcast.channels.desk import Public
-from roamcast.channels.server import MapServer
+from roamcast.channels.relay.relay import MapRelay
+from roamcast.channels.server.desk import Public
+from roamcast.channels.server.map_server import MapServer
 from roamcast.journal.book import Journal
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -99,7 +99,7 @@ class Overheard(Journal):
         return self._inner.tail(count)
 
 
-def held_by_agent(agent: MapAgent) -> dict[str, int]:
+def held_by_agent(agent: MapRelay) -> dict[str, int]:
     """Count what an agent keeps for its clients; nothing once all of them have left."""
     down = agent.down
     clients = down.desk.clients.values()

@@ -8,14 +8,14 @@ the same for everybody.
 
 import msgspec
 
-from roamcast.channels.client import MapClient
-from roamcast.channels.map_messages import context_of
+from roamcast.channels.client.map_client import MapClient
+from roamcast.channels.server.messages import context_of
 from roamcast.model.contexts import Context
 from roamcast.sim.host import Host
 from roamcast.sim.world import World
 
 
-class Said(msgspec.Struct, frozen=True):
+class Utterance(msgspec.Struct, frozen=True):
     """What a client's user said about an object, and in which life of the client."""
 
     stamp: int
@@ -28,14 +28,14 @@ class Truth:
     """Everything that users published and cancelled, by vid."""
 
     def __init__(self) -> None:
-        self._said: dict[str, list[Said]] = {}
+        self._said: dict[str, list[Utterance]] = {}
         self._stamps: dict[tuple[str, int], int] = {}
 
     def say(self, host: Host, vid: str, context: Context | None, now: int) -> None:
         """A user publishes or cancels now."""
         life = (host.name, host.boots)
         self._stamps[life] = stamp = max(now, self._stamps.get(life, 0) + 1)
-        self._said.setdefault(vid, []).append(Said(stamp, *life, context))
+        self._said.setdefault(vid, []).append(Utterance(stamp, *life, context))
 
     def objects(self, world: World) -> dict[str, Context]:
         """Give the map as it must be, once everybody has told everything."""

@@ -7,9 +7,9 @@ may be told that its view is incomplete, and then what it shows is right.
 
 from collections.abc import Iterable
 
-from roamcast.channels.client import MapClient
-from roamcast.channels.replica import Appeared, Changed, Left
-from roamcast.channels.watching import Current
+from roamcast.channels.client.copy import Appeared, Changed, Left
+from roamcast.channels.client.map_client import MapClient
+from roamcast.channels.client.watching import Current
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect

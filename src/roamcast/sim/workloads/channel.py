@@ -9,10 +9,10 @@ import hashlib
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from roamcast.channels.messages import PROTOCOL
-from roamcast.channels.receiver import ChannelReceiver, Delivered, Replaced, Stale
-from roamcast.channels.sender import ChannelSender, Publish, SnapshotTaken, SnapshotWanted
-from roamcast.channels.settings import ChannelSettings
+from roamcast.channels.reliable.messages import PROTOCOL
+from roamcast.channels.reliable.receiver import ChannelReceiver, Delivered, Replaced, Stale
+from roamcast.channels.reliable.sender import ChannelSender, SnapshotTaken, SnapshotWanted, Transmit
+from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.model.machine import Effect, Input, Listen, Received, Store, Stored
 from roamcast.model.records import ChannelStep, Delivery
 from roamcast.sim.checkers import SequenceOrSnapshot, Violation, check_bounds
@@ -36,7 +36,7 @@ class Say(Input, frozen=True, gc=False):
     payload: bytes
 
 
-class Said(Effect, frozen=True, gc=False):
+class SaidToUser(Effect, frozen=True, gc=False):
     """The server published it under this number."""
 
     incarnation: int
@@ -93,9 +93,9 @@ class Server:
         return None if self.sender is None else self.sender.deadline()
 
     def _say(self, sender: ChannelSender, payload: bytes, now: int) -> Sequence[Effect]:
-        effects = [*sender.receive(Publish(payload), now)]
+        effects = [*sender.receive(Transmit(payload), now)]
         self.state = after(self.state, payload)
-        effects.append(Said(sender.incarnation, sender.last, payload))
+        effects.append(SaidToUser(sender.incarnation, sender.last, payload))
         if sender.last % STORE_EVERY == 0:
             self._token += 1
             effects.append(Store(self._token, (("state", self.state),)))
@@ -286,7 +286,7 @@ class ChannelWorkload(Workload):
         elif isinstance(effect, Replaced):
             self._counts["snapshots"] += 1
             self._checker.replaced(who, effect.incarnation, effect.sequence)
-        elif isinstance(effect, Said):
+        elif isinstance(effect, SaidToUser):
             self._counts["published"] += 1
             self._checker.sent(effect.incarnation, effect.sequence, effect.payload)
 

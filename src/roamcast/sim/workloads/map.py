@@ -11,21 +11,16 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import product
 from typing import ClassVar, Final
 
-from roamcast.channels.agent import MapAgent
-from roamcast.channels.client import (
-    CancelObject,
-    MapClient,
-    PublishObject,
-    Unwatch,
-    Watch,
-)
-from roamcast.channels.desk import Policy
-from roamcast.channels.map_messages import MAP_PROTOCOL, context_of
-from roamcast.channels.map_settings import MapSettings, Mode
-from roamcast.channels.queries import Matcher
-from roamcast.channels.replica import Appeared, Changed
-from roamcast.channels.server import MapServer, compiled_matcher
-from roamcast.channels.settings import ChannelSettings
+from roamcast.channels.client.copy import Appeared, Changed
+from roamcast.channels.client.map_client import MapClient, SubscribeFilter, UnsubscribeFilter
+from roamcast.channels.client.publications import PublishContext, UnpublishContext
+from roamcast.channels.relay.relay import MapRelay
+from roamcast.channels.reliable.settings import ChannelSettings
+from roamcast.channels.server.desk import Policy
+from roamcast.channels.server.map_server import MapServer, compiled_matcher
+from roamcast.channels.server.messages import MAP_PROTOCOL, context_of
+from roamcast.channels.server.queries import Matcher
+from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect
 from roamcast.model.records import ChannelStep, Delivery, Record, Transmission
@@ -189,8 +184,8 @@ class MapWorkload(Workload):
     def _add_agent(
         self, world: World, name: str, site: str, make_matcher: Callable[[], Matcher]
     ) -> None:
-        def make(boot: Boot) -> MapAgent:
-            return MapAgent(
+        def make(boot: Boot) -> MapRelay:
+            return MapRelay(
                 boot.host,
                 server=SERVER,
                 epoch=boot.now + 1,
@@ -247,17 +242,17 @@ class MapWorkload(Workload):
                 return
             if kind == "move":
                 context = Context(vid, place, None, {**attributes, "private": private}, now)
-                world.give(host, PublishObject(context))
+                world.give(host, PublishContext(context))
             elif kind == "cancel":
-                world.give(host, CancelObject(vid))
+                world.give(host, UnpublishContext(vid))
             elif kind == "watch":
-                self._ask(world, host, Watch(subscription, text))
+                self._ask(world, host, SubscribeFilter(subscription, text))
             else:
-                self._ask(world, host, Unwatch(subscription))
+                self._ask(world, host, UnsubscribeFilter(subscription))
 
         return act
 
-    def _ask(self, world: World, host: Host, given: Watch | Unwatch) -> None:
+    def _ask(self, world: World, host: Host, given: SubscribeFilter | UnsubscribeFilter) -> None:
         self._shown.forget(host, given.subscription)
         self._asked_us[host.name, given.subscription] = world.now
         world.give(host, given)
@@ -289,9 +284,9 @@ class MapWorkload(Workload):
                 raise Violation("views equal the map", f"{host.name}: {wrong}")
         for host, client in _pairs(world):
             for name in client.wanted:
-                self._ask(world, host, Unwatch(name))
+                self._ask(world, host, UnsubscribeFilter(name))
             for vid in client.published:
-                world.give(host, CancelObject(vid))
+                world.give(host, UnpublishContext(vid))
         world.kernel.run(world.now + LEAVING_US)
         self._check_empty(world)
 
@@ -356,9 +351,9 @@ def _pairs(world: World) -> list[tuple[Host, MapClient]]:
     return [(host, machine) for host, machine in found if isinstance(machine, MapClient)]
 
 
-def _agents(world: World) -> list[MapAgent]:
+def _agents(world: World) -> list[MapRelay]:
     machines = (host.machine for host in world.hosts.values())
-    return [machine for machine in machines if isinstance(machine, MapAgent)]
+    return [machine for machine in machines if isinstance(machine, MapRelay)]
 
 
 def _clients(world: World) -> list[MapClient]:

@@ -11,14 +11,15 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import product
 from typing import ClassVar, Final
 
-from roamcast.channels.client import CancelObject, MapClient, PublishObject, Unwatch, Watch
-from roamcast.channels.desk import Policy
-from roamcast.channels.map_settings import MapSettings, Mode
-from roamcast.channels.post import Post
-from roamcast.channels.recovery_messages import RECOVERY_PROTOCOL
-from roamcast.channels.server import MapServer
-from roamcast.channels.settings import ChannelSettings
-from roamcast.channels.watchdog import WatchdogSettings
+from roamcast.channels.client.map_client import MapClient, SubscribeFilter, UnsubscribeFilter
+from roamcast.channels.client.publications import PublishContext, UnpublishContext
+from roamcast.channels.failover.messages import FAILOVER_PROTOCOL
+from roamcast.channels.failover.post import Post
+from roamcast.channels.failover.watchdog import WatchdogSettings
+from roamcast.channels.reliable.settings import ChannelSettings
+from roamcast.channels.server.desk import Policy
+from roamcast.channels.server.map_server import MapServer
+from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect
 from roamcast.model.records import ChannelStep, Record, Transmission
@@ -48,7 +49,7 @@ class RecoveryWorkload(Workload):
     """Hosts that may serve, clients of whoever does, and the promise that there is one map."""
 
     name: ClassVar[str] = "recovery"
-    registry = RECOVERY_PROTOCOL
+    registry = FAILOVER_PROTOCOL
     sizes: ClassVar = {
         "seats": (1, 4),
         "clients": (1, 7),
@@ -161,12 +162,16 @@ class RecoveryWorkload(Workload):
             if kind == "move":
                 context = Context(vid, place, None, {**attributes, "private": private}, now)
                 self._truth.say(host, vid, context, now)
-                world.give(host, PublishObject(context))
+                world.give(host, PublishContext(context))
             elif kind == "cancel":
                 self._cancel(world, host, vid)
             else:
                 self._shown.forget(host, subscription)
-                asked = Watch(subscription, text) if kind == "watch" else Unwatch(subscription)
+                asked = (
+                    SubscribeFilter(subscription, text)
+                    if kind == "watch"
+                    else UnsubscribeFilter(subscription)
+                )
                 world.give(host, asked)
 
         return act
@@ -175,7 +180,7 @@ class RecoveryWorkload(Workload):
         assert isinstance(host.machine, MapClient)
         if vid in host.machine.published:
             self._truth.say(host, vid, None, world.now)
-            world.give(host, CancelObject(vid))
+            world.give(host, UnpublishContext(vid))
 
     def settled(self, world: World) -> bool:
         """One server that everybody knows, everything said, and every view as it should be."""
@@ -218,7 +223,7 @@ class RecoveryWorkload(Workload):
         for host, client in _clients(world):
             for name in client.wanted:
                 self._shown.forget(host, name)
-                world.give(host, Unwatch(name))
+                world.give(host, UnsubscribeFilter(name))
             for vid in client.published:
                 self._cancel(world, host, vid)
         world.kernel.run(world.now + LEAVING_US)

@@ -1,0 +1,180 @@
+"""What does a client show, and is it current? Its copy of the objects its subscriptions match.
+
+States come by several channels and by unicast, some twice, some late. Of each object the one with
+the highest (epoch, number) stays, so nothing is shown twice and nothing goes back. What left is
+remembered for a while: an older state of it may still be on its way.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from roamcast.channels.server.messages import State, context_of
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect
+
+Number = tuple[int, int]
+"""(epoch, update number)."""
+
+
+class Appeared(Effect, frozen=True):
+    """An object satisfies the subscription; it did not before."""
+
+    subscription: str
+    context: Context
+    epoch: int
+    number: int
+
+
+class Changed(Effect, frozen=True):
+    """An object that satisfies the subscription has a new state."""
+
+    subscription: str
+    context: Context
+    epoch: int
+    number: int
+
+
+class Left(Effect, frozen=True):
+    """An object satisfies the subscription no more."""
+
+    subscription: str
+    vid: str
+
+
+class Known(msgspec.Struct):
+    """The latest state heard of one object, and in how many subscriptions it is shown."""
+
+    number: Number
+    context: Context | None
+    shown: int = 0
+    heard_us: int = 0
+
+
+class CopyView(msgspec.Struct):
+    """One subscription's objects: vid → the number of the state shown.
+
+    `as_of`: the update its current set was last listed for. A state that comes later and is not
+    newer than that is of an object that has left since: its departure may have been lost together
+    with what made the listing necessary.
+    """
+
+    filter: Filter
+    shown: dict[str, Number]
+    as_of: Number = (0, 0)
+
+
+class MapCopy:
+    """Objects by vid, and what each subscription shows of them."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Known] = {}
+        self.views: dict[str, CopyView] = {}
+        self.tombstones = 0
+        self.duplicates = 0
+        self.foreign = 0
+        """States that concern no subscription: dropped, as groups shared with others need it."""
+        self.floor: Number = (0, 0)
+
+    def open(self, subscription: str, wanted: Filter) -> None:
+        """Begin to show a subscription, with what is known already of its objects."""
+        self.views[subscription] = CopyView(wanted, {})
+
+    def close(self, subscription: str) -> None:
+        """Show it no more."""
+        view = self.views.pop(subscription)
+        for vid in view.shown:
+            self._unshow(vid)
+
+    def learn(self, epoch: int, state: State, now: int) -> list[Effect]:
+        """Take a state; give what changes for the user, nothing if it is not newer."""
+        number = (epoch, state.number)
+        known = self.known.get(state.vid)
+        if known is not None and number <= known.number:
+            self.duplicates += 1
+            return []
+        context = context_of(state.body) if state.body else None
+        if known is None:
+            known = self.known[state.vid] = Known(number, context)
+            self.tombstones += 1
+        known.number, known.context, known.heard_us = number, context, now
+        effects: list[Effect] = []
+        for name, view in self.views.items():
+            if number > view.as_of or state.vid in view.shown:
+                self._show(name, view, state.vid, known, effects)
+        self.foreign += not effects
+        return effects
+
+    def _show(
+        self, name: str, view: CopyView, vid: str, known: Known, effects: list[Effect]
+    ) -> None:
+        """Bring one subscription up to an object's latest state."""
+        context, number = known.context, known.number
+        there = vid in view.shown
+        if context is not None and view.filter.matches(context):
+            if not there:
+                self.tombstones -= known.shown == 0
+                known.shown += 1
+            kind = Changed if there else Appeared
+            view.shown[vid] = number
+            effects.append(kind(name, context, *number))
+        elif there:
+            del view.shown[vid]
+            self._unshow(vid)
+            effects.append(Left(name, vid))
+
+    def show_known(self, subscription: str, vids: Iterable[str]) -> list[Effect]:
+        """Show objects of a current set that were known before the subscription was placed."""
+        effects: list[Effect] = []
+        view = self.views[subscription]
+        for vid in vids:
+            known = self.known.get(vid)
+            if known is not None and vid not in view.shown:
+                self._show(subscription, view, vid, known, effects)
+        return effects
+
+    def keep(self, subscription: str, listed: set[str], as_of: Number) -> list[Effect]:
+        """A current set has been listed: whatever is not in it and not newer has left."""
+        view = self.views[subscription]
+        view.as_of = max(view.as_of, as_of)
+        gone = [vid for vid, number in view.shown.items() if vid not in listed and number <= as_of]
+        effects: list[Effect] = []
+        for vid in gone:
+            del view.shown[vid]
+            self._unshow(vid)
+            effects.append(Left(subscription, vid))
+        return effects
+
+    def _unshow(self, vid: str) -> None:
+        known = self.known[vid]
+        known.shown -= 1
+        if not known.shown:
+            self.tombstones += 1
+
+    def prune(self, older_us: int, most: int) -> None:
+        """Forget what is shown nowhere and was heard before a time, or is more than may be kept."""
+        if not self.tombstones:
+            return
+        hidden = [vid for vid, known in self.known.items() if not known.shown]
+        hidden.sort(key=lambda vid: self.known[vid].heard_us)
+        for position, vid in enumerate(hidden):
+            known = self.known[vid]
+            if known.heard_us >= older_us and len(hidden) - position <= most:
+                break
+            self.floor = max(self.floor, known.number)
+            del self.known[vid]
+            self.tombstones -= 1
+
+    def forgotten(self, epoch: int, state: State) -> bool:
+        """Whether a state of an unknown object could be older than one that was forgotten."""
+        return state.vid not in self.known and (epoch, state.number) <= self.floor
+
+    def shown(self, subscription: str) -> dict[str, Context]:
+        """Give what a subscription shows now, by vid."""
+        found = {}
+        for vid in self.views[subscription].shown:
+            context = self.known[vid].context
+            assert context is not None
+            found[vid] = context
+        return found

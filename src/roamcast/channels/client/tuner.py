@@ -1,0 +1,168 @@
+"""Which channels does a client listen to, and what if one falls silent? (AMS, footnote 5.)
+
+Announcements say where to listen and from which message on: whoever heard of a channel late asks
+for everything since. A channel ends by its own last message. If it falls silent before, or its
+sender restarts, or the client falls too far behind, what rode on it is refreshed.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from roamcast.channels.reliable.messages import (
+    ChannelWelcome,
+    Data,
+    HealResponse,
+    Snapshot,
+    Synchronisation,
+)
+from roamcast.channels.reliable.receiver import ChannelReceiver
+from roamcast.channels.server.messages import BANDS_MAX, Announce, Band
+from roamcast.channels.server.settings import MapSettings
+from roamcast.model.machine import Draw, Effect, Ignore, Listen, Received
+
+
+class Tuned(msgspec.Struct):
+    """A channel listened to: for which stream (0: a carousel), and when it was last heard."""
+
+    receiver: ChannelReceiver
+    stream: int
+    heard_us: int
+
+
+class Carried(msgspec.Struct):
+    """A stream known to the client: which of its queries ride on it, by which channels."""
+
+    version: int
+    queries: set[int]
+    channels: dict[str, int]
+    """Channel → the limit of its band, 0 for the last."""
+
+
+class Tuner:
+    """The channels of one client in one session."""
+
+    def __init__(self, settings: MapSettings, draw: Draw, limit_bytes: int) -> None:
+        self.streams: dict[int, Carried] = {}
+        self.channels: dict[str, Tuned] = {}
+        self._settings = settings
+        self._draw = draw
+        self._limit = limit_bytes
+
+    def link(self, announce: Announce, source: str, now: int, *, mine: bool) -> list[Effect]:
+        """Listen to a stream; `mine`: the query it is announced for is one of the client's."""
+        carried = self.streams.get(announce.stream)
+        if carried is None:
+            carried = self.streams[announce.stream] = Carried(0, set(), {})
+        if mine:
+            carried.queries.add(announce.query)
+        if announce.version < carried.version:
+            return []
+        later = 0 < carried.version < announce.version
+        carried.version = announce.version
+        effects: list[Effect] = []
+        for band in announce.bands:
+            if self._limit and not 0 < band.limit_bytes <= self._limit:
+                continue
+            # The position was told with another query's current set. Of a channel that was made
+            # since we know the stream, our other queries need everything: its announcement to
+            # them may still be on its way.
+            whole = later and band.channel not in carried.channels
+            carried.channels[band.channel] = band.limit_bytes
+            effects += self.tune(band, announce.stream, source, now, whole=whole)
+        return effects
+
+    def tune(
+        self, band: Band, stream: int, source: str, now: int, *, whole: bool = False
+    ) -> list[Effect]:
+        """Listen to a channel from the announced position, unless we follow it already.
+
+        `whole`: from its first message on.
+        """
+        known = self.channels.get(band.channel)
+        if known is not None and known.receiver.incarnation >= band.incarnation:
+            return []
+        receiver = ChannelReceiver(
+            band.channel,
+            source=source,
+            now=now,
+            settings=self._settings.channel,
+            draw=self._draw,
+            start=(band.incarnation, 1 if whole else band.next),
+        )
+        self.channels[band.channel] = Tuned(receiver, stream, now)
+        return [] if known is not None else [Listen(band.channel)]
+
+    def unlink(self, query: int) -> list[Effect]:
+        """Leave the streams that only this query rode on."""
+        effects: list[Effect] = []
+        for number, carried in list(self.streams.items()):
+            if query not in carried.queries:
+                continue
+            carried.queries.discard(query)
+            if not carried.queries:
+                for channel in list(carried.channels):
+                    effects += self.drop(channel)
+                self.streams.pop(number, None)
+        return effects
+
+    def band_above(self, channel: str) -> tuple[int, int]:
+        """Give a channel's stream, and how many bands above it the client's own band is."""
+        tuned = self.channels.get(channel)
+        carried = None if tuned is None else self.streams.get(tuned.stream)
+        if tuned is None or carried is None:
+            return 0, BANDS_MAX
+        ordered = sorted(limit for limit in carried.channels.values() if limit)
+        limit = carried.channels.get(channel, 0)
+        return tuned.stream, len(ordered) - 1 - ordered.index(limit) if limit else BANDS_MAX
+
+    def drop(self, channel: str) -> list[Effect]:
+        """Listen to a channel no more."""
+        tuned = self.channels.pop(channel, None)
+        if tuned is None:
+            return []
+        carried = self.streams.get(tuned.stream)
+        if carried is not None:
+            carried.channels.pop(channel, None)
+            if not carried.channels:
+                del self.streams[tuned.stream]
+        return [Ignore(channel)]
+
+    def drop_all(self) -> list[Effect]:
+        """Listen to nothing."""
+        effects: list[Effect] = [Ignore(channel) for channel in self.channels]
+        self.channels.clear()
+        self.streams.clear()
+        return effects
+
+    def receive(self, given: Received, now: int) -> Sequence[Effect]:
+        """Take a channel's message."""
+        message = given.message
+        assert isinstance(message, CHANNEL_MESSAGES)
+        tuned = self.channels.get(message.channel)
+        if tuned is None:
+            return ()
+        tuned.heard_us = now
+        return tuned.receiver.receive(given, now)
+
+    def advance(self, now: int) -> list[Effect]:
+        """Ask for what is missing."""
+        effects: list[Effect] = []
+        for tuned in list(self.channels.values()):
+            effects += tuned.receiver.advance(now)
+        return effects
+
+    def silent(self, now: int) -> list[str]:
+        """Name the channels that said nothing for too long; living ones synchronise."""
+        patience = self._settings.linger_us
+        return [
+            channel for channel, tuned in self.channels.items() if tuned.heard_us < now - patience
+        ]
+
+    def deadline(self) -> int | None:
+        """When a receiver asks next."""
+        times = (tuned.receiver.deadline() for tuned in self.channels.values())
+        return min((time for time in times if time is not None), default=None)
+
+
+CHANNEL_MESSAGES = (Data, HealResponse, Synchronisation, ChannelWelcome, Snapshot)

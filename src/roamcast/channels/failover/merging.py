@@ -1,0 +1,214 @@
+"""How do two maps become one? The server of the older epoch hands its map over and ends (AMS 15).
+
+After a partition both sides have a server. As soon as the older one hears the newer one announce
+itself, it takes no more requests, sends its map page by page, and stops. The newer one keeps of
+each object the newer state, whichever side it is from. An object whose publisher has not come
+over yet is a guest: its publisher confirms it by registering, or it leaves when it could have.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from roamcast.channels.failover.epochs import credible, genuine
+from roamcast.channels.failover.messages import (
+    Alive,
+    HandedContext,
+    HandedRemoval,
+    HandOver,
+    HandOverTaken,
+    Probe,
+    item_size,
+)
+from roamcast.channels.server.desk import Desk
+from roamcast.channels.server.messages import ITEMS_MAX, ServerHere, body_of, context_of
+from roamcast.channels.server.objects import MapContexts
+from roamcast.channels.server.removed import Removal
+from roamcast.errors import InputError
+from roamcast.model.addresses import Replica, Watchdog
+from roamcast.model.machine import Effect, Send
+from roamcast.model.records import ChannelStep, Drop
+from roamcast.model.wire import Message
+
+PEER_MESSAGES = (ServerHere, Probe, HandOver, HandOverTaken)
+
+
+class SteppedDown(Effect, frozen=True, gc=False):
+    """The server of this epoch has handed over, or could not: whoever runs it lets it end."""
+
+    epoch: int
+
+
+class Merging:
+    """What a server has to do with others of its kind."""
+
+    def __init__(
+        self, desk: Desk, objects: MapContexts, peers: Sequence[str], collect: Callable[[], None]
+    ) -> None:
+        """`peers`: the hosts that may serve, by seat; `collect` lets silent clients go."""
+        self.leaving: HandingOver | None = None
+        self.guests: dict[str, dict[str, None]] = {}
+        self.keeps: Callable[[str, str], bool] = lambda _vid, _owner: False
+        """Whether this process itself keeps an object for an owner: it needs no confirming, and
+        goes to another host with all that is kept, not with the map."""
+        self._desk = desk
+        self._objects = objects
+        self._peers = tuple(peers)
+        self._collect = collect
+        self._newest = desk.epoch
+
+    @property
+    def newest(self) -> int:
+        """The newest epoch heard of, its own at least."""
+        return self._newest
+
+    def hear_of(self, epoch: int) -> None:
+        """A client knows an epoch, which may be newer than ours."""
+        if epoch > self._newest and credible(epoch, self._peers, self._desk.now):
+            self._newest = epoch
+
+    def receive(self, sender: str, message: Message) -> None:
+        """Take what another host says."""
+        if sender not in self._peers:
+            return
+        desk = self._desk
+        match message:
+            case ServerHere(epoch=epoch):
+                if epoch > desk.epoch and genuine(epoch, sender, self._peers, desk.now):
+                    self._leave(sender, epoch)
+            case Probe():
+                desk.out.append(Send(Watchdog(sender), Alive(desk.epoch, self._newest)))
+            case HandOver(epoch, number, items):
+                if epoch < desk.epoch and self.leaving is None:
+                    for item in items:
+                        self._merge(item, sender)
+                    desk.out.append(Send(Replica(sender), HandOverTaken(epoch, number)))
+            case HandOverTaken(epoch, number) if epoch == desk.epoch and self.leaving is not None:
+                self.leaving.taken(number)
+
+    def welcome(self, owner: str) -> dict[str, None]:
+        """A client registers: give its objects that were handed over, for it to confirm."""
+        self._desk.timers.cancel(("guest", owner))
+        return self.guests.pop(owner, {})
+
+    def expire(self, owner: str) -> None:
+        """A client did not come: what was handed over of it and it did not confirm leaves."""
+        client = self._desk.clients.get(owner)
+        for vid in self.guests.pop(owner):
+            if self.keeps(vid, owner):
+                continue
+            if client is None or vid not in client.publications:
+                self._objects.withdraw(owner, vid)
+
+    def _leave(self, to: str, epoch: int) -> None:
+        if self.leaving is not None and epoch <= self.leaving.newer_epoch:
+            return
+        self._collect()  # of a server that slept, most clients have gone elsewhere meanwhile
+        self._desk.out.append(
+            ChannelStep("", "stepping down", self._desk.epoch, reason=f"{to} is newer")
+        )
+        self.leaving = HandingOver(self._desk, to, epoch, self._everything())
+
+    def _everything(self) -> Iterator[HandedContext | HandedRemoval]:
+        """Read the map while it is sent; somebody in this process may still change it."""
+        now, active_map = self._desk.now, self._objects.map
+        vids, removed = list(active_map.objects), list(active_map.removed.items(now))
+        for vid in vids:
+            known = active_map.objects.get(vid)
+            if known is not None and not self.keeps(vid, known.owner):
+                yield HandedContext(body_of(known.context), known.stamp, known.owner)
+        for vid, one in removed:
+            yield HandedRemoval(vid, one.stamp, one.owner, now - one.since_us)
+
+    def _merge(self, item: HandedContext | HandedRemoval, sender: str) -> None:
+        """Keep the newer of two states, whichever side it is from."""
+        objects, desk = self._objects, self._desk
+        if isinstance(item, HandedRemoval):
+            gone = Removal(item.stamp, item.owner, desk.now - item.age_us)
+            objects.erase(item.vid, gone)
+            return
+        try:
+            context = context_of(item.body)
+            known = objects.map.objects.get(context.vid)
+            if known is not None and (known.stamp, known.context) == (item.stamp, context):
+                return  # the same state: who published it here is nearer than who did there
+            if not objects.put_for(item.owner, context, item.body, item.stamp):
+                return
+        except InputError as error:
+            desk.out.append(Drop(str(error)[:200], "map.handover", len(item.body), sender))
+            return
+        settings = desk.settings
+        stays = settings.client_timeout_us + settings.restart_spread_us
+        desk.timers.set(("guest", item.owner), desk.now + stays)
+        self.guests.setdefault(item.owner, {})[context.vid] = None
+
+
+class HandingOver:
+    """A map on its way to another server, one page at a time, each repeated until it is taken."""
+
+    def __init__(
+        self, desk: Desk, to: str, newer_epoch: int, items: Iterator[HandedContext | HandedRemoval]
+    ) -> None:
+        self.newer_epoch = newer_epoch
+        self.ended = False
+        self._desk = desk
+        self._to = to
+        self._items = items
+        self._ahead: HandedContext | HandedRemoval | None = None
+        self._page: HandOver | None = None
+        self._number = 0
+        self._repeat_at = desk.now
+        self._give_up_at = desk.now + desk.settings.handover_us
+        self._turn()
+
+    def deadline(self) -> int | None:
+        """When to send the page again, or to give up."""
+        return None if self.ended else min(self._repeat_at, self._give_up_at)
+
+    def taken(self, number: int) -> None:
+        """The other server has merged a page."""
+        if number == self._number and not self.ended:
+            self._turn()
+
+    def advance(self) -> None:
+        """Send the page again, or give up."""
+        desk = self._desk
+        if self.ended:
+            return
+        if desk.now >= self._give_up_at:
+            self._end("nobody takes the map")
+        elif desk.now >= self._repeat_at:
+            self._send()
+
+    def _turn(self) -> None:
+        """Go on to the next page, or end after the last."""
+        items: list[HandedContext | HandedRemoval] = []
+        size = 0
+        while len(items) < ITEMS_MAX:
+            item = self._ahead or next(self._items, None)
+            self._ahead = None
+            if item is None:
+                break
+            size += item_size(item)
+            if items and size > self._desk.settings.page_bytes_max:
+                self._ahead = item
+                break
+            items.append(item)
+        if not items:
+            self._end("the map is handed over")
+            return
+        self._number += 1
+        self._page = HandOver(self._desk.epoch, self._number, tuple(items))
+        self._give_up_at = self._desk.now + self._desk.settings.handover_us
+        self._send()
+
+    def _send(self) -> None:
+        assert self._page is not None
+        self._repeat_at = self._desk.now + self._desk.settings.repeat_us
+        self._desk.out.append(Send(Replica(self._to), self._page))
+
+    def _end(self, reason: str) -> None:
+        self.ended = True
+        epoch = self._desk.epoch
+        self._desk.out += [
+            ChannelStep("", "stepped down", epoch, self._number, reason),
+            SteppedDown(epoch),
+        ]

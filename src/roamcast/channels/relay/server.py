@@ -1,0 +1,367 @@
+"""What does an agent keep for its clients? What they publish goes up, what they ask comes down.
+
+A map server that only speaks unicast, whose map is what a client of the real server is shown. What
+its own clients publish goes to the real server and comes back to whoever asked for it. Equal
+filters are asked for once, and answered when their current set has come.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from roamcast.channels.client.copy import Appeared, Changed, Left, MapCopy
+from roamcast.channels.client.map_client import SubscribeFilter, UnsubscribeFilter
+from roamcast.channels.client.publications import DisownContext, PublishContext, UnpublishContext
+from roamcast.channels.client.watching import Current, Cut, Overtaken, Refusal
+from roamcast.channels.server.desk import ClientState, Desk, Policy, Public
+from roamcast.channels.server.map import ActiveMap
+from roamcast.channels.server.map_server import MapServer
+from roamcast.channels.server.messages import Refused, body_of
+from roamcast.channels.server.objects import MapContexts
+from roamcast.channels.server.queries import Matcher
+from roamcast.channels.server.settings import MapSettings, Mode
+from roamcast.channels.server.subscriptions import Subscriptions
+from roamcast.channels.spread.dissemination import Dissemination
+from roamcast.errors import ConflictError, InputError, LimitError
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect, Input
+from roamcast.model.records import Drop
+from roamcast.model.wire import NAME_LENGTH_MAX
+
+Say = Callable[[str, Input], None]
+"""Hands an input to who stands with the real server, in the name of one client or ("") of all."""
+
+
+class Served(Public):
+    """Clients that may see the same as the agent: the server shows it to them all, or to none."""
+
+    def __init__(self, agent: str, policy: Policy) -> None:
+        self._agent = agent
+        self._policy = policy
+
+    def view_class(self, client: str) -> str:
+        """There is one class, and not everybody is in it."""
+        if self._policy.view_class(client) != self._policy.view_class(self._agent):
+            raise InputError(f"{client} may not see the same as {self._agent}: serve it elsewhere")
+        return ""
+
+    def may_take(self, client: str, owner: str) -> bool:
+        """As at the server, for which all objects of our clients are ours."""
+        return self._policy.may_take(client, owner)
+
+
+class Owner(msgspec.Struct):
+    """Whose object it is, and since when it is so."""
+
+    client: str
+    stamp: int
+
+
+class RelayedContexts(MapContexts):
+    """The clients' objects, which go up, and those the server shows, which are the map."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        active_map: ActiveMap,
+        policy: Policy,
+        dissemination: Dissemination,
+        say: Say,
+    ) -> None:
+        super().__init__(desk, active_map, policy, dissemination)
+        self.owners: dict[str, Owner] = {}
+        self._say = say
+        self._shown = 0
+
+    def check_owner(self, vid: str, owner: str) -> None:
+        """Refuse to change what another client publishes; the server looks after the rest."""
+        known = self.owners.get(vid)
+        if known is None or known.client == owner:
+            return
+        if not self._policy.may_take(owner, known.client):
+            raise ConflictError(f"{vid!r} is published by somebody else: choose another vid")
+
+    def put_for(self, owner: str, context: Context, body: bytes, stamp: int) -> bool:
+        """Publish a client's object with the server, under the client's own stamp."""
+        del body
+        known = self.owners.get(context.vid)
+        if known is not None and stamp <= known.stamp:
+            if stamp == known.stamp and known.client != owner:
+                known.client = owner  # the same state, published again
+                self._say(owner, PublishContext(context, stamp))
+            elif known.client != owner:
+                self._overtake(owner, context.vid, known.stamp)
+            return True
+        most = self._desk.settings.publications_max
+        if known is None and len(self.owners) >= most:
+            raise LimitError(f"the clients of an agent publish at most {most} objects together")
+        if known is not None and known.client != owner:
+            self._overtake(known.client, context.vid, stamp)
+        self.owners[context.vid] = Owner(owner, stamp)
+        self._say(owner, PublishContext(context, stamp))
+        return True
+
+    def withdraw(self, owner: str, vid: str, stamp: int = 0) -> None:
+        """Cancel a client's object with the server, or withdraw it without a stamp."""
+        known = self.owners.get(vid)
+        if known is None:
+            return
+        if stamp and known.stamp <= stamp and self._may_take(owner, known.client):
+            self.overtaken(vid, stamp, by=owner)
+            self._say(known.client, UnpublishContext(vid, stamp))
+        elif not stamp and known.client == owner:
+            del self.owners[vid]
+            self._say(owner, DisownContext(vid))
+
+    def overtaken(self, vid: str, stamp: int, by: str = "") -> None:
+        """Somebody published an object later, or cancelled it: tell the client whose it was."""
+        known = self.owners.get(vid)
+        if known is not None and known.stamp <= stamp:
+            del self.owners[vid]
+            if known.client != by:
+                self._overtake(known.client, vid, stamp)
+
+    def refused(self, about: str, reason: str, client: str = "") -> None:
+        """The server does not accept a publication (of this client): tell whose it is."""
+        vid = about.removeprefix("put ")
+        if len(about) == NAME_LENGTH_MAX:  # it may be the beginning of a name
+            vid = next((one for one in self.owners if f"put {one}".startswith(about)), vid)
+        known = self.owners.get(vid)
+        if known is None or about == vid or client not in ("", known.client):
+            return
+        del self.owners[vid]
+        self._say(known.client, DisownContext(vid))
+        publisher = self._desk.clients.get(known.client)
+        if publisher is not None:
+            publisher.publications.pop(vid, None)
+            self._desk.deliver(publisher, Refused(about, reason))
+
+    def follow(self, vid: str, replica: MapCopy) -> None:
+        """Bring the map up to what the server shows of an object."""
+        known = replica.known.get(vid)
+        here = self.map.objects.get(vid)
+        if known is None or known.context is None or not known.shown:
+            super().withdraw("", vid)
+        elif here is None or here.context is not known.context:
+            self._shown += 1
+            super().put_for("", known.context, body_of(known.context), self._shown)
+
+
+class Upward(msgspec.Struct):
+    """A filter asked for with the server, once for all (client, subscription) that want it."""
+
+    name: str
+    text: str
+    users: dict[tuple[str, str], str]
+    """With the filter in each one's own words."""
+    current: bool = False
+    whole: bool = True
+
+
+class RelayedSubscriptions(Subscriptions):
+    """The clients' subscriptions, and the queries asked for in their place."""
+
+    def __init__(
+        self, desk: Desk, objects: MapContexts, dissemination: Dissemination, say: Say
+    ) -> None:
+        super().__init__(desk, objects, dissemination)
+        self.upward: dict[str, Upward] = {}
+        self._by_name: dict[str, Upward] = {}
+        self._asked: dict[str, dict[str, str]] = {}
+        self._say = say
+        self._made = 0
+
+    def subscribe(self, client: ClientState, name: str, text: str) -> None:
+        """Ask the server if nobody has, and answer when the current set is here."""
+        wanted = Filter.parse(text)
+        self.withdraw(client, name)
+        asked = self._asked.setdefault(client.name, {})
+        if len(asked) >= self.most(client):
+            raise LimitError(f"a client has at most {self.most(client)} subscriptions")
+        client.outbox.reopen()
+        upward = self.upward.get(wanted.text)
+        if upward is None:
+            self._made += 1
+            upward = Upward(f"u{self._made}", wanted.text, {})
+            self.upward[wanted.text] = self._by_name[upward.name] = upward
+            self._say("", SubscribeFilter(upward.name, wanted.text))
+        asked[name] = wanted.text
+        upward.users[client.name, name] = text
+        if upward.current:
+            self._answer(client, name, text)
+
+    def _answer(self, client: ClientState, name: str, text: str) -> None:
+        try:
+            super().subscribe(client, name, text)
+        except InputError as error:
+            self._release(client.name, name)
+            self._desk.deliver(client, Refused(name, str(error)[:500]))
+
+    def withdraw(self, client: ClientState, name: str) -> None:
+        """End a client's subscription, answered or not."""
+        self._release(client.name, name)
+        super().withdraw(client, name)
+
+    def withdraw_all(self, client: ClientState) -> None:
+        """End everything a client asked for."""
+        for name in list(self._asked.get(client.name, ())):
+            self.withdraw(client, name)
+
+    def refresh(self, client: ClientState, name: str) -> None:
+        """List a current set again, unless it is still to come."""
+        waits = name in self._asked.get(client.name, ()) and name not in client.subscriptions
+        if not waits:
+            super().refresh(client, name)
+
+    def whole(self, client: ClientState, name: str) -> bool:
+        """A current set is as whole as the server's answer was."""
+        return self.upward[self._asked[client.name][name]].whole
+
+    def _release(self, client: str, name: str) -> None:
+        """Whoever asks last ends the query at the server, too."""
+        asked = self._asked.get(client, {})
+        text = asked.pop(name, None)
+        if not asked:
+            self._asked.pop(client, None)
+        if text is None:
+            return
+        upward = self.upward[text]
+        del upward.users[client, name]
+        if not upward.users:
+            del self.upward[text], self._by_name[upward.name]
+            self._say("", UnsubscribeFilter(upward.name))
+
+    def current(self, name: str, whole: bool) -> None:
+        """The server has listed a current set: answer those who wait for it."""
+        upward = self._by_name.get(name)
+        if upward is None:
+            return
+        upward.current, upward.whole = True, whole
+        for (client_name, subscription), text in list(upward.users.items()):
+            client = self._desk.clients[client_name]
+            if subscription not in client.subscriptions:
+                self._answer(client, subscription, text)
+
+    def refused(self, name: str, reason: str) -> None:
+        """The server does not accept a query: neither can we."""
+        upward = self._by_name.get(name)
+        if upward is None:
+            return
+        for client_name, subscription in list(upward.users):
+            client = self._desk.clients[client_name]
+            self.withdraw(client, subscription)
+            self._desk.deliver(client, Refused(subscription, reason))
+
+    def lost(self) -> None:
+        """The server gave up on all queries: what they show is not current."""
+        for upward in self.upward.values():
+            upward.current = False
+
+    def watches(self) -> list[tuple[str, Input]]:
+        """Give everything to ask the server for."""
+        return [("", SubscribeFilter(one.name, one.text)) for one in self.upward.values()]
+
+
+class RelayServer(MapServer):
+    """The server that an agent is to its clients."""
+
+    objects: RelayedContexts
+    subscriptions: RelayedSubscriptions
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        epoch: int,
+        now: int,
+        settings: MapSettings,
+        policy: Policy,
+        make_matcher: Callable[[], Matcher],
+    ) -> None:
+        alone = msgspec.structs.replace(
+            settings, mode=Mode.UNICAST, clients_max=settings.agent_clients_max
+        )
+        super().__init__(
+            name,
+            epoch=epoch,
+            now=now,
+            settings=alone,
+            policy=Served(name, policy),
+            make_matcher=make_matcher,
+        )
+        self.said: list[tuple[str, Input]] = []
+        self.unswept = False
+        say = self._say
+        self.objects = RelayedContexts(self.desk, self.map, self.policy, self.dissemination, say)
+        self.subscriptions = RelayedSubscriptions(self.desk, self.objects, self.dissemination, say)
+
+    def _say(self, client: str, given: Input) -> None:
+        self.said.append((client, given))
+
+    def occupancy(self) -> dict[str, tuple[int, int]]:
+        """How much is held of what, and the bound of each."""
+        settings = self.settings
+        return {
+            **super().occupancy(),
+            "published upwards": (len(self.objects.owners), settings.publications_max),
+            "asked upwards": (
+                len(self.subscriptions.upward),
+                settings.agent_clients_max * settings.subscriptions_max,
+            ),
+        }
+
+    def told(self, effects: Sequence[Effect], replica: MapCopy, now: int) -> Sequence[Effect]:
+        """Take what the real server told, and tell those who asked."""
+        self.desk.now = now
+        vids: dict[str, None] = {}
+        for effect in effects:
+            match effect:
+                case Appeared(context=context) | Changed(context=context):
+                    vids[context.vid] = None
+                case Left(vid=vid):
+                    vids[vid] = None
+        self._follow(vids, replica)
+        for effect in effects:
+            match effect:
+                case Current(name, _, complete):
+                    self.subscriptions.current(name, complete)
+                case Overtaken(vid, stamp):
+                    self.objects.overtaken(vid, stamp)
+                case Refusal(about, reason):
+                    self.subscriptions.refused(about, reason)
+                    self.objects.refused(about, reason)
+                    self.unswept = True
+                case Cut():
+                    self.subscriptions.lost()
+                    self.unswept = True
+        return self.follow((), replica, now)
+
+    def heard(self, client: str, effect: Effect, now: int) -> Sequence[Effect]:
+        """Take what the real server told about what a client published in its own name."""
+        self.desk.now = now
+        match effect:
+            case Overtaken(vid, stamp):
+                if vid in self.objects.owners and self.objects.owners[vid].client == client:
+                    self.objects.overtaken(vid, stamp)
+            case Refusal(about, reason):
+                self.objects.refused(about, reason, client)
+        return self._done()
+
+    def follow(self, vids: Iterable[str], replica: MapCopy, now: int) -> Sequence[Effect]:
+        """Bring objects up to what the real server shows of them now."""
+        self.desk.now = now
+        self._follow(vids, replica)
+        if self.unswept and all(one.current for one in self.subscriptions.upward.values()):
+            self.unswept = False
+            self._follow(list(self.map.objects), replica)
+        return self._done()
+
+    def _follow(self, vids: Iterable[str], replica: MapCopy) -> None:
+        for vid in vids:
+            try:
+                self.objects.follow(vid, replica)
+            except LimitError as error:
+                self.desk.out.append(Drop(str(error), "map.batch", 0))
+                for upward in self.subscriptions.upward.values():
+                    upward.whole = False

@@ -1,0 +1,289 @@
+"""What changes when an object is published, changed or cancelled? One numbered update.
+
+One number per update, common to all its messages (AMS 10), so that clients drop what they have and
+what is older. The update query set is that of the old state united with the new one's: without the
+old one departures would be lost.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+
+from msgspec import structs
+
+from roamcast.channels.server.desk import ClientState, Desk, Policy
+from roamcast.channels.server.local import LocalUpdate
+from roamcast.channels.server.map import ActiveMap, MapContext, Matched
+from roamcast.channels.server.messages import OBJECT_BYTES_MAX, State, Superseded, body_of
+from roamcast.channels.server.queries import QueryChange, QueryRecord
+from roamcast.channels.server.removed import Removal
+from roamcast.channels.server.view_class import ViewClass
+from roamcast.channels.spread.dissemination import Dissemination
+from roamcast.errors import ConflictError, ContextError, LimitError
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.records import ContextChanged, ContextClosed, ContextOpened, UpdateMatched
+
+
+class MapContexts:
+    """The way of an object's change through the view classes."""
+
+    def __init__(
+        self, desk: Desk, active_map: ActiveMap, policy: Policy, dissemination: Dissemination
+    ) -> None:
+        self.map = active_map
+        self._desk = desk
+        self._policy = policy
+        self._dissemination = dissemination
+        self.publisher_of: Callable[[str], str | None] = lambda _: None
+        """Who alone may publish under a vid, because its rules are theirs."""
+        desk.fresh = self.fresh
+
+    def put(self, client: ClientState, context: Context, body: bytes, stamp: int) -> None:
+        """Publish an object for a client, or change it."""
+        if context.place is None and context.point is None:
+            raise ContextError("a located-object needs a place or a point")
+        if len(body) > OBJECT_BYTES_MAX:
+            raise LimitError(f"an object has at most {OBJECT_BYTES_MAX} bytes")
+        if (
+            context.vid not in client.publications
+            and len(client.publications) >= self._desk.settings.publications_max
+        ):
+            limit = self._desk.settings.publications_max
+            raise LimitError(f"a client publishes at most {limit} objects")
+        self.check_owner(context.vid, client.name)
+        client.unconfirmed.pop(context.vid, None)
+        client.publications[context.vid] = None
+        if not self.put_for(client.name, context, body, stamp):
+            known = self.map.objects.get(context.vid)
+            if known is None or known.owner != client.name:
+                self._overtake(client.name, context.vid, self.map.stamp(context.vid))
+
+    def check_owner(self, vid: str, owner: str) -> None:
+        """Refuse to change what somebody else publishes, or what others' rules decide about."""
+        known = self.map.objects.get(vid)
+        if known is not None and not self._may_take(owner, known.owner):
+            raise ConflictError(f"{vid!r} is published by somebody else: choose another vid")
+        publisher = self.publisher_of(vid)
+        if publisher is not None and not self._may_take(owner, publisher):
+            raise ConflictError(f"the rules of {vid!r} are somebody else's: choose another vid")
+
+    def reconsider(self, vid: str) -> None:
+        """Show an object anew under the rules of now."""
+        known = self.map.objects.get(vid)
+        if known is not None:
+            classes = [*self._dissemination.classes.values()]
+            self._changed(known, known.context, body_of(known.context), "changed", classes)
+
+    def hour_struck(self, vid: str) -> None:
+        """The clock may have changed what some see of an object: tell those of whom it is true."""
+        known = self.map.objects[vid]
+        context, now = known.context, self._desk.now
+        assert known.changes_at is not None
+        before = known.changes_at - 1
+        known.changes_at = None
+        others = [
+            view
+            for view in self._dissemination.classes.values()
+            if self._seen(context, view, before) != self._seen(context, view, now)
+        ]
+        if others:
+            self._changed(known, context, body_of(context), "changed", others)
+        else:
+            self._wake(known, self._policy.changes_at(context, now))
+
+    def _seen(self, context: Context, view: ViewClass, now: int) -> Context | None:
+        """Give an object as a class sees it, whenever that began: t_r may be when it is asked."""
+        seen = self._policy.visible(context, view.name, now)
+        return None if seen is None else structs.replace(seen, t_r=0)
+
+    def _wake(self, known: MapContext, at: int | None) -> None:
+        """Come again when the clock may change what somebody sees, or not."""
+        known.changes_at = at
+        if at is None:
+            self._desk.timers.cancel(("hours", known.context.vid))
+        else:
+            self._desk.timers.set(("hours", known.context.vid), at)
+
+    def put_for(self, owner: str, context: Context, body: bytes, stamp: int) -> bool:
+        """Publish an object for an owner, or change it; False if what is known is not older."""
+        before = self.map.objects.get(context.vid)
+        owner_before = None if before is None else before.owner
+        if before is None and self.map.removed:
+            gone = self.map.removed.get(context.vid)
+            if gone is not None and not self._may_take(gone.owner, owner):
+                self.map.removed.forget(context.vid)  # nobody cancels what is another's
+        known = self.map.put(context, stamp, owner)
+        if known is None:
+            return False
+        fresh = owner_before is None
+        if self._desk.journal:
+            begins = ContextOpened if fresh else ContextChanged
+            self._desk.out.append(begins(context.vid, context.place or "", context.t_r, body))
+        if owner_before is not None and owner_before != owner:
+            self._overtake(owner_before, context.vid, stamp)
+        classes = self._dissemination.classes.values()
+        self._changed(known, context, body, "appeared" if fresh else "changed", classes)
+        return True
+
+    def cancel(self, client: ClientState, vid: str, stamp: int = 0) -> None:
+        """Cancel what a client published."""
+        client.publications.pop(vid, None)
+        client.unconfirmed.pop(vid, None)
+        self.withdraw(client.name, vid, stamp)
+
+    def withdraw(self, owner: str, vid: str, stamp: int = 0) -> None:
+        """Take an object off the map, if nobody has published it since the stamp.
+
+        Without a stamp its publisher has only gone from here: if it was the last to publish the
+        object, that leaves, and may come back in the same state.
+        """
+        if stamp:
+            self.erase(vid, Removal(stamp, owner, self._desk.now))
+            return
+        known = self.map.objects.get(vid)
+        if known is not None and known.owner == owner:
+            self._take_off(known)
+
+    def erase(self, vid: str, gone: Removal) -> None:
+        """Take an object off the map unless it is newer or another's; remember that it is gone."""
+        known = self.map.objects.get(vid)
+        if known is not None:
+            if known.stamp > gone.stamp or not self._may_take(gone.owner, known.owner):
+                return
+            self._overtake(known.owner, vid, gone.stamp)
+            self._take_off(known)
+        self.map.removed.note(vid, gone, self._desk.now)
+
+    def _may_take(self, client: str, owner: str) -> bool:
+        return client == owner or self._policy.may_take(client, owner)
+
+    def _take_off(self, known: MapContext) -> None:
+        vid = known.context.vid
+        self.map.remove(vid)
+        self._desk.out.append(ContextClosed(vid, self._desk.now, "cancelled"))
+        self._changed(known, None, b"", "left", self._dissemination.classes.values())
+
+    def _overtake(self, owner: str, vid: str, stamp: int) -> None:
+        """Tell who published an object that somebody else did so later, or cancelled it."""
+        client = self._desk.clients.get(owner)
+        if client is not None and vid in client.publications:
+            del client.publications[vid]
+            self._desk.deliver(client, Superseded(vid, stamp))
+
+    def _changed(
+        self,
+        known: MapContext,
+        context: Context | None,
+        body: bytes,
+        change: str,
+        classes: Iterable[ViewClass],
+    ) -> None:
+        """Number the update, and spread it in every class that saw or sees the object."""
+        desk = self._desk
+        desk.number = known.number = number = desk.number + 1
+        vid = known.context.vid
+        matched: list[int] = []
+        clients = 0
+        for view in classes:
+            step = self.step(view, known, context, body)
+            if step.queries:
+                state = State(number, vid, known.bodies[view.name])
+                if view.local and not view.local.keys().isdisjoint(step.queries):
+                    desk.out.append(LocalUpdate(view.name, state, step.before, step.after))
+                self._dissemination.spread(view, step, state)
+                if desk.journal:
+                    matched += step.queries
+                    for record in step.records:
+                        clients += len(record.clients)
+        at = None if context is None else self._policy.changes_at(context, desk.now)
+        if at != known.changes_at:
+            self._wake(known, at)
+        if desk.journal:
+            desk.out.append(
+                UpdateMatched(
+                    str(number),
+                    vid,
+                    change,
+                    len(matched),
+                    clients,
+                    " ".join(map(str, matched)),
+                    known.context.place or "",
+                    desk.epoch,
+                )
+            )
+
+    def step(
+        self, view: ViewClass, known: MapContext, context: Context | None, body: bytes
+    ) -> QueryChange:
+        """Note what a class sees of an object from now on, and give the update query set."""
+        name, table = view.name, view.table
+        seen = None
+        if context is not None:
+            seen = self._policy.visible(context, name, self._desk.now)
+        after: Matched = ()
+        if seen is not None and table.records:
+            after = table.match(seen)
+        before = known.matched.get(name, ())
+        known.bodies[name] = body if seen is context else b"" if seen is None else body_of(seen)
+        known.matched[name] = after
+        step = table.step(before, after)
+        for record in step.left:
+            table.leave(record, known.context.vid)
+        for record in step.entered:
+            table.enter(record, known.context.vid)
+        return step
+
+    def satisfying(self, view: ViewClass, wanted: Filter, query: int) -> list[str]:
+        """Find the objects that satisfy a query not yet placed, and note it at each of them."""
+        found = []
+        for vid in self.candidates(wanted):
+            known = self.map.objects[vid]
+            seen = self._policy.visible(known.context, view.name, self._desk.now)
+            if seen is None or not wanted.matches(seen):
+                continue
+            found.append(vid)
+            matched = known.matched.get(view.name, ())
+            still = [one for one in matched if one in view.table.records]
+            known.matched[view.name] = (*still, query)
+            if view.name not in known.bodies or seen is not known.context:
+                known.bodies[view.name] = body_of(seen)
+        return found
+
+    def candidates(self, wanted: Filter) -> list[str]:
+        """Name objects that could satisfy a filter; what rules show may be elsewhere than it is."""
+        restricted = self._policy.restricted()
+        if restricted is None:
+            return list(self.map.objects)
+        named = dict.fromkeys(self.map.candidates(wanted))
+        named.update((vid, None) for vid in restricted if vid in self.map.objects)
+        return list(named)
+
+    def forget_classes(self, names: Collection[str]) -> None:
+        """Keep nothing of what classes saw that are no more."""
+        for known in self.map.objects.values():
+            for name in [one for one in known.bodies if one in names]:
+                del known.bodies[name]
+                known.matched.pop(name, None)
+
+    def fresh(self, view_class: str, state: State) -> State:
+        """Give an object's present state for a view class, in place of one that has waited."""
+        known = self.map.objects.get(state.vid)
+        if known is None:
+            return State(state.number, state.vid, b"")
+        if known.number == state.number:
+            return state
+        return State(known.number, state.vid, known.bodies.get(view_class, b""))
+
+    def state_of_any(self, view: ViewClass, queries: Collection[int], vid: str) -> State | None:
+        """Give an object's present state if it satisfies any of some queries."""
+        known = self.map.objects[vid]
+        matched = known.matched.get(view.name, ())
+        if not any(query in matched for query in queries):
+            return None
+        return State(known.number, vid, known.bodies[view.name])
+
+    def state_of(self, view: ViewClass, record: QueryRecord, vid: str) -> State | None:
+        """Give an object's present state if it satisfies a query."""
+        known = self.map.objects.get(vid)
+        if known is None or record.number not in known.matched.get(view.name, ()):
+            return None
+        return State(known.number, vid, known.bodies[view.name])

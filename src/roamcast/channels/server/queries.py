@@ -1,0 +1,228 @@
+"""Which queries stand, who placed them, and which does an object satisfy? (AMS, query records.)
+
+A record per canonical filter and view class: all its clients may see the same bytes of an object,
+so one transmission can serve them all. Equal texts are equal queries; a disjunction is taken apart
+first, so that its parts meet other people's standard queries (AMS, "disassembles").
+"""
+
+from collections.abc import Iterable
+from itertools import product
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from roamcast.channels.server.map import Matched
+from roamcast.channels.spread.streams import Stream
+from roamcast.errors import LimitError
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.filters.syntax import And, Comparison, Expression, In, Or
+
+SETS_MAX: Final = 4_096
+"""How many sets of filters that were satisfied together a table keeps translated."""
+
+
+class Matcher(Protocol):
+    """What a record table needs of `matching.FilterSet`."""
+
+    def add(self, name: str, one: Filter) -> None:
+        """Add a filter under an id."""
+
+    def remove(self, name: str) -> None:
+        """Remove a filter."""
+
+    def match_numbers(self, context: Context) -> Any:
+        """Give the filters a context satisfies as an array of the matcher's own numbers."""
+
+    def name_of(self, number: int) -> str:
+        """Give the id that a number stands for until a filter is added or removed."""
+
+
+class QueryRecord(msgspec.Struct):
+    """One query: how often it stands and for whom; `stream` is its channel, if it has one.
+
+    `count` is how many objects satisfy it, `members` who they are while they are few.
+    """
+
+    number: int
+    view_class: str
+    filter: Filter
+    clients: dict[str, int]
+    """Client → how many of its subscriptions contain this query."""
+    remote: dict[str, None]
+    """Clients that no channel of the query or its sets serves."""
+    stream: Stream | None = None
+    set_streams: dict[int, Stream] = {}
+    """The channels of recurring sets with this query."""
+    wide: Stream | None = None
+    """The wide-area group the query rides on, if it does."""
+    riders: dict[str, None] = {}
+    """Those of the remote clients that hear it there; the others are told alone."""
+    count: int = 0
+    members: dict[str, None] | None = None
+    fresh: list[str] | None = None
+    """Who entered since a carousel's last page, while one carries the current set round."""
+
+    @property
+    def local(self) -> int:
+        """How many clients a local channel would serve."""
+        return len(self.clients) - len(self.remote)
+
+
+class QueryChange(msgspec.Struct, frozen=True):
+    """From the queries of before to those of after: both, and what an object leaves and enters.
+
+    `queries` is the update query set, `records` are its records.
+    """
+
+    before: Matched
+    after: Matched
+    queries: Matched
+    records: tuple[QueryRecord, ...]
+    left: tuple[QueryRecord, ...]
+    entered: tuple[QueryRecord, ...]
+
+
+class QueryTable:
+    """The records of one view class."""
+
+    def __init__(self, view_class: str, matcher: Matcher, members_max: int) -> None:
+        self.view_class = view_class
+        self.records: dict[int, QueryRecord] = {}
+        self.matcher = matcher
+        self._numbers: dict[str, int] = {}
+        self._sets: dict[bytes, Matched] = {}
+        self._steps: dict[tuple[Matched, Matched], QueryChange] = {}
+        self._members_max = members_max
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def known(self, text: str) -> QueryRecord | None:
+        """Give the record of a canonical text."""
+        number = self._numbers.get(text)
+        return None if number is None else self.records[number]
+
+    def add(self, number: int, one: Filter, satisfied_by: Iterable[str]) -> QueryRecord:
+        """Make a record for a query nobody had placed, with the objects that satisfy it now."""
+        self.matcher.add(str(number), one)
+        self._sets.clear()
+        record = QueryRecord(
+            number, self.view_class, one, {}, {}, set_streams={}, riders={}, members={}
+        )
+        self.records[number] = record
+        self._numbers[one.text] = number
+        for vid in satisfied_by:
+            self.enter(record, vid)
+        return record
+
+    def remove(self, record: QueryRecord) -> None:
+        """Forget a query that nobody places any more."""
+        assert not record.clients
+        self.matcher.remove(str(record.number))
+        self._sets.clear()
+        self._steps.clear()
+        del self.records[record.number]
+        del self._numbers[record.filter.text]
+
+    def match(self, context: Context) -> Matched:
+        """Give the numbers of the queries an object satisfies, in canonical order.
+
+        Objects satisfy the same queries together again and again, so each set is put together
+        once: the matcher's numbers, as bytes, name it until a query is added or removed.
+        """
+        found = self.matcher.match_numbers(context)
+        key = found.tobytes()
+        known = self._sets.get(key)
+        if known is None:
+            if len(self._sets) >= SETS_MAX:
+                self._sets.clear()
+            known = tuple(sorted(int(self.matcher.name_of(one)) for one in found.tolist()))
+            self._sets[key] = known
+        return known
+
+    def step(self, before: Matched, after: Matched) -> QueryChange:
+        """Give the way from an object's queries to those of its next state, put together once.
+
+        People go the same ways again and again (AMS, recurring update query sets). Queries of
+        before that nobody places any more are left out.
+        """
+        known = self._steps.get((before, after))
+        if known is None:
+            if len(self._steps) >= SETS_MAX:
+                self._steps.clear()
+            still = tuple(query for query in before if query in self.records)
+            queries = tuple(sorted({*still, *after}))
+            known = self._steps[before, after] = QueryChange(
+                still,
+                after,
+                queries,
+                tuple(self.records[query] for query in queries),
+                tuple(self.records[query] for query in still if query not in after),
+                tuple(self.records[query] for query in after if query not in before),
+            )
+        return known
+
+    def enter(self, record: QueryRecord, vid: str) -> None:
+        """An object satisfies the query from now on."""
+        record.count += 1
+        if record.fresh is not None:
+            record.fresh.append(vid)
+        if record.members is not None:
+            record.members[vid] = None
+            if len(record.members) > self._members_max:
+                record.members = None  # found again by looking, when they are few
+
+    def leave(self, record: QueryRecord, vid: str) -> None:
+        """An object satisfies the query no more."""
+        record.count -= 1
+        if record.members is not None:
+            del record.members[vid]
+
+
+def take_apart(wanted: Filter, parts_max: int) -> list[Filter]:
+    """Give the filters of which one must hold, or the filter itself if they would be too many."""
+    parts = _alternatives(wanted.expression, parts_max)
+    if parts is None or len(parts) == 1:
+        return [wanted]
+    made = {part.text: part for part in (Filter(one, wanted.source) for one in parts)}
+    if len(made) > parts_max:
+        return [wanted]
+    return [made[text] for text in sorted(made)]
+
+
+def _alternatives(expression: Expression, limit: int) -> list[Expression] | None:
+    """Distribute AND over OR, which three-valued logic allows; None beyond the limit."""
+    match expression:
+        case Or(parts):
+            found: list[Expression] = []
+            for part in parts:
+                inner = _alternatives(part, limit)
+                if inner is None or len(found) + len(inner) > limit:
+                    return None
+                found += inner
+            return found
+        case And(parts):
+            choices: list[list[Expression]] = []
+            total = 1
+            for part in parts:
+                inner = _alternatives(part, limit)
+                total *= len(inner) if inner is not None else limit + 1
+                if inner is None or total > limit:
+                    return None
+                choices.append(inner)
+            if total == 1:
+                return [expression]
+            return [And(tuple(chosen)) for chosen in product(*choices)]
+        case In(operand, options):
+            if len(options) > limit:
+                return None
+            return [Comparison("=", operand, option) for option in options]
+        case _:
+            return [expression]
+
+
+def check_room(records: int, more: int, limit: int) -> None:
+    """Refuse a subscription that would need more records than there may be."""
+    if records + more > limit:
+        raise LimitError(f"the server keeps at most {limit} distinct queries")

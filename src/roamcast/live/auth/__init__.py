@@ -1,0 +1,1 @@
+"""Who may ask: signing keys, tokens, revocation, and connections that end with their token."""

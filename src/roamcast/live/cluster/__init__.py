@@ -1,0 +1,1 @@
+"""Several hosts of one service: keeper and spare processes, sockets between replicas."""

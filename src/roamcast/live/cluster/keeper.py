@@ -1,0 +1,344 @@
+"""Who starts the service again when it falls? A process beside it that carries out its watchdog.
+
+`watchdog.py` decides: a service that ended, or whose loop answers nothing, is started again
+after a rest that doubles while it keeps falling; one of another host that is gone is replaced here.
+Here its effects become processes. One spare is kept warm, because loading a service takes seconds
+and starting a loaded one does not; a host that stands by follows what the other one keeps.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from roamcast.channels.failover.messages import Alive, Probe
+from roamcast.channels.failover.replica_messages import ReplicaHere
+from roamcast.channels.failover.watchdog import (
+    MAP_SERVER,
+    Watchdog,
+    WatchdogSettings,
+    WatchdogState,
+)
+from roamcast.channels.server.messages import ServerHere
+from roamcast.errors import RoamcastError, SettingsError
+from roamcast.live.auth.keys import TokenKeys
+from roamcast.live.cluster.following import Following
+from roamcast.live.cluster.link import ReplicaLink
+from roamcast.live.cluster.spare import SpareOrder, SpareReport
+from roamcast.live.config.settings import STORE_FILE, Settings, with_server
+from roamcast.model.addresses import Replica
+from roamcast.model.machine import Effect, Ended, Received, Send, Start, Stop
+from roamcast.model.wire import Message
+from roamcast.transport.driver import Driver, steady_clock
+
+START_S_MAX: Final = 600.0
+"""A service that is not ready by then, on however busy a machine, is not alive."""
+
+PATIENCE: Final = WatchdogSettings(rest_us_max=1_000_000)
+"""Where no other host would start a service meanwhile, rests are short."""
+
+SPARE_AFTER_S: Final = 0.5
+"""A new spare is loaded so long after the last one became a service: first things first."""
+
+LINE_BYTES_MAX: Final = 65_536
+
+_LOG = logging.getLogger("roamcast.live.cluster.keeper")
+
+Ready = Callable[[str, str, int], None]
+"""Called with the address, a token and the process whenever a service takes requests."""
+
+
+class Child:
+    """One process: a spare, then perhaps the service."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.epoch = 0
+        self.started_at = 0.0
+        self.ready = False
+        self.warm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell(self, line: bytes) -> None:
+        """Write a line to it; one that is gone reads nothing."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            self.process.stdin.write(line + b"\n")
+
+    def kill(self) -> None:
+        """End it at once."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
+
+class Keeper:
+    """Keeps one service running, on this host or with others on one of them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        ready: Ready,
+        spare: bool = True,
+        watchdog: WatchdogSettings | None = None,
+    ) -> None:
+        self.name = settings.server.name
+        self.starts = 0
+        self._settings = settings
+        self._alone = len(settings.seats) == 1
+        self._patience = watchdog or (PATIENCE if self._alone else settings.cluster.watchdog())
+        self._ready = ready
+        self._wants_spare = spare or not self._alone
+        self._clock = steady_clock()
+        self._driver: Driver | None = None
+        self._child: Child | None = None
+        self._ending: Child | None = None
+        self._spare: Child | None = None
+        self._following = Following(Path(settings.server.data) / STORE_FILE)
+        self._links: dict[str, ReplicaLink] = {}
+        self._keys_differ: dict[str, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._over: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """Keep the service running until a signal, or until it can not start at all."""
+        loop = asyncio.get_running_loop()
+        self._over = loop.create_future()
+        for one in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(one, self.stop)
+        try:
+            if not self._alone:
+                await self._stand_by()
+            self._drive()
+            await self._over
+        finally:
+            if self._driver is not None:
+                self._driver.close()
+            await self._end()
+
+    def _drive(self) -> None:
+        now = self._clock()
+        if self._alone:
+            # Nobody has served here for as long as it takes to miss it: the first start is at once.
+            now -= self._patience.silent_us
+        machine = Watchdog(self.name, seats=self._settings.seats, now=now, settings=self._patience)
+        self._driver = Driver(machine, clock=self._clock, carry=self._carry)
+        self._driver.start()
+
+    async def _stand_by(self) -> None:
+        """Be able to serve at once before this host counts as one that may; call the others."""
+        assert self._over is not None
+        self._keys = TokenKeys.open(
+            Path(self._settings.server.data), skew_s=self._settings.limits.clock_skew_s_max
+        )
+        self._following.start()
+        self._spare = await self._load()
+        await asyncio.wait((self._spare.warm, self._over), return_when=asyncio.FIRST_COMPLETED)
+        for host in self._settings.seats:
+            if host != self.name:
+                link = self._links[host] = ReplicaLink(
+                    host,
+                    own=self.name,
+                    part="watchdog",
+                    cluster=self._settings.cluster,
+                    clock=self._clock,
+                    here=self._here,
+                    told=self._told,
+                    gone=self._following.gone,
+                )
+                self._spawn(link.run())
+
+    def stop(self) -> None:
+        """Let the service go down, and then this process."""
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    async def _end(self) -> None:
+        child, spare = self._child, self._spare
+        self._child = self._spare = None
+        if spare is not None:
+            spare.kill()
+        if child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                child.process.terminate()
+            try:
+                async with asyncio.timeout(self._settings.server.shutdown_s + 10):
+                    await child.process.wait()
+            except TimeoutError:
+                child.kill()
+        for task in [*self._tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._following.stop()
+
+    def _carry(self, effect: Effect) -> None:
+        match effect:
+            case Send(Replica(to), Probe()):
+                if to == self.name:
+                    self._probe()
+                else:
+                    self._links[to].send(effect.message)
+            case Start(_, epoch):
+                self._spawn(self._serve(epoch))
+            case Stop():
+                child, self._child = self._child, None
+                if child is not None:
+                    _LOG.warning("the service does not answer: it is ended")
+                    self._ending = child
+                    child.kill()
+
+    def _here(self, here: ReplicaHere) -> None:
+        """The service of another host has proved itself: stand by for it."""
+        self._compare_keys(here)
+        if self._following.on:
+            self._following.follow(here.host, self._links[here.host].send)
+
+    def _compare_keys(self, here: ReplicaHere) -> None:
+        """Tokens that the other one signs must be good here."""
+        if self._keys.knows(here.key_id):
+            self._keys_differ.pop(here.host, None)
+            return
+        if self._keys_differ.get(here.host) == here.key_id:
+            return
+        self._keys_differ[here.host] = here.key_id
+        _LOG.error("another host signs tokens with a key that is not in keys.json here: copy it")
+        if self.starts == 0 and self._over is not None and not self._over.done():
+            folder = self._settings.server.data
+            problem = (
+                f"tokens of host {here.host} would be refused here: "
+                f"copy its keys.json into {folder} and start again"
+            )
+            self._over.set_exception(SettingsError(problem))
+
+    def _told(self, host: str, message: Message) -> None:
+        """Take what another host's service says."""
+        if isinstance(message, Alive | ServerHere):
+            if self._driver is not None:
+                self._driver.give(Received(host, message))
+                if self._ending is None:
+                    self._follow_again()
+        else:
+            self._following.told(host, message)
+
+    def _probe(self) -> None:
+        child = self._child
+        if child is None:
+            return
+        if child.ready:
+            child.tell(b"?")
+        elif asyncio.get_running_loop().time() - child.started_at < START_S_MAX:
+            self._alive(child, child.epoch)  # it loads, which is no silence
+
+    def _alive(self, child: Child, newest: int) -> None:
+        if child is self._child and self._driver is not None:
+            self._driver.give(Received(self.name, Alive(child.epoch, newest)))
+
+    async def _serve(self, epoch: int) -> None:
+        """Make the spare, or a new process, the service; and tell the watchdog when it ends."""
+        await self._following.stop()
+        if self._ending is not None:
+            await self._ending.process.wait()  # its port and its store are free now
+        child, self._spare = self._spare or await self._load(), None
+        if self._watchdog.state is not WatchdogState.SERVING or self._watchdog.epoch != epoch:
+            self._spare = child  # somebody newer was heard meanwhile
+            self._gone(epoch)
+            return
+        self._child = child
+        child.epoch = epoch
+        child.started_at = asyncio.get_running_loop().time()
+        self.starts += 1
+        child.tell(msgspec.json.encode(SpareOrder(self._settings, epoch)))
+        code = await child.process.wait()
+        if child is not self._child:
+            if self._ending is child:
+                self._ending = None
+            self._follow_again()
+            return
+        self._child = None
+        if self.starts == 1 and not child.ready and code:
+            assert self._over is not None
+            if not self._over.done():  # a mistake in the settings does not go away by itself
+                problem = f"the service could not start (exit {code}): see what it said above"
+                self._over.set_exception(RoamcastError(problem))
+            return
+        _LOG.warning("the service ended")
+        self._gone(epoch)
+
+    @property
+    def _watchdog(self) -> Watchdog:
+        assert self._driver is not None
+        assert isinstance(self._driver.machine, Watchdog)
+        return self._driver.machine
+
+    def _gone(self, epoch: int) -> None:
+        """The service of this host has ended: it starts again, or another one's is followed."""
+        assert self._driver is not None
+        self._driver.give(Ended(MAP_SERVER, epoch))
+        self._follow_again()
+
+    def _follow_again(self) -> None:
+        """Where another host serves, and nothing of ours uses the store, follow that one."""
+        standing_by = self._watchdog.state is WatchdogState.STANDBY
+        if self._alone or not standing_by or self._child is not None or self._following.on:
+            return
+        self._following.start()
+        for host, link in self._links.items():
+            if link.connected:
+                self._following.follow(host, link.send)
+        if self._spare is None:
+            self._spawn(self._next_spare())
+
+    async def _load(self) -> Child:
+        """Start a process that loads everything and waits."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "roamcast.live.cluster.spare",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for this process; it tells the service
+            limit=LINE_BYTES_MAX,
+        )
+        child = Child(process)
+        self._spawn(self._hear(child))
+        return child
+
+    async def _hear(self, child: Child) -> None:
+        """Take what a process says."""
+        assert child.process.stdout is not None
+        while line := await child.process.stdout.readline():
+            said = msgspec.json.decode(line, type=SpareReport)
+            if said.kind == "alive":
+                self._alive(child, said.newest)
+            elif said.kind == "warm":
+                child.warm.set_result(None)
+            elif said.kind == "ready":
+                child.ready = True
+                self._alive(child, child.epoch)
+                self._keep_port(said.url)
+                self._ready(said.url, said.token, child.process.pid)
+                if self._wants_spare and self._spare is None:
+                    self._spawn(self._next_spare())
+        if not child.warm.done():
+            child.warm.set_result(None)  # it will be noticed when it should serve
+
+    async def _next_spare(self) -> None:
+        await asyncio.sleep(SPARE_AFTER_S)
+        if self._spare is None and (self._child is not None or not self._alone):
+            self._spare = await self._load()
+
+    def _keep_port(self, url: str) -> None:
+        """Whatever port the system chose, clients will look for the service there."""
+        port = int(url.rpartition(":")[2])
+        if self._settings.server.port != port:
+            self._settings = with_server(self._settings, port=port)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

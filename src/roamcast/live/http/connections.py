@@ -1,0 +1,92 @@
+"""How long may a client take to ask? A connection that dawdles, or asks without end, is closed."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from roamcast.live.config.settings import Limits
+
+
+class LimitedHttp(HttpToolsProtocol):
+    """uvicorn's HTTP with time limits for a request's head and body, and a size for its head.
+
+    uvicorn itself waits for ever for the end of a head (slow loris), of any length.
+    """
+
+    limits = Limits()
+    _timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+    _in_head = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A head must come in time."""
+        super().connection_made(transport)
+        self._wait(self.limits.first_bytes_s, "the head of the request did not come in time")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing more is awaited."""
+        self._stop()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Count the head's bytes; more than a head may have are not parsed."""
+        if self._in_head:
+            self._head_bytes += len(data)
+            limit = self.limits.header_bytes_max
+            # what is behind the head in the same piece is body, and small
+            if self._head_bytes > limit + 65_536:
+                self._end("431 Request Header Fields Too Large", f"at most {limit} bytes")
+                return
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        """The next head begins."""
+        super().on_message_begin()
+        self._in_head = True
+        if self._timer is None:
+            self._wait(self.limits.first_bytes_s, "the head of the request did not come in time")
+
+    def on_headers_complete(self) -> None:
+        """Then a body must come in time."""
+        self._in_head = False
+        self._head_bytes = 0
+        self._stop()
+        self._wait(self.limits.body_s, "the body of the request did not come in time")
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The request has come whole."""
+        self._stop()
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """A WebSocket has its own pings."""
+        self._stop()
+        super().handle_websocket_upgrade()
+
+    def _wait(self, seconds: float, problem: str) -> None:
+        self._timer = self.loop.call_later(seconds, self._end, "408 Request Timeout", problem)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self, status: str, problem: str) -> None:
+        self._stop()
+        if self.transport.is_closing():
+            return
+        code, _, title = status.partition(" ")
+        body = f'{{"title":"{title}","status":{code},"detail":"{problem}","type":"about:blank"}}'
+        head = (
+            f"HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write((head + body).encode())
+        self.transport.close()
+
+
+def http_protocol(limits: Limits) -> type[Any]:
+    """Give the protocol class with a service's limits."""
+    return type("LimitedHttp", (LimitedHttp,), {"limits": limits})

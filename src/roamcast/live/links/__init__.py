@@ -1,0 +1,1 @@
+"""Sockets of clients: binary links of map clients, JSON sessions of programs."""

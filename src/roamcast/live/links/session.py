@@ -1,0 +1,213 @@
+"""What does a WebSocket session of a program do? JSON in, answers and changes out.
+
+The endpoint translates: it holds no view and no queue of its own. What a session is told, and when
+a slow one is coalesced or cut off, the hub decides.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from roamcast.channels.sessions import messages as say
+from roamcast.errors import LimitError, RoamcastError
+from roamcast.identity.rules import Viewer
+from roamcast.live.auth.keys import Grant
+from roamcast.live.http.feature_input import read_feature
+from roamcast.live.http.problems import MISTAKE, SEE_LOG, status_of, title_of
+from roamcast.live.links.sockets import TRY_AGAIN, WebSocket, text_frame
+from roamcast.live.observe.logs import Log
+from roamcast.live.service.limits import Bucket
+from roamcast.live.service.service import Service
+from roamcast.model import time
+from roamcast.model.filters import Filter
+
+IN_FLIGHT_MAX = 256
+"""Publications of one session that may wait for the disk; then its socket is not read."""
+
+LOOK_AGAIN_S = 0.01
+"""So often it is looked whether a session that was too fast may go on, if nothing else says so."""
+
+_LOG = Log("session")
+
+
+class SessionSocket:
+    """One WebSocket session."""
+
+    def __init__(self, service: Service, socket: WebSocket, grant: Grant, name: str) -> None:
+        self.name = name
+        self._service = service
+        self._socket = socket
+        self._grant = grant
+        self._viewer = Viewer(grant.subject, frozenset(grant.groups))
+        limits = service.settings.limits
+        self._bucket = Bucket(limits.frames_per_s, limits.frames_burst, service.clock())
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: deque[bytes | str] = deque()
+        self._again: asyncio.TimerHandle | None = None
+        self._over = False
+
+    async def run(self) -> None:
+        """Talk until the connection is over."""
+        service, limits = self._service, self._service.settings.limits
+        service.open_session(self.name, self._viewer, self)
+        now = time.format_instant(service.clock())
+        hosts = tuple(service.settings.cluster.hosts.values())
+        self._say(say.SessionWelcome(self.name, now, limits.ping_s, hosts))
+        try:
+            with service.standing.held(self._grant, self.cut):
+                await self._socket.serve(
+                    self, high_bytes=limits.socket_high_bytes, low_bytes=limits.socket_low_bytes
+                )
+        finally:
+            self._over = True
+            if self._again is not None:
+                self._again.cancel()
+            service.close_session(self.name, self)
+            for task in self._tasks:
+                task.cancel()
+
+    def write(self, framed: bytes) -> None:
+        """Write a frame."""
+        self._socket.write(framed)
+
+    def cut(self, reason: str) -> None:
+        """End the session, and say why."""
+        self._say(say.SessionProblem("", 503, "the session was ended", reason))
+        self._over = True
+        self._socket.close(TRY_AGAIN, reason)
+
+    def paused(self) -> None:
+        """The connection takes no more for now."""
+        self._service.slow(self.name)
+
+    def resumed(self) -> None:
+        """The connection takes more again."""
+        self._service.drained(self.name)
+        self._go_on()
+
+    def _say(self, message: msgspec.Struct) -> None:
+        self._socket.write(text_frame(say.encode(message)))
+
+    def received(self, data: bytes | str) -> None:
+        """Take one message, now or when those before it are done."""
+        if not self._over and self._counted_in():
+            self._waiting.append(data)
+            self._go_on()
+
+    def _counted_in(self) -> bool:
+        """Hold a program to its rate: read it more slowly, and end what goes on regardless."""
+        limits = self._service.settings.limits
+        wait_us = self._bucket.owe(self._service.clock())
+        if self._bucket.owed > limits.frames_burst:
+            self._service.metrics.cut_off.labels("too many messages").inc()
+            self.cut(f"too many messages: at most {limits.frames_per_s:g} a second")
+            return False
+        if wait_us:
+            self._socket.hold(wait_us / time.MICROSECONDS)
+        return True
+
+    def _go_on(self) -> None:
+        """Take what waits while there is room for the answers, and only then read more.
+
+        What waits here came in one piece with what filled the room: that bounds it.
+        """
+        while self._waiting and not self._over:
+            if self._full():
+                self._socket.halt(True)
+                if self._again is None:
+                    loop = asyncio.get_running_loop()
+                    self._again = loop.call_later(LOOK_AGAIN_S, self._look_again)
+                return
+            self._take(self._waiting.popleft())
+        self._socket.halt(False)
+
+    def _full(self) -> bool:
+        """Whether too much waits for the disk, or for the program to read it."""
+        high = self._service.settings.limits.socket_high_bytes
+        return len(self._tasks) >= IN_FLIGHT_MAX or self._socket.waiting_bytes > high
+
+    def _look_again(self) -> None:
+        self._again = None
+        self._go_on()
+
+    def _take(self, data: bytes | str) -> None:
+        """Do what a message says; a wrong one is answered and changes nothing."""
+        re = ""
+        try:
+            message = say.read(data)
+            re = message.re
+            self._do(message)
+        except msgspec.DecodeError as error:
+            self._problem(_re_of(data), 400, "the message can not be read", str(error))
+        except RoamcastError as error:
+            self._problem(re, status_of(error), title_of(error), str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody shall wait for ever
+            self._mistake(re, error)
+
+    def _do(self, message: say.Anything) -> None:
+        service = self._service
+        match message:
+            case say.HeartbeatRequest(re):
+                self._say(say.HeartbeatAnswer(re, time.format_instant(service.clock())))
+            case say.RegisterRequest(re, limit_bytes):
+                service.limit(self.name, limit_bytes)
+                self._say(say.Done(re))
+            case say.SubscribeRequest(re, text):
+                self._grant.require("subscribe")
+                most = service.settings.limits.filter_length_max
+                if len(text) > most:
+                    raise LimitError(f"a filter has at most {most} characters")
+                service.watch(self.name, re, Filter.parse(text))
+            case say.UnsubscribeRequest(re):
+                service.unwatch(self.name, re)
+                self._say(say.Done(re))
+            case say.PublishRequest(feature, re) | say.ChangeRequest(feature, re):
+                self._grant.require("publish")
+                context = read_feature(feature, service.clock(), service.settings.limits)
+                owner = self._grant.subject
+                self._later(service.keep(owner, context, session=self.name), re, context.vid)
+            case say.UnpublishRequest(vid, re):
+                self._grant.require("publish")
+                self._later(service.release(self._grant.subject, vid), re, vid)
+
+    def _later(self, doing: Any, re: str, vid: str) -> None:
+        """Answer when the disk has it."""
+        task = asyncio.get_running_loop().create_task(self._answer(doing, re, vid))
+        self._tasks.add(task)
+        task.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._waiting:
+            self._go_on()
+
+    async def _answer(self, doing: Any, re: str, vid: str) -> None:
+        try:
+            await doing
+        except RoamcastError as error:
+            self._problem(re, status_of(error), title_of(error), str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody shall wait for ever
+            self._mistake(re, error)
+        else:
+            self._say(say.Done(re, vid))
+
+    def _mistake(self, re: str, error: Exception) -> None:
+        """Answer for a mistake of our own; the log has the rest."""
+        _LOG.error(MISTAKE, error)
+        self._problem(re, 500, MISTAKE, SEE_LOG)
+
+    def _problem(self, re: str, status: int, title: str, detail: str) -> None:
+        self._service.metrics.refused.labels(title).inc()
+        self._say(say.SessionProblem(re, status, title, detail[:1_000]))
+
+
+def _re_of(data: bytes | str) -> str:
+    """Find which message an answer is about, even if the rest of it is wrong."""
+    try:
+        loose = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    re = loose.get("re", "") if isinstance(loose, dict) else ""
+    return re[:128] if isinstance(re, str) else ""

@@ -1,0 +1,174 @@
+"""What does the service say about itself? Events with known fields, and nothing about anybody.
+
+A log is read by people who may not see the map. So an event's name is a constant of the code, its
+fields come from a fixed list, and texts among them are short words such as a reason; no vid,
+subject, filter, token or address is among them. Of other libraries' messages only the template is
+kept, never what fills it, or the line that said it; of an exception its type and where it was
+raised, never its text.
+"""
+
+import json
+import logging
+import re
+import sys
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TextIO
+
+from roamcast.live.config.settings import LogKeeping
+
+FIELDS: Final = frozenset(
+    {
+        "bytes",
+        "channels",
+        "clients",
+        "code",
+        "contexts",
+        "count",
+        "epoch",
+        "error",
+        "limit",
+        "method",
+        "port",
+        "reason",
+        "route",
+        "seconds",
+        "segment",
+        "sockets",
+        "state",
+        "status",
+        "subscriptions",
+        "transport",
+        "version",
+        "waiting",
+        "writes",
+    }
+)
+"""What may be told. None of them is about one person; add only what is not, either."""
+
+ROOT: Final = "roamcast"
+WORD_LENGTH_MAX: Final = 80
+_WORD: Final = re.compile(r"[A-Za-z0-9 _./{}:-]*")
+"""Reasons, states, and routes as templates: `/contexts/{vid}`."""
+
+_QUIET: Final = ("uvicorn.access",)
+"""Never heard at any level: it writes whole addresses, with filters and tokens in them."""
+
+Value = str | int | float | bool
+
+
+class Log:
+    """Says events under one name, such as `sockets`."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(f"{ROOT}.{name}")
+
+    def debug(self, event: str, **fields: Value) -> None:
+        """Say what only helps to find a mistake."""
+        self._say(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: Value) -> None:
+        """Say what an operator wants to know."""
+        self._say(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: Value) -> None:
+        """Say what an operator should look at."""
+        self._say(logging.WARNING, event, fields)
+
+    def error(self, event: str, problem: BaseException | None = None, **fields: Value) -> None:
+        """Say what went wrong; of the exception only type and place are told."""
+        self._say(logging.ERROR, event, fields, problem)
+
+    def _say(
+        self,
+        level: int,
+        event: str,
+        fields: dict[str, Value],
+        problem: BaseException | None = None,
+    ) -> None:
+        if not self._logger.isEnabledFor(level):
+            return
+        unknown = fields.keys() - FIELDS
+        assert not unknown, f"no field of logs: {sorted(unknown)}"
+        kept = {name: _clean(value) for name, value in fields.items()}
+        self._logger.log(level, event, extra={"fields": kept, "problem": problem})
+
+
+def configure(settings: LogKeeping, stream: TextIO | None = None) -> logging.Handler:
+    """Send everything, of other libraries too, to one stream in one style."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(_Json() if settings.style == "json" else _Plain())
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)  # others are heard from here on
+    logging.getLogger(ROOT).setLevel(settings.level.upper())
+    for name in _QUIET:
+        quiet = logging.getLogger(name)
+        quiet.handlers, quiet.propagate = [], False
+    for name in ("uvicorn", "uvicorn.error", "litestar", "websockets", "nats", "asyncio"):
+        other = logging.getLogger(name)
+        other.handlers, other.propagate = [], True
+        other.setLevel(logging.WARNING)
+    return handler
+
+
+class _Json(logging.Formatter):
+    """An object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = {
+            "time": _instant(record),
+            "level": record.levelname.lower(),
+            "name": record.name,
+            "event": _event(record),
+            **getattr(record, "fields", {}),
+        }
+        where = _where(record)
+        if where:
+            told["raised"] = where
+        return json.dumps(told, ensure_ascii=False)
+
+
+class _Plain(logging.Formatter):
+    """A line for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = getattr(record, "fields", {})
+        parts = [_instant(record), f"{record.levelname.lower():<7}", _event(record)]
+        parts += [f"{name}={value}" for name, value in fields.items()]
+        where = _where(record)
+        return " ".join([*parts, f"[{where}]"] if where else parts)
+
+
+def _instant(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _event(record: logging.LogRecord) -> str:
+    """Give our event's name; of others' messages the template, without what fills it."""
+    ours = record.name.startswith(f"{ROOT}.")
+    if isinstance(record.msg, str) and (ours or record.args):
+        return " ".join(record.msg.split())[:200]
+    # It may have been filled in already, so only the line that says it is told.
+    return f"{record.name} speaks at {record.filename}:{record.lineno}"
+
+
+def _where(record: logging.LogRecord) -> str:
+    """Tell an exception's type and the last places it came through, never its text."""
+    problem = getattr(record, "problem", None)
+    if problem is None and record.exc_info:
+        problem = record.exc_info[1]
+    if problem is None:
+        return ""
+    frames = traceback.extract_tb(problem.__traceback__)[-4:]
+    places = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
+    return " < ".join([type(problem).__name__, *reversed(places)])
+
+
+def _clean(value: Value) -> Value:
+    if not isinstance(value, str):
+        return value
+    assert _WORD.fullmatch(value), "texts in logs are plain words"
+    return value[:WORD_LENGTH_MAX]

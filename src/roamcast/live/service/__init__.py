@@ -1,0 +1,1 @@
+"""The running service: one broker, its driver, and what requests wait for."""

@@ -1,0 +1,267 @@
+"""How is the service started, and how does it end? Open what it needs, serve, close in order."""
+
+import asyncio
+import gc
+import json
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, Protocol
+
+import uvicorn
+
+from roamcast.errors import InputError, RoamcastError, SettingsError
+from roamcast.live.auth.keys import SCOPES, TokenKeys
+from roamcast.live.config.settings import STORE_FILE, ServerSection, Settings, check_listening
+from roamcast.live.http.app import Gate
+from roamcast.live.http.connections import http_protocol
+from roamcast.live.links.groups import groups_of
+from roamcast.live.links.links import Links
+from roamcast.live.links.sockets import WebSocket, binary_frame
+from roamcast.live.observe.journaling import Journaling
+from roamcast.live.observe.metrics import Metrics
+from roamcast.live.service.service import Service
+from roamcast.live.store.store import SqliteStore
+from roamcast.model.places import Places
+from roamcast.model.places_geojson import read_places
+
+ADDRESS_FILE: Final = "roamcast.json"
+JOURNAL_FOLDER: Final = "journal"
+OPERATOR: Final = "operator"
+OPERATOR_LIFETIME_S: Final = 7 * 86_400
+
+Started = Callable[[str, str], None]
+"""Called with the address and a token when requests are taken."""
+
+Attend = Callable[[Service], Coroutine[Any, Any, None]]
+"""Runs along with the service and speaks with its machines: whoever keeps it does."""
+
+
+class Parting(Protocol):
+    """Who has something to say before the connections are closed."""
+
+    async def goodbye(self) -> None:
+        """Take nothing more, and tell everybody who is connected."""
+
+
+class UvicornServer(uvicorn.Server):
+    """uvicorn, with our own beginning and end."""
+
+    def __init__(self, config: uvicorn.Config, service: Parting, began: Callable[[int], None]):
+        super().__init__(config)
+        self._service = service
+        self._began = began
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Listen, then tell that we do."""
+        await super().startup(sockets)
+        if self.started:
+            assert sockets
+            self._began(sockets[0].getsockname()[1])
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Say good-bye before the connections are closed, and let nobody in meanwhile."""
+        for server in self.servers:
+            server.close()
+        await self._service.goodbye()
+        await super().shutdown(sockets)
+
+    def leave(self) -> None:
+        """Go down: another host serves."""
+        self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Go down; a second Ctrl-C does not wait for anybody."""
+        del frame
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
+
+
+async def serve(
+    settings: Settings,
+    *,
+    started: Started,
+    beside: Sequence[Callable[[str, str], Any]] = (),
+    attend: Attend | None = None,
+    epoch: int | None = None,
+) -> None:
+    """Run the service until a signal ends it; `beside` are coroutines that run along with it."""
+    check_listening(settings.server)
+    listening = listen(settings.server)
+    data = Path(settings.server.data)
+    data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keys = TokenKeys.open(data, skew_s=settings.limits.clock_skew_s_max)
+    metrics = Metrics()
+    disk = SqliteStore.open(
+        data / STORE_FILE,
+        writes_waiting_max=settings.durability.writes_waiting_max,
+        bytes_waiting_max=settings.durability.bytes_waiting_max,
+        commit_writes_max=settings.durability.commit_writes_max,
+        committed=metrics.committed,
+        copied=bool(settings.cluster.hosts),
+    )
+    journal = None
+    if settings.journal.on:
+        (data / JOURNAL_FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
+        journal = Journaling(
+            data / JOURNAL_FOLDER,
+            settings.server.name,
+            records_max=settings.journal.segment_records_max,
+            age_s_max=settings.journal.segment_s_max,
+        )
+    service = Service(
+        settings,
+        disk=disk,
+        keys=keys,
+        metrics=metrics,
+        journal=journal,
+        places=_places(settings),
+        epoch=epoch,
+    )
+    links = _links(settings, service)
+    await links.start()
+    service.start(links)
+    tasks: list[asyncio.Task[Any]] = []
+    address_file = data / ADDRESS_FILE
+
+    def began(port: int) -> None:
+        scheme = "https" if settings.server.tls_cert else "http"
+        host = settings.server.host
+        url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        token = keys.issue(
+            OPERATOR, SCOPES, (), lifetime_s=OPERATOR_LIFETIME_S, now=service.clock()
+        )
+        write_address(address_file, url, token)
+        started(url, token)
+        tasks.extend(asyncio.get_running_loop().create_task(one(url, token)) for one in beside)
+        if attend is not None:
+            tasks.append(asyncio.get_running_loop().create_task(attend(service)))
+
+    server = UvicornServer(uvicorn_config(settings, Gate(service)), service, began)
+    _set_aside()
+    service.over = server.leave
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        address_file.unlink(missing_ok=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await service.stop()
+
+
+def _set_aside() -> None:
+    """Let later collections pass over what was restored: it stays, and may be a lot."""
+    gc.collect()
+    gc.freeze()
+
+
+def listen(server: ServerSection) -> socket.socket:
+    """Take the port, or say who to ask for another."""
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    taken = socket.socket(family, socket.SOCK_STREAM)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        taken.bind((server.host, server.port))
+    except OSError as error:
+        taken.close()
+        raise SettingsError(
+            f"can not listen on {server.host} port {server.port}: {error.strerror}; "
+            "choose another with --port"
+        ) from None
+    taken.set_inheritable(False)
+    return taken
+
+
+def _places(settings: Settings) -> Places | None:
+    if not settings.server.places:
+        return None
+    path = Path(settings.server.places)
+    try:
+        return read_places(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"the places can not be read: {error}", source=str(path)) from None
+
+
+def _links(settings: Settings, service: Service) -> Links:
+    secret, mark = secrets.token_bytes(32), secrets.token_bytes(4)
+    prefix = f"roamcast.{settings.server.name}"
+    groups = groups_of(settings.channels, prefix=prefix, secret=secret, mark=mark)
+    server = service.broker.server
+    return Links(
+        server=server.name,
+        epoch=server.epoch,
+        settings=server.settings,
+        limits=settings.limits,
+        secret=secret,
+        give=service.driver.give,
+        class_of=service.class_of_group,
+        class_of_client=service.class_of_client,
+        clock=service.clock,
+        frame_of=binary_frame,
+        groups=groups,
+        udp=settings.channels.udp,
+        nats=settings.channels.nats,
+        prefix=prefix,
+        hosts=list(settings.cluster.hosts.values()),
+        probe_us=round(settings.channels.probe_s * 1_000_000),
+        note=service.note if settings.journal.on and settings.journal.transmissions else None,
+    )
+
+
+def uvicorn_config(settings: Settings, app: Any) -> uvicorn.Config:
+    """Set uvicorn up for an application under these limits."""
+    limits = settings.limits
+    return uvicorn.Config(
+        app,
+        host=settings.server.host,
+        port=settings.server.port,
+        http=http_protocol(limits),
+        ws=WebSocket,
+        ws_max_size=limits.frame_bytes_max,
+        ws_ping_interval=limits.ping_s,
+        ws_ping_timeout=limits.pong_s,
+        ws_per_message_deflate=False,  # the same frame for everybody
+        limit_concurrency=limits.connections_max,
+        timeout_keep_alive=int(limits.idle_s),
+        timeout_graceful_shutdown=max(1, round(settings.server.shutdown_s)),
+        ssl_certfile=settings.server.tls_cert or None,
+        ssl_keyfile=settings.server.tls_key or None,
+        lifespan="off",
+        loop="uvloop",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=8_192,
+    )
+
+
+def write_address(path: Path, url: str, token: str) -> None:
+    """Leave the address and a token for commands on this machine, readable by their owner only."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump({"url": url, "token": token}, file)
+    unfinished.replace(path)
+
+
+def run(
+    settings: Settings,
+    *,
+    started: Started,
+    beside: Sequence[Any] = (),
+    attend: Attend | None = None,
+    epoch: int | None = None,
+) -> None:
+    """Run the service in this process until it ends."""
+    import uvloop
+
+    try:
+        uvloop.run(serve(settings, started=started, beside=beside, attend=attend, epoch=epoch))
+    except OSError as error:
+        raise RoamcastError(f"the service could not start: {error}") from None

@@ -1,0 +1,1 @@
+"""The broker's disk: named values in SQLite, acknowledged after the sync."""

@@ -1,0 +1,203 @@
+"""How do contexts enter the archive? Appended in one atomic commit, each batch exactly once.
+
+The archive is a Delta table of contexts in the columns of `model.context_arrow`; readers see all
+of a batch or nothing of it. `append` is the one way in, for `load` and `ingest` alike.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from roamcast.errors import ContextError, InputError, LimitError, RoamcastError
+from roamcast.pipeline.archive.files import FILE_SCHEMA, DataFile, write_sorted, write_table
+from roamcast.pipeline.archive.layout import (
+    ORDER,
+    PARTITIONS,
+    PLACING,
+    ArchiveSettings,
+    check_schema,
+    placed,
+)
+from roamcast.pipeline.archive.storage import GoneError, Storage
+from roamcast.pipeline.archive.table import Archive
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CHUNK_ROWS = 1_000_000
+"""Rows sorted together in the driver; more go into several files per partition."""
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """What an append did; `committed` is False if this batch had been committed before."""
+
+    rows: int
+    files: int
+    committed: bool
+    version: int
+
+
+def append(
+    contexts: "DataFrame | pa.Table | pa.RecordBatch",
+    archive: str | Path,
+    *,
+    transaction: tuple[str, int] | None = None,
+    settings: ArchiveSettings | None = None,
+) -> Appended:
+    """Append contexts in the columns of `model.context_arrow.schema` to the archive.
+
+    contexts: a Spark DataFrame (written by executors), or Arrow data (written here). Columns:
+        vid, place, lon, lat, t_r, t_d (null while it lasts) and attributes as `kind:name`. New
+        attributes become new columns of the archive. Cells and days are computed here.
+    archive: its folder or URI; made if it does not exist.
+    transaction: (application, batch): the commit happens only if no batch with this or a higher
+        number was committed by this application before, so a batch that is repeated after a
+        crash lands once. Derive the application's name from the checkpoint.
+    settings: for a new archive; an existing one must agree.
+
+    Nothing is visible before the commit, and after an error the archive is as it was before.
+    """
+    target = Archive.make(archive, settings)
+    if transaction is not None:
+        done = target.last_batch(transaction[0])
+        if done is not None and done >= transaction[1]:
+            return Appended(0, 0, False, target.version)
+    if isinstance(contexts, pa.Table | pa.RecordBatch):
+        schema = check_schema(contexts.schema)
+        files = keep(target.storage, _write_here(contexts, schema, target))
+    else:
+        schema = check_schema(_arrow_schema(contexts))
+        files = _write_there(contexts, schema, target)
+    return commit(target, files, schema.names, transaction)
+
+
+def commit(
+    target: Archive,
+    files: list[DataFile],
+    columns: Iterable[str],
+    transaction: tuple[str, int] | None,
+) -> Appended:
+    """Make written files part of the archive; if no commit names them they are deleted again."""
+    try:
+        target.add_columns(name for name in columns if ":" in name)
+        landed = target.append(files, transaction) if files or transaction else True
+    except BaseException:
+        target.discard(files)
+        raise
+    if not landed:
+        target.discard(files)
+        return Appended(0, 0, False, target.version)
+    return Appended(sum(file.rows for file in files), len(files), True, target.version)
+
+
+def _write_here(
+    contexts: pa.Table | pa.RecordBatch, schema: pa.Schema, target: Archive
+) -> Iterator[DataFile]:
+    for start in range(0, contexts.num_rows, CHUNK_ROWS):
+        part = contexts.slice(start, CHUNK_ROWS).select(schema.names)
+        for_sorting = pa.Table.from_batches(
+            [placed(batch, target.settings) for batch in pa.table(part).to_batches()]
+        )
+        yield from write_table(target.storage, for_sorting)
+
+
+def keep(storage: Storage, files: Iterator[DataFile]) -> list[DataFile]:
+    """Write all files, or delete those that were written."""
+    written: list[DataFile] = []
+    try:
+        written.extend(files)  # what came before an error stays in the list
+    except BaseException:
+        storage.discard(file.path for file in written)
+        raise
+    return written
+
+
+def _write_there(contexts: "DataFrame", schema: pa.Schema, target: Archive) -> list[DataFile]:
+    """Let executors place, sort and write the rows; they answer with what they wrote."""
+    storage, settings = target.storage, target.settings
+
+    def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield placed(batch.select(schema.names), settings)
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield files_batch(write_sorted(storage, batches))
+
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    placing = from_arrow_schema(pa.schema([*schema, *PLACING]))
+    written = (
+        contexts.mapInArrow(place, placing)
+        .repartition(*PARTITIONS)
+        .sortWithinPartitions(*ORDER)
+        .mapInArrow(write, FILE_SCHEMA)
+        .select("path", "size", "rows", "partition", "stats")
+    )
+    return files_of(collected(written, storage))
+
+
+def collected(written: "DataFrame", storage: Storage) -> pa.Table:
+    """Run a job whose answer is small; an error in a task becomes one clear line."""
+    try:
+        return written.toArrow()
+    except Exception as error:
+        # Spark's own reasons to end a job come as py4j's errors, not as PySparkException.
+        if type(error).__module__.split(".")[0] not in {"pyspark", "py4j", "grpc"}:
+            raise
+        raise told_by_task(str(error), storage) from None
+
+
+def told_by_task(text: str, storage: Storage) -> RoamcastError:
+    """Turn what Spark says of a failed task into the error that the task raised."""
+    told = re.findall(r"^roamcast\.[\w.]+\.(\w+Error): (.*)$", text, re.MULTILINE)
+    if not told and "spark.driver.maxResultSize" in text:
+        return LimitError(
+            f"tasks on the archive at {storage.uri} tell more than spark.driver.maxResultSize "
+            "allows: ask for less at once, or let Spark have more"
+        )
+    if not told and (aborted := re.search(r"Job aborted due to stage failure: .*", text)):
+        text = aborted[0]
+    if not told:
+        first = text.strip().splitlines()[0] if text.strip() else "no reason given"
+        return RoamcastError(f"a task on the archive at {storage.uri} failed: {first}")
+    name, problem = told[-1]
+    known = {kind.__name__: kind for kind in (GoneError, InputError, ContextError, LimitError)}
+    return known.get(name, RoamcastError)(problem)
+
+
+_FILES = pa.schema(
+    [
+        ("path", pa.string()),
+        ("size", pa.int64()),
+        ("rows", pa.int64()),
+        ("partition", pa.map_(pa.string(), pa.string())),
+        ("stats", pa.string()),
+    ]
+)
+
+
+def files_batch(files: Iterable[DataFile]) -> pa.RecordBatch:
+    """Put written files into the batch that a task answers with."""
+    rows = [
+        {**msgspec.structs.asdict(file), "partition": list(file.partition.items())}
+        for file in files
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=_FILES)
+
+
+def files_of(table: pa.Table) -> list[DataFile]:
+    """Take written files out of tasks' answers."""
+    return [
+        DataFile(row["path"], row["size"], row["rows"], dict(row["partition"]), row["stats"])
+        for row in table.to_pylist()
+    ]
+
+
+def _arrow_schema(contexts: "DataFrame") -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return pa.schema([(f.name, f.type) for f in to_arrow_schema(contexts.schema, timezone="UTC")])

@@ -1,0 +1,221 @@
+"""How is an archive kept in shape? Jobs that rewrite its files; compaction; vacuum.
+
+A job reads some files, writes others and commits the exchange. All carry one common transaction,
+so two of them that began at the same snapshot cannot both land, and an erased vid cannot come
+back with a compaction that had read it before (docs/decisions/0042).
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+from deltalake.exceptions import CommitFailedError
+
+from roamcast.errors import InputError
+from roamcast.pipeline.archive.append import collected, files_batch, files_of
+from roamcast.pipeline.archive.files import FILE_SCHEMA, DataFile, write_table
+from roamcast.pipeline.archive.layout import PARTITIONS, ArchiveSettings, placed
+from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.storage import GoneError, Storage, arrived, travelling
+from roamcast.pipeline.archive.table import ATTEMPTS_MAX, Archive, RefusedError
+from roamcast.pipeline.spark.progress import QUIET, Bar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE_BYTES_GOAL = 64 * 1_048_576
+"""Files are joined up to this size; larger ones are left alone."""
+
+PARTITIONS_TOGETHER = 512
+"""Partitions rewritten by one commit: an interrupted job keeps what it had committed."""
+
+SPARK_BYTES = 256 * 1_048_576
+"""Less than that is rewritten here, even if a session is at hand."""
+
+VACUUM_HOURS = 24
+"""How long replaced files stay: much longer than any lookup lasts."""
+
+Row = dict[str, Any]
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a job does to the rows of a file.
+
+    affects: tells from the columns `look_at` (None: all) whether the file has to change at all.
+    apply: gives the contexts to keep.
+    """
+
+    affects: Callable[[pa.Table], bool]
+    apply: Callable[[pa.Table], pa.Table]
+    look_at: tuple[str, ...] | None = None
+
+
+class Rewritten(msgspec.Struct, frozen=True):
+    """What a job did: rows it read and left out, files it replaced and wrote."""
+
+    rows_read: int = 0
+    rows_dropped: int = 0
+    files_replaced: int = 0
+    files_written: int = 0
+
+    def __add__(self, other: "Rewritten") -> "Rewritten":
+        mine, theirs = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
+        return Rewritten(*(a + b for a, b in zip(mine, theirs, strict=True)))
+
+
+def compact(
+    archive: str | Path, spark: "SparkSession | None" = None, progress: Bar = QUIET
+) -> Rewritten:
+    """Join the small files of each partition into sorted ones."""
+
+    def choose(files: list[Row]) -> list[list[Row]]:
+        small = [file for file in files if file["size_bytes"] < FILE_BYTES_GOAL // 2]
+        return [group for group in grouped(small) if len(group) > 1]
+
+    return rewrite(Archive.open(archive), choose, None, spark, progress)
+
+
+def grouped(files: Iterable[Row]) -> list[list[Row]]:
+    """Put the files of each partition together, no group larger than the goal."""
+    found: dict[tuple[str, ...], list[list[Row]]] = {}
+    for file in sorted(files, key=lambda file: str(file["path"])):
+        groups = found.setdefault(tuple(file[f"partition.{name}"] for name in PARTITIONS), [[]])
+        if sum(one["size_bytes"] for one in groups[-1]) + file["size_bytes"] > FILE_BYTES_GOAL:
+            groups.append([])
+        groups[-1].append(file)
+    return [group for groups in found.values() for group in groups if group]
+
+
+def rewrite(
+    archive: Archive,
+    choose: Callable[[list[Row]], list[list[Row]]],
+    change: Change | None,
+    spark: "SparkSession | None" = None,
+    progress: Bar = QUIET,
+) -> Rewritten:
+    """Rewrite the groups of files that are chosen; once each, however often others commit.
+
+    change: what happens to each chosen file; None: the files of a group are joined.
+    """
+    total = Rewritten()
+    done: set[str] = set()
+    attempts = 0
+    while attempts < ATTEMPTS_MAX:
+        archive.refresh()
+        found = [file for file in archive.files().to_pylist() if file["path"] not in done]
+        groups = choose(found)[:PARTITIONS_TOGETHER]
+        if not groups:
+            return total
+        old = [file for group in groups for file in group]
+        progress.expect(sum(file["num_records"] for file in old))
+        try:
+            new = _rewritten(archive, groups, change, spark, progress)
+        except GoneError:  # compacted and deleted meanwhile: look again
+            archive.check_there(file["path"] for file in old)
+            attempts += 1
+            continue
+        same = {file.path for file in new} & {file["path"] for file in old}
+        done |= same
+        old = [file for file in old if file["path"] not in same]
+        new = [file for file in new if file.path not in same]
+        if not old:
+            continue
+        now = time.time_ns() // 1_000
+        try:
+            archive.replace(old, new, now, changed=change is not None)
+        except BaseException as error:
+            archive.discard(new)
+            if not isinstance(error, CommitFailedError):
+                raise
+            attempts += 1
+            continue
+        done |= {file.path for file in new}
+        read, kept = sum(file["num_records"] for file in old), sum(file.rows for file in new)
+        total += Rewritten(read, read - kept, len(old), len(new))
+    raise RefusedError("other jobs kept rewriting the archive; try again")
+
+
+def _rewritten(
+    archive: Archive,
+    groups: list[list[Row]],
+    change: Change | None,
+    spark: "SparkSession | None",
+    progress: Bar,
+) -> list[DataFile]:
+    """Write the groups anew, here or in Spark's workers; nothing is left behind by an error."""
+    storage, settings = archive.storage, archive.settings
+    paths = [[str(file["path"]) for file in group] for group in groups]
+    size = sum(file["size_bytes"] for group in groups for file in group)
+    if spark is None or size < SPARK_BYTES:
+        written: list[DataFile] = []
+        try:
+            for group, files in zip(paths, groups, strict=True):
+                written.extend(rewrite_group(storage, settings, group, change))
+                progress.step(sum(file["num_records"] for file in files))
+        except BaseException:
+            storage.discard(file.path for file in written)
+            raise
+        return written
+
+    from pyspark import cloudpickle
+
+    # An erasure's vids and the paths of many small files are hundreds of megabytes.
+    packed = cloudpickle.dumps((settings, paths, change))  # type: ignore[no-untyped-call]
+    with travelling(storage, packed) as plan:
+
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                settings, paths, change = arrived(storage, plan)
+                for number in batch.column(0).to_pylist():
+                    yield files_batch(rewrite_group(storage, settings, paths[number], change))
+
+        tasks = spark.range(0, len(paths), 1, min(len(paths), 256))
+        written_there = tasks.mapInArrow(work, FILE_SCHEMA).select(
+            "path", "size", "rows", "partition", "stats"
+        )
+        return files_of(collected(written_there, storage))
+
+
+def rewrite_group(
+    storage: Storage, settings: ArchiveSettings, paths: list[str], change: Change | None
+) -> Iterator[DataFile]:
+    """Read some files of one partition and write what is kept of them.
+
+    A file that the change does not affect is not written: it comes back under its own path.
+    """
+    parts = []
+    for path in paths:
+        if change is not None:
+            look = read_file(storage, path, change.look_at)
+            if not change.affects(look):
+                yield DataFile(path, 0, 0, {}, "")
+                continue
+        table = read_file(storage, path)
+        parts.append(table if change is None else change.apply(table))
+    table = pa.concat_tables(parts, promote_options="default") if parts else None
+    if table is not None and table.num_rows:
+        batches = [placed(batch, settings) for batch in table.combine_chunks().to_batches()]
+        yield from write_table(storage, pa.Table.from_batches(batches))
+
+
+def vacuum(archive: str | Path, *, hours: int = VACUUM_HOURS, dry_run: bool = False) -> list[str]:
+    """Delete files that no snapshot of the last hours names; give their paths.
+
+    Files of a writer that crashed are found, too, and after a day what travelled to tasks of a
+    driver that was killed. A lookup that was planned before a file was deleted plans again, so the
+    hours need only be longer than an append takes.
+    """
+    if hours < 0:
+        raise InputError("hours cannot be negative")
+    target = Archive.open(archive)
+    found: list[str] = target.table.vacuum(
+        retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True
+    )
+    before = time.time_ns() - max(hours, VACUUM_HOURS) * 3_600 * 10**9
+    left = [path for path, written in target.storage.travelling().items() if written < before]
+    if not dry_run:
+        target.storage.discard(left)
+    return sorted([*found, *left])

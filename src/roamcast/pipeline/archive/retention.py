@@ -1,0 +1,161 @@
+"""What must an archive forget? Old contexts, step by step; a person's contexts, at once."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roamcast.errors import InputError, LimitError
+from roamcast.model.context_arrow import FIXED
+from roamcast.model.time import from_datetime
+from roamcast.pipeline.archive.care import Change, Rewritten, Row, rewrite
+from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.storage import GoneError
+from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.spark.progress import QUIET, Bar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VIDS_MAX = 10_000_000
+KEPT = ("vid", "place", "t_r", "t_d")
+"""What a reduced context still says."""
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """What an erasure did, and how many files in the folder still hold one of the vids.
+
+    `files_left` is 0 unless somebody is writing these vids at this moment, or crashed while
+    doing so: such files are not part of the archive, and `vacuum` deletes them.
+    """
+
+    vids: int
+    rows_erased: int
+    files_replaced: int
+    files_deleted: int
+    files_left: int
+
+
+def retain(
+    archive: str | Path,
+    *,
+    reduce_before: int | None = None,
+    drop_before: int | None = None,
+    spark: "SparkSession | None" = None,
+    progress: Bar = QUIET,
+) -> Rewritten:
+    """Reduce contexts that ended before one moment to place and time; drop those before another.
+
+    Moments are microseconds since 1970. A reduced context keeps its vid, place, t_r and t_d, and
+    loses its point and its attributes. A context that still lasts is kept as it is.
+    """
+    if reduce_before is not None and drop_before is not None and drop_before > reduce_before:
+        raise InputError("contexts are reduced before they are dropped: check the two ages")
+    target = Archive.open(archive)
+    total = Rewritten()
+    if drop_before is not None:
+        total += rewrite(target, _ended(drop_before), _drop(drop_before), spark, progress)
+    if reduce_before is not None:
+        total += rewrite(target, _ended(reduce_before), _reduce(reduce_before), spark, progress)
+    return total
+
+
+def _ended(before: int) -> Callable[[list[Row]], list[list[Row]]]:
+    """Choose files in which some context may have ended before a moment."""
+
+    def choose(files: list[Row]) -> list[list[Row]]:
+        ends = ((file, file.get("min.t_d")) for file in files)
+        return [[file] for file, end in ends if end is not None and from_datetime(end) < before]
+
+    return choose
+
+
+def _old(table: pa.Table, before: int) -> pa.ChunkedArray:
+    return pc.fill_null(pc.less(table["t_d"].cast(pa.int64()), before), False)
+
+
+def _drop(before: int) -> Change:
+    return Change(
+        affects=lambda table: bool(pc.any(_old(table, before)).as_py()),
+        apply=lambda table: table.filter(pc.invert(_old(table, before))),
+        look_at=("t_d",),
+    )
+
+
+def _reduce(before: int) -> Change:
+    def affects(table: pa.Table) -> bool:
+        old = table.filter(_old(table, before))
+        return any(old[name].null_count < len(old) for name in old.schema.names if name not in KEPT)
+
+    def apply(table: pa.Table) -> pa.Table:
+        old = _old(table, before)
+        columns = {
+            name: table[name]
+            if name in KEPT
+            else pc.if_else(old, pa.scalar(None, table[name].type), table[name])
+            for name in table.schema.names
+        }
+        return pa.table(columns)
+
+    return Change(affects, apply)
+
+
+def erase(
+    archive: str | Path,
+    vids: Iterable[str],
+    spark: "SparkSession | None" = None,
+    progress: Bar = QUIET,
+) -> Erased:
+    """Make contexts unreachable: rewrite what holds them, and delete the old files at once.
+
+    Deleting does not wait for a vacuum. A lookup that is under way plans again.
+    """
+    distinct = sorted(set(vids))
+    if len(distinct) > VIDS_MAX:
+        raise LimitError(f"one erasure takes at most {VIDS_MAX} vids")
+    wanted = pa.array(distinct, pa.string())
+    target = Archive.open(archive)
+    change = Change(
+        affects=lambda table: _any(table, wanted),
+        apply=lambda table: table.filter(pc.invert(_among(table, wanted))),
+        look_at=("vid",),
+    )
+    done = rewrite(target, lambda files: [[file] for file in files], change, spark, progress)
+    target.refresh()
+    replaced = target.table.vacuum(
+        retention_hours=0, dry_run=True, enforce_retention_duration=False
+    )
+    deleted = [path for path in sorted(replaced) if _holds(target, path, wanted)]
+    target.storage.discard(deleted)
+    counts = target.files().select(["path", "num_records"]).to_pydict()
+    rows = dict(zip(counts["path"], counts["num_records"], strict=True))
+    progress.expect(sum(rows.values()))
+    searched = progress.counted(target.storage.files(), lambda path: rows.get(path, 0))
+    left = [path for path in searched if _holds(target, path, wanted)]
+    return Erased(len(distinct), done.rows_dropped, done.files_replaced, len(deleted), len(left))
+
+
+def _any(table: pa.Table, wanted: pa.Array) -> bool:
+    return bool(pc.any(_among(table, wanted)).as_py())
+
+
+def _among(table: pa.Table, wanted: pa.Array) -> pa.ChunkedArray:
+    """Mark the rows of some vids; a hash table is made for each file, so of the shorter side."""
+    if len(wanted) > table.num_rows:
+        wanted = wanted.filter(pc.is_in(wanted, table["vid"]))
+    return pc.is_in(table["vid"], wanted)
+
+
+def _holds(target: Archive, path: str, wanted: pa.Array) -> bool:
+    try:
+        return _any(read_file(target.storage, path, ["vid"]), wanted)
+    except GoneError:
+        return False
+    except InputError:  # half a file of a writer that crashed: who knows what is in it
+        return True
+
+
+assert set(KEPT) <= {field.name for field in FIXED}

@@ -1,0 +1,250 @@
+"""What does the archive hold at this moment? One snapshot of its Delta table, and commits to it.
+
+Readers see a snapshot; writers commit whole batches. Appends carry (application, batch): a batch
+that was committed is not committed again. Every job that rewrites files carries a transaction of
+its own, so of two that began at the same snapshot one is refused: delta-rs does not compare the
+files they remove (docs/decisions/0042).
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from deltalake import DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import PrimitiveType
+from deltalake.transaction import AddAction, RemoveAction
+
+from roamcast.errors import InputError, LimitError, MissingError, RoamcastError
+from roamcast.model.context_arrow import FIXED
+from roamcast.pipeline.archive.commit import Commit, refusal
+from roamcast.pipeline.archive.files import DataFile
+from roamcast.pipeline.archive.layout import (
+    COLUMNS_MAX,
+    PARTITIONS,
+    ArchiveSettings,
+    check_settings,
+    context_name,
+    stored_name,
+)
+from roamcast.pipeline.archive.storage import Storage, one_line
+
+ATTEMPTS_MAX = 8
+REWRITING = "roamcast-rewriting"
+"""The application under which compaction, retention and erasure exclude each other."""
+
+_DELTA_TYPES = {
+    "string": "string",
+    "integer": "long",
+    "float": "double",
+    "boolean": "boolean",
+    "timestamp": "timestamp",
+}
+Result = TypeVar("Result")
+
+
+class RefusedError(RoamcastError):
+    """Somebody else committed in between, again and again; the archive is as they left it."""
+
+
+class Archive:
+    """A handle on one archive: its settings, its files, its commits."""
+
+    def __init__(self, storage: Storage, table: DeltaTable) -> None:
+        self.storage = storage
+        self.table = table
+        self.settings = ArchiveSettings.decode(table.metadata().description)
+
+    @classmethod
+    def open(cls, archive: str | Path) -> "Archive":
+        """Open an archive that exists."""
+        storage = Storage(archive)
+        try:
+            return cls(storage, DeltaTable(storage.uri))
+        except TableNotFoundError:
+            raise MissingError(
+                f"no archive at {storage.uri}: `roamcast pipeline load` or `ingest` makes one"
+            ) from None
+        except (OSError, DeltaError) as error:
+            raise InputError(
+                f"the archive at {storage.uri} cannot be read: {one_line(error)}"
+            ) from None
+
+    @classmethod
+    def make(cls, archive: str | Path, settings: ArchiveSettings | None = None) -> "Archive":
+        """Open an archive, or make an empty one with these settings."""
+        storage = Storage(archive)
+        chosen = check_settings(settings or ArchiveSettings())
+        fields = pa.schema(
+            [field.with_nullable(True) for field in FIXED]
+            + [pa.field(name, pa.string()) for name in PARTITIONS]
+        )
+        try:
+            if not DeltaTable.is_deltatable(storage.uri):
+                DeltaTable.create(
+                    storage.uri,
+                    Schema.from_arrow(fields),
+                    mode="ignore",
+                    partition_by=PARTITIONS,
+                    description=chosen.encode(),
+                )
+            made = cls(storage, DeltaTable(storage.uri))
+        except (OSError, DeltaError) as error:
+            raise RoamcastError(
+                f"cannot make an archive at {storage.uri}: {one_line(error)}"
+            ) from None
+        if settings is not None and made.settings != settings:
+            raise InputError(
+                f"the archive at {storage.uri} has cells of resolution {made.settings.resolution};"
+                f" it cannot become {settings.resolution}"
+            )
+        return made
+
+    @property
+    def version(self) -> int:
+        """The snapshot's number."""
+        return int(self.table.version())
+
+    def refresh(self) -> None:
+        """Move to the newest snapshot."""
+        try:
+            self.table.update_incremental()
+        except (OSError, DeltaError) as error:
+            raise InputError(
+                f"the archive at {self.storage.uri} cannot be read: {one_line(error)}"
+            ) from None
+
+    def columns(self) -> list[str]:
+        """Name the attribute columns, as in `model.context_arrow`."""
+        names = (field.name for field in self.table.schema().fields)
+        return [context_name(name) for name in names if ":" in name]
+
+    @property
+    def full(self) -> bool:
+        """Say whether no attribute column can be added any more."""
+        return len(self.columns()) >= COLUMNS_MAX
+
+    def room(self, columns: Iterable[str]) -> frozenset[str]:
+        """Give the attribute columns it has, and of these as many as fit, first by name."""
+        known = frozenset(self.columns())
+        return known.union(sorted(set(columns) - known)[: max(0, COLUMNS_MAX - len(known))])
+
+    def files(self) -> pa.Table:
+        """Give the files of this snapshot with their statistics, a row each."""
+        return pa.table(self.table.get_add_actions(flatten=True))
+
+    def last_batch(self, application: str) -> int | None:
+        """Give the number of the last batch that this application committed."""
+        found = self.table.transaction_version(application)
+        return None if found is None else int(found)
+
+    def add_columns(self, columns: Iterable[str]) -> None:
+        """Give the table these attribute columns; what it has already stays."""
+
+        def add() -> None:
+            known = set(self.columns())
+            new = [name for name in dict.fromkeys(columns) if name not in known]
+            if len(known) + len(new) > COLUMNS_MAX:
+                raise LimitError(
+                    f"an archive has at most {COLUMNS_MAX} attribute columns, and this one has no "
+                    f"room for {new[-1]!r}: give fewer names, or use another archive"
+                )
+            if new:
+                self.table.alter.add_columns([_field(name) for name in new])
+
+        self.retry(add)
+
+    def append(self, files: Sequence[DataFile], transaction: tuple[str, int] | None) -> bool:
+        """Commit new files; False if the transaction's batch was committed before."""
+
+        def commit() -> bool:
+            if transaction is not None:
+                done = self.last_batch(transaction[0])
+                if done is not None and done >= transaction[1]:
+                    return False
+            marks = [Transaction(*transaction)] if transaction else []
+            self._commit([_added(file, data_change=True) for file in files], marks)
+            return True
+
+        return self.retry(commit)
+
+    def replace(
+        self, old: Sequence[dict[str, Any]], new: Sequence[DataFile], now: int, *, changed: bool
+    ) -> None:
+        """Commit new files in the place of old ones (rows of `files()`), from this snapshot only.
+
+        Raises CommitFailedError if another job that rewrites committed since the snapshot.
+        """
+        number = self.last_batch(REWRITING) or 0
+        actions = [
+            RemoveAction(
+                file["path"],
+                changed,
+                now // 1_000,
+                file["size_bytes"],
+                {name: file[f"partition.{name}"] for name in PARTITIONS},
+            )
+            for file in old
+        ]
+        added = [_added(file, data_change=changed) for file in new]
+        self._commit([*actions, *added], [Transaction(REWRITING, number + 1)])
+
+    def retry(self, attempt: Callable[[], Result]) -> Result:
+        """Try something that commits; when somebody was faster, look again and retry."""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return attempt()
+            except CommitFailedError:
+                self.refresh()
+            except (OSError, DeltaError) as error:
+                raise refusal(self.storage.uri, error) from None
+        raise RefusedError(
+            f"others kept committing to the archive at {self.storage.uri}; try again"
+        )
+
+    def discard(self, files: Iterable[DataFile]) -> None:
+        """Delete written files that no commit names; if nobody can say which, all stay."""
+        paths = [file.path for file in files]
+        try:
+            named = set(Archive.open(self.storage.uri).files()["path"].to_pylist())
+        except Exception:  # noqa: BLE001 - whatever it is: better some waste than a hole
+            return
+        self.storage.discard(path for path in paths if path not in named)
+
+    def check_there(self, paths: Iterable[str]) -> None:
+        """Raise unless these files are there, or are no longer part of the archive."""
+        missing = self.storage.missing(paths)
+        self.refresh()  # after looking: who deletes a file has committed its replacement before
+        named = set(self.files()["path"].to_pylist())
+        for path in missing:
+            if path in named:
+                raise MissingError(
+                    f"{path} is missing in the archive at {self.storage.uri}: put it back from a "
+                    "copy, or give its contexts up with deltalake's DeltaTable.repair()"
+                )
+
+    def _commit(self, actions: list[Any], marks: list[Transaction]) -> None:
+        commit = Commit(self.storage.uri, self.table, marks)
+        try:
+            self.table.create_write_transaction(
+                actions,
+                "append",
+                self.table.schema(),
+                PARTITIONS,
+                commit_properties=commit.properties,
+            )
+            self.refresh()
+        except Exception as error:  # noqa: BLE001 - it is raised again unless the commit landed
+            self.table = commit.after(error)
+
+
+def _field(column: str) -> Field:
+    kind = column.partition(":")[0]
+    return Field(stored_name(column), PrimitiveType(_DELTA_TYPES[kind]), nullable=True)
+
+
+def _added(file: DataFile, *, data_change: bool) -> AddAction:
+    written = time.time_ns() // 1_000_000
+    return AddAction(file.path, file.size, file.partition, written, data_change, file.stats)

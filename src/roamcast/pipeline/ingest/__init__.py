@@ -1,0 +1,1 @@
+"""Sightings to archived contexts: read, check, scan by person, write, exactly once."""

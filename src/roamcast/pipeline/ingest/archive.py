@@ -1,0 +1,152 @@
+"""How do a batch's contexts enter the archive? Tasks read them by partition, sort and write.
+
+The scan's tasks have told which contexts of which partition lie where. Whoever writes a partition
+reads just those, so nothing is shuffled again; a small batch is written in the driver.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from roamcast.errors import RoamcastError
+from roamcast.model import context_arrow
+from roamcast.model.time import parse_instant
+from roamcast.pipeline.archive.append import collected, files_batch, files_of, keep
+from roamcast.pipeline.archive.files import FILE_ROWS_MAX, FILE_SCHEMA, DataFile, write_table
+from roamcast.pipeline.archive.layout import PLACING
+from roamcast.pipeline.archive.storage import Storage
+from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.spark import durable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE_ROWS = 100_000
+"""Up to so many contexts a Spark job would only add its own time."""
+
+TASK_ROWS = 500_000
+_RUN_SQL = "task int, path string, at int"
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Contexts of one partition that lie together in a file."""
+
+    partition: str
+    path: str
+    at: int
+    rows: int
+
+
+class Writer(msgspec.Struct, frozen=True):
+    """Where contexts go, which attributes they have, how their files' names begin."""
+
+    storage: Storage
+    columns: Sequence[str]
+    name: str
+
+
+def write_contexts(spark: "SparkSession", writer: Writer, found: Iterable[Run]) -> list[DataFile]:
+    """Write a batch's contexts into files of the archive, not yet committed."""
+    tasks, storage = divided(found), writer.storage
+    if sum(run.rows for task in tasks for run in task) <= HERE_ROWS:
+        told = [[(run.path, run.at) for run in task] for task in tasks]
+        return keep(storage, (file for task in told for file in _written(writer, task)))
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield files_batch(write_runs(writer, batches))
+
+    listed = [(number, run.path, run.at) for number, task in enumerate(tasks) for run in task]
+    plan = spark.createDataFrame(listed, _RUN_SQL).repartitionById(len(tasks), "task")
+    written = plan.mapInArrow(work, FILE_SCHEMA).select(
+        "path", "size", "rows", "partition", "stats"
+    )
+    return files_of(collected(written, storage))
+
+
+def divided(found: Iterable[Run]) -> list[list[Run]]:
+    """Put what lies in one partition into one task, as far as it fits into one file."""
+    tasks: list[list[Run]] = []
+    rows = 0
+    last = None
+    for run in sorted(found, key=lambda run: (run.partition, run.path, run.at)):
+        full = rows + run.rows > FILE_ROWS_MAX if run.partition == last else rows >= TASK_ROWS
+        if full or not tasks:
+            tasks.append([])
+            rows = 0
+        tasks[-1].append(run)
+        rows += run.rows
+        last = run.partition
+    return tasks
+
+
+def write_runs(writer: Writer, batches: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
+    """Write the partitions of the tasks that arrive here: usually one."""
+    tasks: dict[int, list[tuple[str, int]]] = {}
+    for batch in batches:
+        for row in batch.to_pylist():
+            tasks.setdefault(row["task"], []).append((row["path"], row["at"]))
+    for task in tasks.values():
+        yield from _written(writer, task)
+
+
+def _written(writer: Writer, task: Iterable[tuple[str, int]]) -> Iterator[DataFile]:
+    parts = []
+    for path, at in sorted(task):
+        with pa.memory_map(path) as source:
+            parts.append(pa.ipc.open_file(source).get_batch(at))
+    table = pa.Table.from_batches(parts).combine_chunks()
+    spoken = attribute_columns(table["attributes"], writer.columns)
+    schema = pa.schema([*context_arrow.schema(writer.columns), *PLACING])
+    arrays = {name: table[name] for name in table.schema.names} | spoken
+    contexts = pa.table([arrays[name] for name in schema.names], schema=schema)
+    yield from write_table(writer.storage, contexts, writer.name)
+
+
+def settle_files(storage: Storage, files: Iterable[DataFile]) -> None:
+    """Bring a local archive's files to disk before a commit names them; a store does it itself."""
+    if storage.local:
+        durable.sync_named(Path(storage.uri), (file.path for file in files))
+
+
+def settle_commits(target: Archive, since: int) -> None:
+    """Bring a local archive's commits from a version on to disk: what they replace is deleted."""
+    if target.storage.local:
+        versions = range(since, target.version + 1)
+        names = (f"_delta_log/{version:020d}.json" for version in versions)
+        durable.sync_named(Path(target.storage.uri), names)
+
+
+def discard_unfinished(writer: Writer) -> None:
+    """Delete what a batch wrote that was not committed: on a full disk every file counts."""
+    try:
+        committed = set(Archive.open(writer.storage.uri).files()["path"].to_pylist())
+    except RoamcastError:
+        return  # nobody can say what is committed: better leave all
+    own = (p for p in writer.storage.files() if p.rpartition("/")[2].startswith(writer.name))
+    writer.storage.discard(path for path in own if path not in committed)
+
+
+def attribute_columns(texts: pa.ChunkedArray, columns: Sequence[str]) -> dict[str, pa.Array]:
+    """Give attributes their columns and types; each distinct text is read once."""
+    if not columns:
+        return {}
+    encoded = texts.combine_chunks().dictionary_encode()
+    said = [msgspec.json.decode(text) for text in encoded.dictionary.to_pylist()]
+    found = {}
+    for column in columns:
+        values = [one.get(column) for one in said]
+        found[column] = _typed(column, values).take(encoded.indices)
+    return found
+
+
+def _typed(column: str, values: list[Any]) -> pa.Array:
+    kind = context_arrow.KINDS[column.partition(":")[0]]
+    if kind == context_arrow.STAMP:
+        moments = [None if value is None else parse_instant(value) for value in values]
+        return pa.array(moments, pa.int64()).cast(kind)
+    if kind == pa.float64():
+        values = [None if value is None else float(value) for value in values]
+    return pa.array(values, kind)

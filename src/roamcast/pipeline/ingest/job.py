@@ -1,0 +1,210 @@
+"""Which Spark jobs does an ingest run? Each a function from DataFrames to DataFrames, or a run."""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unicodedata import category
+from urllib.parse import quote, unquote
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from roamcast.errors import RoamcastError
+from roamcast.pipeline.ingest import rows
+from roamcast.pipeline.ingest.archive import Run
+from roamcast.pipeline.ingest.files import Reading, SightingFile, format_of, parquet_rows
+from roamcast.pipeline.ingest.pack import BUCKET_ROWS, PACKET_SQL, Packer
+from roamcast.pipeline.ingest.read import read_sightings
+from roamcast.pipeline.ingest.state import IngestState
+from roamcast.pipeline.ingest.write import COLUMNS, TOLD_SQL, ScanAndWrite, WriteTask
+from roamcast.pipeline.spark.paths import literal, with_colons
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BUCKETS_MIN, BUCKETS_MAX = 4, 10_000
+ROW_BYTES = 64
+"""What a row of text takes at least, in a file; a compressed one takes a tenth of it."""
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What the scan's tasks wrote and counted."""
+
+    counts: dict[str, int]
+    columns: tuple[str, ...]
+    newest: int
+    contexts: tuple[Run, ...]
+
+
+def parts(
+    spark: "SparkSession",
+    state: IngestState,
+    files: Sequence[SightingFile],
+    reading: Reading,
+    latest: int,
+    unreadable: Sequence[tuple[str, str]],
+) -> list["DataFrame"]:
+    """Give all rows that a batch works on: what it remembers, reads, or cannot read."""
+
+    def gathered() -> list["DataFrame"]:
+        found = remembered(spark, state)
+        if files:
+            read = read_sightings(spark, files, reading, latest)
+            found.append(ranked(read, rows.RANK_SIGHTING, fresh=True))
+        if unreadable:
+            found.append(dead_files(spark, unreadable))
+        return found or [ranked(empty(spark), rows.RANK_SIGHTING, fresh=True)]
+
+    found: list[DataFrame] = run(gathered)  # Spark looks for the files already here
+    return found
+
+
+def remembered(spark: "SparkSession", state: IngestState) -> list["DataFrame"]:
+    """Read people, open intervals and waiting sightings of the last batch."""
+    from pyspark.sql.types import StructType
+
+    ranks = {
+        rows.PERSON: rows.RANK_PERSON,
+        rows.OPEN: rows.RANK_OPEN,
+        rows.PENDING: rows.RANK_SIGHTING,
+    }
+    kinds: Any = StructType.fromDDL(rows.TAKEN_SQL)
+    found = []
+    for kind, rank in ranks.items():
+        folder = state.rows(state.last.number, kind)
+        if folder is not None:
+            schema = StructType([kinds[name] for name in COLUMNS[kind]])
+            reader = with_colons(spark.read, [str(folder)]).schema(schema)
+            stored = reader.parquet(literal(str(folder)))
+            found.append(ranked(stored, rank, fresh=False))
+    return found
+
+
+def ranked(taken: "DataFrame", rank: int, *, fresh: bool) -> "DataFrame":
+    """Give rows their rank among the rows of one person, and what sends them to their bucket."""
+    from pyspark.sql import functions as f
+
+    ranks, sent = f.lit(rank), f.col("person")
+    if "reason" in taken.columns:
+        dead = f.col("reason").isNotNull()
+        ranks = f.when(dead, rows.RANK_DEAD).otherwise(rank)
+        # dead letters may have no person, and many: they go where their text sends them
+        sent = f.when(dead, f.col("raw")).otherwise(f.col("person"))
+    return taken.select(
+        *taken.columns,
+        ranks.cast("tinyint").alias("rank"),
+        f.lit(fresh).alias("fresh"),
+        f.xxhash64(sent).alias("bucket"),
+    )
+
+
+def empty(spark: "SparkSession") -> "DataFrame":
+    """Give no rows at all."""
+    return spark.createDataFrame([], rows.TAKEN_SQL)
+
+
+def dead_files(spark: "SparkSession", unreadable: Sequence[tuple[str, str]]) -> "DataFrame":
+    """Give a dead letter for each file that cannot be read at all; `raw` says which."""
+    told = [(None, reason, path) for path, reason in unreadable]
+    return ranked(
+        spark.createDataFrame(told, "person string, reason string, raw string"),
+        rows.RANK_DEAD,
+        fresh=True,
+    )
+
+
+def write(parts: Sequence["DataFrame"], task: WriteTask, buckets: int) -> Written:
+    """Bring each person's rows together in order, scan them, write what comes out by kind."""
+    from pyspark.sql import functions as f
+
+    bucket = f.pmod("bucket", f.lit(buckets)).cast("int")
+    # each kind of row is packed by itself: no row carries the empty columns of the others
+    packed = [
+        part.withColumn("bucket", bucket).mapInArrow(Packer(buckets), PACKET_SQL) for part in parts
+    ]
+    packets = reduce(lambda a, b: a.unionByName(b), packed)
+    told = (
+        packets.repartitionById(buckets, "bucket")
+        .mapInArrow(ScanAndWrite(task), TOLD_SQL)
+        .select("kind", "path", "at", "rows", "partition", "numbers", "texts")
+    )
+    return _taken(told.toArrow())
+
+
+def _taken(told: pa.Table) -> Written:
+    """Take the files that were told, add up the counts."""
+    contexts, counts, columns = [], [], set()
+    for row in told.to_pylist():
+        if row["kind"] == rows.CONTEXT:
+            contexts.append(Run(row["partition"], row["path"], row["at"], row["rows"]))
+        elif row["kind"] == rows.COUNT:
+            numbers, seen = rows.counts_of(row)
+            counts.append(numbers)
+            columns.update(seen)
+        else:
+            hidden = Path(row["path"])
+            hidden.rename(hidden.with_name(hidden.name.removeprefix(".")))
+    counted = np.array(counts, dtype=np.int64)
+    totals = dict(zip(rows.COUNTED, counted[:, :-1].sum(axis=0).tolist(), strict=True))
+    return Written(totals, tuple(sorted(columns)), int(counted[:, -1].max()), tuple(contexts))
+
+
+def buckets(files: Sequence[SightingFile], remembered_rows: int, reading: Reading) -> int:
+    """Give as many buckets of people as keep each one's rows few."""
+    expected = remembered_rows + sum(_rows(file, reading) for file in files)
+    return max(BUCKETS_MIN, min(BUCKETS_MAX, -(-expected // BUCKET_ROWS)))
+
+
+def _rows(file: SightingFile, reading: Reading) -> int:
+    """Guess how many rows a file has."""
+    if format_of(file.path, reading) == "parquet":
+        return parquet_rows(file.path)
+    packed = file.path.lower().endswith(".gz")
+    return file.size // (ROW_BYTES // 10 if packed else ROW_BYTES)
+
+
+def names(spark: "SparkSession", paths: Sequence[str]) -> dict[int, str]:
+    """Say which numbers the rows' files have: Spark's hash of their addresses."""
+    from pyspark.sql import functions as f
+
+    spelled = [(path, uri) for path in paths for uri in _spellings(path)]
+    table = spark.createDataFrame(spelled, "path string, uri string")
+    found = table.select("path", f.xxhash64("uri").alias("number")).collect()
+    return {row["number"]: row["path"] for row in found}
+
+
+def _spellings(path: str) -> set[str]:
+    """Give a path's addresses as Spark may write them: Java leaves letters of all scripts alone."""
+    java = "".join(
+        quote(c, safe="/$&+,;=:@!*'()~") if ord(c) < 128 or category(c)[0] in "CZ" else c
+        for c in path
+    )
+    return {f"{scheme}{java}" for scheme in ("file:", "file://")}
+
+
+def run(work: Callable[[], Any]) -> Any:
+    """Run a Spark job; an error in it becomes one clear line."""
+    try:
+        return work()
+    except Exception as error:
+        # a file that cannot be read comes as py4j's error, all others as Spark's
+        if type(error).__module__.split(".")[0] not in {"pyspark", "py4j", "grpc"}:
+            raise
+        raise RoamcastError(
+            f"the ingest failed, the archive is as before: {reason_in(str(error))[:300]}"
+        ) from None
+
+
+def reason_in(text: str) -> str:
+    """Find the line that says why a job failed: our own error, or the last cause and its file."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if re.match(r"roamcast\.[\w.]+Error: ", line)]
+    if ours:
+        return ours[-1].partition(": ")[2]
+    causes = [line for line in lines if "Caused by:" in line]
+    reason = (causes or lines or ["no reason given"])[-1].removeprefix("Caused by: ")
+    file = re.search(r"error while reading file file:/*(/\S+?)\. ", text)
+    return reason if file is None else f"{unquote(file[1])}: {reason}"

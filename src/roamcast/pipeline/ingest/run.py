@@ -1,0 +1,226 @@
+"""How do sightings become archived contexts? One batch of files at a time, each exactly once.
+
+Read and check the rows; bring each person's together, in order, with what was open before; run the
+user agent's rules over them (`ingest_scan`); write everything to the private folder; commit the
+contexts to the archive last. `ingest_once` takes files that are there, `ingest_watch` those that
+come; both run `ingest_batch`, so a stream's result is a batch's.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from roamcast.errors import InputError, RoamcastError
+from roamcast.identity.agent_settings import AgentSettings
+from roamcast.identity.whereabouts import CELL_RESOLUTION
+from roamcast.model.places_geojson import read_places
+from roamcast.model.time import MICROSECONDS
+from roamcast.pipeline.archive import append as archive
+from roamcast.pipeline.archive.layout import ArchiveSettings
+from roamcast.pipeline.archive.layout import check_settings as check_layout
+from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.ingest import job, rows
+from roamcast.pipeline.ingest.archive import (
+    Run,
+    Writer,
+    discard_unfinished,
+    settle_commits,
+    settle_files,
+    write_contexts,
+)
+from roamcast.pipeline.ingest.bond import existing
+from roamcast.pipeline.ingest.files import Reading, SightingFile, check_reading, listed
+from roamcast.pipeline.ingest.read import shape_of
+from roamcast.pipeline.ingest.scan import ScanTask
+from roamcast.pipeline.ingest.state import Batch, IngestState
+from roamcast.pipeline.ingest.write import WriteTask
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EVER = 2**61
+"""Later than every moment: nothing waits."""
+LATE_MAX_S = 3_660 * 86_400
+Clock = Callable[[], int]
+
+
+class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to read and how to decide; durations in seconds.
+
+    `late_s`: how long a stream waits for rows that come out of order. `future_s`: how far ahead
+    of now a row's time may lie.
+    """
+
+    agent: AgentSettings = AgentSettings()
+    reading: Reading = Reading()
+    late_s: float = 600.0
+    future_s: float = 60.0
+    places: str | None = None
+    resolution: int = CELL_RESOLUTION
+    archive: ArchiveSettings | None = None
+
+
+def check_settings(settings: IngestSettings) -> IngestSettings:
+    """Return the settings if all of them can be used; the hierarchy of places is read once."""
+    settings.agent.vector()
+    check_reading(settings.reading)
+    for name in ("late_s", "future_s"):
+        if not 0 <= getattr(settings, name) <= LATE_MAX_S:
+            raise InputError(f"{name} is not between 0 and {LATE_MAX_S} s")
+    if settings.places is not None:
+        try:
+            read_places(Path(settings.places).read_bytes())
+        except OSError as error:
+            raise InputError(
+                f"cannot read places: {error.strerror}", source=settings.places
+            ) from None
+        except InputError as error:
+            raise error.located(settings.places) from None
+    return settings
+
+
+def check_archive(archive: str | Path, settings: ArchiveSettings | None) -> None:
+    """Raise if an archive cannot be made with these settings, or is there with others."""
+    if settings is not None:
+        check_layout(settings)
+        found = existing(archive)
+        if found is not None and found.settings != settings:
+            Archive.make(archive, settings)  # it says why not
+
+
+def check_files(paths: Sequence[Path], settings: IngestSettings) -> list[SightingFile]:
+    """List the files meant; one that cannot be read is an error before any work, or Spark."""
+    found = listed(paths, check_settings(settings).reading)
+    if not found:
+        raise InputError("no sightings there: .jsonl, .csv or .parquet", source=str(paths[0]))
+    for file in found:
+        shape_of(file, settings.reading)
+    return found
+
+
+def ingest_once(
+    spark: "SparkSession",
+    state: IngestState,
+    paths: Sequence[Path],
+    settings: IngestSettings,
+    clock: Clock,
+    *,
+    finish: bool = True,
+) -> Batch:
+    """Ingest what has not been ingested yet; `finish` closes what is open at its last sighting."""
+    check_archive(state.archive, settings.archive)
+    files = [file for file in check_files(paths, settings) if file not in state.done]
+    waiting = state.last.counts.get("open", 0) + state.last.counts.get("pending", 0)
+    if not files and not (finish and waiting):
+        return msgspec.structs.replace(state.last, files=(), counts=dict.fromkeys(rows.COUNTED, 0))
+    return ingest_batch(spark, state, files, settings, clock(), finish=finish)
+
+
+def ingest_batch(
+    spark: "SparkSession",
+    state: IngestState,
+    files: Sequence[SightingFile],
+    settings: IngestSettings,
+    now: int,
+    *,
+    finish: bool,
+    stream: tuple[str, int] | None = None,
+    unreadable: Sequence[tuple[str, str]] = (),
+) -> Batch:
+    """Work one batch of files in and commit it; `unreadable` are (path, reason) of dead files."""
+    last = state.last
+    waited = max(last.released, last.newest - round(settings.late_s * MICROSECONDS))
+    release_until = EVER if finish else waited
+    scan = ScanTask(state.keys, settings.agent, release_until, settings.places, settings.resolution)
+    latest = now + round(settings.future_s * MICROSECONDS)
+    with told_by_disk(state.folder):
+        target = state.target(settings.archive)
+        number, again = state.begin()
+        writer = Writer(target.storage, (), f"{state.application}-{number}-")
+        if again:
+            discard_unfinished(writer)
+        task = WriteTask(scan, str(state.batch_folder(number)), target.settings)
+        parts = job.parts(spark, state, files, settings.reading, latest, unreadable)
+        kept = sum(last.counts.get(kind, 0) for kind in ("people", "open", "pending"))
+        buckets = job.buckets(files, kept, settings.reading)
+        done = _scanned(state, target, task, lambda task: job.write(parts, task, buckets))
+        newest = max(last.newest, done.newest)
+        dead = done.counts["malformed"] + done.counts["late"]
+        batch = Batch(
+            number=number,
+            files=tuple(files),
+            stream=stream or last.stream,
+            newest=newest,
+            released=newest if finish else release_until,
+            counts=done.counts,
+            columns=done.columns,
+            names=job.run(lambda: job.names(spark, [f.path for f in files])) if dead else {},
+        )
+        state.prepare(batch)
+    _commit(spark, target, state, batch, done.contexts)
+    return batch
+
+
+def _scanned(
+    state: IngestState, target: Archive, task: WriteTask, write: Callable[[WriteTask], job.Written]
+) -> job.Written:
+    """Run the scan; rows with attributes that the archive has no room for are dead letters.
+
+    Which names are the first too many only the whole scan tells: it is then done again, knowing.
+    """
+    done: job.Written
+    columns: tuple[str, ...] = ()
+    if not target.full:
+        done = job.run(lambda: write(task))
+        columns = done.columns
+        if target.room(columns).issuperset(columns):
+            return done
+        state.begin()  # what was written is not wanted
+    within = replace(task, scan=replace(task.scan, room=target.room(columns)))
+    done = job.run(lambda: write(within))
+    return done
+
+
+def _commit(
+    spark: "SparkSession",
+    target: Archive,
+    state: IngestState,
+    batch: Batch,
+    contexts: Sequence[Run],
+) -> None:
+    """Commit a batch's contexts to the archive: from then on the batch has happened."""
+    transaction, since = (state.application, batch.number), target.version
+    writer = Writer(target.storage, batch.columns, f"{state.application}-{batch.number}-")
+    try:
+        written = job.run(lambda: write_contexts(spark, writer, contexts))
+        with told_by_disk(Path(target.storage.uri)):
+            settle_files(target.storage, written)
+        landed = archive.commit(target, written, batch.columns, transaction)
+    except BaseException:
+        discard_unfinished(writer)
+        raise
+    if not landed.committed:
+        state.withdraw(batch)
+        raise RoamcastError(f"batch {batch.number} was committed by somebody else; nothing changed")
+    try:
+        settle_commits(target, since)  # before what the batch replaces is deleted
+    except OSError as error:
+        raise RoamcastError(
+            f"batch {batch.number} is in the archive, but perhaps not on disk: {error.strerror}"
+        ) from None
+    state.committed(batch)
+
+
+@contextmanager
+def told_by_disk(folder: Path) -> Iterator[None]:
+    """Say in one line what the file system refused, a full disk above all."""
+    try:
+        yield
+    except OSError as error:
+        raise RoamcastError(
+            f"cannot write to {folder}: {error.strerror or error}; the archive is as before"
+        ) from None

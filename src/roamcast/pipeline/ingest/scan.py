@@ -1,0 +1,249 @@
+"""Which contexts do one task's sightings make? The user agent's rules over sorted Arrow batches.
+
+Runs inside Spark's Python workers, on chunks of a few hundred thousand rows whatever the number of
+people: keys are numbered by one dictionary a chunk, the compiled scan does the rest. A person whose
+rows reach into the next chunk is carried over, so memory does not grow with anybody's rows.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from secrets import token_bytes
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roamcast.identity import agent_core as core
+from roamcast.identity.agent_settings import RELIABILITY, AgentSettings
+from roamcast.identity.keys import TrustedKeys
+from roamcast.identity.pseudonyms import HANDLE_BYTES, new_handles, seal
+from roamcast.identity.sightings import SOURCES
+from roamcast.identity.whereabouts import CELL_RESOLUTION, Whereabouts
+from roamcast.model.places_geojson import read_places
+from roamcast.pipeline.ingest import rows
+from roamcast.pipeline.ingest.attributes import Spoken
+
+CHUNK_ROWS = 262_144
+
+
+class ScanTask(msgspec.Struct, frozen=True):
+    """What a task needs to know; small, and pickled with the function.
+
+    room: the attribute columns that the archive has room for; none if it has room for any.
+    """
+
+    keys: TrustedKeys
+    settings: AgentSettings
+    release_until: int
+    places: str | None = None
+    resolution: int = CELL_RESOLUTION
+    room: frozenset[str] | None = None
+
+
+class Scanner:
+    """`mapInArrow`'s function: sorted rows of `ingest_rows.TAKEN` in, rows of GIVEN out."""
+
+    def __init__(self, task: ScanTask) -> None:
+        self.task = task
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Scan one partition."""
+        scan = _Scan(self.task)
+        waiting: list[pa.RecordBatch] = []
+        for batch in batches:
+            waiting.append(batch)
+            if sum(part.num_rows for part in waiting) >= CHUNK_ROWS:
+                yield from scan.chunk(pa.Table.from_batches(waiting))
+                waiting = []
+        if waiting:
+            yield from scan.chunk(pa.Table.from_batches(waiting))
+        yield from scan.finish()
+
+
+@lru_cache(maxsize=2)
+def _places(path: str, modified_ns: int) -> Any:
+    del modified_ns  # a changed file is another file
+    return read_places(Path(path).read_bytes())
+
+
+class _Carried(msgspec.Struct):
+    """The person whose rows may go on: name, handle, state, and the texts of its keys.
+
+    `horizon`: up to when the person's sightings had been worked in before this batch.
+    """
+
+    person: str
+    horizon: int
+    handle: npt.NDArray[np.uint8]
+    state: core.Integers
+    texts: pa.Array
+
+
+class _Scan:
+    def __init__(self, task: ScanTask) -> None:
+        places = task.places
+        known = None if places is None else _places(places, Path(places).stat().st_mtime_ns)
+        self.whereabouts = Whereabouts(known, task.resolution)
+        self.task = task
+        self.settings = task.settings.vector()
+        self.empty = np.empty(core.STATE_WIDTH, np.int64)
+        core.clear(self.empty)
+        self.carried: _Carried | None = None
+        self.counts = dict.fromkeys(rows.COUNTED, 0)
+        self.newest = core.NEVER
+        reliability = self.settings[RELIABILITY : RELIABILITY + len(SOURCES)]
+        self.spoken = Spoken(reliability.tolist(), task.room)
+
+    def chunk(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Scan some rows; the last person is kept back until more is known."""
+        alive = pc.is_null(table["reason"])
+        if pc.any(pc.invert(alive)).as_py():
+            dead = table.filter(pc.invert(alive))
+            self.counts["malformed"] += dead.num_rows
+            self.counts["sightings"] += dead.num_rows
+            yield rows.passed_on(rows.DEAD, dead)
+            table = table.filter(alive)
+        if table.num_rows:
+            yield from self._people(table)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Give what is left, and the counts."""
+        last = self.carried
+        if last is not None:
+            numbers, texts = rows.renumbered(last.state.reshape(1, -1), last.texts)
+            people = pa.array([last.person], pa.string())
+            horizons = np.array([last.horizon])
+            yield from self._settled(people, last.handle.reshape(1, -1), horizons, numbers, texts)
+        told = [*self.counts.values(), self.newest]
+        yield rows.count_row(told, sorted(self.spoken.columns))
+
+    def _people(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Scan rows that all belong to somebody."""
+        runs = pc.run_end_encode(table["person"].combine_chunks())
+        people = runs.values
+        lengths = np.diff(runs.run_ends.to_numpy(), prepend=0)
+        if self.carried is not None and people[0].as_py() != self.carried.person:
+            people = pa.concat_arrays([pa.array([self.carried.person], pa.string()), people])
+            lengths = np.concatenate([[0], lengths])
+        index = np.repeat(np.arange(len(people)), lengths)
+        rank = table["rank"].to_numpy()
+        sighted = np.flatnonzero(rank == rows.RANK_SIGHTING)
+        sightings = table.take(pa.array(sighted))
+        handles, horizons = self._known(table, rank, index, len(people))
+        now, keys, pieces = yield from self._sorted_out(sightings, horizons[index[sighted]])
+        opened = np.flatnonzero(rank == rows.RANK_OPEN)
+        found, texts = rows.held_states(
+            *(table[name].combine_chunks().take(pa.array(opened)) for name in ("numbers", "texts"))
+        )
+        where, lons, lats = self.whereabouts.locate_many(
+            sightings["place"].combine_chunks().take(pa.array(now)),
+            rows.degrees(sightings["lon"], now),
+            rows.degrees(sightings["lat"], now),
+        )
+        carried = [] if self.carried is None else [self.carried.texts]
+        codes, dictionary = rows.numbered([where, pieces, texts, *carried])
+        states = np.tile(self.empty, (len(people), 1))
+        found[:, list(core.KEY_COLUMNS)] = codes[2].reshape(-1, len(core.KEY_COLUMNS))
+        if self.carried is not None:
+            states[0] = self.carried.state
+            states[0, list(core.KEY_COLUMNS)] = codes[3]
+        states[index[opened]] = found  # after: a carried person's open interval may come only now
+        table_now = np.empty((len(now), 6), np.int64)
+        table_now[:, 0] = sightings["time"].to_numpy()[now]
+        table_now[:, 1] = sightings["source"].to_numpy()[now]
+        table_now[:, 2] = codes[0]
+        table_now[:, 3], table_now[:, 4] = lons.view(np.int64), lats.view(np.int64)
+        table_now[:, 5] = np.append(codes[1], core.UNSAID)[keys[now]]
+        yield from self._scanned(index[sighted][now], table_now, states, dictionary, handles)
+        last = len(people) - 1
+        own = dictionary.take(pa.array(states[last, list(core.KEY_COLUMNS)]))
+        self.carried = _Carried(
+            people[last].as_py(), int(horizons[last]), handles[last], states[last].copy(), own
+        )
+        yield from self._settled(
+            people[:last], handles[:last], horizons[:last], states[:last], dictionary
+        )
+
+    def _sorted_out(
+        self, sightings: pa.Table, horizons: core.Integers
+    ) -> Any:  # a generator that returns (rows to scan now, key of attributes by row, texts)
+        """Set aside what is late, malformed or has to wait; the rest is scanned now."""
+        times = sightings["time"].to_numpy()
+        fresh = sightings["fresh"].to_numpy()
+        self.counts["sightings"] += int(fresh.sum())
+        said = sightings["attributes"].combine_chunks().dictionary_encode()
+        outcomes = [self.spoken.canonical(text) for text in said.dictionary.to_pylist()]
+        keys = said.indices.fill_null(len(outcomes)).to_numpy(zero_copy_only=False)
+        wrong = np.array([reason is not None for _, reason in outcomes] + [False])[keys]
+        late = fresh & (times <= horizons) & ~wrong
+        waits = (times > self.task.release_until) & ~wrong & ~late
+        if len(valid := times[fresh & ~wrong & ~late]):
+            self.newest = max(self.newest, int(valid.max()))
+        for name, chosen in (("malformed", wrong), ("late", late), ("pending", waits)):
+            self.counts[name] += int(chosen.sum())
+        if wrong.any():
+            reasons = pa.array([reason for _, reason in outcomes] + [None], pa.string())
+            chosen = np.flatnonzero(wrong)
+            told = reasons.take(pa.array(keys[chosen]))
+            yield rows.passed_on(rows.DEAD, sightings.take(pa.array(chosen)), told)
+        if late.any():
+            told = pa.array(["it came too late"] * int(late.sum()), pa.string())
+            yield rows.passed_on(rows.DEAD, sightings.take(pa.array(np.flatnonzero(late))), told)
+        if waits.any():
+            yield rows.passed_on(rows.PENDING, sightings.take(pa.array(np.flatnonzero(waits))))
+        pieces = pa.array([text for text, _ in outcomes], pa.string())
+        return np.flatnonzero(~(late | waits | wrong)), keys, pieces
+
+    def _known(self, table: pa.Table, rank: Any, index: Any, count: int) -> tuple[Any, Any]:
+        """Give everybody's handle, drawn for whoever has none, and horizon."""
+        known = np.flatnonzero(rank == rows.RANK_PERSON)
+        handles = rows.handle_matrix(new_handles(count, token_bytes)).copy()
+        horizons = np.full(count, core.NEVER)
+        if self.carried is not None:
+            handles[0], horizons[0] = self.carried.handle, self.carried.horizon
+        given = table["handle"].combine_chunks().take(pa.array(known))
+        handles[index[known]] = rows.handle_matrix(given)
+        horizons[index[known]] = table["time"].fill_null(core.NEVER).to_numpy()[known]
+        return handles, horizons
+
+    def _scanned(
+        self, people: Any, sightings: Any, states: Any, texts: pa.Array, handles: Any
+    ) -> Iterator[pa.RecordBatch]:
+        room = 2 * len(sightings) + 2  # a step may look at two rows of room and use none
+        closed = np.empty((room, core.CLOSED_WIDTH), np.int64)
+        whose, answers = np.empty(room, np.int64), np.empty(len(sightings), np.int64)
+        count = core.scan(people, sightings, states, self.settings, closed, whose, answers)
+        self.counts["repeated"] += int(((answers & core.REPEATED) > 0).sum())
+        yield from self._contexts(closed[:count], texts, handles[whose[:count]])
+
+    def _settled(
+        self, people: pa.Array, handles: Any, horizons: Any, states: Any, texts: pa.Array
+    ) -> Iterator[pa.RecordBatch]:
+        """Give people whose rows have all been seen: silent ones end, the others stay open."""
+        closed = np.empty((len(states) + 1, core.CLOSED_WIDTH), np.int64)
+        whose = np.empty(len(states) + 1, np.int64)
+        until = self.task.release_until
+        horizons = np.maximum(horizons, states[:, core.SEEN])
+        count = core.expire_all(states, self.settings, until, closed, whose)
+        yield from self._contexts(closed[:count], texts, handles[whose[:count]])
+        self.counts["people"] += len(people)
+        yield rows.person_rows(people, handles, horizons)
+        lasting = np.flatnonzero(states[:, core.OPEN] == 1)
+        self.counts["open"] += len(lasting)
+        names = people.take(pa.array(lasting))
+        held = rows.held_columns(states[lasting], texts)
+        yield rows.given(rows.OPEN, len(lasting), {"person": names, **held})
+
+    def _contexts(self, closed: Any, texts: pa.Array, handles: Any) -> Iterator[pa.RecordBatch]:
+        if not len(closed):
+            return
+        self.counts["contexts"] += len(closed)
+        spoken = self.spoken.merged(closed[:, core.CLOSED_ATTRIBUTES :], texts)
+        data = pa.py_buffer(np.ascontiguousarray(handles).tobytes())
+        sealed = pa.Array.from_buffers(pa.binary(HANDLE_BYTES), len(closed), [None, data])
+        vids = seal(sealed, self.task.keys, token_bytes)
+        yield rows.context_rows(closed, texts, spoken, vids)

@@ -1,0 +1,246 @@
+"""What does ingest remember from batch to batch? A private folder of the trusted node.
+
+    keys.json            the keys that seal vids (0600)
+    ingest.json          the name under which batches are committed, and to which archive
+    lock                 held by the one ingest that runs
+    batches/00000012/    batch.json, rows/kind=person|open|pending; contexts/ until committed
+    done.sqlite          what the batches before have said: files, and names for dead letters
+    dead_letters/        batch=00000012/…
+
+A batch is written here first, whole. It counts from the moment the archive commits its number:
+there is no second truth that could disagree (docs/decisions/0052). A batch that was not committed
+is written again. People's ids stand in this folder and nowhere else, and of batches other than
+the last nothing of them is left.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from roamcast.errors import InputError, RoamcastError
+from roamcast.identity.agent_core import NEVER
+from roamcast.identity.keys import RandomBytes, TrustedKeys, load_keys, new_keys, save_keys
+from roamcast.pipeline.archive.layout import ArchiveSettings
+from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.ingest.bond import (
+    Bond,
+    committed_in,
+    existing,
+    identity,
+    read_bond,
+    write_bond,
+)
+from roamcast.pipeline.ingest.done import Done
+from roamcast.pipeline.ingest.files import SightingFile
+from roamcast.pipeline.spark import durable
+
+_NUMBER = 8 * "[0-9]"
+
+
+class BusyError(RoamcastError):
+    """Another ingest works on this folder; nothing was changed."""
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a batch did. `released`: sightings up to here have been worked in; `names`: the paths
+    behind the numbers by which its dead letters name their files.
+    """
+
+    number: int
+    files: tuple[SightingFile, ...] = ()
+    stream: tuple[str, int] | None = None
+    newest: int = NEVER
+    released: int = NEVER
+    counts: dict[str, int] = {}
+    columns: tuple[str, ...] = ()
+    names: dict[int, str] = {}
+
+
+class IngestState:
+    """One private folder; create it with `opened`, which holds its lock."""
+
+    def __init__(
+        self, folder: Path, bond: Bond, keys: TrustedKeys, archive: str | Path, done: Done
+    ) -> None:
+        self.folder = folder
+        self.keys = keys
+        self.archive = archive
+        self._bond = bond
+        self.done = done
+        number = self._committed_in(existing(archive))
+        self.last = self.batch(number) if number else Batch(number=0)
+        if self.last.counts.get("people") and self.rows(number, "person") is None:
+            raise InputError(f"the register of batch {number} is missing", source=str(folder))
+        self._tidy()
+
+    @property
+    def application(self) -> str:
+        """The name under which batches are committed."""
+        return self._bond.application
+
+    def rows(self, number: int, kind: str) -> Path | None:
+        """Give where a batch's rows of one kind lie, or none if it has none."""
+        found = self.batch_folder(number) / "rows" / f"kind={kind}"
+        return found if found.is_dir() else None
+
+    def batch_folder(self, number: int) -> Path:
+        """Give a batch's folder."""
+        return self.folder / "batches" / f"{number:08d}"
+
+    def target(self, settings: ArchiveSettings | None) -> Archive:
+        """Open this folder's archive, the first time made with these settings, and bind it."""
+        found = existing(self.archive)
+        number = self._committed_in(found)
+        if number != self.last.number:  # an error came after the commit: files were chosen without
+            raise RoamcastError(f"batch {number} has happened meanwhile; start the ingest again")
+        if found is None or (settings is not None and settings != found.settings):
+            found = Archive.make(self.archive, settings)  # or it says why not
+        bond = Bond(self.application, identity(found))
+        if bond != self._bond:
+            write_bond(self.folder, bond)
+            self._bond = bond
+        return found
+
+    def begin(self) -> tuple[int, bool]:
+        """Give the next batch's number, its folder empty, and whether it was begun before."""
+        number = self.last.number + 1
+        folder = self.batch_folder(number)
+        again = folder.exists()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _empty(folder)
+        return number, again
+
+    def prepare(self, batch: Batch) -> None:
+        """Put everything of a batch on disk; what is missing now is only the archive's commit."""
+        folder = self.batch_folder(batch.number)
+        durable.remove_hidden(folder / "rows")  # tasks that ran twice have left them
+        dead = folder / "rows" / "kind=dead"
+        target = self.folder / "dead_letters" / f"batch={batch.number:08d}"
+        durable.remove(target)
+        if dead.is_dir():
+            target.parent.mkdir(exist_ok=True, mode=0o700)
+            dead.rename(target)
+            durable.sync_tree(target)
+            durable.sync(target.parent)
+        (folder / "batch.json").write_bytes(msgspec.json.encode(batch))
+        durable.sync_tree(folder / "rows")
+        for path in (folder / "batch.json", folder, folder.parent, self.folder):
+            durable.sync(path)
+
+    def withdraw(self, batch: Batch) -> None:
+        """Take back what was prepared: whoever committed this number has another folder."""
+        (self.batch_folder(batch.number) / "batch.json").unlink()
+
+    def committed(self, batch: Batch) -> None:
+        """Take note that the archive has committed this batch; clean up what it replaces."""
+        before, self.last = self.last, batch
+        self.done.recent.update(batch.files)
+        with suppress(OSError, RoamcastError):  # the batch has happened: opening cleans up, too
+            if before.number:
+                self._fold([before.number])
+                self.done.recent.difference_update(before.files)
+            durable.remove(self.batch_folder(batch.number) / "contexts")
+
+    def batch(self, number: int) -> Batch:
+        """Read what a batch did; of a folded one only the names for its dead letters are left."""
+        path = self.batch_folder(number) / "batch.json"
+        if number <= self.done.through and not path.exists():
+            return Batch(number=number, names=self.done.names(number))
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Batch)
+        except (OSError, msgspec.DecodeError):
+            raise InputError(
+                f"batch {number} of the archive is missing here: is this its private folder?",
+                source=str(path),
+            ) from None
+
+    def _committed_in(self, found: Archive | None) -> int:
+        through = self.done.through
+        holds = bool(through) or any((self.folder / "batches").glob("*/batch.json"))
+        return committed_in(found, self._bond, self.folder, holds=holds, through=through)
+
+    def _tidy(self) -> None:
+        """Fold what older batches said; remove what no batch needs, for it names people."""
+        folders = {int(path.name): path for path in (self.folder / "batches").glob(_NUMBER)}
+        self._fold(sorted(number for number in folders if number < self.last.number))
+        for number, folder in folders.items():
+            if number > self.last.number:
+                _empty(folder)  # the folder stays: it says that the batch was begun
+        rows = self.batch_folder(self.last.number) / "rows"
+        for folder in (rows / "kind=dead", rows.with_name("contexts")):
+            durable.remove(folder)
+        durable.remove_hidden(rows)
+        for folder in (self.folder / "dead_letters").glob("batch=*"):
+            if int(folder.name.partition("=")[2]) > self.last.number:
+                durable.remove(folder)
+        self.done.recent.update(self.last.files)
+
+    def _fold(self, numbers: list[int]) -> None:
+        """Keep what older batches said, then remove them; a crash in between repeats it."""
+        if not numbers:
+            return
+        whole = (n for n in numbers if (self.batch_folder(n) / "batch.json").exists())
+        said = (self.batch(number) for number in whole)
+        self.done.fold((batch.number, batch.files, batch.names) for batch in said)
+        for number in numbers:
+            durable.remove(self.batch_folder(number))
+
+
+@contextmanager
+def opened(
+    folder: Path, archive: str | Path, node: str, random_bytes: RandomBytes
+) -> Iterator[IngestState]:
+    """Open the private folder, made if needed, for as long as the block lasts; one at a time."""
+    fresh = None if (folder / "keys.json").exists() else new_keys(node, random_bytes)
+    if fresh is not None and any(folder.glob("batches/*/batch.json")):
+        raise InputError("its keys.json is gone: bring it back from a copy", source=str(folder))
+    with _locked(folder), ExitStack() as stack:
+        try:
+            if fresh is not None:
+                save_keys(fresh, folder / "keys.json")
+            keys, bond = load_keys(folder / "keys.json"), read_bond(folder, random_bytes)
+            done = stack.enter_context(closing(Done(folder / "done.sqlite")))
+            state = IngestState(folder, bond, keys, archive, done)
+        except OSError as error:
+            raise RoamcastError(f"cannot write to {folder}: {error.strerror or error}") from None
+        yield state
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    try:
+        durable.make_folder(folder)
+        if folder.stat().st_mode & 0o077:
+            raise InputError("others may look into it: chmod 700 it", source=str(folder))
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise InputError(f"cannot use it: {error.strerror}", source=str(folder)) from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # falls with its process, even killed
+        except OSError:
+            raise BusyError(f"another ingest holds {folder}: wait for it, or stop it") from None
+        yield
+    finally:
+        os.close(lock)
+
+
+def private_folder(archive: str | Path) -> Path:
+    """Give the folder beside a local archive that holds what the archive must not."""
+    text = str(archive)
+    if "://" in text:
+        raise InputError("an archive in an object store needs --private FOLDER on this machine")
+    path = Path(text).resolve()
+    return path.with_name(path.name + ".private")
+
+
+def _empty(folder: Path) -> None:
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            durable.remove(path)
+        else:
+            path.unlink()

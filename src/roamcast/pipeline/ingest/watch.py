@@ -1,0 +1,189 @@
+"""How do sightings become contexts while they come? A folder watched by Structured Streaming.
+
+The stream carries only the names of new files; each micro-batch of names is one `ingest_batch`,
+the same as for a folder once. Spark's checkpoint says which files belong to which micro-batch, the
+archive's commit says which of them have happened: a driver killed anywhere goes on exactly there.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from roamcast.errors import InputError, RoamcastError
+from roamcast.pipeline.ingest.files import (
+    SightingFile,
+    damage,
+    files_inside,
+    format_of,
+    hidden,
+    located,
+    stated,
+)
+from roamcast.pipeline.ingest.job import reason_in
+from roamcast.pipeline.ingest.read import shape_of
+from roamcast.pipeline.ingest.run import Clock, IngestSettings, check_settings, ingest_batch
+from roamcast.pipeline.ingest.state import Batch, IngestState
+from roamcast.pipeline.spark.paths import literal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FILES_A_BATCH = 1_000
+FILE_AGE_MAX = "365000d"
+"""Older than the newest by more than this, a file is never offered: Spark's 7 days lose files that
+are moved in with their old time. What grows: Spark keeps the name of every file it has offered in
+the driver's memory, as it does anyway in its checkpoint and we in `IngestState.done`."""
+
+_LISTED = "path string, modificationTime timestamp, length long, content binary"
+
+
+class _Checkpoint(msgspec.Struct):
+    id: str
+
+
+@contextmanager
+def ingest_watch(
+    spark: "SparkSession",
+    state: IngestState,
+    folder: Path,
+    settings: IngestSettings,
+    clock: Clock,
+    *,
+    files_a_batch: int = FILES_A_BATCH,
+    every_s: float = 1.0,
+    until_idle: bool = False,
+    told: Callable[[Batch], None] | None = None,
+) -> Iterator[Any]:
+    """Watch a folder; gives Spark's query, which runs until the block ends.
+
+    until_idle: end the query once everything that lies there now is worked in. `told` is called
+    after every batch.
+    """
+    check_settings(settings)
+    if not folder.is_dir():
+        raise InputError("--watch needs a folder", source=str(folder))
+    folder = folder.resolve()
+    for _ in files_inside(folder, loops=False):
+        pass  # Spark would follow a link that leads back for ever
+    checkpoint = state.folder / "checkpoint"
+    work = _Work(spark, state, folder, settings, clock, checkpoint, told)
+    # binaryFile offers each file once; its content is not selected, so it is never read
+    names = (
+        spark.readStream.format("binaryFile")
+        .schema(_LISTED)
+        .option("maxFilesPerTrigger", files_a_batch)
+        .option("recursiveFileLookup", "true")
+        .option("maxFileAge", FILE_AGE_MAX)
+        .load(literal(str(folder)))
+        .select("path")
+    )
+    writer = names.writeStream.foreachBatch(work).option("checkpointLocation", str(checkpoint))
+    timing: dict[str, Any] = (
+        {"availableNow": True} if until_idle else {"processingTime": f"{every_s} seconds"}
+    )
+    query = writer.trigger(**timing).start()
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def wait(query: Any) -> None:
+    """Wait until a query ends; what went wrong in it becomes one clear line."""
+    from pyspark.errors import PySparkException
+
+    try:
+        query.awaitTermination()
+    except PySparkException as error:
+        raise RoamcastError(f"the watch ended: {reason_in(str(error))[:300]}") from None
+
+
+class _Work:
+    """What happens to a micro-batch of file names."""
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        state: IngestState,
+        folder: Path,
+        settings: IngestSettings,
+        clock: Clock,
+        checkpoint: Path,
+        told: Callable[[Batch], None] | None,
+    ) -> None:
+        self.spark = spark
+        self.state = state
+        self.folder = folder
+        self.settings = settings
+        self.clock = clock
+        self.checkpoint = checkpoint
+        self.told = told
+
+    def __call__(self, names: "DataFrame", number: int) -> None:
+        stream = (self._stream(), number)
+        done = self.state.last.stream
+        if done is not None and done[0] == stream[0] and number <= done[1]:
+            return  # it was committed, and the driver died before Spark took note
+        files, unreadable = self._sorted_out(names)
+        try:
+            batch = self._ingested(files, unreadable, stream)
+        except RoamcastError:
+            # only now is it worth reading every file to its end: one that is cut stops no other
+            reading = self.settings.reading
+            reasons = {file.path: damage(file.path, reading) for file in files}
+            found = [(path, reason) for path, reason in reasons.items() if reason is not None]
+            if not found:
+                raise
+            sound = [file for file in files if reasons[file.path] is None]
+            batch = self._ingested(sound, unreadable + found, stream)
+        if self.told is not None:
+            self.told(batch)
+
+    def _ingested(
+        self,
+        files: list[SightingFile],
+        unreadable: list[tuple[str, str]],
+        stream: tuple[str, int],
+    ) -> Batch:
+        return ingest_batch(
+            self.spark,
+            self.state,
+            files,
+            self.settings,
+            self.clock(),
+            finish=False,
+            stream=stream,
+            unreadable=unreadable,
+        )
+
+    def _stream(self) -> str:
+        """Name the checkpoint: another one counts its micro-batches from 0 again."""
+        text = (self.checkpoint / "metadata").read_bytes()
+        return msgspec.json.decode(text, type=_Checkpoint).id
+
+    def _sorted_out(self, names: "DataFrame") -> tuple[list[SightingFile], list[tuple[str, str]]]:
+        """Choose the files to read; one that cannot be read is a dead letter, and others go on."""
+        files: dict[str, SightingFile] = {}
+        unreadable: dict[str, str] = {}
+        reading = self.settings.reading
+        # Spark offers a file several times if a name beside it looks like a pattern
+        for text in {row["path"] for row in names.collect()}:
+            # Hadoop writes a path as it is: nothing in it is quoted
+            named = Path(text.removeprefix("file://").removeprefix("file:"))
+            if format_of(str(named), reading) is None:
+                continue
+            if any(map(hidden, named.relative_to(self.folder).parts)):
+                continue
+            path = str(located(named, reading))
+            try:
+                file = stated(path)
+                shape_of(file, reading)
+            except InputError as error:
+                unreadable[path] = error.problem
+                continue
+            if file not in self.state.done:
+                files[path] = file
+        return [files[path] for path in sorted(files)], sorted(unreadable.items())

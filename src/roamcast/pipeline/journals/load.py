@@ -1,0 +1,225 @@
+"""How do brokers' journals enter the archive? Each context from its beginning to its end.
+
+An object's contexts follow each other: one begins when the object appears or changes, and ends when
+the next begins or the object leaves. What has not ended waits for a later load. A journal grows by
+segments, and each load is one commit named after the last of them: what ended in segments that
+were loaded before is not loaded again.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from roamcast.channels.server.messages import context_of
+from roamcast.errors import InputError
+from roamcast.model.context_arrow import column_of, schema, to_arrow
+from roamcast.model.contexts import Context
+from roamcast.pipeline.archive.append import append, collected
+from roamcast.pipeline.archive.layout import ArchiveSettings
+from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.journals.read import read_journals, segments, told
+from roamcast.pipeline.journals.restarts import GONE, with_gone
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HERE_ROWS = 200_000
+"""Up to so many contexts are read in this process: an hourly load has few."""
+
+TOGETHER = 16_384
+_BEGINS = ("ContextOpened", "ContextChanged")
+
+
+class LoadedJournal(msgspec.Struct, frozen=True):
+    """What a load took from one journal; `lasting`: contexts that had not ended.
+
+    left_out: how many attribute names the archive had no room for.
+    """
+
+    journal: str
+    rows: int
+    lasting: int
+    committed: bool
+    left_out: int = 0
+
+
+def load_journals(
+    spark: "SparkSession",
+    paths: Sequence[Path],
+    archive: str | Path,
+    *,
+    finish: bool = False,
+    settings: ArchiveSettings | None = None,
+) -> list[LoadedJournal]:
+    """Append the contexts that ended since the last load, journal by journal.
+
+    finish: the journals are over; what lasts is loaded as lasting, and nothing can follow.
+    """
+    listed = segments(paths)
+    target = Archive.make(archive, settings)
+    return [
+        _load(spark, run, [path for path in listed if _named(path)[0] == run], target, finish)
+        for run in sorted({_named(path)[0] for path in listed})
+    ]
+
+
+def _named(path: Path) -> tuple[str, int]:
+    name, _, number = path.stem.rpartition("-")
+    return name, int(number)
+
+
+def _load(
+    spark: "SparkSession", run: str, listed: list[Path], target: Archive, finish: bool
+) -> LoadedJournal:
+    application = f"journal-{run}"
+    newest = max(_named(path)[1] for path in listed)
+    # A batch number is twice the last segment's, and one more for the load that finishes.
+    done = target.last_batch(application) or 0
+    number = 2 * newest + finish
+    if done >= number:
+        return LoadedJournal(run, 0, 0, False)
+    if done % 2:
+        raise InputError(f"the journal {run} was finished: nothing can follow it")
+    before = done // 2
+    _check_whole(run, listed, newest)
+    intervals = context_intervals(read_journals(spark, listed)).cache()
+    try:
+        rows, lasting = _counted(intervals, _to_load(before, finish=finish))
+        found = intervals.where(_to_load(before, finish=finish)).select("t_r", "t_d", "body")
+        reading = _read_here if rows <= HERE_ROWS else _read_there
+        contexts, left_out = reading(found, target)
+        landed = append(contexts, target.storage.uri, transaction=(application, number))
+    finally:
+        intervals.unpersist()
+    return LoadedJournal(run, landed.rows, lasting, landed.committed, left_out)
+
+
+def _counted(intervals: "DataFrame", to_load: Any) -> tuple[int, int]:
+    """Count what is to be loaded and what lasts."""
+    from pyspark.sql import functions as f
+
+    counts = [f.count_if(to_load), f.count_if(f.col("t_d").isNull())]
+    row = told(intervals.agg(counts[0].alias("rows"), counts[1].alias("lasting"))).to_pylist()[0]
+    return row["rows"], row["lasting"]
+
+
+def _check_whole(run: str, listed: list[Path], newest: int) -> None:
+    """Refuse a journal with a gap: contexts would begin or end at the wrong moment."""
+    missing = sorted(set(range(1, newest + 1)) - {_named(path)[1] for path in listed})
+    if missing:
+        raise InputError(f"segment {missing[0]} of the journal {run} is missing: give its folder")
+
+
+def _to_load(before: int, *, finish: bool) -> Any:
+    from pyspark.sql import functions as f
+
+    ended = f.col("ended_in") > before
+    return (ended | f.col("t_d").isNull()) if finish else ended
+
+
+def context_intervals(journal: "DataFrame") -> "DataFrame":
+    """Give each context (run, host, vid, t_r, t_d, body), and the segment in which it ended.
+
+    A beginning that repeats the state at hand is none: clients publish again when a broker has
+    restarted. One that does not lie after the beginning before it, or after the end that a restart
+    made clear (`restarts`), counts from when it was heard.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    order = Window.partitionBy("run", "host", "vid").orderBy("segment", "row")
+    begins = f.col("kind").isin(*_BEGINS)
+    before = f.lag("kind").over(order).isin(*_BEGINS)
+    written = journal.where(begins | (f.col("kind") == "ContextClosed")).select(
+        *("run", "host", "vid", "segment", "row", "time_us", "kind", "t_r", "t_d", "body")
+    )
+    events = with_gone(journal, written).select(
+        "*", (begins & before & (f.lag("body").over(order) == f.col("body"))).alias("again")
+    )
+    returns = (f.lag("kind").over(order) == GONE) & (f.col("t_r") <= f.lag("t_d").over(order))
+    fresh = events.where(~f.coalesce("again", f.lit(False))).select(
+        *("run", "host", "vid", "segment", "row", "kind", "t_d", "body"),
+        f.when(before & (f.col("t_r") <= f.lag("t_r").over(order)), f.col("time_us"))
+        .when(returns, f.col("time_us"))
+        .otherwise(f.col("t_r"))
+        .alias("start"),
+    )
+    following = f.lead("kind").over(order)
+    end = f.when(following.isin("ContextClosed", GONE), f.lead("t_d").over(order))
+    each = fresh.select(
+        *("run", "host", "vid", "kind", "start", "body"),
+        end.when(following.isNotNull(), f.lead("start").over(order)).alias("end"),
+        f.lead("segment").over(order).alias("ended_in"),
+    )
+    last = f.when(f.col("end").isNotNull(), f.greatest("start", "end"))
+    return each.where(begins).select(
+        *("run", "host", "vid", f.col("start").alias("t_r"), last.alias("t_d"), "body", "ended_in")
+    )
+
+
+def _read_here(intervals: "DataFrame", target: Archive) -> tuple[pa.Table, int]:
+    """Give contexts in the archive's columns, and how many columns were left out.
+
+    They are few, so they are read in this process.
+    """
+    batches = told(intervals).to_batches(max_chunksize=TOGETHER)
+    parts = [list(_read(batch)) for batch in batches]
+    into, left_out = _into({column for part in parts for column in _spoken(part)}, target)
+    fitting = [list(_within(part, into)) for part in parts] if left_out else parts
+    rows = [to_arrow(part, into) for part in fitting]
+    return pa.Table.from_batches(rows, into), left_out
+
+
+def _read_there(intervals: "DataFrame", target: Archive) -> tuple["DataFrame", int]:
+    """Give the same from Spark's workers; attributes are learned in a first pass."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    learned = intervals.select("body").mapInArrow(_columns, "column string")
+    found = collected(learned.select("column").distinct(), target.storage)
+    into, left_out = _into(found["column"].to_pylist(), target)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            contexts = _within(_read(batch), into) if left_out else _read(batch)
+            while part := list(islice(contexts, TOGETHER)):
+                yield to_arrow(part, into)
+
+    rows = intervals.mapInArrow(read, from_arrow_schema(into))
+    return rows.select(*(f"`{name}`" for name in into.names)), left_out
+
+
+def _into(columns: Collection[str], target: Archive) -> tuple[pa.Schema, int]:
+    """Give the schema of what the archive has room for: what was live must not stop a load."""
+    room = target.room(columns)
+    fitting = [column for column in columns if column in room]
+    return schema(fitting), len(columns) - len(fitting)
+
+
+def _within(contexts: Iterable[Context], into: pa.Schema) -> Iterator[Context]:
+    """Give contexts with those of their attributes that have a column."""
+    room = frozenset(into.names)
+    for context in contexts:
+        said = context.attributes.items()
+        kept = {name: value for name, value in said if column_of(name, value) in room}
+        yield msgspec.structs.replace(context, attributes=kept)
+
+
+def _columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    bodies = (body for batch in batches for body in batch.column(0).to_pylist())
+    columns = list(dict.fromkeys(_spoken(map(context_of, bodies))))
+    yield pa.RecordBatch.from_pydict({"column": columns}, pa.schema([("column", pa.string())]))
+
+
+def _spoken(contexts: Iterable[Context]) -> Iterator[str]:
+    for context in contexts:
+        yield from (column_of(name, value) for name, value in context.attributes.items())
+
+
+def _read(batch: pa.RecordBatch) -> Iterator[Context]:
+    for row in batch.to_pylist():
+        context = context_of(row["body"])
+        yield msgspec.structs.replace(context, t_r=row["t_r"], t_d=row["t_d"])

@@ -1,0 +1,1 @@
+"""Historic messages against the archive: plan by statistics, read, match, distinct vids."""

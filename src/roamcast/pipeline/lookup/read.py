@@ -1,0 +1,189 @@
+"""Which vids of these files match which messages? One function, for the driver and for workers.
+
+Of each file only the row groups that can match are read, of those first the times and points;
+rows outside every need are dropped, and the rest goes through the matching kernel, with the
+messages as its filters.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from roamcast.matching import FilterSet, Pairs
+from roamcast.pipeline.archive.files import BOUNDS, GROUPS_KEY, times
+from roamcast.pipeline.archive.layout import Array, context_name
+from roamcast.pipeline.archive.read import check_columns, damage
+from roamcast.pipeline.archive.storage import Storage
+from roamcast.pipeline.lookup.kernel import mark
+from roamcast.pipeline.lookup.needs import Asked, Hull, Needs
+from roamcast.pipeline.lookup.plan import KINDS_OF, Share
+
+MATCHED_TOGETHER = 8_192
+"""Rows gathered before the matching kernel runs: a call costs as much as some hundred rows."""
+
+PAIRS_TOGETHER = 1 << 25
+"""Pairs that one call of the kernel may find at most, should every message match every row."""
+
+ANSWERED_TOGETHER = 1 << 22
+"""Pairs whose vids are written out at once: a vid has some forty bytes, a number four."""
+
+FOOTERS_KEPT = 4_096
+ANSWER = pa.schema([("message", pa.int32()), ("vid", pa.string())])
+_WHERE = ["t_r", "t_d", "lon", "lat"]
+
+
+class Footer:
+    """What a data file says of itself: its columns, and the bounds of its row groups."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        with storage.open(path) as source, damage(path):
+            self.metadata = pq.read_metadata(source)
+            schema = self.metadata.schema.to_arrow_schema()
+        self.columns = check_columns(path, schema)
+        groups = self.metadata.num_row_groups
+        told = (self.metadata.metadata or {}).get(GROUPS_KEY)
+        self.bounds: Array | None = None
+        self._places: list[Any] | None = None
+        if told is not None and len(told) == 8 * len(BOUNDS) * groups:
+            self.bounds = np.frombuffer(told).reshape(len(BOUNDS), groups)
+        self.starts = np.cumsum(
+            [0, *(self.metadata.row_group(group).num_rows for group in range(groups))]
+        )
+
+    def possible(self, needs: Needs, chosen: Array) -> Array:
+        """Give for each chosen need and each row group whether it may match there."""
+        groups = len(self.starts) - 1
+        if self.bounds is None:
+            return np.ones((len(chosen), groups), bool)
+        west, east, south, north, low_r, high_r, low_d, high_d = self.bounds
+        from_r, to_r, from_d, to_d = (column[:, None] for column in needs.times[chosen].T)
+        found: Array = (from_r <= high_r) & (to_r >= low_r) & (from_d <= high_d) & (to_d >= low_d)
+        left, right, low, high = (column[:, None] for column in needs.boxes[chosen].T)
+        # Here NaN means that no row has a point, so a box rules the group out.
+        inside = (left <= east) & (right >= west) & (low <= north) & (high >= south)
+        found &= inside | ~needs.boxed[chosen][:, None]
+        for row, number in enumerate(chosen.tolist()):
+            if number in needs.places:
+                found[row] &= self._in_places(needs.places[number])
+            if not all(self._has(asked) for asked in needs.asked.get(number, ())):
+                found[row] = False
+        return found
+
+    def _has(self, asked: Asked) -> bool:
+        return any(f"{kind}:{asked.name}" in self.columns for kind in KINDS_OF[asked.kind])
+
+    def _in_places(self, hulls: Sequence[Hull]) -> Array:
+        """Tell which row groups have a place between some pair of ends."""
+        if self._places is None:
+            column = self.metadata.schema.names.index("place")
+            groups = range(self.metadata.num_row_groups)
+            self._places = [self.metadata.row_group(g).column(column).statistics for g in groups]
+        return np.array([_between(statistics, hulls) for statistics in self._places], bool)
+
+
+def _between(statistics: Any, hulls: Sequence[Hull]) -> bool:
+    if statistics is None or not statistics.has_min_max:
+        # without a range there may be any place, unless all are null
+        return statistics is None or not statistics.has_null_count or statistics.num_values > 0
+    return any(
+        (low is None or low <= statistics.max) and (high is None or high >= statistics.min)
+        for low, high in hulls
+    )
+
+
+@lru_cache(maxsize=FOOTERS_KEPT)
+def _footer(uri: str, path: str) -> Footer:
+    """Read a footer; files never change once written, so it stays right."""
+    return Footer(Storage(uri), path)
+
+
+class Reader:
+    """The messages of a lookup, ready to be held against files."""
+
+    def __init__(self, filters: FilterSet, needs: Needs, asked: Iterable[str]) -> None:
+        self._filters = filters
+        self._needs = needs
+        self._asked = frozenset(asked)
+
+    def answers(self, storage: Storage, shares: Iterable[Share]) -> Iterator[pa.RecordBatch]:
+        """Give the pairs of message and vid that these files hold, distinct within a batch."""
+        held: list[pa.Table] = []
+        for share in shares:
+            held.extend(self._rows(storage, share))
+            if sum(part.num_rows for part in held) >= MATCHED_TOGETHER:
+                yield from self._matched(held)
+                held = []
+        if held:
+            yield from self._matched(held)
+
+    def _rows(self, storage: Storage, share: Share) -> Iterator[pa.Table]:
+        """Read the rows of a file that lie within some need."""
+        footer = _footer(storage.uri, share.path)
+        possible = footer.possible(self._needs, share.needs)
+        groups = np.flatnonzero(possible.any(axis=0))
+        if not len(groups):
+            return
+        with storage.open(share.path) as source, damage(share.path):
+            file = pq.ParquetFile(source, metadata=footer.metadata)
+            where = file.read_row_groups(groups.tolist(), columns=_WHERE, use_threads=False)
+            keep, kept = self._scan(footer, where, groups, share.needs, possible)
+            if not kept.any():
+                return
+            rest = [
+                stored
+                for name, stored in footer.columns.items()
+                if name == "vid" or name in self._asked or name.partition(":")[2] in self._asked
+            ]
+            wanted = [stored for stored in rest if stored not in _WHERE]
+            other = file.read_row_groups(groups[kept].tolist(), columns=wanted, use_threads=False)
+        at = np.flatnonzero(keep)
+        in_kept = np.cumsum(np.repeat(kept, np.diff(footer.starts)[groups])) - 1
+        where, other = where.take(pa.array(at)), other.take(pa.array(in_kept[at]))
+        columns = {name: where[name] for name in _WHERE} | {
+            context_name(name): other[name] for name in wanted
+        }
+        columns.setdefault("place", pa.nulls(where.num_rows, pa.string()))
+        yield pa.table(columns)
+
+    def _scan(
+        self, footer: Footer, where: pa.Table, groups: Array, needs: Array, possible: Array
+    ) -> tuple[Array, Array]:
+        """Mark the rows that lie within some need, and the row groups that have one."""
+        moments = [times(where[name]) for name in ("t_r", "t_d")]
+        points = [np.asarray(where[name]) for name in ("lon", "lat")]
+        keep = np.zeros(where.num_rows, np.bool_)
+        kept = np.zeros(len(groups), bool)
+        first = 0
+        for number, group in enumerate(groups.tolist()):
+            last = first + int(footer.starts[group + 1] - footer.starts[group])
+            chosen = needs[possible[:, group]]
+            kept[number] = mark(
+                *moments, *points, first, last, chosen, self._needs.times, self._needs.boxed,
+                self._needs.boxes, keep,
+            )  # fmt: skip
+            first = last
+        return keep, kept
+
+    def _matched(self, held: list[pa.Table]) -> Iterator[pa.RecordBatch]:
+        table = pa.concat_tables(held, promote_options="default").combine_chunks()
+        together = max(1, PAIRS_TOGETHER // max(1, len(self._filters)))
+        for start in range(0, table.num_rows, together):
+            part = table.slice(start, together)
+            pairs = self._filters.match_batch(part)
+            for first in range(0, len(pairs.rows), ANSWERED_TOGETHER):
+                last = first + ANSWERED_TOGETHER
+                some = Pairs(pairs.rows[first:last], pairs.numbers[first:last], pairs.names)
+                yield _answer(part["vid"], some)
+
+
+def _answer(vids: pa.ChunkedArray, pairs: Pairs) -> pa.RecordBatch:
+    messages = pa.array(pairs.ids.astype(np.int32))
+    found = pa.table({"message": messages, "vid": vids.take(pa.array(pairs.rows))})
+    distinct = found.group_by(["message", "vid"], use_threads=False).aggregate([])
+    return pa.RecordBatch.from_arrays(
+        [distinct[name].combine_chunks() for name in ANSWER.names], schema=ANSWER
+    )

@@ -1,0 +1,1 @@
+"""The one Spark session, paths as Spark reads them, progress, and files that outlast a crash."""

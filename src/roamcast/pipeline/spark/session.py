@@ -1,0 +1,173 @@
+"""Where does a Spark session come from? Here, and nowhere else; started only when a job needs it.
+
+The master is an argument, or `ROAMCAST_SPARK`, or this machine (`local[*]`); `spark://host:port`
+is a standalone cluster, `sc://host:port` a Spark Connect server. Jobs use DataFrames only, so the
+same code runs on all three.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from roamcast.errors import InputError, MissingError
+from roamcast.pipeline.spark import java_classes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER_VARIABLE = "ROAMCAST_SPARK"
+MEMORY_VARIABLE = "ROAMCAST_SPARK_MEMORY"
+LOCAL = "local[*]"
+MEMORY = "2g"
+JAVA_MAJOR_MIN = 17
+
+_MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|(spark|sc)://\S+|yarn|k8s://\S+")
+_LOOPBACK = re.compile(r"local.*|spark://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
+_FALLBACK = "spark.sql.execution.arrow.pyspark.fallback.enabled"
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be chosen about a session; `options` are Spark's own and win over ours."""
+
+    master: str | None = None
+    name: str = "roamcast"
+    memory: str | None = None
+    options: Mapping[str, str] = {}
+
+    @property
+    def where(self) -> str:
+        """The master: as given, else from the environment, else this machine."""
+        return self.master or os.environ.get(MASTER_VARIABLE) or LOCAL
+
+    @property
+    def remote(self) -> bool:
+        """Whether a Spark Connect server does the work: then this machine needs no Java."""
+        return self.where.startswith("sc://")
+
+
+def start(settings: Settings | None = None) -> "SparkSession":
+    """Give the session for these settings; a running one with the same master is used again."""
+    chosen = settings or Settings()
+    if not _MASTER.fullmatch(chosen.where):
+        raise InputError(
+            f"{chosen.where!r} is no Spark master: give local[*], spark://host:port or sc://host"
+        )
+    # Workers must run this Python; a cluster with its own sets the variable beforehand.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if chosen.remote:
+        check_connect()
+    else:
+        check_java()
+    try:
+        session: SparkSession = _builder(chosen).getOrCreate()
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in {"pyspark", "py4j", "grpc"}:
+            raise
+        reason = str(error).strip().splitlines()
+        raise MissingError(
+            f"no Spark session on {chosen.where}: {reason[0] if reason else type(error).__name__}"
+        ) from None
+    return session
+
+
+@contextmanager
+def started(settings: Settings | None = None) -> Iterator["SparkSession"]:
+    """Give a session for one command, and stop it afterwards."""
+    session = start(settings)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _builder(chosen: Settings) -> Any:
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.Builder()
+    builder = builder.appName(chosen.name)
+    if chosen.remote:
+        builder = builder.remote(chosen.where)
+        options = _job_options()
+        del options[_FALLBACK]  # Connect has none, and warns
+    else:
+        builder = builder.master(chosen.where)
+        options = {**_process_options(chosen), **_job_options()}
+    for name, value in {**options, **chosen.options}.items():
+        builder = builder.config(name, value)
+    return builder
+
+
+def _job_options() -> dict[str, str]:
+    """Options of one session, which a Connect client may set too."""
+    return {
+        "spark.sql.session.timeZone": "UTC",
+        # Arrow batches of this size keep the matching kernel busy and memory small.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # A conversion that silently falls back to rows would be a hundred times slower.
+        _FALLBACK: "false",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    }
+
+
+def _process_options(chosen: Settings) -> dict[str, str]:
+    """Options of the driver's process, fixed once it runs."""
+    memory = chosen.memory or os.environ.get(MEMORY_VARIABLE) or MEMORY
+    options = {
+        "spark.driver.memory": memory,
+        "spark.driver.extraJavaOptions": " ".join(
+            [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *java_classes.options()]
+        ),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "roamcast-warehouse"),
+        # Python workers and the JVM share the machine: give memory back when a task ends.
+        "spark.cleaner.periodicGC.interval": "5min",
+        "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    }
+    if _LOOPBACK.fullmatch(chosen.where):
+        # Nothing outside this machine may reach the driver of a local job.
+        options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if chosen.where.startswith("local"):
+        # Spark's 200 shuffle partitions are for clusters; here two per core are enough.
+        options["spark.sql.shuffle.partitions"] = str(max(4, 2 * (os.cpu_count() or 1)))
+    return options
+
+
+def check_connect() -> None:
+    """Raise MissingError unless the packages of a Spark Connect client are installed."""
+    needed = {"grpc": "grpcio", "grpc_status": "grpcio-status", "zstandard": "zstandard"}
+    missing = [package for module, package in needed.items() if find_spec(module) is None]
+    if missing:
+        raise MissingError(f"sc:// needs pip install 'pyspark[connect]': no {', '.join(missing)}")
+
+
+def check_java() -> None:
+    """Raise MissingError, with what to install, unless a Java that Spark accepts is found."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    advice = f"Spark needs Java {JAVA_MAJOR_MIN} or newer (Debian: openjdk-17-jre-headless)"
+    if java is None or not Path(java).exists():
+        where = f"none at {java}: check JAVA_HOME" if home else "no `java` on PATH"
+        raise MissingError(f"{advice}; {where}")
+    try:
+        said = subprocess.run(  # noqa: S603 - the machine's own java, no shell
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=False
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingError(f"{advice}; {java} does not run: {error}") from None
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    if found is None or int(found[1]) < JAVA_MAJOR_MIN:
+        version = found[1] if found else "unknown"
+        raise MissingError(f"{advice}; {java} is version {version}")
