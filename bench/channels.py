@@ -107,7 +107,7 @@ class _Rounds:
         self._driver = driver
         self._server = driver.server
         self._desk = driver.server.desk
-        self._put = driver.server.objects.put
+        self._put = driver.server.contexts.put
         self._view = driver.server.dissemination.classes[""]
         matcher = self._view.table.matcher
         assert isinstance(matcher, FilterSet)
@@ -151,7 +151,7 @@ class _Rounds:
         context, put = given
         known = self._server.map.put(context, put.stamp, "c0")
         assert known is not None
-        self._server.objects.step(self._view, known, context, put.body)
+        self._server.contexts.step(self._view, known, context, put.body)
 
     def _update(self, given: tuple[Context, Publish]) -> None:
         context, put = given

@@ -108,7 +108,7 @@ class Publisher:
         )
         self.number = 0
 
-    def publish(self, rate: float, seconds: float, objects: int) -> int:
+    def publish(self, rate: float, seconds: float, contexts: int) -> int:
         """Publish at a rate, the objects in turn; how many were sent."""
         start = time.monotonic()
         sent = 0
@@ -116,26 +116,26 @@ class Publisher:
             due = start + sent / rate
             if due > now:
                 time.sleep(due - now)
-            self._send(objects)
+            self._send(contexts)
             sent += 1
         return sent
 
-    def _send(self, objects: int, re: str = "") -> None:
+    def _send(self, contexts: int, re: str = "") -> None:
         self.number += 1
         feature = {
             "type": "Feature",
-            "id": f"p{self.number % objects}",
+            "id": f"p{self.number % contexts}",
             "properties": {"place": "hall", "sent": time.monotonic_ns(), "n": self.number},
         }
         self.link.send(json.dumps({"type": "publish", "re": re, "feature": feature}))
 
-    def flood(self, seconds: float, objects: int, window: int = 256) -> tuple[int, float]:
+    def flood(self, seconds: float, contexts: int, window: int = 256) -> tuple[int, float]:
         """Publish as fast as it is acknowledged: how many, in how many seconds."""
         start = time.monotonic()
         sent = open_ones = 0
         while time.monotonic() - start < seconds or open_ones:
             while open_ones < window and time.monotonic() - start < seconds:
-                self._send(objects, "flood")
+                self._send(contexts, "flood")
                 sent += 1
                 open_ones += 1
             said = json.loads(self.link.recv())
@@ -164,11 +164,11 @@ def run(quick: bool, progress: Steps) -> Report:
             publisher.publish(5, 1.0, 1)  # warm
             settle(readers)
             step(1)
-            ours = ours_at(readers, publisher, rows, count, 5.0, seconds, objects=1)
+            ours = ours_at(readers, publisher, rows, count, 5.0, seconds, contexts=1)
             frame_bytes = max(200, round(ours["bytes"] / max(ours["frames"], 1)))
             step(1)
             memory_before = service.memory_mb()
-            hundred = ours_at(readers, publisher, rows, count, 100.0, seconds, objects=20)
+            hundred = ours_at(readers, publisher, rows, count, 100.0, seconds, contexts=20)
             last_true = hundred["last"] == [publisher.number]
             memory_after = service.memory_mb()
             step(1)
@@ -200,10 +200,10 @@ def ours_at(
     rate: float,
     seconds: float,
     *,
-    objects: int,
+    contexts: int,
 ) -> dict[str, Any]:
     readers.ask("reset")
-    sent = publisher.publish(rate, seconds, objects)
+    sent = publisher.publish(rate, seconds, contexts)
     got = settle(readers)
     rows.append(row("roamcast", rate, sent, count, got))
     return {**got, "sent": sent}

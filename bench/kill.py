@@ -82,7 +82,7 @@ class Crowd:
 
     def seen(self, view: View) -> dict[str, State]:
         """Give what a view shows."""
-        return {vid: _state(one) for vid, one in view.objects.items()}
+        return {vid: _state(one) for vid, one in view.contexts.items()}
 
     def right(self) -> bool:
         """Tell whether every view shows what was acknowledged, no more and no less."""

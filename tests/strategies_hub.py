@@ -17,7 +17,7 @@ from roamcast.broker import (
     UnpublishFor,
 )
 from roamcast.channels.server.settings import MapSettings
-from roamcast.channels.sessions.kept import PublicationSettings
+from roamcast.channels.sessions.publications import PublicationSettings
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.identity.rules import Rule, Viewer
 from roamcast.model.contexts import Context

@@ -129,7 +129,7 @@ class MapWorld:
 
     def sees(self, name: str, subscription: str = "s") -> dict[str, str | None]:
         machine = self.machine(name)
-        shown = machine.watching.replica.shown(subscription)
+        shown = machine.watching.copy.shown(subscription)
         return {vid: context.place for vid, context in sorted(shown.items())}
 
     def machine(self, name: str) -> MapClient:

@@ -92,7 +92,7 @@ class RecoveryWorld:
         self.world.give(self.world.hosts[name], SubscribeFilter("s", text))
 
     def sees(self, name: str) -> dict[str, str | None]:
-        shown = self.machine(name).watching.replica.shown("s")
+        shown = self.machine(name).watching.copy.shown("s")
         return {vid: context.place for vid, context in sorted(shown.items())}
 
     def machine(self, name: str) -> MapClient:

@@ -55,7 +55,7 @@ def test_each_sees_in_the_current_set_and_in_changes_what_rules_allow() -> None:
     made.run(1)
     assert made.sees("colleague") == {"ann": "campus/b36/1/1001", "bob": "campus/b36/1/1001"}
     assert made.sees("visitor") == {"ann": "campus/b36"}
-    shown = made.machine("visitor").watching.replica.shown("s")["ann"]
+    shown = made.machine("visitor").watching.copy.shown("s")["ann"]
     assert shown.attributes == {"type": "person"}
 
 

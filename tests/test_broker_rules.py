@@ -5,7 +5,7 @@ import pytest
 from roamcast.broker import Acknowledged, Adopt, Failed, PublishFor, SetRules, StoreFailed
 from roamcast.channels.client.publications import PublishContext
 from roamcast.channels.server.settings import MapSettings
-from roamcast.channels.sessions.kept import PublicationSettings
+from roamcast.channels.sessions.publications import PublicationSettings
 from roamcast.errors import ConflictError, LimitError
 from roamcast.identity import rulebook
 from roamcast.identity.rulebook import RuleBook
@@ -87,8 +87,8 @@ def test_a_client_on_a_link_is_refused_under_a_vid_with_others_rules() -> None:
     made.watch("watcher", "within(place, 'hq')")
     made.client("mallory#1")
     made.client("ada#1")
-    made.server.objects.publisher_of = {"ada": "ada"}.get
-    made.server.objects._policy.may_take = (  # type: ignore[method-assign]
+    made.server.contexts.publisher_of = {"ada": "ada"}.get
+    made.server.contexts._policy.may_take = (  # type: ignore[method-assign]
         lambda client, owner: client.partition("#")[0] == owner.partition("#")[0]
     )
     for name, place in (("mallory#1", "hq/1"), ("ada#1", "hq/2"), ("mallory#1", "hq/3")):
@@ -99,7 +99,7 @@ def test_a_client_on_a_link_is_refused_under_a_vid_with_others_rules() -> None:
 
 
 def test_one_owner_sets_the_rules_of_so_many_vids_and_of_no_more() -> None:
-    desk = Desk(kept=PublicationSettings(objects_per_owner_max=3))
+    desk = Desk(kept=PublicationSettings(publications_per_owner_max=3))
     for number in range(3):
         assert isinstance(desk.rules(f"v{number}", EXACT), Acknowledged)
     for _ in range(2):
@@ -169,7 +169,7 @@ def test_classes_that_nobody_is_in_any_more_make_room_for_others(
         desk.broker.close_session(session, desk.now)
     assert len(names) == 12  # no channel's name comes again
     assert len(desk.broker.server.dissemination.classes) <= 4
-    known = desk.broker.server.map.objects["ann"]
+    known = desk.broker.server.map.contexts["ann"]
     assert len(known.bodies) <= 4
     for number in range(4):
         desk.open(f"t{number}", Viewer("", frozenset({f"h{number}"})))

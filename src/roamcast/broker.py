@@ -15,7 +15,7 @@ from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.sessions.events import Format
 from roamcast.channels.sessions.hub import CutOff, Frame, Hub
-from roamcast.channels.sessions.kept import (
+from roamcast.channels.sessions.publications import (
     PREFIX,
     Acknowledged,
     PublicationSettings,
@@ -133,9 +133,9 @@ class Broker:
         )
         self.hub = Hub(LocalQueries(self.server), hub_settings or HubSettings(), epoch)
         kept_settings = kept_settings or PublicationSettings()
-        self.kept = StoredPublications(self.server.objects, kept_settings)
-        self.rule_sets = RuleSets(self.rules, kept_settings.objects_per_owner_max)
-        self.server.objects.publisher_of = self.rule_sets.publisher_of
+        self.kept = StoredPublications(self.server.contexts, kept_settings)
+        self.rule_sets = RuleSets(self.rules, kept_settings.publications_per_owner_max)
+        self.server.contexts.publisher_of = self.rule_sets.publisher_of
         self.server.merging.keeps = self.kept.keeps
         self._session_viewers: dict[str, Viewer] = {}
         self._sessions_of: dict[str, dict[str, None]] = {}
@@ -214,7 +214,7 @@ class Broker:
         return [Store(self._token, (write,))]
 
     def _check_kept(self, owner: str, vid: str, any_owner: bool) -> None:
-        known = self.kept.objects.get(vid)
+        known = self.kept.contexts.get(vid)
         if known is None or (known.owner != owner and not any_owner):
             # The same for both: whether somebody else has it may be hidden from who asks.
             raise NotFoundError(f"you have published no context {vid[:100]!r}")
@@ -236,7 +236,7 @@ class Broker:
                 self.kept.removed(vid)
             case SetRules(_, _, vid, rules):
                 effects += self._tell_apart(self.rule_sets.written(vid, rules), now)
-                self.server.objects.reconsider(vid)
+                self.server.contexts.reconsider(vid)
         effects += self._told(self.server.changed(now), now)
         effects.append(Acknowledged(given.ticket, fresh))
         return effects
@@ -249,7 +249,7 @@ class Broker:
             if key.startswith(RULES_PREFIX):
                 vid = key[len(RULES_PREFIX) :]
                 effects += self._tell_apart(self.rule_sets.adopt(vid, value), now)
-                self.server.objects.reconsider(vid)
+                self.server.contexts.reconsider(vid)
         for key, value in entries:
             if key.startswith(PREFIX):
                 held = (
@@ -296,7 +296,7 @@ class Broker:
         used = {client.view_class for client in self.server.desk.clients.values()}
         used.update(session.view_class for session in self.hub.sessions.values())
         dissemination = self.server.dissemination
-        self.server.objects.forget_classes({*dissemination.forget_empty(used)})
+        self.server.contexts.forget_classes({*dissemination.forget_empty(used)})
         return used | dissemination.classes.keys()
 
     def admit(self, client: str, viewer: Viewer) -> tuple[str, list[Effect]]:
@@ -352,16 +352,16 @@ class Broker:
     def find(self, viewer: Viewer, wanted: Filter, now: int) -> list[Context]:
         """Answer a query once, as this viewer may see the map: by vid (AMS 3)."""
         found = []
-        objects = self.server.map.objects
-        for vid in sorted(self.server.objects.candidates(wanted)):
-            seen = self.policy.visible_to(objects[vid].context, viewer, now)
+        contexts = self.server.map.contexts
+        for vid in sorted(self.server.contexts.candidates(wanted)):
+            seen = self.policy.visible_to(contexts[vid].context, viewer, now)
             if seen is not None and wanted.matches(seen):
                 found.append(seen)
         return found
 
     def get(self, viewer: Viewer, vid: str, now: int) -> Context | None:
         """Give one object as this viewer may see it."""
-        known = self.server.map.objects.get(vid)
+        known = self.server.map.contexts.get(vid)
         return None if known is None else self.policy.visible_to(known.context, viewer, now)
 
     def nearest(

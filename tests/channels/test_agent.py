@@ -109,7 +109,7 @@ def test_what_clients_publish_goes_to_the_server_and_back_to_whoever_asked() -> 
     world.put(names[0], "m", "hall", type="person")
     world.run(1)
     assert all(world.sees(name) == {"m": "hall"} for name in [*names, "strong"])
-    assert world.server.map.objects["m"].owner == "agent"
+    assert world.server.map.contexts["m"].owner == "agent"
     world.cancel(names[0], "m")
     world.run(1)
     assert all(world.sees(name) == {} for name in [*names, "strong"])
@@ -128,7 +128,7 @@ def test_a_client_that_moves_to_another_agent_takes_its_objects_along() -> None:
     machine.server = "agent-2"
     world.run(10)  # long enough for the first agent to give it up
     assert machine.state is LinkState.OPEN
-    assert world.server.map.objects["m"].owner == "agent-2"
+    assert world.server.map.contexts["m"].owner == "agent-2"
     assert world.sees("strong") == {"m": "hall"}
     assert world.told_to("strong", Left) == []
 
@@ -148,7 +148,7 @@ def test_who_publishes_later_is_right_and_the_other_is_told_whichever_way_it_cam
     world.cancel(names[0], "m")
     world.run(1)
     assert all(world.sees(one) == {} for one in [*names, "strong"])
-    assert world.agent_machine("agent").down.objects.owners == {}
+    assert world.agent_machine("agent").down.contexts.owners == {}
 
 
 def test_a_silent_client_is_collected_with_its_objects_and_queries() -> None:
@@ -305,7 +305,7 @@ def test_a_publication_that_the_server_refuses_is_refused_to_its_client_and_forg
     assert [one.about[:9] for one in world.told_to(names[0], Refusal)] == ["put taken", "put vvvvv"]
     assert world.told_to(names[1], Refusal) == []
     agent = world.agent_machine("agent")
-    assert agent.down.objects.owners == agent.up.published == {}
+    assert agent.down.contexts.owners == agent.up.published == {}
     assert world.sees(names[1]) == {"taken": "hall", "v" * 256: "hall"}
 
 
@@ -322,7 +322,7 @@ def test_clients_that_publish_apart_do_so_in_their_own_names() -> None:
     assert len(world.server.map) == 0
     world.put("b", "m", "garden")  # b may take what is a's
     world.run(1)
-    stamp = world.agent_machine("agent").down.objects.owners["m"].stamp
+    stamp = world.agent_machine("agent").down.contexts.owners["m"].stamp
     agent = world.world.hosts["agent"]
     world.world.give(agent, Heard("a", Overtaken("m", stamp)))
     world.world.give(agent, Heard("a", Refusal("put m", "too late")))

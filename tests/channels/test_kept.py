@@ -6,7 +6,7 @@ import pytest
 
 from roamcast.broker import Acknowledged, Failed, PublishFor, StoreFailed, UnpublishFor
 from roamcast.channels.server.map import ActiveMap
-from roamcast.channels.sessions.kept import PREFIX, PublicationSettings
+from roamcast.channels.sessions.publications import PREFIX, PublicationSettings
 from roamcast.errors import LimitError, StoreError
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect, Store, Stored
@@ -45,7 +45,7 @@ class SlowDisk(Desk):
         return self.tickets
 
     def shown(self) -> list[str]:
-        return sorted(self.broker.server.map.objects)
+        return sorted(self.broker.server.map.contexts)
 
 
 @pytest.mark.parametrize("writes", [1, 2])
@@ -120,7 +120,7 @@ def test_what_belongs_to_a_session_stays_if_that_comes_back_while_a_write_waits(
 
 def test_on_a_full_map_is_refused_what_is_not_on_disk_yet_and_room_is_held_for_what_is() -> None:
     desk = SlowDisk()
-    desk.broker.server.map._objects_max = 2
+    desk.broker.server.map._contexts_max = 2
     first, second, third = (desk.ask(vid) for vid in "abc")
     failed = desk.answers[third]
     assert isinstance(failed, Failed)
@@ -164,7 +164,7 @@ def test_a_map_holds_room_for_what_was_promised_it_though_others_come_and_go() -
     room.reserve("d")
     room.release("d")
     assert room.put(Context("e", "hq"), 1, "ann") is not None
-    assert sorted(room.objects) == ["a", "b", "e"]
+    assert sorted(room.contexts) == ["a", "b", "e"]
 
 
 def test_an_answer_of_the_disk_that_nobody_waits_for_changes_nothing() -> None:

@@ -157,7 +157,7 @@ def test_a_client_with_more_bandwidth_never_knows_less() -> None:
         move(world, draw, 0.5)
         numbers = []
         for name in [*names, "free"]:
-            known = world.machine(name).watching.replica.known
+            known = world.machine(name).watching.copy.known
             numbers.append({vid: one.number for vid, one in known.items()})
         for less, more in pairwise(numbers):
             assert all(more.get(vid, (0, 0)) >= number for vid, number in less.items())

@@ -271,7 +271,7 @@ def test_a_client_that_is_gone_is_collected_with_its_objects_and_subscriptions()
 
 
 def test_a_large_current_set_goes_round_once_for_all_newcomers() -> None:
-    settings = MapSettings(page_objects_max=50, page_bytes_max=2_000)
+    settings = MapSettings(page_contexts_max=50, page_bytes_max=2_000)
     world = MapWorld(settings, quality=LinkQuality(loss=0.05))
     world.client("publisher")
     for number in range(400):
@@ -300,7 +300,7 @@ def test_a_large_current_set_goes_round_once_for_all_newcomers() -> None:
 
 @pytest.mark.parametrize("later", ["z{}", "a{}"])
 def test_who_comes_in_the_middle_of_a_cycle_hears_of_what_entered_during_it(later: str) -> None:
-    settings = MapSettings(page_objects_max=10, page_bytes_max=600, carousel_bytes_per_s=4_000)
+    settings = MapSettings(page_contexts_max=10, page_bytes_max=600, carousel_bytes_per_s=4_000)
     world = MapWorld(settings)
     world.client("publisher")
     for number in range(100):

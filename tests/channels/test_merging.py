@@ -192,9 +192,9 @@ def write(server: MapServer, one: Write) -> None:
     _, vid, stamp, owner, puts = one
     if puts:
         body = context(vid, f"{stamp} by {owner}")
-        server.objects.put_for(owner, body, body_of(body), stamp)
+        server.contexts.put_for(owner, body, body_of(body), stamp)
     else:
-        server.objects.erase(vid, Removal(stamp, owner, 0))
+        server.contexts.erase(vid, Removal(stamp, owner, 0))
 
 
 def unique(said: list[Write]) -> list[Write]:
@@ -220,7 +220,7 @@ def test_merged_maps_hold_the_newest_version_of_everything_said_on_either_side(
     hand_over(*sides, now=1)
     newest = {one[1]: one for one in sorted(said, key=order)}
     right = {vid: f"{one[2]} by {one[3]}" for vid, one in newest.items() if one[4]}
-    merged = sides[1].map.objects
+    merged = sides[1].map.contexts
     assert {vid: one.context.attributes["note"] for vid, one in merged.items()} == right
 
 
@@ -236,8 +236,8 @@ def test_a_map_does_not_depend_on_the_order_in_which_it_was_told(
     shuffler.shuffle(said)  # type: ignore[attr-defined]
     for write_ in said:
         write(other, write_)
-    assert {vid: (o.stamp, o.owner) for vid, o in one.map.objects.items()} == {
-        vid: (o.stamp, o.owner) for vid, o in other.map.objects.items()
+    assert {vid: (o.stamp, o.owner) for vid, o in one.map.contexts.items()} == {
+        vid: (o.stamp, o.owner) for vid, o in other.map.contexts.items()
     }
 
 
@@ -247,19 +247,19 @@ def test_of_two_states_with_one_stamp_the_later_bytes_stay_on_either_side() -> N
         write(old, (0, "x", 5, first, True))
         write(new, (1, "x", 5, second, True))
         hand_over(old, new, now=1)
-        assert new.map.objects["x"].context.attributes["note"] == "5 by b"
+        assert new.map.contexts["x"].context.attributes["note"] == "5 by b"
 
 
 def test_the_same_state_said_by_another_belongs_to_who_said_it_last() -> None:
     server = make("s0", OLD)
     for owner in ("b", "a"):
-        server.objects.put_for(owner, context("x"), body_of(context("x")), 5)
-        assert server.map.objects["x"].owner == owner
-    server.objects.withdraw("b", "x")
-    assert list(server.map.objects) == ["x"]
-    server.objects.withdraw("a", "x")
-    assert list(server.map.objects) == []
-    assert server.objects.put_for("b", context("x"), body_of(context("x")), 5)
+        server.contexts.put_for(owner, context("x"), body_of(context("x")), 5)
+        assert server.map.contexts["x"].owner == owner
+    server.contexts.withdraw("b", "x")
+    assert list(server.map.contexts) == ["x"]
+    server.contexts.withdraw("a", "x")
+    assert list(server.map.contexts) == []
+    assert server.contexts.put_for("b", context("x"), body_of(context("x")), 5)
 
 
 def test_a_large_map_goes_over_in_pages_within_the_bound_and_a_lost_page_is_repeated() -> None:
@@ -299,9 +299,9 @@ def test_an_object_whose_publisher_does_not_come_over_leaves_when_it_could_have(
     hand_over(old, new, now=1)
     stays = new.settings.client_timeout_us + new.settings.restart_spread_us
     new.advance(stays)
-    assert list(new.map.objects) == ["x"]
+    assert list(new.map.contexts) == ["x"]
     new.advance(1 + stays)
-    assert list(new.map.objects) == []
+    assert list(new.map.contexts) == []
     assert new.merging.guests == {}
 
 
@@ -317,10 +317,10 @@ def test_only_hosts_that_may_serve_hand_over_and_only_their_own_epochs_end_a_ser
 
 
 def test_a_full_map_says_what_it_could_not_take() -> None:
-    new = make("s1", NEW, MapSettings(objects_max=1))
+    new = make("s1", NEW, MapSettings(contexts_max=1))
     items = tuple(HandedContext(body_of(context(vid)), 1, "a") for vid in "xy")
     effects = say(new, "s0", HandOver(OLD, 1, items), 1)
-    assert list(new.map.objects) == ["x"]
+    assert list(new.map.contexts) == ["x"]
     assert [one.message for one in effects if isinstance(one, Drop)] == ["map.handover"]
     assert Send(Replica("s0"), HandOverTaken(OLD, 1)) in effects
 
@@ -355,10 +355,10 @@ def test_nobody_cancels_what_is_anothers_on_either_side() -> None:
     write(old, (0, "y", 9, "thief", False))
     write(old, (0, "y", 5, "a", True))
     hand_over(old, new, now=1)
-    assert sorted(new.map.objects) == ["x", "y"]
+    assert sorted(new.map.contexts) == ["x", "y"]
     write(new, (1, "x", 9, "a", False))
-    assert not new.objects.put_for("a", context("x"), body_of(context("x")), 5)
-    assert sorted(new.map.objects) == ["y"]
+    assert not new.contexts.put_for("a", context("x"), body_of(context("x")), 5)
+    assert sorted(new.map.contexts) == ["y"]
 
 
 def test_how_long_an_object_is_gone_is_handed_over_with_it() -> None:

@@ -26,7 +26,7 @@ from tests.strategies_map import SERVER, MapWorld
 
 HALL = "place = 'hall'"
 PEOPLE = 120
-SMALL = {"page_objects_max": 10, "batch_bytes_max": 600, "outbox_items_max": 40}
+SMALL = {"page_contexts_max": 10, "batch_bytes_max": 600, "outbox_items_max": 40}
 LOSSY = LinkQuality(loss=0.1, jitter_us=3_000)
 
 
@@ -143,7 +143,7 @@ def test_a_query_withdrawn_in_the_middle_ends_its_pages(way: str) -> None:
 
 
 def test_many_small_answers_at_once_do_not_make_a_client_too_slow() -> None:
-    settings = MapSettings(mode=Mode.UNICAST, page_objects_max=10, outbox_items_max=40)
+    settings = MapSettings(mode=Mode.UNICAST, page_contexts_max=10, outbox_items_max=40)
     world = MapWorld(settings)
     world.client("publisher")
     for number in range(9):
@@ -219,10 +219,10 @@ def test_an_object_keeps_its_seat_and_seats_are_never_more_than_objects_at_a_tim
         else:
             here.remove(vid)
             seated.pop(vid, None)
-        for name, known in here.objects.items():
+        for name, known in here.contexts.items():
             assert seated.setdefault(name, known.seat) == known.seat
         assert [vid for vid in here.seats if vid is not None] == sorted(
-            here.objects, key=lambda name: here.objects[name].seat
+            here.contexts, key=lambda name: here.contexts[name].seat
         )
         most = max(most, len(here))
         assert len(here.seats) <= most
@@ -232,7 +232,7 @@ class ByHand:
     """A server and a watcher whose messages pass only when told to, in order."""
 
     def __init__(self) -> None:
-        settings = MapSettings(mode=Mode.UNICAST, page_objects_max=2, batch_bytes_max=150)
+        settings = MapSettings(mode=Mode.UNICAST, page_contexts_max=2, batch_bytes_max=150)
         self.now = 0
         self.server = MapServer(
             SERVER, epoch=1, now=0, settings=settings, make_matcher=ScanMatcher, journal=False
@@ -322,7 +322,7 @@ def test_no_gap_and_no_overlap_between_the_pages_and_the_changes_among_them(
         assert world.server.subscriptions.records == 0
         return
     right = {one.vid: one for one in world.server.map.find(Filter.parse(wanted))}
-    assert watcher.watching.replica.shown("s") == right
+    assert watcher.watching.copy.shown("s") == right
     assert watcher.watching.complete("s")
     last = [effect for effect in world.told if isinstance(effect, Current)][-1]
     assert last.complete

@@ -17,42 +17,42 @@ def state(number: int, place: str, vid: str = "v") -> State:
 
 
 def opened() -> MapCopy:
-    replica = MapCopy()
-    replica.open("s", Filter.parse(f"place = '{HERE}'"))
-    return replica
+    copy = MapCopy()
+    copy.open("s", Filter.parse(f"place = '{HERE}'"))
+    return copy
 
 
 def test_a_state_older_than_the_last_listing_does_not_bring_back_what_has_left() -> None:
     # The object came at update 5 by one channel and left at update 6 by another. Update 6 was lost
     # for good, so the set was listed as of 8, without it; then the first channel healed update 5.
-    replica = opened()
-    assert replica.keep("s", set(), (EPOCH, 8)) == []
-    assert replica.learn(EPOCH, state(5, HERE), 1) == []
-    assert replica.shown("s") == {}
-    told = replica.learn(EPOCH, state(9, HERE), 2)
+    copy = opened()
+    assert copy.keep("s", set(), (EPOCH, 8)) == []
+    assert copy.learn(EPOCH, state(5, HERE), 1) == []
+    assert copy.shown("s") == {}
+    told = copy.learn(EPOCH, state(9, HERE), 2)
     assert [type(effect) for effect in told] == [Appeared]
 
 
 def test_what_a_later_listing_names_is_shown_though_its_state_is_older_than_the_last_one() -> None:
-    replica = opened()
-    replica.keep("s", set(), (EPOCH, 8))
-    replica.learn(EPOCH, state(5, HERE), 1)
-    assert [type(effect) for effect in replica.show_known("s", ("v",))] == [Appeared]
+    copy = opened()
+    copy.keep("s", set(), (EPOCH, 8))
+    copy.learn(EPOCH, state(5, HERE), 1)
+    assert [type(effect) for effect in copy.show_known("s", ("v",))] == [Appeared]
 
 
 def test_another_subscription_is_not_held_to_that_listing() -> None:
-    replica = opened()
-    replica.open("other", Filter.parse(f"place = '{HERE}'"))
-    replica.keep("s", set(), (EPOCH, 8))
-    told = replica.learn(EPOCH, state(5, HERE), 1)
+    copy = opened()
+    copy.open("other", Filter.parse(f"place = '{HERE}'"))
+    copy.keep("s", set(), (EPOCH, 8))
+    told = copy.learn(EPOCH, state(5, HERE), 1)
     assert [effect.subscription for effect in told if isinstance(effect, Appeared)] == ["other"]
 
 
 def test_what_is_shown_still_leaves_by_a_state_as_old_as_the_listing() -> None:
-    replica = opened()
-    replica.learn(EPOCH, state(4, HERE), 1)
-    replica.keep("s", {"v"}, (EPOCH, 8))  # listed, as somebody saw it before update 6
-    told = replica.learn(EPOCH, state(6, THERE), 2)
+    copy = opened()
+    copy.learn(EPOCH, state(4, HERE), 1)
+    copy.keep("s", {"v"}, (EPOCH, 8))  # listed, as somebody saw it before update 6
+    told = copy.learn(EPOCH, state(6, THERE), 2)
     assert [type(effect) for effect in told] == [Left]
 
 
@@ -67,18 +67,18 @@ def test_after_a_listing_any_part_of_the_past_in_any_order_leaves_the_view_as_it
     past = [state(number, place) for number, place in enumerate(places, 1)]
     as_of = data.draw(st.integers(1, len(past)))
     before = data.draw(st.lists(st.sampled_from(past[:as_of]), unique=True))
-    replica = opened()
+    copy = opened()
     for one in before:
-        replica.learn(EPOCH, one, 1)
+        copy.learn(EPOCH, one, 1)
     listed = places[as_of - 1] == HERE
     if listed:
-        replica.learn(EPOCH, past[as_of - 1], 2)
-        replica.show_known("s", ("v",))
-    replica.keep("s", {"v"} if listed else set(), (EPOCH, as_of))
-    assert ("v" in replica.shown("s")) is listed
+        copy.learn(EPOCH, past[as_of - 1], 2)
+        copy.show_known("s", ("v",))
+    copy.keep("s", {"v"} if listed else set(), (EPOCH, as_of))
+    assert ("v" in copy.shown("s")) is listed
     for one in data.draw(st.permutations(past[:as_of])):
-        replica.learn(EPOCH, one, 3)
-        assert ("v" in replica.shown("s")) is listed
+        copy.learn(EPOCH, one, 3)
+        assert ("v" in copy.shown("s")) is listed
     for one in past[as_of:]:
-        replica.learn(EPOCH, one, 4)
-        assert ("v" in replica.shown("s")) is (places[one.number - 1] == HERE)
+        copy.learn(EPOCH, one, 4)
+        assert ("v" in copy.shown("s")) is (places[one.number - 1] == HERE)

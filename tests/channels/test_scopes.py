@@ -96,7 +96,7 @@ def test_when_no_group_is_free_queries_share_one_and_clients_drop_what_is_not_th
         world.run(0.5)
     seen = {f"m{number}": "a" for number in range(5)}
     assert [world.sees(name) for name in far] == [seen, seen, {}, {}]
-    assert [world.machine(name).watching.replica.foreign for name in far] == [0, 0, 5, 5]
+    assert [world.machine(name).watching.copy.foreign for name in far] == [0, 0, 5, 5]
     assert len(world.sent(updates)) == 5
 
 
@@ -189,7 +189,7 @@ def test_every_byte_of_a_shared_group_counts_against_a_limit() -> None:
                 limit.deliver(name, record.bytes, now)
     assert world.sees("limited") == world.sees("other") != {}
     assert world.sees(free[0]) == world.sees(free[1]) != {}
-    assert world.machine("limited").watching.replica.foreign > 0
+    assert world.machine("limited").watching.copy.foreign > 0
 
 
 def test_what_others_ask_for_fills_no_clients_memory() -> None:
@@ -201,7 +201,7 @@ def test_what_others_ask_for_fills_no_clients_memory() -> None:
     for number in range(300):
         world.put("mover", f"m{number}", "a", kind=1)
         world.run(0.01)
-        most = max(most, len(world.machine(far[2]).watching.replica.known))
+        most = max(most, len(world.machine(far[2]).watching.copy.known))
     assert 20 < most <= 41
     world.put("mover", "m7", "a", kind=2)  # an object that was dropped and forgotten
     world.run(3)

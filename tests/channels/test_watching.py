@@ -35,7 +35,7 @@ def test_a_late_state_of_before_the_current_set_brings_nothing_back() -> None:
     client = watching()
     client.take(listed(5), "", "server", 0)  # by then it had left again
     assert client.take(Parcel(1, (state(4, "a"),)), "another", "server", 0) == []
-    assert client.replica.shown("s") == {}
+    assert client.copy.shown("s") == {}
     effects = client.take(Parcel(1, (state(6, "a"),)), "another", "server", 0)
     assert [type(effect) for effect in effects] == [Appeared]
 
@@ -47,7 +47,7 @@ def test_what_the_current_set_lists_is_shown_though_it_was_heard_before() -> Non
     client.take(Parcel(1, (opening,)), "", "server", 0)
     client.take(Parcel(1, (state(4, "a"),)), "another", "server", 0)
     client.take(Parcel(1, tuple(rest)), "", "server", 0)
-    assert list(client.replica.shown("s")) == ["m"]
+    assert list(client.copy.shown("s")) == ["m"]
 
 
 def test_a_shown_object_still_changes_and_leaves_while_its_set_is_listed_again() -> None:
@@ -56,9 +56,9 @@ def test_a_shown_object_still_changes_and_leaves_while_its_set_is_listed_again()
     opening, *rest = listed(9).items
     client.take(Parcel(1, (opening,)), "", "server", 0)
     client.take(Parcel(1, (state(8, "b"),)), "another", "server", 0)
-    assert client.replica.shown("s") == {}
+    assert client.copy.shown("s") == {}
     client.take(Parcel(1, tuple(rest)), "", "server", 0)
-    assert client.replica.shown("s") == {}
+    assert client.copy.shown("s") == {}
 
 
 def test_a_page_of_an_earlier_carousel_completes_no_later_listing() -> None:
@@ -69,11 +69,11 @@ def test_a_page_of_an_earlier_carousel_completes_no_later_listing() -> None:
         client.take(Parcel(1, (state(4, "a"), opening)), "", "server", 0)
     client.take(Parcel(1, (Page(1, 3, "", "", ()),)), "first", "server", 0)
     assert list(client.listings) == ["later"]
-    assert list(client.replica.shown("later")) == ["m"]
+    assert list(client.copy.shown("later")) == ["m"]
     page = Page(1, 9, "", "", (state(4, "a"),))
     client.take(Parcel(1, (page,)), "second", "server", 0)
     assert list(client.listings) == []
-    assert list(client.replica.shown("later")) == ["m"]
+    assert list(client.copy.shown("later")) == ["m"]
 
 
 def test_a_page_from_before_the_answer_lists_but_does_not_complete() -> None:
@@ -85,4 +85,4 @@ def test_a_page_from_before_the_answer_lists_but_does_not_complete() -> None:
     assert list(client.listings) == ["s"]
     client.take(Parcel(1, (Page(1, 5, "", "", (state(4, "a"),)),)), "round", "server", 0)
     assert list(client.listings) == []
-    assert list(client.replica.shown("s")) == ["m"]
+    assert list(client.copy.shown("s")) == ["m"]

@@ -125,7 +125,7 @@ async def test_a_session_never_goes_back_to_an_older_map_but_tells_its_server() 
     await until(lambda: older.machine.merging.newest == epoch, 60)
     assert before < epoch
     assert len(older.machine.map) == 0
-    assert list(view.objects) == ["p"]
+    assert list(view.contexts) == ["p"]
     await older.kill()
     await older.start(epoch_at(older.now(), 0, epoch))
     await until(lambda: len(older.machine.map) == 1)

@@ -57,7 +57,7 @@ async def test_after_a_kill_everyone_is_back_and_nobody_is_told_anything_twice()
         await service.kill()
         await until(lambda: not any(one.connected for one in sessions))
         await service.start()
-        await until(lambda: len(service.machine.map.objects) == 6)
+        await until(lambda: len(service.machine.map.contexts) == 6)
         await until(lambda: all(one.connected for one in sessions))
     # Registering again is no change of anything, and the marks are there once.
     await sessions[3].publish("p3", place="hq/2", type="person")
@@ -86,7 +86,7 @@ async def test_what_left_during_the_outage_is_told_as_left() -> None:
     await service.start()
     await moved
     await until(lambda: mirror_of(told) == {"stays": "hq/9"})
-    assert list(view.objects) == ["stays"]
+    assert list(view.contexts) == ["stays"]
     for one in (you, me):
         await one.close()
     await reader

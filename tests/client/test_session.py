@@ -55,7 +55,7 @@ async def test_one_appears_changes_and_leaves_and_the_other_is_told() -> None:
         assert (await read(view, 1))[0].context == plain == me.context
         await me.leave()
         assert await read(view, 1) == [Change("left", plain)]
-        assert view.objects == {}
+        assert view.contexts == {}
         assert me.context is None
 
 
@@ -78,9 +78,9 @@ async def test_every_appearance_has_a_fresh_vid_and_ends_the_one_before() -> Non
         first = await me.appear(place="hq/1")
         second = await me.appear(place="hq/2")
         assert first.vid != second.vid
-        await until(lambda: list(service.machine.map.objects) == [second.vid])
+        await until(lambda: list(service.machine.map.contexts) == [second.vid])
         await me.appear(place="hq/3", vid="mine")
-        await until(lambda: list(service.machine.map.objects) == ["mine"])
+        await until(lambda: list(service.machine.map.contexts) == ["mine"])
 
 
 @in_loop
@@ -89,7 +89,7 @@ async def test_what_a_session_published_leaves_with_it() -> None:
         async with session(service) as me:
             await me.appear(place="hq/1")
             await me.publish("cart", place="hq/1")
-        await until(lambda: not service.machine.map.objects, 1.5)  # and not by the time-out
+        await until(lambda: not service.machine.map.contexts, 1.5)  # and not by the time-out
 
 
 @in_loop
@@ -174,7 +174,7 @@ async def test_a_slow_reader_is_told_the_latest_of_each_object() -> None:
         for step in range(50):
             for vid in ("a", "b"):
                 await me.publish(vid, place=f"hq/{step}", type="person")
-        await until(lambda: {one.place for one in view.objects.values()} == {"hq/49"})
+        await until(lambda: {one.place for one in view.contexts.values()} == {"hq/49"})
         assert view.waiting == 2
         changes = await read(view, 2)
         assert [(one.kind, one.context and one.context.place) for one in changes] == [
@@ -199,18 +199,18 @@ async def test_a_session_that_may_hold_fewer_objects_says_so() -> None:
     async with running() as service, session(service) as me:
         for number in range(4):
             await me.publish(f"p{number}", place="hq", type="person")
-        me._runner._objects_max = 3
+        me._runner._contexts_max = 3
         view = me.watch("type = 'person'")
         with pytest.raises(LimitError, match="at most 3 objects"):
             await read(view, 5)
-        me._runner._objects_max = 4
+        me._runner._contexts_max = 4
         assert len(await read(me.watch("type = 'person'"), 5)) == 5
 
 
 @in_loop
 async def test_what_the_service_refuses_is_raised() -> None:
     async with running() as service, session(service) as me:
-        service.machine.objects.put = _refuse  # type: ignore[method-assign]
+        service.machine.contexts.put = _refuse  # type: ignore[method-assign]
         with pytest.raises(InputError, match="somebody else"):
             await me.appear(place="hq/1", vid="theirs")
         assert me.context is None
@@ -231,7 +231,7 @@ async def test_bad_contexts_are_refused_before_anything_is_sent() -> None:
             await me.appear(point=(200.0, 0.0))
         with pytest.raises(LimitError, match="bytes"):
             await me.appear(place="hq", text="x" * 9_000)
-        assert not service.machine.map.objects
+        assert not service.machine.map.contexts
 
 
 @in_loop
@@ -259,7 +259,7 @@ async def test_a_service_whose_clock_is_years_off_is_served_all_the_same() -> No
         view = me.watch("type = 'person'")
         made = await me.appear(place="hq", type="person")
         assert abs(made.t_r - service.now()) < 60_000_000
-        await until(lambda: made.vid in view.objects)
+        await until(lambda: made.vid in view.contexts)
     await service.kill()
 
 

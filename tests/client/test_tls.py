@@ -26,7 +26,7 @@ async def speaks_tls(service: RunningService, agent: RunningAgent, certificate: 
             view = me.watch("type = 'person'")
             ada = await me.appear(place="hq/2", point=(9.1, 48.7), type="person")
             async with asyncio.timeout(DEADLINE_S):
-                while set(view.objects) != {ada.vid}:
+                while set(view.contexts) != {ada.vid}:
                     await anext(view)
             assert [one.vid for one in await me.who("within(place, 'hq')")] == [ada.vid]
             (near,) = await me.nearest((9.1, 48.7), "type = 'person'")

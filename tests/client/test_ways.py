@@ -40,8 +40,8 @@ async def moves(me: Session, views: list[View], steps: range) -> None:
     last = f"hq/{steps[-1]}"
     await until(
         lambda: (
-            all(view.objects["p"].place == last for view in views if "p" in view.objects)
-            and all("p" in view.objects for view in views)
+            all(view.contexts["p"].place == last for view in views if "p" in view.contexts)
+            and all("p" in view.contexts for view in views)
         ),
         PATIENCE_S,
     )
@@ -79,13 +79,13 @@ async def _named(running: RunningService, token: str) -> None:
         view = bob.watch("type = 'cart'")
         await me.publish("cart", place="hq/1/2/3", type="cart")
         await me.publish("other", place="hq/1", type="cart")
-        await until(lambda: sorted(view.objects) == ["cart", "other"], PATIENCE_S)
+        await until(lambda: sorted(view.contexts) == ["cart", "other"], PATIENCE_S)
         hidden = {"viewers": ["bob"], "precision": "hidden"}
         await me.rules("cart", [hidden, {"viewers": ["*"], "precision": "exact"}])
-        await until(lambda: list(view.objects) == ["other"], PATIENCE_S)
+        await until(lambda: list(view.contexts) == ["other"], PATIENCE_S)
         await me.publish("other", place="hq/2", type="cart")
-        await until(lambda: view.objects["other"].place == "hq/2", PATIENCE_S)
-        assert list(view.objects) == ["other"]
+        await until(lambda: view.contexts["other"].place == "hq/2", PATIENCE_S)
+        assert list(view.contexts) == ["other"]
         for work in (bob.appear(place="hq/1"), bob.who("type = 'cart'")):
             with pytest.raises(AuthError) as caught:
                 await work

@@ -79,7 +79,7 @@ class Member:
 
     async def report(self) -> dict[str, Any]:
         published = all(task.done() for task in self._publishing)
-        shown = view_of(self.view.objects.values())
+        shown = view_of(self.view.contexts.values())
         return {
             "published": published,
             "shown": shown,

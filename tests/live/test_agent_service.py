@@ -73,7 +73,7 @@ class Person:
 
     async def shows(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What it shows, and what the service answers to it."""
-        shown = dict(self.view.objects)
+        shown = dict(self.view.contexts)
         answered = {one.vid: one for one in await self.session.who(LAB)}
         return tuple({vid: (one.place, one.attributes) for vid, one in these.items()}
                      for these in (shown, answered))  # type: ignore[return-value]  # fmt: skip
@@ -226,7 +226,7 @@ def test_what_a_revoked_token_opened_through_an_agent_is_ended(
 
 async def until(view: View, *vids: str) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while set(view.objects) != set(vids):
+        while set(view.contexts) != set(vids):
             await anext(view)
 
 
@@ -248,9 +248,9 @@ def test_who_is_named_by_a_rule_is_served_no_more_but_passed_through(
             await until(views[0])
             await gil.publish("lamp", "lab/2", type="lamp")
             async with asyncio.timeout(DEADLINE_S):
-                while [one.place for one in views[1].objects.values()] != ["lab/2"]:
+                while [one.place for one in views[1].contexts.values()] != ["lab/2"]:
                     await anext(views[1])
-            assert views[0].objects == {}
+            assert views[0].contexts == {}
             assert await asyncio.to_thread(agent.held, "clients passed through") == 1
 
     asyncio.run(scene())

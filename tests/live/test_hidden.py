@@ -286,7 +286,7 @@ class Look:
         """Wait until all open views show what is wanted, neither more nor less."""
         end = time.monotonic() + DEADLINE_S
         while True:
-            linked = {vid: plain(context) for vid, context in self.link.objects.items()}
+            linked = {vid: plain(context) for vid, context in self.link.contexts.items()}
             views = (self.session, self.stream, linked)
             if all(view == wanted for view in views):
                 return

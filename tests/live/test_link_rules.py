@@ -29,7 +29,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 async def until(view: View, *vids: str) -> None:
     """Wait until a view shows exactly these."""
     async with asyncio.timeout(DEADLINE_S):
-        while set(view.objects) != set(vids):
+        while set(view.contexts) != set(vids):
             await anext(view)
 
 
@@ -40,7 +40,7 @@ async def until_equal(session: Session, view: View) -> None:
     """
     asked = {context.vid: context.place for context in await session.who(HERE)}
     async with asyncio.timeout(DEADLINE_S):
-        while {vid: context.place for vid, context in view.objects.items()} != asked:
+        while {vid: context.place for vid, context in view.contexts.items()} != asked:
             await anext(view)
 
 

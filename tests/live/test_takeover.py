@@ -114,11 +114,11 @@ async def _take_over_and_merge(folder: Path) -> None:
         expected = {"mine": "own/2", "kept": "own/1", "hidden": "own/1", "page": "own/1"}
 
         def right() -> bool:
-            seen = {vid: context.place for vid, context in view.objects.items()}
+            seen = {vid: context.place for vid, context in view.contexts.items()}
             return seen == page.shown == expected and crowd.right()
 
         def differ() -> str:
-            return f"{view.objects} {page.shown}, not {expected}; the crowd: {crowd.right()}"
+            return f"{view.contexts} {page.shown}, not {expected}; the crowd: {crowd.right()}"
 
         crowd.start()
         await until(lambda: crowd.acknowledged > 100)

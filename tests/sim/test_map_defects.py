@@ -5,8 +5,8 @@ import pytest
 from roamcast.channels.failover.merging import Merging
 from roamcast.channels.failover.messages import HandedContext, HandedRemoval
 from roamcast.channels.server import desk as desk_module
+from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.server.messages import context_of
-from roamcast.channels.server.objects import MapContexts
 from roamcast.channels.server.outbox import Outbox
 from roamcast.channels.server.view_class import ViewClass
 from roamcast.channels.spread import streams as streams_module
@@ -92,7 +92,7 @@ def test_merging_two_sides_by_the_older_timestamp_is_found(
 
     def older(self: Merging, item: HandedContext | HandedRemoval, sender: str) -> None:
         vid = item.vid if isinstance(item, HandedRemoval) else context_of(item.body).vid
-        known = self._objects.map.objects.get(vid)
+        known = self._contexts.map.contexts.get(vid)
         if known is not None:
             if item.stamp > known.stamp:
                 return

@@ -23,7 +23,7 @@ from roamcast.sim.movement.simmob import Activity, SimMob
 from roamcast.sim.movement.workloads import (
     MINUTE_US,
     Workload,
-    located_object,
+    located_context,
     meeting,
     normal,
     rates_for,
@@ -379,6 +379,6 @@ def test_rates_need_a_share_and_ways(work: Workload) -> None:
 def test_objects_have_the_papers_size() -> None:
     for person in (0, 7, 999, 99_999):
         context = Context(
-            "k3x9q@tn1.example.org", "lab/12/12034", None, located_object(person), 10**15
+            "k3x9q@tn1.example.org", "lab/12/12034", None, located_context(person), 10**15
         )
         assert 400 <= len(encode(context)) <= 500

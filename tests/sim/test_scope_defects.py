@@ -35,12 +35,12 @@ def test_a_client_on_a_wide_area_group_that_does_not_filter_is_found(
     def shows_all(
         self: Watching, parcel: Parcel, channel: str, source: str, now: int
     ) -> list[Effect]:
-        kept = {name: view.filter for name, view in self.replica.views.items()}
+        kept = {name: view.filter for name, view in self.copy.views.items()}
         if "wide" in channel:
-            for view in self.replica.views.values():
+            for view in self.copy.views.values():
                 view.filter = EVERYTHING
         effects = take(self, parcel, channel, source, now)
-        for name, view in self.replica.views.items():
+        for name, view in self.copy.views.items():
             view.filter = kept.get(name, view.filter)
         return effects
 
@@ -73,10 +73,10 @@ def test_an_agent_that_keeps_departures_to_itself_is_found(
     told = RelayServer.told
 
     def silent(
-        self: RelayServer, effects: Sequence[Effect], replica: MapCopy, now: int
+        self: RelayServer, effects: Sequence[Effect], copy: MapCopy, now: int
     ) -> Sequence[Effect]:
         kept = [effect for effect in effects if not isinstance(effect, Left)]
-        return told(self, kept, replica, now)
+        return told(self, kept, copy, now)
 
     monkeypatch.setattr(RelayServer, "told", silent)
     assert promise_broken() == "views equal the map"
@@ -113,7 +113,7 @@ def test_a_cursor_that_slips_when_an_object_before_it_leaves_is_found(
         self._free.clear()
         for seat, name in enumerate(self.seats):
             assert name is not None
-            self.objects[name].seat = seat
+            self.contexts[name].seat = seat
         return known
 
     monkeypatch.setattr(ActiveMap, "remove", closing_ranks)

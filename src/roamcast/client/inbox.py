@@ -16,7 +16,7 @@ from roamcast.model.contexts import Context
 
 Kind = Literal["appeared", "changed", "left", "current"]
 
-OBJECTS_MAX: Final = 1_000_000
+CONTEXTS_MAX: Final = 1_000_000
 """As many as a map service holds by default."""
 
 _CURRENT: Final = ""
@@ -44,12 +44,12 @@ class Change(msgspec.Struct, frozen=True):
 class Inbox:
     """The objects of one standing query, and what its user has been told of them."""
 
-    def __init__(self, objects_max: int = OBJECTS_MAX) -> None:
+    def __init__(self, contexts_max: int = CONTEXTS_MAX) -> None:
         self.shown: dict[str, Context] = {}
         self._told: dict[str, Context] = {}
         self._waiting: dict[str, None] = {}
         self._current: Change | None = None
-        self._objects_max = objects_max
+        self._contexts_max = contexts_max
 
     def __len__(self) -> int:
         """How much waits for the user."""
@@ -58,9 +58,9 @@ class Inbox:
     def show(self, context: Context) -> None:
         """An object appeared or has a new state."""
         vid = context.vid
-        if vid not in self.shown and len(self.shown) >= self._objects_max:
+        if vid not in self.shown and len(self.shown) >= self._contexts_max:
             raise LimitError(
-                f"a standing query follows at most {self._objects_max} objects; narrow its filter"
+                f"a standing query follows at most {self._contexts_max} objects; narrow its filter"
             )
         self.shown[vid] = context
         self._note(vid)

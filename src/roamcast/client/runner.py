@@ -17,7 +17,7 @@ from roamcast.channels.client.publications import PublishContext, UnpublishConte
 from roamcast.channels.client.watching import Current, Cut, Refusal
 from roamcast.channels.server.messages import Answer, Request, ServerHere
 from roamcast.channels.server.settings import MapSettings
-from roamcast.client.inbox import OBJECTS_MAX, Inbox
+from roamcast.client.inbox import CONTEXTS_MAX, Inbox
 from roamcast.client.views import Feed
 from roamcast.errors import InputError, LimitError, UnreachableError
 from roamcast.model.contexts import Context
@@ -52,7 +52,7 @@ class Runner:
         draw: Draw,
         limit_bytes: int = 0,
         open_s: float = 10.0,
-        objects_max: int = OBJECTS_MAX,
+        contexts_max: int = CONTEXTS_MAX,
         interface: str = "",
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -76,7 +76,7 @@ class Runner:
         self._waiters: list[asyncio.Future[None]] = []
         self._draw = draw
         self._limit_bytes = limit_bytes
-        self._objects_max = objects_max
+        self._contexts_max = contexts_max
         self._wall = steady_clock()
         self._ahead_us: int | None = None
         self._next_name = 1
@@ -156,7 +156,7 @@ class Runner:
         limit = self.settings.subscriptions_max
         if len(self._feeds) >= limit:
             raise LimitError(f"a client follows at most {limit} standing queries; close one first")
-        feed = Feed(f"watch-{self._next_name}", wanted, Inbox(self._objects_max))
+        feed = Feed(f"watch-{self._next_name}", wanted, Inbox(self._contexts_max))
         self._next_name += 1
         self._feeds[feed.name] = feed
         self._give(SubscribeFilter(feed.name, wanted.source))
@@ -249,7 +249,7 @@ class Runner:
         """Whether an object is only missing: the service that restarted has said nothing of it."""
         if self._doubts is None:
             return False
-        known = self.machine.watching.replica.known.get(vid)
+        known = self.machine.watching.copy.known.get(vid)
         return known is None or known.number[0] < self.machine.epoch
 
     def _believe(self) -> None:
@@ -295,7 +295,7 @@ class Runner:
             return
         if feed.relists:
             feed.relists = False
-            listed = self.machine.watching.replica.views[name].shown
+            listed = self.machine.watching.copy.views[name].shown
             for vid in [vid for vid in feed.inbox.shown if vid not in listed]:
                 feed.hide(vid, doubtful=self._doubtful(vid))
         feed.inbox.current(count, complete=complete)

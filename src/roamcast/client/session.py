@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from roamcast.channels.server.messages import FILTER_LENGTH_MAX, OBJECT_BYTES_MAX, body_of
+from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, FILTER_LENGTH_MAX, body_of
 from roamcast.client.asking import Asking, Where
 from roamcast.client.runner import Runner
 from roamcast.client.views import View
@@ -203,8 +203,8 @@ class Session(Asking):
         made = check(Context(vid, place, point, attributes, self._runner.now()))
         if place is None and point is None:
             raise ContextError("say where: a place, a point or both")
-        if len(body_of(made)) > OBJECT_BYTES_MAX:
-            raise LimitError(f"an object has at most {OBJECT_BYTES_MAX} bytes")
+        if len(body_of(made)) > CONTEXT_BYTES_MAX:
+            raise LimitError(f"an object has at most {CONTEXT_BYTES_MAX} bytes")
         return made
 
 

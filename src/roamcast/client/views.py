@@ -74,7 +74,7 @@ class View:
         return self._feed.filter
 
     @property
-    def objects(self) -> dict[str, Context]:
+    def contexts(self) -> dict[str, Context]:
         """What satisfies the filter now as far as this client was told, by vid."""
         return dict(self._feed.inbox.shown)
 

@@ -92,4 +92,4 @@ def _screen(board: Board, me: Session, view: View) -> Group:
     counts = ", ".join(f"{count:,} {kind}" for kind, count in board.counts.items())
     state = "" if me.connected else " · the service is away, trying again"
     table = board.draw(view.filter.source, asyncio.get_running_loop().time())
-    return Group(table, Text(f"{len(view.objects):,} there now · {counts}{state}"))
+    return Group(table, Text(f"{len(view.contexts):,} there now · {counts}{state}"))

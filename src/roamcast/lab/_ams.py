@@ -38,7 +38,7 @@ from roamcast.matching import FilterSet
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect, Ignore, Listen, Multicast, Received, Send
 from roamcast.model.wire import Message
-from roamcast.sim.movement.workloads import located_object
+from roamcast.sim.movement.workloads import located_context
 
 MEETING_S = 240.0
 """People converge "over a specified period of time, typically about 3 to 5 minutes"."""
@@ -237,7 +237,7 @@ def person(number: int, place: str, now: int) -> Publish:
 
 def located(number: int, place: str, now: int) -> Context:
     """Give the same object as a context."""
-    return Context(f"p{number:06d}", place, None, located_object(number), now)
+    return Context(f"p{number:06d}", place, None, located_context(number), now)
 
 
 def watching(place: str) -> str:

@@ -19,7 +19,7 @@ from roamcast.lab._ams import ROOM, move_s, watching
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.model.contexts import Context, encode
 from roamcast.model.filters import Filter
-from roamcast.sim.movement.workloads import located_object
+from roamcast.sim.movement.workloads import located_context
 
 TITLE = "query match, query return and subscriber update time against objects (AMS 2)"
 
@@ -46,7 +46,7 @@ def run(quick: bool, progress: Steps) -> Report:
         name: float(np.polyfit(counts, [row[name] for row in rows], 1)[0])
         for name in ("match_us", "return_us", "update_us")
     }
-    size = len(encode(_object(7)))
+    size = len(encode(_context(7)))
     claims = [
         Claim(
             "microseconds per object matched",
@@ -77,22 +77,22 @@ def run(quick: bool, progress: Steps) -> Report:
     return Report("ams-2", {"slopes_us": slopes, "repeats": REPEATS}, rows, claims)
 
 
-def _object(number: int) -> Context:
-    return Context(f"p{number:06d}", f"lab/{number}", None, located_object(number), 1)
+def _context(number: int) -> Context:
+    return Context(f"p{number:06d}", f"lab/{number}", None, located_context(number), 1)
 
 
 def _match_s(count: int) -> float:
     """A simple query that looks at all objects and finds one."""
     active = ActiveMap(count)
     for number in range(count):
-        active.put(_object(number), 1, "owner")
-    wanted = Filter.parse(f"name = '{located_object(count - 1)['name']}'")
+        active.put(_context(number), 1, "owner")
+    wanted = Filter.parse(f"name = '{located_context(count - 1)['name']}'")
     return _best(lambda: active.find(wanted), 20)
 
 
 def _return_s(count: int) -> float:
     """Objects encoded for a client, in as many batches as they need."""
-    states = [State(number, f"p{number:06d}", body_of(_object(number))) for number in range(count)]
+    states = [State(number, f"p{number:06d}", body_of(_context(number))) for number in range(count)]
 
     def give() -> None:
         for start in range(0, count, 32):

@@ -30,7 +30,7 @@ SAMPLES = 30
 OWN_PERCENT = (0, 10, 25, 50, 75, 100)
 OWN_SAMPLES = 23
 EXTENSIONS = 6_000
-"""Telephone extensions of the people, from 4000 on (`located_object`)."""
+"""Telephone extensions of the people, from 4000 on (`located_context`)."""
 AFTERWARDS_S = 120.0
 """How long after the last arrival pages may still come."""
 
@@ -165,7 +165,7 @@ def _seen(driver: Driver, people: int) -> dict[str, Any]:
     driver.advance(driver.now + int(AFTERWARDS_S * 1e6))
     everybody = {f"p{number:06d}" for number in range(people)}
     guests = list(driver.guests.values())
-    right = [one.machine.watching.replica.shown("here").keys() == everybody for one in guests]
+    right = [one.machine.watching.copy.shown("here").keys() == everybody for one in guests]
     waits = [(one.complete_us or driver.now) - one.came_us for one in guests]
     return {
         "real_clients": len(guests),

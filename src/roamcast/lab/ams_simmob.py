@@ -166,7 +166,7 @@ def _row(name: str, days: list[dict[str, float]], paper: float | None) -> dict[s
 
 
 def _parameters(work: Workload, seeds: int, minutes: int) -> dict[str, Any]:
-    sizes = _object_bytes()
+    sizes = _context_bytes()
     return {
         "people": len(work.offices),
         "storeys": workloads.FLOORS,
@@ -184,10 +184,10 @@ def _parameters(work: Workload, seeds: int, minutes: int) -> dict[str, Any]:
     }
 
 
-def _object_bytes() -> list[int]:
+def _context_bytes() -> list[int]:
     sizes = []
     for person in range(workloads.AMS_PEOPLE):
-        said = workloads.located_object(person)
+        said = workloads.located_context(person)
         sizes.append(len(encode(Context("k3x9q@tn1.example.org", "lab/12/12034", None, said))))
     return sizes
 
@@ -217,7 +217,7 @@ def _claims(rows: list[dict[str, Any]], meetings: dict[int, np.ndarray]) -> list
                 f"people who converged in a {within}-minute meeting", share, share == 1.0, paper=1.0
             )
         )
-    sizes = _object_bytes()
+    sizes = _context_bytes()
     fits = min(sizes) >= 400 and max(sizes) <= 500
     claims.append(Claim("bytes of an object", [min(sizes), max(sizes)], fits, paper=[400, 500]))
     return claims

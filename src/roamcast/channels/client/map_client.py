@@ -142,7 +142,7 @@ class MapClient:
     @property
     def published(self) -> dict[str, PublishedContext]:
         """What the user publishes, by vid."""
-        return self.publications.objects
+        return self.publications.contexts
 
     @property
     def idle(self) -> bool:

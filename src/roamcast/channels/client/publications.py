@@ -45,7 +45,7 @@ class Publications:
     """One client's objects by vid."""
 
     def __init__(self, settings: MapSettings) -> None:
-        self.objects: dict[str, PublishedContext] = {}
+        self.contexts: dict[str, PublishedContext] = {}
         self.cancelled = Removed(settings.removed_us, settings.removed_max)
         self._last_stamp = 0
 
@@ -53,13 +53,13 @@ class Publications:
         """Publish an object or change it, as of now without a stamp; give what to tell."""
         check(context)
         body, stamp = body_of(context), stamp or self._stamp(now)
-        self.objects[context.vid] = PublishedContext(body, stamp)
+        self.contexts[context.vid] = PublishedContext(body, stamp)
         self.cancelled.forget(context.vid)
         return Publish(body, stamp)
 
     def cancel(self, given: UnpublishContext | DisownContext, now: int) -> Unpublish | None:
         """Publish an object no more; give what to tell, None if it is not one of these."""
-        if self.objects.pop(given.vid, None) is None:
+        if self.contexts.pop(given.vid, None) is None:
             return None
         if isinstance(given, DisownContext):
             return Unpublish(given.vid)
@@ -69,15 +69,15 @@ class Publications:
 
     def overtaken(self, vid: str, stamp: int) -> bool:
         """Let go of an object that somebody else has a newer version of; False if ours is newer."""
-        one = self.objects.get(vid)
+        one = self.contexts.get(vid)
         if one is None or one.stamp > stamp:
             return False
-        del self.objects[vid]
+        del self.contexts[vid]
         return True
 
     def all(self, now: int) -> Iterator[tuple[str, Publish | Unpublish]]:
         """Say everything, to a server that knows nothing; what was cancelled may be left there."""
-        for vid, one in self.objects.items():
+        for vid, one in self.contexts.items():
             yield vid, Publish(one.body, one.stamp)
         for vid, gone in self.cancelled.items(now):
             yield vid, Unpublish(vid, gone.stamp)

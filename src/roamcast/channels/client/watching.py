@@ -97,7 +97,7 @@ class Watching:
     """All subscriptions of one client."""
 
     def __init__(self, settings: MapSettings, draw: Draw, limit_bytes: int) -> None:
-        self.replica = MapCopy()
+        self.copy = MapCopy()
         self.tuner = Tuner(settings, draw, limit_bytes)
         self.queries: dict[str, tuple[int, ...]] = {}
         self.listings: dict[str, Listing] = {}
@@ -111,15 +111,15 @@ class Watching:
     def watch(self, name: str, wanted: Filter) -> list[Effect]:
         """Begin a subscription, or replace it by another filter."""
         effects = self.unwatch(name)
-        self.replica.open(name, wanted)
+        self.copy.open(name, wanted)
         return effects
 
     def unwatch(self, name: str) -> list[Effect]:
         """End a subscription."""
         effects: list[Effect] = []
-        if name not in self.replica.views:
+        if name not in self.copy.views:
             return effects
-        self.replica.close(name)
+        self.copy.close(name)
         effects += self._end_listing(name)
         self.refresh_at.pop(name, None)
         return [*effects, *self._unlink(self.queries.pop(name, ()))]
@@ -181,7 +181,7 @@ class Watching:
         if isinstance(item, Last):
             return self.tuner.drop(channel)
         effects: list[Effect] = []
-        for name in list(self.replica.views):
+        for name in list(self.copy.views):
             effects += self.unwatch(name)
         return [*effects, Cut(item.reason)]
 
@@ -219,7 +219,7 @@ class Watching:
         effects: list[Effect] = []
         for channel in self.tuner.silent(now):
             effects += self.lose(channel, now)
-        self.replica.prune(now - self._settings.tombstone_us, self._settings.tombstones_max)
+        self.copy.prune(now - self._settings.tombstone_us, self._settings.tombstones_max)
         return effects
 
     def deadline(self) -> int | None:
@@ -241,24 +241,24 @@ class Watching:
         self, epoch: int, state: State, now: int, as_of: int, *, listed: bool
     ) -> list[Effect]:
         """Take a state, which was its object's present one as of an update (0: of its own)."""
-        if self.replica.forgotten(epoch, state) and (epoch, as_of) < self.replica.floor:
+        if self.copy.forgotten(epoch, state) and (epoch, as_of) < self.copy.floor:
             # It may be older than a departure that is forgotten: ask, to be sure. A batch is
             # repeated as it was, so this may come by unicast, too.
             self.refresh(self.queries, now)
-        effects = self.replica.learn(epoch, state, now)
+        effects = self.copy.learn(epoch, state, now)
         if listed:
             for name, listing in self.listings.items():
                 if not listing.carousels:
                     listing.listed.add(state.vid)
-                    effects += self.replica.show_known(name, (state.vid,))
+                    effects += self.copy.show_known(name, (state.vid,))
         most = self._settings.tombstones_max
-        if self.replica.tombstones > 2 * most:  # others' traffic on a shared group
-            self.replica.prune(now - self._settings.tombstone_us, most)
+        if self.copy.tombstones > 2 * most:  # others' traffic on a shared group
+            self.copy.prune(now - self._settings.tombstone_us, most)
         return effects
 
     def _open(self, opening: Opening, source: str, now: int) -> list[Effect]:
         name = opening.subscription
-        if name not in self.replica.views:
+        if name not in self.copy.views:
             return []
         effects = self._end_listing(name)
         replaced = self.queries.get(name, ())
@@ -281,7 +281,7 @@ class Watching:
         if listing is None or listing.as_of != as_of or listing.carousels:
             return []
         del self.listings[name]
-        effects = self.replica.keep(name, listing.listed, (epoch, as_of))
+        effects = self.copy.keep(name, listing.listed, (epoch, as_of))
         return [*effects, Current(name, listing.count, complete)]
 
     def _page(self, epoch: int, page: Page, channel: str, now: int) -> list[Effect]:
@@ -298,11 +298,11 @@ class Watching:
                 continue
             vids = [state.vid for state in page.states]
             listing.listed.update(vids)
-            effects += self.replica.show_known(name, vids)
+            effects += self.copy.show_known(name, vids)
             if page.as_of >= listing.as_of:  # else objects came since the vids were put in order
                 coverage.hear(page)
             if all(one.whole for one in listing.carousels.values()):
-                effects += self.replica.keep(name, listing.listed, (epoch, listing.as_of))
+                effects += self.copy.keep(name, listing.listed, (epoch, listing.as_of))
                 effects += self._end_listing(name)
                 effects.append(Current(name, listing.count, True))
         return effects

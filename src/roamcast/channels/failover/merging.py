@@ -18,9 +18,9 @@ from roamcast.channels.failover.messages import (
     Probe,
     item_size,
 )
+from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.server.desk import Desk
 from roamcast.channels.server.messages import ITEMS_MAX, ServerHere, body_of, context_of
-from roamcast.channels.server.objects import MapContexts
 from roamcast.channels.server.removed import Removal
 from roamcast.errors import InputError
 from roamcast.model.addresses import Replica, Watchdog
@@ -41,7 +41,7 @@ class Merging:
     """What a server has to do with others of its kind."""
 
     def __init__(
-        self, desk: Desk, objects: MapContexts, peers: Sequence[str], collect: Callable[[], None]
+        self, desk: Desk, contexts: MapContexts, peers: Sequence[str], collect: Callable[[], None]
     ) -> None:
         """`peers`: the hosts that may serve, by seat; `collect` lets silent clients go."""
         self.leaving: HandingOver | None = None
@@ -50,7 +50,7 @@ class Merging:
         """Whether this process itself keeps an object for an owner: it needs no confirming, and
         goes to another host with all that is kept, not with the map."""
         self._desk = desk
-        self._objects = objects
+        self._contexts = contexts
         self._peers = tuple(peers)
         self._collect = collect
         self._newest = desk.epoch
@@ -96,7 +96,7 @@ class Merging:
             if self.keeps(vid, owner):
                 continue
             if client is None or vid not in client.publications:
-                self._objects.withdraw(owner, vid)
+                self._contexts.withdraw(owner, vid)
 
     def _leave(self, to: str, epoch: int) -> None:
         if self.leaving is not None and epoch <= self.leaving.newer_epoch:
@@ -109,10 +109,10 @@ class Merging:
 
     def _everything(self) -> Iterator[HandedContext | HandedRemoval]:
         """Read the map while it is sent; somebody in this process may still change it."""
-        now, active_map = self._desk.now, self._objects.map
-        vids, removed = list(active_map.objects), list(active_map.removed.items(now))
+        now, active_map = self._desk.now, self._contexts.map
+        vids, removed = list(active_map.contexts), list(active_map.removed.items(now))
         for vid in vids:
-            known = active_map.objects.get(vid)
+            known = active_map.contexts.get(vid)
             if known is not None and not self.keeps(vid, known.owner):
                 yield HandedContext(body_of(known.context), known.stamp, known.owner)
         for vid, one in removed:
@@ -120,17 +120,17 @@ class Merging:
 
     def _merge(self, item: HandedContext | HandedRemoval, sender: str) -> None:
         """Keep the newer of two states, whichever side it is from."""
-        objects, desk = self._objects, self._desk
+        contexts, desk = self._contexts, self._desk
         if isinstance(item, HandedRemoval):
             gone = Removal(item.stamp, item.owner, desk.now - item.age_us)
-            objects.erase(item.vid, gone)
+            contexts.erase(item.vid, gone)
             return
         try:
             context = context_of(item.body)
-            known = objects.map.objects.get(context.vid)
+            known = contexts.map.contexts.get(context.vid)
             if known is not None and (known.stamp, known.context) == (item.stamp, context):
                 return  # the same state: who published it here is nearer than who did there
-            if not objects.put_for(item.owner, context, item.body, item.stamp):
+            if not contexts.put_for(item.owner, context, item.body, item.stamp):
                 return
         except InputError as error:
             desk.out.append(Drop(str(error)[:200], "map.handover", len(item.body), sender))

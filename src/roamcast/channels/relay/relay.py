@@ -138,23 +138,21 @@ class MapRelay:
             # We were too slow for the server: ask again for everything, a little later.
             self._again_at = now + 1 + int(self._draw() * self._settings.restart_spread_us)
         if told:
-            out += self._upwards(self.down.told(told, self.up.watching.replica, now), now)
+            out += self._upwards(self.down.told(told, self.up.watching.copy, now), now)
         return out
 
     def _upwards(self, effects: Sequence[Effect], now: int) -> list[Effect]:
         """Let out what is for our clients, and say to the server what they said."""
         out: list[Effect] = [effect for effect in effects if isinstance(effect, _TO_CLIENTS)]
-        replica = self.up.watching.replica
+        copy = self.up.watching.copy
         said, self.down.said = self.down.said, []
         for client, one in said:
             if self._apart and isinstance(one, _PUBLISHING):
                 out.append(OnBehalf(client, one))
                 continue
-            view = (
-                replica.views.get(one.subscription) if isinstance(one, UnsubscribeFilter) else None
-            )
+            view = copy.views.get(one.subscription) if isinstance(one, UnsubscribeFilter) else None
             unseen = [] if view is None else list(view.shown)
             out += self._downwards(self.up.receive(one, now), now)
             if isinstance(one, UnsubscribeFilter):
-                out += self._upwards(self.down.follow(unseen, replica, now), now)
+                out += self._upwards(self.down.follow(unseen, copy, now), now)
         return out

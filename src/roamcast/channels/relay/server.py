@@ -13,11 +13,11 @@ from roamcast.channels.client.copy import Appeared, Changed, Left, MapCopy
 from roamcast.channels.client.map_client import SubscribeFilter, UnsubscribeFilter
 from roamcast.channels.client.publications import DisownContext, PublishContext, UnpublishContext
 from roamcast.channels.client.watching import Current, Cut, Overtaken, Refusal
+from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.server.desk import ClientState, Desk, Policy, Public
 from roamcast.channels.server.map import ActiveMap
 from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.messages import Refused, body_of
-from roamcast.channels.server.objects import MapContexts
 from roamcast.channels.server.queries import Matcher
 from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.channels.server.subscriptions import Subscriptions
@@ -137,10 +137,10 @@ class RelayedContexts(MapContexts):
             publisher.publications.pop(vid, None)
             self._desk.deliver(publisher, Refused(about, reason))
 
-    def follow(self, vid: str, replica: MapCopy) -> None:
+    def follow(self, vid: str, copy: MapCopy) -> None:
         """Bring the map up to what the server shows of an object."""
-        known = replica.known.get(vid)
-        here = self.map.objects.get(vid)
+        known = copy.known.get(vid)
+        here = self.map.contexts.get(vid)
         if known is None or known.context is None or not known.shown:
             super().withdraw("", vid)
         elif here is None or here.context is not known.context:
@@ -163,9 +163,9 @@ class RelayedSubscriptions(Subscriptions):
     """The clients' subscriptions, and the queries asked for in their place."""
 
     def __init__(
-        self, desk: Desk, objects: MapContexts, dissemination: Dissemination, say: Say
+        self, desk: Desk, contexts: MapContexts, dissemination: Dissemination, say: Say
     ) -> None:
-        super().__init__(desk, objects, dissemination)
+        super().__init__(desk, contexts, dissemination)
         self.upward: dict[str, Upward] = {}
         self._by_name: dict[str, Upward] = {}
         self._asked: dict[str, dict[str, str]] = {}
@@ -266,7 +266,7 @@ class RelayedSubscriptions(Subscriptions):
 class RelayServer(MapServer):
     """The server that an agent is to its clients."""
 
-    objects: RelayedContexts
+    contexts: RelayedContexts
     subscriptions: RelayedSubscriptions
 
     def __init__(
@@ -293,8 +293,8 @@ class RelayServer(MapServer):
         self.said: list[tuple[str, Input]] = []
         self.unswept = False
         say = self._say
-        self.objects = RelayedContexts(self.desk, self.map, self.policy, self.dissemination, say)
-        self.subscriptions = RelayedSubscriptions(self.desk, self.objects, self.dissemination, say)
+        self.contexts = RelayedContexts(self.desk, self.map, self.policy, self.dissemination, say)
+        self.subscriptions = RelayedSubscriptions(self.desk, self.contexts, self.dissemination, say)
 
     def _say(self, client: str, given: Input) -> None:
         self.said.append((client, given))
@@ -304,14 +304,14 @@ class RelayServer(MapServer):
         settings = self.settings
         return {
             **super().occupancy(),
-            "published upwards": (len(self.objects.owners), settings.publications_max),
+            "published upwards": (len(self.contexts.owners), settings.publications_max),
             "asked upwards": (
                 len(self.subscriptions.upward),
                 settings.agent_clients_max * settings.subscriptions_max,
             ),
         }
 
-    def told(self, effects: Sequence[Effect], replica: MapCopy, now: int) -> Sequence[Effect]:
+    def told(self, effects: Sequence[Effect], copy: MapCopy, now: int) -> Sequence[Effect]:
         """Take what the real server told, and tell those who asked."""
         self.desk.now = now
         vids: dict[str, None] = {}
@@ -321,46 +321,46 @@ class RelayServer(MapServer):
                     vids[context.vid] = None
                 case Left(vid=vid):
                     vids[vid] = None
-        self._follow(vids, replica)
+        self._follow(vids, copy)
         for effect in effects:
             match effect:
                 case Current(name, _, complete):
                     self.subscriptions.current(name, complete)
                 case Overtaken(vid, stamp):
-                    self.objects.overtaken(vid, stamp)
+                    self.contexts.overtaken(vid, stamp)
                 case Refusal(about, reason):
                     self.subscriptions.refused(about, reason)
-                    self.objects.refused(about, reason)
+                    self.contexts.refused(about, reason)
                     self.unswept = True
                 case Cut():
                     self.subscriptions.lost()
                     self.unswept = True
-        return self.follow((), replica, now)
+        return self.follow((), copy, now)
 
     def heard(self, client: str, effect: Effect, now: int) -> Sequence[Effect]:
         """Take what the real server told about what a client published in its own name."""
         self.desk.now = now
         match effect:
             case Overtaken(vid, stamp):
-                if vid in self.objects.owners and self.objects.owners[vid].client == client:
-                    self.objects.overtaken(vid, stamp)
+                if vid in self.contexts.owners and self.contexts.owners[vid].client == client:
+                    self.contexts.overtaken(vid, stamp)
             case Refusal(about, reason):
-                self.objects.refused(about, reason, client)
+                self.contexts.refused(about, reason, client)
         return self._done()
 
-    def follow(self, vids: Iterable[str], replica: MapCopy, now: int) -> Sequence[Effect]:
+    def follow(self, vids: Iterable[str], copy: MapCopy, now: int) -> Sequence[Effect]:
         """Bring objects up to what the real server shows of them now."""
         self.desk.now = now
-        self._follow(vids, replica)
+        self._follow(vids, copy)
         if self.unswept and all(one.current for one in self.subscriptions.upward.values()):
             self.unswept = False
-            self._follow(list(self.map.objects), replica)
+            self._follow(list(self.map.contexts), copy)
         return self._done()
 
-    def _follow(self, vids: Iterable[str], replica: MapCopy) -> None:
+    def _follow(self, vids: Iterable[str], copy: MapCopy) -> None:
         for vid in vids:
             try:
-                self.objects.follow(vid, replica)
+                self.contexts.follow(vid, copy)
             except LimitError as error:
                 self.desk.out.append(Drop(str(error), "map.batch", 0))
                 for upward in self.subscriptions.upward.values():

@@ -41,7 +41,7 @@ class LocalQueries:
         if record is None:
             check_room(server.subscriptions.records, 1, server.settings.queries_max)
             number = server.dissemination.take_number()
-            found = server.objects.satisfying(view, wanted, number)
+            found = server.contexts.satisfying(view, wanted, number)
             record = view.table.add(number, wanted, found)
             server.subscriptions.records += 1
         view.local[record.number] = view.local.get(record.number, 0) + 1
@@ -66,7 +66,7 @@ class LocalQueries:
     def _vids(self, record: QueryRecord) -> list[str]:
         if record.members is not None:
             return sorted(record.members)
-        return sorted(self._server.objects.candidates(record.filter))
+        return sorted(self._server.contexts.candidates(record.filter))
 
     def _of(self, view: "ViewClass", record: QueryRecord, vid: str) -> State | None:
-        return self._server.objects.state_of(view, record, vid)
+        return self._server.contexts.state_of(view, record, vid)

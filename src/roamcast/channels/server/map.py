@@ -39,24 +39,24 @@ class MapContext(msgspec.Struct):
 class ActiveMap:
     """Objects by vid, and by place so that a new query looks at few of them."""
 
-    def __init__(self, objects_max: int, removed: Removed | None = None) -> None:
-        self.objects: dict[str, MapContext] = {}
+    def __init__(self, contexts_max: int, removed: Removed | None = None) -> None:
+        self.contexts: dict[str, MapContext] = {}
         self.removed = Removed(0, 0) if removed is None else removed
         self.seats: list[str | None] = []
         """Who is on the map, in an order in which nobody moves: `paging` goes over it."""
         self._free: list[int] = []
-        self._objects_max = objects_max
+        self._contexts_max = contexts_max
         self._reserved: dict[str, None] = {}
         self._absent = 0
         """How many of the reserved are not on the map."""
         self._at: dict[str | None, dict[str, None]] = {}
 
     def __len__(self) -> int:
-        return len(self.objects)
+        return len(self.contexts)
 
     def put(self, context: Context, stamp: int, owner: str) -> MapContext | None:
         """Add or change an object; None if its state is known already, or a newer one is."""
-        known = self.objects.get(context.vid)
+        known = self.contexts.get(context.vid)
         if known is None:
             if self.removed:
                 gone = self.removed.get(context.vid)
@@ -68,7 +68,7 @@ class ActiveMap:
             else:
                 self._check_room()
             known = MapContext(context, stamp, owner, 0, {}, {}, seat=self._seat(context.vid))
-            self.objects[context.vid] = known
+            self.contexts[context.vid] = known
         else:
             if stamp <= known.stamp and not self._replaces(context, stamp, owner, known):
                 return None
@@ -81,7 +81,7 @@ class ActiveMap:
         """Hold room for an object that comes as soon as it is on disk, or refuse it before."""
         if vid in self._reserved:
             return
-        if vid not in self.objects:
+        if vid not in self.contexts:
             self._check_room()
             self._absent += 1
         self._reserved[vid] = None
@@ -90,11 +90,11 @@ class ActiveMap:
         """Hold no more room for an object than it takes."""
         if vid in self._reserved:
             del self._reserved[vid]
-            self._absent -= vid not in self.objects
+            self._absent -= vid not in self.contexts
 
     def _check_room(self) -> None:
-        if len(self.objects) + self._absent >= self._objects_max:
-            raise LimitError(f"the map holds at most {self._objects_max} objects")
+        if len(self.contexts) + self._absent >= self._contexts_max:
+            raise LimitError(f"the map holds at most {self._contexts_max} objects")
 
     def _replaces(self, context: Context, stamp: int, owner: str, known: MapContext) -> bool:
         """Of two states with one stamp the one with the later bytes stays, whoever compares."""
@@ -107,18 +107,18 @@ class ActiveMap:
 
     def stamp(self, vid: str) -> int:
         """Say as of when an object is known, or known to be cancelled; 0 if it is neither."""
-        known = self.objects.get(vid) or self.removed.get(vid)
+        known = self.contexts.get(vid) or self.removed.get(vid)
         return 0 if known is None else known.stamp
 
     def remove(self, vid: str) -> MapContext | None:
         """Take an object off the map."""
-        known = self.objects.pop(vid, None)
+        known = self.contexts.pop(vid, None)
         if known is not None:
             self._leave(known.context)
             self._absent += vid in self._reserved
             self.seats[known.seat] = None
             self._free.append(known.seat)
-            if not self.objects:
+            if not self.contexts:
                 self.seats.clear()
                 self._free.clear()
         return known
@@ -142,12 +142,12 @@ class ActiveMap:
         """Name every object that could satisfy a filter, at least those that do."""
         parts = wanted.conjunctions()
         if parts is None:
-            return list(self.objects)
+            return list(self.contexts)
         vids: dict[str, None] = {}
         for part in parts:
             named = self._named(part)
             if named is None:
-                return list(self.objects)
+                return list(self.contexts)
             vids.update(dict.fromkeys(named))
         return list(vids)
 
@@ -159,7 +159,7 @@ class ActiveMap:
             if isinstance(atom, Values) and atom.kind == "string"
         }
         if "vid" in texts and all(_point(span) for span in texts["vid"]):
-            return (str(span.low) for span in texts["vid"] if span.low in self.objects)
+            return (str(span.low) for span in texts["vid"] if span.low in self.contexts)
         if "place" not in texts:
             return None
         spans = texts["place"]
@@ -170,12 +170,12 @@ class ActiveMap:
 
     def find(self, wanted: Filter) -> list[Context]:
         """Answer a query once: the objects that satisfy it now, by vid (AMS 3)."""
-        found = (self.objects[vid].context for vid in sorted(self.candidates(wanted)))
+        found = (self.contexts[vid].context for vid in sorted(self.candidates(wanted)))
         return [context for context in found if wanted.matches(context)]
 
     def nearest(self, to: tuple[float, float], wanted: Filter, count: int = 1) -> list[Found]:
         """Answer "the nearest that meets constraints" once (AMS 3)."""
-        return nearest((one.context for one in self.objects.values()), to, wanted, count=count)
+        return nearest((one.context for one in self.contexts.values()), to, wanted, count=count)
 
 
 def _point(span: Interval) -> bool:

@@ -12,6 +12,7 @@ from typing import Final
 
 from roamcast.channels.failover.merging import PEER_MESSAGES, Merging
 from roamcast.channels.reliable.messages import HealRequest, Join
+from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.server.desk import ClientState, Desk, Policy, Public
 from roamcast.channels.server.map import ActiveMap
 from roamcast.channels.server.messages import (
@@ -31,7 +32,6 @@ from roamcast.channels.server.messages import (
     Unsubscribe,
     context_of,
 )
-from roamcast.channels.server.objects import MapContexts
 from roamcast.channels.server.outbox import Outbox
 from roamcast.channels.server.queries import Matcher
 from roamcast.channels.server.removed import Removed
@@ -104,13 +104,13 @@ class MapServer:
         self.settings = settings
         self.desk = Desk(epoch, settings, journal=journal)
         self.map = ActiveMap(
-            settings.objects_max, Removed(settings.removed_us, settings.removed_max)
+            settings.contexts_max, Removed(settings.removed_us, settings.removed_max)
         )
         self.policy = policy or Public()
         self.dissemination = Dissemination(self.desk, make_matcher)
-        self.objects = MapContexts(self.desk, self.map, self.policy, self.dissemination)
-        self.subscriptions = Subscriptions(self.desk, self.objects, self.dissemination)
-        self.merging = Merging(self.desk, self.objects, peers, self._collect)
+        self.contexts = MapContexts(self.desk, self.map, self.policy, self.dissemination)
+        self.subscriptions = Subscriptions(self.desk, self.contexts, self.dissemination)
+        self.merging = Merging(self.desk, self.contexts, peers, self._collect)
         self._here_at = now
         self._listens = not peers
 
@@ -120,9 +120,9 @@ class MapServer:
         classes = self.dissemination.classes.values()
         held = {
             "clients": (len(desk.clients), settings.clients_max),
-            "objects": (len(self.map), settings.objects_max),
+            "objects": (len(self.map), settings.contexts_max),
             "removed": (len(self.map.removed), settings.removed_max),
-            "guests": (len(self.merging.guests), settings.objects_max),
+            "guests": (len(self.merging.guests), settings.contexts_max),
             "queries": (self.subscriptions.records, settings.queries_max),
             "outbox": min(
                 ((len(one.outbox), one.outbox.items_max) for one in desk.clients.values()),
@@ -190,7 +190,7 @@ class MapServer:
                 use = self.desk.channels[key]
                 self.dissemination.classes[use.view_class].give_back(key)
             elif kind == "hours":
-                self.objects.hour_struck(key)
+                self.contexts.hour_struck(key)
             elif kind == "flush":
                 self.dissemination.flush(key)
             elif kind == "guest":
@@ -297,10 +297,10 @@ class MapServer:
             case Publish(body, stamp):
                 context = context_of(body)
                 self._check_clock(max(stamp, context.t_r))
-                self.objects.put(client, context, body, stamp)
+                self.contexts.put(client, context, body, stamp)
             case Unpublish(vid, stamp):
                 self._check_clock(stamp)
-                self.objects.cancel(client, vid, stamp)
+                self.contexts.cancel(client, vid, stamp)
             case Subscribe(name, text):
                 self.subscriptions.subscribe(client, name, text)
             case Unsubscribe(name):
@@ -313,7 +313,7 @@ class MapServer:
                 self._hello(client, operation)
             case Settled():
                 for vid in list(client.unconfirmed):
-                    self.objects.cancel(client, vid)
+                    self.contexts.cancel(client, vid)
 
     def _check_clock(self, instant: int) -> None:
         """Refuse what is so since the future: nobody could change it until then."""
@@ -362,7 +362,7 @@ class MapServer:
         del self.desk.clients[client.name]
         self.desk.timers.cancel(("outbox", client.name))
         for vid in [*client.unconfirmed, *client.publications]:
-            self.objects.withdraw(client.name, vid)
+            self.contexts.withdraw(client.name, vid)
         self.desk.out.append(ChannelStep("", "client collected", reason=f"{reason}: {client.name}"))
 
 

@@ -30,7 +30,7 @@ ITEMS_MAX: Final = 4_096
 BANDS_MAX: Final = 16
 STREAMS_MAX: Final = 64
 QUERIES_MAX: Final = 64
-OBJECT_BYTES_MAX: Final = 8_192
+CONTEXT_BYTES_MAX: Final = 8_192
 FILTER_LENGTH_MAX: Final = 8_192
 REASON_LENGTH_MAX: Final = 500
 
@@ -46,7 +46,7 @@ Opened = Annotated[
 Vid = Annotated[str, Meta(min_length=1, max_length=VID_LENGTH_MAX)]
 Site = Annotated[str, Meta(max_length=PATH_LENGTH_MAX)]
 Body = Annotated[
-    bytes, Meta(max_length=OBJECT_BYTES_MAX, description="the object, empty when it is gone")
+    bytes, Meta(max_length=CONTEXT_BYTES_MAX, description="the object, empty when it is gone")
 ]
 
 

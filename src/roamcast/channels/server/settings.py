@@ -36,10 +36,10 @@ class MapSettings(msgspec.Struct, frozen=True):
     publications_max: int = 100_000
     """Per client: a building's fixed objects may come from one."""
     clients_max: int = 1_000_000
-    objects_max: int = 1_000_000
+    contexts_max: int = 1_000_000
     queries_max: int = 1_000_000
 
-    page_objects_max: int = 256
+    page_contexts_max: int = 256
     """A larger current set is carried round on a channel or listed in pages, and cut for a client
     with a limit."""
     page_bytes_max: int = 40_000

@@ -10,9 +10,9 @@ from itertools import islice
 from typing import Final
 
 from roamcast.channels.server.carousel import Carousel
+from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.server.desk import ClientState, Desk, Subscription
 from roamcast.channels.server.messages import Announce, Band, Closing, Opening, State
-from roamcast.channels.server.objects import MapContexts
 from roamcast.channels.server.paging import Pager
 from roamcast.channels.server.queries import QueryRecord, check_room, take_apart
 from roamcast.channels.server.settings import Mode
@@ -28,11 +28,11 @@ FILTERS_REMEMBERED: Final = 1_024
 class Subscriptions:
     """Everybody's subscriptions, and the carousels that carry large current sets."""
 
-    def __init__(self, desk: Desk, objects: MapContexts, dissemination: Dissemination) -> None:
+    def __init__(self, desk: Desk, contexts: MapContexts, dissemination: Dissemination) -> None:
         self.records = 0
         self.carousels: dict[int, Carousel] = {}
         self._desk = desk
-        self._objects = objects
+        self._contexts = contexts
         self._dissemination = dissemination
         desk.turn_page = self._turn_page
 
@@ -53,7 +53,7 @@ class Subscriptions:
             record = view.table.known(part.text)
             if record is None:
                 number = self._dissemination.take_number()
-                found = self._objects.satisfying(view, part, number)
+                found = self._contexts.satisfying(view, part, number)
                 record = view.table.add(number, part, found)
                 self.records += 1
             queries.append(record.number)
@@ -111,7 +111,7 @@ class Subscriptions:
         bands: tuple[Band, ...] = ()
         complete = self.whole(client, name)
         states: list[State] = []
-        large = count > settings.page_objects_max or total > 2 * settings.page_objects_max
+        large = count > settings.page_contexts_max or total > 2 * settings.page_contexts_max
         if large:
             bands = self._ride(client, view, records)
         # What fits into an answer may still be more than waits well beside other answers.
@@ -148,8 +148,8 @@ class Subscriptions:
     ) -> tuple[list[State], bool]:
         """Give the next states of a current set that is listed in pages."""
         view = self._dissemination.classes[view_class]
-        state_of = partial(self._objects.state_of_any, view, pager.queries)
-        return pager.page(self._objects.map.seats, state_of, room_bytes, states_max)
+        state_of = partial(self._contexts.state_of_any, view, pager.queries)
+        return pager.page(self._contexts.map.seats, state_of, room_bytes, states_max)
 
     def whole(self, client: ClientState, name: str) -> bool:
         """Whether we know all that a subscription could list; an agent may not."""
@@ -160,15 +160,15 @@ class Subscriptions:
         """Give the states of the objects that satisfy any of the records, up to a page of each."""
         states: dict[str, State] = {}
         for record in records:
-            if record.members is None and record.count <= self._desk.settings.page_objects_max:
+            if record.members is None and record.count <= self._desk.settings.page_contexts_max:
                 record.members = dict.fromkeys(self._members(view, record, record.count))
             vids = record.members
             if vids is None:
-                page = self._desk.settings.page_objects_max
+                page = self._desk.settings.page_contexts_max
                 vids = dict.fromkeys(self._members(view, record, page))
             for vid in vids:
                 if vid not in states:
-                    state = self._objects.state_of(view, record, vid)
+                    state = self._contexts.state_of(view, record, vid)
                     assert state is not None
                     states[vid] = state
         return list(states.values())
@@ -177,8 +177,8 @@ class Subscriptions:
         """Look for the members of a query that had too many to be kept."""
         there = (
             vid
-            for vid in self._objects.candidates(record.filter)
-            if self._objects.state_of(view, record, vid) is not None
+            for vid in self._contexts.candidates(record.filter)
+            if self._contexts.state_of(view, record, vid) is not None
         )
         return list(islice(there, most))
 
@@ -205,8 +205,8 @@ class Subscriptions:
         carousel = self.carousels[query]
         wait = carousel.turn(
             self._desk,
-            lambda: self._objects.candidates(carousel.record.filter),
-            self._objects.state_of,
+            lambda: self._contexts.candidates(carousel.record.filter),
+            self._contexts.state_of,
         )
         if wait is None:
             self._end_carousel(query, "everybody has it")

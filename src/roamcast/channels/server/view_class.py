@@ -26,7 +26,7 @@ class ViewClass:
         """`life` tells classes of one name apart, because no channel's name is used again."""
         settings = desk.settings
         self.name = name
-        self.table = QueryTable(name, matcher, 2 * settings.page_objects_max)
+        self.table = QueryTable(name, matcher, 2 * settings.page_contexts_max)
         self.history = History(settings.history_max)
         marked = f"{name}\n##{life}" if life else name
         self.pool = Pool(marked, settings.channels_max, desk.epoch)

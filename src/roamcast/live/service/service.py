@@ -23,7 +23,7 @@ from roamcast.channels.failover.merging import SteppedDown
 from roamcast.channels.failover.replica_messages import VALUE_BYTES_MAX
 from roamcast.channels.server.messages import WELL_KNOWN, ServerHere
 from roamcast.channels.sessions.events import Format
-from roamcast.channels.sessions.kept import PublicationSettings
+from roamcast.channels.sessions.publications import PublicationSettings
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.errors import LimitError
 from roamcast.identity.rules import Rule, Viewer
@@ -101,7 +101,7 @@ class Service:
                 slow_us_max=int(limits.slow_s_max * SECOND),
             ),
             kept_settings=PublicationSettings(
-                objects_per_owner_max=limits.publications_per_client_max,
+                publications_per_owner_max=limits.publications_per_client_max,
                 lifetime_us_default=int(limits.context_lifetime_s * SECOND),
                 lifetime_us_max=int(limits.context_lifetime_s_max * SECOND),
             ),

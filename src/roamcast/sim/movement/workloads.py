@@ -192,7 +192,7 @@ def _storeys(places: Places, homes: Sequence[int]) -> tuple[list[Pool], list[int
 NAMES = ("Ada", "Bela", "Carlo", "Dana", "Emil", "Fumi", "Greta", "Hugo", "Ines", "Jonas")
 
 
-def located_object(person: int) -> dict[str, Attribute]:
+def located_context(person: int) -> dict[str, Attribute]:
     """Give a person's attributes, so that the object is of AMS's size, 400 to 500 bytes as JSON."""
     name = f"{NAMES[person % len(NAMES)]} {person:05d}"
     return {

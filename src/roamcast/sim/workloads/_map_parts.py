@@ -105,7 +105,7 @@ def held_by_agent(agent: MapRelay) -> dict[str, int]:
     clients = down.desk.clients.values()
     return {
         "objects": len(down.map),
-        "publications": len(down.objects.owners) + len(agent.up.published),
+        "publications": len(down.contexts.owners) + len(agent.up.published),
         "queries": down.subscriptions.records,
         "queries asked": len(down.subscriptions.upward) + len(agent.up.wanted),
         "outboxes": sum(not client.outbox.idle for client in clients),

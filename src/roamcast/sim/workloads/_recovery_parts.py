@@ -37,7 +37,7 @@ class Truth:
         self._stamps[life] = stamp = max(now, self._stamps.get(life, 0) + 1)
         self._said.setdefault(vid, []).append(Utterance(stamp, *life, context))
 
-    def objects(self, world: World) -> dict[str, Context]:
+    def contexts(self, world: World) -> dict[str, Context]:
         """Give the map as it must be, once everybody has told everything."""
         published: dict[str, list[tuple[int, str, Context]]] = {}
         for host in world.hosts.values():

@@ -65,7 +65,7 @@ class Shown:
         for name, text in client.wanted.items():
             wanted = Filter.parse(text)
             right = {one.vid: one for one in seen if wanted.matches(one)}
-            shown = client.watching.replica.shown(name)
+            shown = client.watching.copy.shown(name)
             if not client.watching.complete(name):
                 return f"{name} is not complete"
             partial = self.complete.get((host.name, host.boots, name)) is False

@@ -114,7 +114,7 @@ class MapWorkload(Workload):
             subscribers_min=sizes["subscribers_min"],
             history_max=sizes["history"],
             channels_max=max(2, sizes["channels"]),
-            page_objects_max=sizes["page"],
+            page_contexts_max=sizes["page"],
             page_bytes_max=300,
             carousel_bytes_per_s=20_000,
             local_scope=SITE,

@@ -195,7 +195,7 @@ class RecoveryWorkload(Workload):
             return False
         if rivals(world):
             return False
-        truth = self._truth.objects(world)
+        truth = self._truth.contexts(world)
         return all(self._wrong(truth, host, client) == "" for host, client in clients)
 
     def _wrong(self, truth: dict[str, Context], host: Host, client: MapClient) -> str:
@@ -210,7 +210,7 @@ class RecoveryWorkload(Workload):
         epochs = [server.epoch for server in _servers(world)]
         if len(epochs) != 1:
             raise Violation("one server", f"the epochs {epochs} are served")
-        truth = self._truth.objects(world)
+        truth = self._truth.contexts(world)
         for host, client in _clients(world):
             if not client.idle or client.epoch != epochs[0]:
                 detail = f"{host.name} is {client.state} in epoch {client.epoch}, not {epochs[0]}"
@@ -279,7 +279,7 @@ def _settings(sizes: Sizes) -> MapSettings:
         subscribers_min=sizes["subscribers_min"],
         history_max=8,
         channels_max=(12, 12, 1)[sizes["mode"]],
-        page_objects_max=sizes["page"],
+        page_contexts_max=sizes["page"],
         page_bytes_max=300,
         carousel_bytes_per_s=20_000,
         outbox_items_max=sizes["outbox"],

@@ -12,7 +12,7 @@ from msgspec import structs
 from roamcast.channels.server.desk import ClientState, Desk, Policy
 from roamcast.channels.server.local import LocalUpdate
 from roamcast.channels.server.map import ActiveMap, MapContext, Matched
-from roamcast.channels.server.messages import OBJECT_BYTES_MAX, State, Superseded, body_of
+from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, State, Superseded, body_of
 from roamcast.channels.server.queries import QueryChange, QueryRecord
 from roamcast.channels.server.removed import Removal
 from roamcast.channels.server.view_class import ViewClass
@@ -41,8 +41,8 @@ class MapContexts:
         """Publish an object for a client, or change it."""
         if context.place is None and context.point is None:
             raise ContextError("a located-object needs a place or a point")
-        if len(body) > OBJECT_BYTES_MAX:
-            raise LimitError(f"an object has at most {OBJECT_BYTES_MAX} bytes")
+        if len(body) > CONTEXT_BYTES_MAX:
+            raise LimitError(f"an object has at most {CONTEXT_BYTES_MAX} bytes")
         if (
             context.vid not in client.publications
             and len(client.publications) >= self._desk.settings.publications_max
@@ -53,13 +53,13 @@ class MapContexts:
         client.unconfirmed.pop(context.vid, None)
         client.publications[context.vid] = None
         if not self.put_for(client.name, context, body, stamp):
-            known = self.map.objects.get(context.vid)
+            known = self.map.contexts.get(context.vid)
             if known is None or known.owner != client.name:
                 self._overtake(client.name, context.vid, self.map.stamp(context.vid))
 
     def check_owner(self, vid: str, owner: str) -> None:
         """Refuse to change what somebody else publishes, or what others' rules decide about."""
-        known = self.map.objects.get(vid)
+        known = self.map.contexts.get(vid)
         if known is not None and not self._may_take(owner, known.owner):
             raise ConflictError(f"{vid!r} is published by somebody else: choose another vid")
         publisher = self.publisher_of(vid)
@@ -68,14 +68,14 @@ class MapContexts:
 
     def reconsider(self, vid: str) -> None:
         """Show an object anew under the rules of now."""
-        known = self.map.objects.get(vid)
+        known = self.map.contexts.get(vid)
         if known is not None:
             classes = [*self._dissemination.classes.values()]
             self._changed(known, known.context, body_of(known.context), "changed", classes)
 
     def hour_struck(self, vid: str) -> None:
         """The clock may have changed what some see of an object: tell those of whom it is true."""
-        known = self.map.objects[vid]
+        known = self.map.contexts[vid]
         context, now = known.context, self._desk.now
         assert known.changes_at is not None
         before = known.changes_at - 1
@@ -105,7 +105,7 @@ class MapContexts:
 
     def put_for(self, owner: str, context: Context, body: bytes, stamp: int) -> bool:
         """Publish an object for an owner, or change it; False if what is known is not older."""
-        before = self.map.objects.get(context.vid)
+        before = self.map.contexts.get(context.vid)
         owner_before = None if before is None else before.owner
         if before is None and self.map.removed:
             gone = self.map.removed.get(context.vid)
@@ -139,13 +139,13 @@ class MapContexts:
         if stamp:
             self.erase(vid, Removal(stamp, owner, self._desk.now))
             return
-        known = self.map.objects.get(vid)
+        known = self.map.contexts.get(vid)
         if known is not None and known.owner == owner:
             self._take_off(known)
 
     def erase(self, vid: str, gone: Removal) -> None:
         """Take an object off the map unless it is newer or another's; remember that it is gone."""
-        known = self.map.objects.get(vid)
+        known = self.map.contexts.get(vid)
         if known is not None:
             if known.stamp > gone.stamp or not self._may_take(gone.owner, known.owner):
                 return
@@ -236,7 +236,7 @@ class MapContexts:
         """Find the objects that satisfy a query not yet placed, and note it at each of them."""
         found = []
         for vid in self.candidates(wanted):
-            known = self.map.objects[vid]
+            known = self.map.contexts[vid]
             seen = self._policy.visible(known.context, view.name, self._desk.now)
             if seen is None or not wanted.matches(seen):
                 continue
@@ -252,21 +252,21 @@ class MapContexts:
         """Name objects that could satisfy a filter; what rules show may be elsewhere than it is."""
         restricted = self._policy.restricted()
         if restricted is None:
-            return list(self.map.objects)
+            return list(self.map.contexts)
         named = dict.fromkeys(self.map.candidates(wanted))
-        named.update((vid, None) for vid in restricted if vid in self.map.objects)
+        named.update((vid, None) for vid in restricted if vid in self.map.contexts)
         return list(named)
 
     def forget_classes(self, names: Collection[str]) -> None:
         """Keep nothing of what classes saw that are no more."""
-        for known in self.map.objects.values():
+        for known in self.map.contexts.values():
             for name in [one for one in known.bodies if one in names]:
                 del known.bodies[name]
                 known.matched.pop(name, None)
 
     def fresh(self, view_class: str, state: State) -> State:
         """Give an object's present state for a view class, in place of one that has waited."""
-        known = self.map.objects.get(state.vid)
+        known = self.map.contexts.get(state.vid)
         if known is None:
             return State(state.number, state.vid, b"")
         if known.number == state.number:
@@ -275,7 +275,7 @@ class MapContexts:
 
     def state_of_any(self, view: ViewClass, queries: Collection[int], vid: str) -> State | None:
         """Give an object's present state if it satisfies any of some queries."""
-        known = self.map.objects[vid]
+        known = self.map.contexts[vid]
         matched = known.matched.get(view.name, ())
         if not any(query in matched for query in queries):
             return None
@@ -283,7 +283,7 @@ class MapContexts:
 
     def state_of(self, view: ViewClass, record: QueryRecord, vid: str) -> State | None:
         """Give an object's present state if it satisfies a query."""
-        known = self.map.objects.get(vid)
+        known = self.map.contexts.get(vid)
         if known is None or record.number not in known.matched.get(view.name, ()):
             return None
         return State(known.number, vid, known.bodies[view.name])

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from roamcast.channels.server.messages import OBJECT_BYTES_MAX, body_of, context_of
-from roamcast.channels.server.objects import MapContexts
+from roamcast.channels.server.contexts import MapContexts
+from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, body_of, context_of
 from roamcast.channels.timers import Timers
 from roamcast.errors import ConflictError, ContextError, LimitError
 from roamcast.model.contexts import Context
@@ -26,7 +26,7 @@ WAIT_US = 100_000
 class PublicationSettings(msgspec.Struct, frozen=True):
     """Bounds; intervals in microseconds."""
 
-    objects_per_owner_max: int = 100_000
+    publications_per_owner_max: int = 100_000
     lifetime_us_default: int = 24 * 3_600_000_000
     lifetime_us_max: int = 366 * 24 * 3_600_000_000
     session_grace_us: int = 30_000_000
@@ -60,10 +60,10 @@ class PendingWrites(msgspec.Struct):
 class StoredPublications:
     """The objects the service publishes on others' behalf."""
 
-    def __init__(self, objects: MapContexts, settings: PublicationSettings) -> None:
-        self.objects: dict[str, StoredPublication] = {}
+    def __init__(self, contexts: MapContexts, settings: PublicationSettings) -> None:
+        self.contexts: dict[str, StoredPublication] = {}
         self.settings = settings
-        self._map = objects
+        self._map = contexts
         self._owned: dict[str, int] = {}
         self._sessions: dict[str, dict[str, None]] = {}
         self._timers: Timers[str] = Timers()
@@ -80,7 +80,7 @@ class StoredPublications:
 
     def keeps(self, vid: str, owner: str) -> bool:
         """Whether an object is kept for this owner."""
-        known = self.objects.get(vid)
+        known = self.contexts.get(vid)
         return known is not None and known.owner == owner
 
     def adopt(self, vid: str, value: bytes | None, *, open_session: bool, now: int) -> None:
@@ -95,11 +95,11 @@ class StoredPublications:
         """Refuse what can not be published by this owner."""
         if context.place is None and context.point is None:
             raise ContextError("a context on the map needs a place or a point")
-        if len(body_of(context)) > OBJECT_BYTES_MAX:
-            raise LimitError(f"a context has at most {OBJECT_BYTES_MAX} bytes")
+        if len(body_of(context)) > CONTEXT_BYTES_MAX:
+            raise LimitError(f"a context has at most {CONTEXT_BYTES_MAX} bytes")
         self.check_owner(context.vid, owner)
-        most = self.settings.objects_per_owner_max
-        known = self.objects.get(context.vid)
+        most = self.settings.publications_per_owner_max
+        known = self.contexts.get(context.vid)
         if (known is None or known.owner != owner) and self._owned.get(owner, 0) >= most:
             raise LimitError(f"one publisher has at most {most} contexts on the map")
 
@@ -120,7 +120,7 @@ class StoredPublications:
             most = self.settings.lifetime_us_max // 1_000_000
             raise LimitError(f"a lifetime is more than 0 and at most {most} seconds")
         stamp = max(now, self._map.map.stamp(context.vid) + 1)
-        known = self.objects.get(context.vid)
+        known = self.contexts.get(context.vid)
         if known is not None:
             stamp = max(stamp, known.stamp + 1)
         kept = StoredPublication(
@@ -133,7 +133,7 @@ class StoredPublications:
     def written(self, kept: StoredPublication, *, open_session: bool, now: int) -> bool:
         """An object is on disk: put it on the map; give whether it was not there before."""
         vid = context_of(kept.body).vid
-        fresh = vid not in self._map.map.objects
+        fresh = vid not in self._map.map.contexts
         self._publish(self._with_grace(kept, open_session, now))
         self._settled(vid)
         return fresh
@@ -159,7 +159,7 @@ class StoredPublications:
 
     def removed(self, vid: str) -> None:
         """An object is gone from disk: take it off the map."""
-        known = self.objects.pop(vid, None)
+        known = self.contexts.pop(vid, None)
         if known is None:
             return
         self._timers.cancel(vid)
@@ -182,13 +182,13 @@ class StoredPublications:
 
     def _publish(self, kept: StoredPublication) -> None:
         context = context_of(kept.body)
-        before = self.objects.get(context.vid)
+        before = self.contexts.get(context.vid)
         if before is not None:
             self._owned[before.owner] -= 1
             if not self._owned[before.owner]:
                 del self._owned[before.owner]
             self._bind(context.vid, before.session, bound=False)
-        self.objects[context.vid] = kept
+        self.contexts[context.vid] = kept
         self._owned[kept.owner] = self._owned.get(kept.owner, 0) + 1
         self._bind(context.vid, kept.session, bound=True)
         if kept.expires_us:
