@@ -27,9 +27,8 @@ from roamcast.channels.sessions.publications import PublicationSettings
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.errors import LimitError
 from roamcast.identity.rules import Rule, Viewer
+from roamcast.live.auth.grants import OpenGrants, SharedRevocations
 from roamcast.live.auth.keys import SCOPES, Grant, TokenKeys
-from roamcast.live.auth.revoked import Revoked
-from roamcast.live.auth.standing import Standing
 from roamcast.live.cluster.proof import Caller
 from roamcast.live.cluster.replicas import Replicas
 from roamcast.live.config.default_rules import default_rules
@@ -76,7 +75,7 @@ class Service:
         self.keys = keys
         self.metrics = metrics
         self.clock = wall_clock()
-        self.standing = Standing(keys, self.clock)
+        self.standing = OpenGrants(keys, self.clock)
         self.rates = Rates(
             settings.limits.requests_per_s, settings.limits.requests_burst, what="requests"
         )
@@ -117,7 +116,7 @@ class Service:
             serving=self,
             clock=self.clock,
         )
-        self._revoked = Revoked(keys, disk, self.clock)
+        self._revoked = SharedRevocations(keys, disk, self.clock)
         if settings.cluster.hosts:
             self.standing.looked = self._revoked.look
         self.over: Callable[[], None] = lambda: None
