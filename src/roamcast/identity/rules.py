@@ -12,7 +12,7 @@ shows a context only if it lies within one span of them: a longer one would reve
 """
 
 from collections.abc import Collection, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -122,12 +122,26 @@ _decode = msgspec.json.Decoder(Rules).decode
 def decode_rules(body: bytes) -> tuple[Rule, ...]:
     """Decode rules from JSON, checked."""
     try:
-        return tuple(check_rules(_decode(body)))
+        try:
+            rules = _decode(body)
+        except msgspec.ValidationError:
+            # To JSON Schema 1.0 is an integer, to msgspec it is not; few programs write it so.
+            rules = msgspec.convert(_with_integers(msgspec.json.decode(body)), Rules)
+        return tuple(check_rules(rules))
     except msgspec.ValidationError as error:
         raise InputError(f"these are not rules: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         json_text.read(body, InputError)  # raises, with the position
         raise
+
+
+def _with_integers(value: Any) -> Any:
+    """Turn every float with an integral value into an integer."""
+    if isinstance(value, dict):
+        return {name: _with_integers(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def check_rules(rules: Sequence[Rule]) -> Sequence[Rule]:

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from roamcast.channels.sessions.settings import HubSettings
 from roamcast.model.contexts import VID_LENGTH_MAX
 from roamcast.model.features import LocatedFeature
 
@@ -25,7 +26,14 @@ class RegisterRequest(SessionRequest, frozen=True, tag="register"):
     """Say how many bytes a second the program can take, 0 for no limit; may be said again."""
 
     re: Re = ""
-    limit_bytes: Annotated[int, Meta(ge=0, le=2**40)] = 0
+    limit_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2**40,
+            extra_json_schema={"anyOf": [{"const": 0}, {"minimum": HubSettings().limit_bytes_min}]},
+        ),
+    ] = 0
 
 
 class HeartbeatRequest(SessionRequest, frozen=True, tag="heartbeat"):

@@ -62,6 +62,10 @@ class LimitedHttp(HttpToolsProtocol):
         self._stop()
         super().on_message_complete()
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP with problem details; uvicorn would send plain text."""
+        self._end("400 Bad Request", msg)
+
     def handle_websocket_upgrade(self) -> None:
         """Stop the timer: a WebSocket has its own pings."""
         self._stop()

@@ -107,7 +107,7 @@ async def get_queryables(request: Asked) -> Response[bytes]:
        kind=GEOJSON, summary="Query the map now")  # fmt: skip
 async def get_contexts(
     request: Asked,
-    limit: Annotated[int | None, Parameter(ge=1, le=LIMIT_MAX, required=False)] = None,
+    limit: Annotated[int, Parameter(ge=1, le=LIMIT_MAX)] = 1,
     offset: Annotated[int, Parameter(ge=0, le=OFFSET_MAX)] = 0,
     after: After = "",
     filter_text: FilterParameter = None,
@@ -123,7 +123,9 @@ async def get_contexts(
     del filter_text, filter_language, box, span  # `filter_of` reads them with the attributes
     service = service_of(request)
     limits = service.settings.limits
-    size = min(limit or limits.items_default, limits.items_max)
+    # Not typed `int | None`: litestar would take `limit=null` for no limit.
+    limit = limit if "limit" in request.query_params else limits.items_default
+    size = min(limit, limits.items_max)
     now = service.clock()
     found = service.broker.find(viewer_of(request), filter_of(request, limits), now)
     start = bisect_right(found, after, key=lambda context: context.vid) + offset

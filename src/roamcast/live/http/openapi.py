@@ -63,6 +63,8 @@ def document_of(app: Litestar) -> dict[str, Any]:
                 operation["security"] = []
         if "get" in methods:
             methods["head"] = _head(methods["get"])
+    # The struct has the most that any service may allow; this one's settings may allow less.
+    components["SubscribeRequest"]["properties"]["filter"]["maxLength"] = limits.filter_length_max
     document["components"]["schemas"] = components
     return document
 
@@ -99,6 +101,7 @@ def _parameter(parameter: dict[str, Any], limits: Limits) -> dict[str, Any]:
             schema["default"] = limits.items_default
         case "lifetime":
             schema["maximum"] = limits.context_lifetime_s_max
+            schema["default"] = limits.context_lifetime_s
         case "count":
             schema["maximum"] = min(schema["maximum"], limits.nearest_max)
     return schema

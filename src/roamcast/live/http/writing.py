@@ -31,20 +31,17 @@ Vid = Annotated[
     ),
 ]
 Lifetime = Annotated[
-    float | None,
-    Parameter(
-        query="lifetime",
-        ge=LIFETIME_S_MIN,
-        description="seconds until the context leaves by itself",
-        required=False,
-    ),
+    float,
+    Parameter(ge=LIFETIME_S_MIN, description="seconds until the context leaves by itself"),
 ]
 
 
 @route("PUT", "/contexts/{vid:str}", scope="publish", tag="publish", body=LocatedFeature,
        answer=FeatureOutput, kind=GEOJSON, answers={200: "changed", 201: "published"},
        summary="Publish a context, or change it")  # fmt: skip
-async def put_context(request: Asked, vid: Vid, lifetime: Lifetime = None) -> Response[bytes]:
+async def put_context(
+    request: Asked, vid: Vid, lifetime: Lifetime = LIFETIME_S_MIN
+) -> Response[bytes]:
     """Put a context on the map; answered when it would survive a crash."""
     service = service_of(request)
     feature = features.decode(await request.body())
@@ -124,12 +121,13 @@ def _checked(vid: str) -> str:
     return vid
 
 
-def _microseconds(request: Asked, lifetime: float | None) -> int | None:
+def _microseconds(request: Asked, lifetime: float) -> int | None:
     """Give the lifetime in microseconds; the broker checks it against the settings."""
-    if len(request.query_params.getall("lifetime", [])) > 1:
-        raise InputError("lifetime is given more than once")
-    if lifetime is None:
+    given = request.query_params.getall("lifetime", [])
+    if not given:  # the setting `context_lifetime_s` holds
         return None
+    if len(given) > 1:
+        raise InputError("lifetime is given more than once")
     if not lifetime < 1e12:  # infinite, or not a number: int() could not take it
         raise LimitError("lifetime is a number of seconds")
     return int(lifetime * 1_000_000)
