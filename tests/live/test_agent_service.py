@@ -148,7 +148,7 @@ requests_per_s = 10_000
 udp = "239.192.79.0/29:{port}"
 udp_interface = "127.0.0.1"
 probe_s = 0.1
-agents = ["edge"]
+relays = ["edge"]
 """
 
 

@@ -1,7 +1,7 @@
-"""Whose are the rules of a vid? Rule sets by who set them, claimed as soon as they are asked for.
+"""Ownership of rules: who set the rules of a vid, from the moment the write was asked for.
 
-Rules hold for a vid, whoever publishes under it. So that nobody decides what others see of somebody
-else, a vid with rules is its owner's: nobody else may publish under it (decision 0082).
+Rules hold for a vid, whoever publishes under it. A vid with rules therefore belongs to whoever set
+them: nobody else may publish under it, or a stranger's rules would show them (decision 0082).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ class OwnedRules(msgspec.Struct, frozen=True, array_like=True):
     owner: str
     rules: tuple[Rule, ...]
     binding: bool = True
-    """Whether nobody else may publish under the vid; not so if an operator set them for others."""
+    """Whether only the owner may publish under the vid; false where an operator set the rules."""
 
 
 class Claim(msgspec.Struct):
-    """A vid with rules on their way to the disk: whose they are, and how many."""
+    """A vid with rules on their way to the disk: their owner, and how many writes."""
 
     owner: str
     binding: bool
@@ -33,7 +33,7 @@ class Claim(msgspec.Struct):
 
 
 class RuleSets:
-    """The rules that are set, their owners, and those on their way."""
+    """The owners of rules in force, and of rules on their way to the disk."""
 
     def __init__(self, book: RuleBook, sets_per_owner_max: int) -> None:
         self._book = book
@@ -43,18 +43,18 @@ class RuleSets:
         self._claims: dict[str, Claim] = {}
 
     def restore(self, stored: Mapping[str, bytes]) -> None:
-        """Let come into force what was on disk."""
+        """Put the rules on disk into force."""
         for key in sorted(stored):
             if key.startswith(PREFIX):
                 self.adopt(key[len(PREFIX) :], stored[key])
 
     def owner_of(self, vid: str) -> str | None:
-        """Say who set the rules of a vid, or is about to."""
+        """Give who set the rules of a vid, or is about to."""
         known = self._known(vid)
         return None if known is None else known[0]
 
     def publisher_of(self, vid: str) -> str | None:
-        """Say who alone may publish under a vid; None: everybody may."""
+        """Give who alone may publish under a vid; None: everybody may."""
         known = self._known(vid)
         return known[0] if known is not None and known[1] else None
 
@@ -65,7 +65,7 @@ class RuleSets:
         return known
 
     def check_owner(self, vid: str, owner: str) -> None:
-        """Refuse to change the rules that somebody else set."""
+        """Refuse to change rules that somebody else set."""
         known = self.owner_of(vid)
         if known is not None and known != owner:
             raise ConflictError(f"the rules of {vid!r} were set by somebody else")
@@ -76,7 +76,7 @@ class RuleSets:
     def write(
         self, owner: str, vid: str, rules: Sequence[Rule] | None, *, for_others: bool
     ) -> tuple[str, bytes | None]:
-        """Give what to write before rules come into force; from now on they are somebody's."""
+        """Give the store write of rules, and claim the vid for their owner from now on."""
         if rules is not None:
             check_rules(rules)
         owner, binding = self._known(vid) or (owner, not for_others)
@@ -87,20 +87,20 @@ class RuleSets:
         return PREFIX + vid, msgspec.msgpack.encode(OwnedRules(owner, tuple(rules), binding))
 
     def written(self, vid: str, rules: Sequence[Rule] | None) -> list[str]:
-        """Rules are on disk: let them come into force; give viewers named for the first time."""
+        """Put rules that are on disk into force; return viewers named for the first time."""
         claim = self._claims[vid]
         self.settled(vid)
         return self._set(vid, claim.owner, rules, claim.binding)
 
     def settled(self, vid: str) -> None:
-        """One write of rules has reached the disk, or never will."""
+        """End one write of rules, which has reached the disk or never will."""
         claim = self._claims[vid]
         claim.writes -= 1
         if not claim.writes:
             del self._claims[vid]
 
     def adopt(self, vid: str, value: bytes | None) -> list[str]:
-        """Let come into force what is on disk; give viewers named for the first time."""
+        """Put another replica's rules into force; return viewers named for the first time."""
         if value is None:
             return self._set(vid, "", None, False)
         owned = msgspec.msgpack.decode(value, type=OwnedRules)

@@ -101,8 +101,8 @@ class Replicas:
         self.followers = Followers(disk, follow_s=cluster.follow_s)
         self.told: Callable[[Alive], None] = lambda _: None
         """The watchdog of this host, which asks by a way of its own."""
-        self._hosts = tuple(cluster.hosts)
-        self._secret = cluster.secret() if cluster.hosts else b""
+        self._hosts = tuple(cluster.replicas)
+        self._secret = cluster.secret() if cluster.replicas else b""
         self._epoch = epoch
         self._key_id = key_id
         self._disk = disk

@@ -53,7 +53,7 @@ class SessionSocket:
         service, limits = self._service, self._service.settings.limits
         service.open_session(self.name, self._viewer, self)
         now = time.format_instant(service.clock())
-        hosts = tuple(service.settings.cluster.hosts.values())
+        hosts = tuple(service.settings.cluster.replicas.values())
         self._say(say.SessionWelcome(self.name, now, limits.ping_s, hosts))
         try:
             with service.standing.held(self._grant, self.cut):

@@ -31,8 +31,7 @@ from roamcast.live.auth.grants import OpenGrants, SharedRevocations
 from roamcast.live.auth.keys import SCOPES, Grant, TokenKeys
 from roamcast.live.cluster.proof import Caller
 from roamcast.live.cluster.replicas import Replicas
-from roamcast.live.config.default_rules import default_rules
-from roamcast.live.config.settings import Settings
+from roamcast.live.config.settings import Settings, default_rules
 from roamcast.live.links.link import AGENT
 from roamcast.live.links.links import Links
 from roamcast.live.links.sockets import Sink, WebSocket, text_frame
@@ -117,7 +116,7 @@ class Service:
             clock=self.clock,
         )
         self._revoked = SharedRevocations(keys, disk, self.clock)
-        if settings.cluster.hosts:
+        if settings.cluster.replicas:
             self.standing.looked = self._revoked.look
         self.over: Callable[[], None] = lambda: None
         """Called when this service has handed over to another host's."""
@@ -338,7 +337,7 @@ class Service:
         view_class, effects = self.broker.admit(name, Viewer(grant.subject, grant.groups))
         self._do(effects)
         scopes: tuple[str, ...] = SCOPES if "admin" in grant.scopes else grant.scopes
-        if "admin" in grant.scopes or grant.subject in self.settings.channels.agents:
+        if "admin" in grant.scopes or grant.subject in self.settings.channels.relays:
             scopes = (*scopes, AGENT)
         link = self.links.connect(socket, name, view_class, scopes)
         limits = self.settings.limits
