@@ -104,8 +104,11 @@ def route_of(handler: BaseRouteHandler) -> Route | None:
     return found
 
 
-def _admit(connection: Connection, handler: BaseRouteHandler) -> None:
-    """Check the token, its scope and its rate before a parameter or a body is even read."""
+async def _admit(connection: Connection, handler: BaseRouteHandler) -> None:
+    """Check the token, its scope and its rate before a parameter or a body is read.
+
+    A coroutine, though it awaits nothing: litestar runs plain guards in a thread.
+    """
     described = route_of(handler)
     assert described is not None
     assert described.scope is not None

@@ -11,7 +11,7 @@ import msgspec
 from litestar import Response
 from msgspec import Meta, UnsetType
 
-from roamcast.model.contexts import VID_LENGTH_MAX, Context, encode, to_feature
+from roamcast.model.contexts import VID_LENGTH_MAX, Context, to_feature
 from roamcast.model.features import FeatureOutput, Instant, Place, members_schema
 
 JSON: Final = "application/json"
@@ -148,11 +148,6 @@ class Health(msgspec.Struct, frozen=True):
 def as_json(value: Any, kind: str = JSON) -> Response[bytes]:
     """Answer with a value as JSON."""
     return Response(_encode(value), media_type=kind)
-
-
-def as_feature(context: Context, status: int = 200) -> Response[bytes]:
-    """Answer with a context as a GeoJSON Feature."""
-    return Response(encode(context), media_type=GEOJSON, status_code=status)
 
 
 def as_collection(

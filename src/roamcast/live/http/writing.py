@@ -13,8 +13,9 @@ from litestar.params import Parameter
 from roamcast.errors import InputError, LimitError, NotFoundError
 from roamcast.identity.rules import Rules, decode_rules
 from roamcast.live.http.routes import Asked, route, service_of, viewer_of
-from roamcast.live.http.shapes import GEOJSON, as_feature, as_json
+from roamcast.live.http.shapes import GEOJSON, as_json
 from roamcast.model import features
+from roamcast.model.contexts import Context, encode
 from roamcast.model.features import FeatureOutput, LocatedFeature
 
 LIFETIME_S_MIN: Final = 0.001
@@ -54,7 +55,7 @@ async def put_context(
     fresh = await service.keep(
         request.auth.subject, context, lifetime_us=_microseconds(request, lifetime)
     )
-    return as_feature(context, 201 if fresh else 200)
+    return _as_feature(context, 201 if fresh else 200)
 
 
 @route("GET", "/contexts/{vid:str}", scope="read", tag="publish", answer=FeatureOutput,
@@ -65,7 +66,7 @@ async def read_context(request: Asked, vid: Vid) -> Response[bytes]:
     seen = service.broker.get(viewer_of(request), vid, service.clock())
     if seen is None:
         raise NotFoundError(f"there is no context {vid[:100]!r} on the map that you may see")
-    return as_feature(seen)
+    return _as_feature(seen)
 
 
 @route("DELETE", "/contexts/{vid:str}", scope="publish", tag="publish",
@@ -101,6 +102,10 @@ async def delete_rules(request: Asked, vid: Vid) -> None:
     await service_of(request).set_rules(
         request.auth.subject, vid, None, any_owner=_is_admin(request)
     )
+
+
+def _as_feature(context: Context, status: int = 200) -> Response[bytes]:
+    return Response(encode(context), media_type=GEOJSON, status_code=status)
 
 
 def _own_rules(request: Asked, vid: str) -> Rules:
