@@ -73,8 +73,8 @@ SECTIONS = (
     Section(
         "Between hosts",
         "What the hosts that may serve say over `/peer` beside the messages above "
-        "(`channels/failover/replica_messages.py`, `live/cluster/replicas.py`, [two hosts]"
-        "(service.md#two-hosts-or-more)).",
+        "(`channels/failover/replica_messages.py`, `live/cluster/replicas.py`, [replicas]"
+        "(service.md#two-replicas-or-more)).",
         Registry(REPLICA_MESSAGES),
         (),
     ),
