@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bench.takeover import Pair
@@ -12,13 +13,13 @@ from roamcast.errors import ContextError, LimitError, StoreError
 from roamcast.identity.rules import Viewer
 from roamcast.live.auth.keys import TokenKeys
 from roamcast.live.config.settings import Settings, load_settings, with_server
-from roamcast.live.http.feature_input import read_feature
 from roamcast.live.observe.metrics import Metrics
 from roamcast.live.service import tickets
 from roamcast.live.service.service import Service
 from roamcast.live.service.tickets import Tickets
 from roamcast.live.store.store import SqliteStore
 from roamcast.model.contexts import Context
+from roamcast.model.features import FeatureInput, to_context
 from tests.live.calls import CallSocket, followed
 from tests.running_service import feature
 
@@ -57,7 +58,7 @@ def with_service(
 ) -> None:
     """Run a service without a port."""
     settings = settings or Settings()
-    copied = bool(settings.cluster.hosts)
+    copied = bool(settings.cluster.replicas)
     clock = Clock()
     monkeypatch.setattr("roamcast.live.service.service.wall_clock", lambda: clock)
 
@@ -120,11 +121,14 @@ def test_what_the_disk_can_not_name_leaves_no_ticket_behind(
 
 @pytest.mark.parametrize("wrong", ["a\0", "\n", "a\x7fb", "a\x9f", "\U0010ffff"])
 def test_a_vid_that_is_no_name_in_the_store_is_refused_where_it_is_read(wrong: str) -> None:
-    limits = Settings().limits
+    def read(vid: str) -> Context:
+        sent = msgspec.convert(feature(vid), FeatureInput)
+        return to_context(sent, START, ahead_us_max=0)
+
     with pytest.raises(ContextError, match="control characters"):
-        read_feature(feature(wrong), START, limits)
+        read(wrong)
     for right in ("a b", "äß/🙂", "\U0010fffe", "~" * 256):
-        assert read_feature(feature(right), START, limits).vid == right
+        assert read(right).vid == right
 
 
 def test_a_closed_disk_refuses_and_nobody_waits_for_it(

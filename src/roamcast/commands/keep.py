@@ -19,7 +19,7 @@ def keep(
     port: Annotated[int | None, typer.Option(help="Port; 0 lets the system choose.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder for keys, store and journal.")] = None,
     name: Annotated[
-        str | None, typer.Option(help="Which of the hosts in [cluster.hosts] this one is.")
+        str | None, typer.Option(help="Which of [cluster.replicas] this one is.")
     ] = None,
     spare: Annotated[
         bool, typer.Option(help="Keep a second process loaded, so that a restart takes no time.")

@@ -42,7 +42,7 @@ class OwnedRules(msgspec.Struct, frozen=True, array_like=True):
     owner: str
     rules: tuple[Rule, ...]
     binding: bool = True
-    """Whether nobody else may publish under the vid; not so if an operator set them for others."""
+    """Whether only the owner may publish under the vid; false where an operator set the rules."""
 
 
 class _Claim(msgspec.Struct):
@@ -109,12 +109,12 @@ class RuleSets(Part):
                 raise AssertionError(f"rule sets take no {type(given).__name__}")
 
     def owner_of(self, vid: str) -> str | None:
-        """Say who set the rules of a vid, or is about to."""
+        """Give who set the rules of a vid, or is about to."""
         known = self._known(vid)
         return None if known is None else known[0]
 
     def publisher_of(self, vid: str) -> str | None:
-        """Say who alone may publish under a vid; None: everybody may."""
+        """Give who alone may publish under a vid; None: everybody may."""
         known = self._known(vid)
         return known[0] if known is not None and known[1] else None
 

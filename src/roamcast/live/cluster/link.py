@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from roamcast.channels.failover.replica_messages import REPLICA_PROTOCOL, ReplicaHere
 from roamcast.errors import AuthError
 from roamcast.live.cluster.proof import NONCE_BYTES, Part, call, check_answer
-from roamcast.live.config.cluster import Cluster
+from roamcast.live.config.settings import Cluster
 from roamcast.live.observe.logs import Log
 from roamcast.model.wire import FRAME_BYTES_MAX, Message, Unreadable
 from roamcast.transport.driver import Clock
@@ -52,7 +52,7 @@ class ReplicaLink:
         self.to = to
         self._own = own
         self._part = part
-        self._url = cluster.hosts[to]
+        self._url = cluster.replicas[to]
         self._secret = cluster.secret()
         self._tls = tls_of(cluster) if self._url.startswith("https:") else None
         self._clock = clock
@@ -106,7 +106,7 @@ class ReplicaLink:
         if isinstance(error, InvalidStatus):
             body = bytes(error.response.body or b"")
             refusal = error_of(error.response.status_code, body, self._url)
-            problem = "this host is refused by another: compare secret_file and [cluster.hosts]"
+            problem = "this host is refused by another: compare secret_file and [cluster.replicas]"
             if not isinstance(refusal, AuthError):
                 problem = "another service answers where a host should be"
         elif isinstance(error, ssl.SSLError):

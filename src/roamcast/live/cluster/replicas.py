@@ -82,8 +82,8 @@ class Replicas:
         cluster, self.name = settings.cluster, settings.server.name
         self.on_alive: Callable[[Alive], None] = lambda _: None
         """The watchdog of this host, which asks by a pipe of its own."""
-        self._hosts = tuple(cluster.hosts)
-        self._secret = cluster.secret() if cluster.hosts else b""
+        self._hosts = tuple(cluster.replicas)
+        self._secret = cluster.secret() if cluster.replicas else b""
         self._epoch = epoch
         self._key_id = key_id
         self._give = give

@@ -103,7 +103,7 @@ async def serve(
         bytes_waiting_max=settings.durability.bytes_waiting_max,
         commit_writes_max=settings.durability.commit_writes_max,
         committed=metrics.committed,
-        copied=bool(settings.cluster.hosts),
+        copied=bool(settings.cluster.replicas),
     )
     journal = None
     if settings.journal.on:
@@ -208,7 +208,7 @@ def _links(settings: Settings, service: Service) -> Links:
         udp=settings.channels.udp,
         nats=settings.channels.nats,
         prefix=prefix,
-        hosts=list(settings.cluster.hosts.values()),
+        hosts=list(settings.cluster.replicas.values()),
         probe_us=round(settings.channels.probe_s * 1_000_000),
         note=service.note if settings.journal.on and settings.journal.transmissions else None,
     )

@@ -39,12 +39,11 @@ from roamcast.channels.sessions.events import Format
 from roamcast.channels.sessions.publications import PublicationSettings
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.identity.rules import Rule, Viewer
+from roamcast.live.auth.grants import OpenGrants
 from roamcast.live.auth.keys import SCOPES, Grant, TokenKeys
-from roamcast.live.auth.standing import Standing
 from roamcast.live.cluster.proof import Caller
 from roamcast.live.cluster.replicas import Replicas
-from roamcast.live.config.default_rules import default_rules
-from roamcast.live.config.settings import Settings
+from roamcast.live.config.settings import Settings, default_rules
 from roamcast.live.links.link import AGENT
 from roamcast.live.links.links import Links
 from roamcast.live.links.sockets import Sink, WebSocket, text_frame
@@ -95,7 +94,7 @@ class Service:
         self.keys = keys
         self.metrics = metrics
         self.clock = wall_clock()
-        self.standing = Standing(keys, self.clock)
+        self.standing = OpenGrants(keys, self.clock)
         self.rates = Rates(
             settings.limits.requests_per_s, settings.limits.requests_burst, what="requests"
         )
@@ -142,7 +141,7 @@ class Service:
             takes=self.broker.takes,
             clock=self.clock,
         )
-        if settings.cluster.hosts:
+        if settings.cluster.replicas:
             self.standing.on_look = self._share_revocations
         self.on_over: Callable[[], None] = lambda: None
         """Called when this service has handed over to another host's."""
@@ -347,7 +346,7 @@ class Service:
         viewer = Viewer(grant.subject, grant.groups)
         view_class = self._ask_now(lambda ticket: AdmitClient(ticket, name, viewer))
         scopes: tuple[str, ...] = SCOPES if "admin" in grant.scopes else grant.scopes
-        if "admin" in grant.scopes or grant.subject in self.settings.channels.agents:
+        if "admin" in grant.scopes or grant.subject in self.settings.channels.relays:
             scopes = (*scopes, AGENT)
         link = self.links.connect(socket, name, cast("str", view_class), scopes)
         limits = self.settings.limits
