@@ -195,7 +195,7 @@ def test_the_drawing_is_a_picture(run, tmp_path, vertices):
 def test_a_deep_tree_with_many_filters_is_folded_into_few_spots(tmp_path):
     from roamcast.lab import _cbm_drawing as drawing
     from roamcast.placement.cost import stand
-    from roamcast.placement.flows import Subscriptions, flows
+    from roamcast.placement.flows import LeafWants, flows
     from roamcast.placement.optimal import optimal
     from roamcast.placement.problem import traffic
     from roamcast.placement.tree import Tree
@@ -204,7 +204,7 @@ def test_a_deep_tree_with_many_filters_is_folded_into_few_spots(tmp_path):
     source = random.Random(1)
     tree = Tree.of(parent)
     wants = random_wants(source, parent, 40, 0.02)
-    problem = traffic(tree, flows(tree, Subscriptions.of(tree, wants)))
+    problem = traffic(tree, flows(tree, LeafWants.of(tree, wants)))
     found = optimal(problem, 300)
     standing = stand(problem, tree.flags(found.filters))
     spots = drawing._spots(problem, standing, drawing._kept(problem, standing))

@@ -232,9 +232,9 @@ def test_a_refused_filter_leaves_nothing_behind(
     assert known(index) == before
     assert index.match(here) == ["a"]
     index.add("d", Filter.parse("zz1 = 5"))  # the last column is still to be had
-    assert len(index._index._one[0]) < 3
+    assert len(index._index._scratch[0]) < 3
     assert index.match(here) == ["a", "d"]
-    assert len(index._index._one[0]) == 3, "compiled code writes a key for every column"
+    assert len(index._index._scratch[0]) == 3, "compiled code writes a key for every column"
     assert FilterSet.load(index.snapshot()).match(here) == ["a", "d"]
 
 

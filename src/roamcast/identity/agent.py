@@ -110,13 +110,13 @@ class UserAgent:
         return [Closed(self._stay(self._closed[0]))]
 
     def deadline(self) -> int | None:
-        """Give the first moment at which silence would close the context."""
+        """Return the first moment at which silence would close the context."""
         if not self._state[core.OPEN]:
             return None
         return int(self._state[core.SEEN] + self._settings[HEARTBEAT]) + 1
 
     def present(self) -> Stay | None:
-        """Give the context that lasts, if any."""
+        """Return the context that lasts, if any."""
         return self._present() if self._state[core.OPEN] else None
 
     def _present(self) -> Stay:
@@ -161,7 +161,7 @@ class UserAgent:
 
 
 def bits(point: tuple[float, float] | None) -> tuple[int, int]:
-    """Give a point as the bits of its floats, as the rules keep it."""
+    """Return a point as the bits of its floats, as the rules keep it."""
     if point is None:
         return core.NO_POINT, core.NO_POINT
     lon, lat = struct.unpack("<qq", struct.pack("<dd", *point))
@@ -169,7 +169,7 @@ def bits(point: tuple[float, float] | None) -> tuple[int, int]:
 
 
 def point_of(lon: int, lat: int) -> tuple[float, float] | None:
-    """Give the point of these bits."""
+    """Return the point of these bits."""
     if lon == core.NO_POINT:
         return None
     east, north = struct.unpack("<dd", struct.pack("<qq", lon, lat))

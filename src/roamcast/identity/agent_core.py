@@ -116,7 +116,7 @@ def _support(state: Integers, settings: Integers, place: int, time: int) -> int:
 
 @numba.njit(cache=True)
 def _winner(state: Integers, settings: Integers, time: int, sighted: int) -> int:
-    """Give the source whose place has most support, -1 while the place held is good enough."""
+    """Return the source whose place has most support, -1 while the place held is good enough."""
     held = state[PLACE]
     best, best_support = -1, 0
     for offset in range(SOURCE_COUNT):  # the source that just spoke first: it wins ties

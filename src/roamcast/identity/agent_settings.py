@@ -42,7 +42,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     gps: Source = Source(40, 120.0)
 
     def vector(self) -> npt.NDArray[np.int64]:
-        """Give the checked numbers, durations in microseconds, as the compiled rules read them."""
+        """Return the checked settings as the compiled rules read them (durations in microseconds)."""
         sources: list[Source] = [getattr(self, name) for name in SOURCES]
         if not 0 <= self.margin <= RELIABILITY_MAX:
             raise InputError(f"margin is not between 0 and {RELIABILITY_MAX}")

@@ -48,7 +48,7 @@ def new_handles(count: int, random_bytes: RandomBytes) -> pa.Array:
 
 
 def seal(handles: pa.Array, keys: TrustedKeys, random_bytes: RandomBytes) -> pa.Array:
-    """Give a fresh vid for each handle; a handle that stands twice gets two unlike vids."""
+    """Return a fresh vid for each handle; a handle that stands twice gets two unlike vids."""
     count = len(handles)
     blocks = np.empty((count, BLOCK_BYTES), dtype=np.uint8)
     blocks[:, :HANDLE_BYTES] = _matrix(handles, HANDLE_BYTES)
@@ -63,7 +63,7 @@ def seal(handles: pa.Array, keys: TrustedKeys, random_bytes: RandomBytes) -> pa.
 
 
 def open_vids(vids: pa.Array, keys: TrustedKeys) -> pa.Array:
-    """Give the handle in each vid; null where it is not ours, malformed, or its key destroyed."""
+    """Return the handle in each vid; null where it is not ours, malformed, or its key destroyed."""
     count = len(vids)
     handles = np.zeros((count, HANDLE_BYTES), dtype=np.uint8)
     opened = np.zeros(count, dtype=bool)
@@ -88,7 +88,7 @@ def open_vids(vids: pa.Array, keys: TrustedKeys) -> pa.Array:
 
 
 def resolve(vids: pa.Array, keys: TrustedKeys, register: pa.Table) -> pa.Array:
-    """Give the person behind each vid, null where there is none (any more)."""
+    """Return the person behind each vid, null where there is none (any more)."""
     known = register.combine_chunks()
     handles = open_vids(vids, keys)
     found = pc.index_in(handles, value_set=known["handle"].combine_chunks(), skip_nulls=True)
@@ -101,7 +101,7 @@ def vids_of(person: str, vids: pa.Array, keys: TrustedKeys, register: pa.Table) 
 
 
 def forget(person: str, register: pa.Table) -> pa.Table:
-    """Give the register without this person; a person it does not know is an error."""
+    """Return the register without this person; a person it does not know is an error."""
     kept = register.filter(pc.not_equal(register["person"], person))
     if kept.num_rows == register.num_rows:
         raise InputError("the register knows no such person")
@@ -109,7 +109,7 @@ def forget(person: str, register: pa.Table) -> pa.Table:
 
 
 def trusted_node_of(vid: str) -> str:
-    """Give the name after the @: which trusted node resolves this vid."""
+    """Return the name after the @: which trusted node resolves this vid."""
     opaque, at, node = vid.rpartition("@")
     if not at or not opaque or not node:
         raise InputError(f"{vid[:60]!r} is no vid such as opaque@trusted.example.org")
@@ -130,7 +130,7 @@ def _matrix(column: pa.Array, width: int) -> Bytes:
 
 
 def _joined(opaque: pa.Array) -> bytes:
-    """Give the letters of equally long texts in one piece, without a Python object a text."""
+    """Return the letters of equally long texts in one piece, without a Python object a text."""
     offsets = np.frombuffer(opaque.buffers()[1], np.int32)[opaque.offset :]
     if not len(opaque):
         return b""

@@ -37,7 +37,7 @@ class Whereabouts(msgspec.Struct, frozen=True):
     def locate(
         self, place: str | None, point: tuple[float, float] | None
     ) -> tuple[str, tuple[float, float] | None]:
-        """Give the text of where one sighting was, and its point."""
+        """Return the text of where one sighting was, and its point."""
         lon, lat = point if point is not None else (np.nan, np.nan)
         texts, lons, lats = self.locate_many(
             pa.array([place], pa.string()), np.array([lon]), np.array([lat])
@@ -47,7 +47,7 @@ class Whereabouts(msgspec.Struct, frozen=True):
     def locate_many(
         self, places: pa.Array, lons: Floats, lats: Floats
     ) -> tuple[pa.Array, Floats, Floats]:
-        """Give text and point of many sightings; a point that is not known is NaN."""
+        """Return text and point of many sightings; a point that is not known is NaN."""
         lons, lats = self._centred(places, lons, lats)
         texts = self._around(places, lons, lats)
         unplaced = np.flatnonzero(texts.is_null().to_numpy(zero_copy_only=False))
@@ -90,7 +90,7 @@ class Whereabouts(msgspec.Struct, frozen=True):
 
 
 def cell_or_place(texts: pa.Array) -> pa.Array:
-    """Give the places of these texts, null where a text stands for a cell."""
+    """Return the places of these texts, null where a text stands for a cell."""
     return pc.if_else(pc.starts_with(texts, "/"), pa.scalar(None, pa.string()), texts)
 
 

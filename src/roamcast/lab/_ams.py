@@ -145,7 +145,7 @@ class Driver:
         return self._timed(lambda: self.server.receive(given, self.now)) + self._deliver()
 
     def _timed(self, act: Callable[[], Sequence[Effect]]) -> float:
-        """Give what the server's work costs, with encoding and sending what comes of it."""
+        """Return what the server's work costs, with encoding and sending what comes of it."""
         started = process_time()
         before = self.transmissions
         self._take(act())
@@ -236,7 +236,7 @@ def person(number: int, place: str, now: int) -> Publish:
 
 
 def located(number: int, place: str, now: int) -> Context:
-    """Give the same object as a context."""
+    """Return the same object as a context."""
     return Context(f"p{number:06d}", place, None, located_context(number), now)
 
 
@@ -258,7 +258,7 @@ def move_s(settings: MapSettings, people: int, queries: Sequence[str], samples: 
 def measured_moves(
     settings: MapSettings, people: int, queries: Sequence[str], arriving: Sequence[int]
 ) -> tuple[float, float]:
-    """Give the median seconds of an update and its mean transmissions, over some who arrive."""
+    """Return the median seconds of an update and its mean transmissions, over some who arrive."""
     driver = Driver(settings)
     for number in range(people):
         driver.request(f"c{number}", Subscribe("here", queries[number % len(queries)]))
@@ -301,11 +301,11 @@ def largest_meeting(service_s: Callable[[int], float]) -> int:
 
 
 def line(sizes: Sequence[int], seconds: Sequence[float]) -> Callable[[int], float]:
-    """Give the straight line through measured times: unicast costs as much again per person."""
+    """Return the straight line through measured times: unicast costs as much again per person."""
     slope, start = (float(part) for part in np.polyfit(sizes, seconds, 1))
     return lambda people: max(start, 0.0) + max(slope, 0.0) * people
 
 
 def level(seconds: Sequence[float]) -> Callable[[int], float]:
-    """Give the median of measured times: by channel, the size of the meeting does not matter."""
+    """Return the median of measured times: by channel, the size of the meeting does not matter."""
     return lambda _: float(np.median(seconds))

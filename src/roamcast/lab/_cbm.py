@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roamcast.placement.flows import Subscriptions, flows
+from roamcast.placement.flows import LeafWants, flows
 from roamcast.placement.problem import Problem, traffic
 from roamcast.placement.tree import Floats, Tree
 
@@ -25,12 +25,12 @@ Chances = NDArray[np.float64]
 
 
 def paper_tree() -> Tree:
-    """Give the complete binary tree; user i is at vertex 63 + i."""
+    """Return the complete binary tree; user i is at vertex 63 + i."""
     return Tree.of([-1, *[(vertex - 1) // 2 for vertex in range(1, 2 * USERS - 1)]])
 
 
 def generator(*numbers: int) -> np.random.Generator:
-    """Give the random numbers of one run: the same figure, parameters and seed, the same run."""
+    """Return the random numbers of one run: the same figure, parameters and seed, the same run."""
     return np.random.default_rng(numbers)
 
 
@@ -40,7 +40,7 @@ def uniform(chance: float) -> Chances:
 
 
 def meeting_heights() -> NDArray[np.int64]:
-    """Give r(i, j), the height of the lowest common ancestor of leaves i and j."""
+    """Return r(i, j), the height of the lowest common ancestor of leaves i and j."""
     numbers = range(USERS)
     heights = [[(left ^ right).bit_length() for right in numbers] for left in numbers]
     return np.array(heights, dtype=np.int64)
@@ -87,18 +87,18 @@ def draw_wanted(source: np.random.Generator, chances: Chances) -> Wanted:
 
 
 def flow_of(tree: Tree, wanted: Wanted) -> Floats:
-    """Give f(v) for a table of who wants what."""
+    """Return f(v) for a table of who wants what."""
     leaves = range(FIRST_USER, FIRST_USER + USERS)
-    return flows(tree, Subscriptions.of_table(tree, leaves, wanted))
+    return flows(tree, LeafWants.of_table(tree, leaves, wanted))
 
 
 def traffic_of(tree: Tree, wanted: Wanted) -> Problem:
-    """Give the traffic problem for a table of who wants what."""
+    """Return the traffic problem for a table of who wants what."""
     return traffic(tree, flow_of(tree, wanted))
 
 
 def mean_error(values: Sequence[float] | NDArray[Any]) -> tuple[float, float]:
-    """Give the mean and its standard error."""
+    """Return the mean and its standard error."""
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.size < 2:
         return float(numbers.mean()), 0.0

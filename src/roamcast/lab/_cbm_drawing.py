@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from roamcast.errors import InputError
-from roamcast.placement.cost import Standing, stand
+from roamcast.placement.cost import PlacementState, stand
 from roamcast.placement.optimal import Placement
 from roamcast.placement.problem import Problem
 
@@ -54,7 +54,7 @@ def draw_tree(problem: Problem, placement: Placement, path: Path, title: str) ->
     _paint(problem, standing, spots, path, title)
 
 
-def _kept(problem: Problem, standing: Standing) -> list[int]:
+def _kept(problem: Problem, standing: PlacementState) -> list[int]:
     """Choose the positions to draw."""
     tree = problem.tree
     if tree.vertices <= WHOLE_MAX:
@@ -87,7 +87,7 @@ def _kept(problem: Problem, standing: Standing) -> list[int]:
     return sorted(kept)
 
 
-def _deepest(problem: Problem, standing: Standing, kept: set[int]) -> int:
+def _deepest(problem: Problem, standing: PlacementState, kept: set[int]) -> int:
     return max(spot.level for spot in _spots(problem, standing, sorted(kept)).values())
 
 
@@ -114,7 +114,7 @@ def _with_meetings(problem: Problem, places: set[int]) -> set[int]:
     return kept
 
 
-def _spots(problem: Problem, standing: Standing, kept: list[int]) -> dict[int, _Spot]:
+def _spots(problem: Problem, standing: PlacementState, kept: list[int]) -> dict[int, _Spot]:
     tree = problem.tree
     filters_before = np.concatenate(([0], np.cumsum(standing.filters)))
     spots: dict[int, _Spot] = {}
@@ -146,7 +146,7 @@ def _spots(problem: Problem, standing: Standing, kept: list[int]) -> dict[int, _
 
 
 def _lay_out(spots: dict[int, _Spot]) -> None:
-    """Give leaves of the drawing equal room and put the others above the middle of theirs."""
+    """Return leaves of the drawing equal room and put the others above the middle of theirs."""
     room = 0.0
     for place in sorted(spots, reverse=True):
         spot = spots[place]
@@ -158,7 +158,7 @@ def _lay_out(spots: dict[int, _Spot]) -> None:
 
 
 def _paint(
-    problem: Problem, standing: Standing, spots: dict[int, _Spot], path: Path, title: str
+    problem: Problem, standing: PlacementState, spots: dict[int, _Spot], path: Path, title: str
 ) -> None:
     import matplotlib as mpl
 
@@ -182,7 +182,9 @@ def _paint(
     plt.close(figure)
 
 
-def _paint_links(axes: Any, problem: Problem, standing: Standing, spots: dict[int, _Spot]) -> None:
+def _paint_links(
+    axes: Any, problem: Problem, standing: PlacementState, spots: dict[int, _Spot]
+) -> None:
     import matplotlib as mpl
     from matplotlib.collections import LineCollection
 
@@ -207,7 +209,7 @@ def _paint_links(axes: Any, problem: Problem, standing: Standing, spots: dict[in
 
 
 def _paint_vertices(
-    axes: Any, problem: Problem, standing: Standing, spots: dict[int, _Spot], small: float
+    axes: Any, problem: Problem, standing: PlacementState, spots: dict[int, _Spot], small: float
 ) -> None:
     order = problem.tree.order
     for spot in spots.values():
@@ -246,7 +248,7 @@ def _paint_vertices(
 
 
 def _said(number: int, spot: _Spot) -> str:
-    """Give a vertex's label: its number, and below it what is folded under it."""
+    """Return a vertex's label: its number, and below it what is folded under it."""
     said = str(number)
     if spot.folded:
         said += f"\n+{_short(spot.folded)}"

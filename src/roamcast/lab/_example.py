@@ -35,17 +35,17 @@ QUESTIONS = {
 
 
 def building() -> Places:
-    """Give a building of two small storeys."""
+    """Return a building of two small storeys."""
     return campus("campus", 1, 2, FloorPlan(cells=8, rooms_per_side=1, meeting_rooms=1))
 
 
 def hall(places: Places) -> str:
-    """Give the path of the meeting room on the first floor."""
+    """Return the path of the meeting room on the first floor."""
     return places.of_kind("meeting", "campus/b1/1")[0]
 
 
 def day(places: Places, seed: int = 1) -> list[Context]:
-    """Give everybody's contexts of the day; each has a vid of its own, so none can be linked."""
+    """Return everybody's contexts of the day; each has a vid of its own, so none can be linked."""
     draw = random.Random(seed)
     rooms = offices(places)
     contexts = []

@@ -43,7 +43,7 @@ def fit_body(values: Ints, low: int = 2, covering: float = 0.95) -> Fit:
 
 
 def power_over_exponential(values: Ints, low: int = 2) -> float:
-    """Give the log-likelihood a value gains, on average, by a power law over an exponential one.
+    """Return the log-likelihood a value gains, on average, by a power law over an exponential one.
 
     Both on low…max, both fitted: above 0 the tail is heavy, below 0 it is not.
     """

@@ -69,7 +69,7 @@ class Spent(NamedTuple):
     kernels: int
 
     def since(self, before: "Spent") -> tuple[float, float]:
-        """Give the seconds of the program itself, and of the kernel for it."""
+        """Return the seconds of the program itself, and of the kernel for it."""
         seconds = self.seconds - before.seconds
         own, kernels = self.own - before.own, self.kernels - before.kernels
         share = kernels / (own + kernels) if own + kernels else 0.0
@@ -95,7 +95,7 @@ class Service:
         self.url, self.token = str(told["url"]), str(told["token"])
 
     def spent(self) -> Spent:
-        """Give the processor time it has taken so far."""
+        """Return the processor time it has taken so far."""
         folder = Path(f"/proc/{self._process.pid}")
         fields = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         threads = [one.read_text(encoding="utf-8") for one in folder.glob("task/*/schedstat")]
@@ -187,7 +187,7 @@ def _largest(rows: list[dict[str, Any]], way: str) -> int:
 
 
 def _calculated(rows: list[dict[str, Any]], quick: bool) -> dict[str, Any]:
-    """Give what figure 3 asks, from the measured times of an update: the paper's meeting lasts.
+    """Return what figure 3 asks, from the measured times of an update: the paper's meeting lasts.
 
     By sockets every person costs a write of the kernel's. By UDP the kernel's time is left out:
     here it copies to every listener, on a network it sends once.

@@ -46,7 +46,7 @@ class _Counting:
         return goal
 
     def row(self, person: int, here: int, /) -> Row:
-        """Give the mode's row."""
+        """Return the mode's row."""
         return self._mode.row(person, here)
 
 

@@ -49,7 +49,7 @@ def run(quick: bool, progress: Steps) -> Report:
 
 
 def _commute(skew: float, number: int, seed: int) -> tuple[list[float], float]:
-    """Give 1 - Tm/Ts for every k, and the share of the first four filters in the dense half."""
+    """Return 1 - Tm/Ts for every k, and the share of the first four filters in the dense half."""
     tree = cbm.paper_tree()
     source = cbm.generator(6, number, seed)
     before = cbm.traffic_of(tree, cbm.draw_wanted(source, cbm.commuters(skew, 0)))
@@ -67,7 +67,7 @@ def _commute(skew: float, number: int, seed: int) -> tuple[list[float], float]:
 
 
 def _one_move_a_unit(skew: float, number: int, seed: int) -> float:
-    """Give how far one heuristic move per time unit stays above the optimum at t = 32."""
+    """Return how far one heuristic move per time unit stays above the optimum at t = 32."""
     tree = cbm.paper_tree()
     source = cbm.generator(66, number, seed)
     wanted = cbm.draw_wanted(source, cbm.commuters(skew, 0))
@@ -86,7 +86,7 @@ def _one_move_a_unit(skew: float, number: int, seed: int) -> float:
 
 
 def _dip(saving: np.ndarray) -> int:
-    """Give the k between 8 and 24 at which mobility saves least."""
+    """Return the k between 8 and 24 at which mobility saves least."""
     return 8 + int(np.argmin(saving[7:24]))
 
 

@@ -54,7 +54,7 @@ def run(quick: bool, progress: Steps) -> Report:
 
 
 def _follow(workload: str, source: np.random.Generator) -> np.ndarray:
-    """Give per batch the traffic of the initial, heuristic, optimal and random placement."""
+    """Return per batch the traffic of the initial, heuristic, optimal and random placement."""
     tree = cbm.paper_tree()
     rates = np.full(cbm.USERS, CHANCE)
     wanted = cbm.draw_wanted(source, _table(rates))

@@ -64,7 +64,7 @@ QUIET = Steps(show=False)
 
 
 def to_json(report: Report) -> str:
-    """Give the report as one JSON object, the form that checks read."""
+    """Return the report as one JSON object, the form that checks read."""
     return msgspec.json.encode(report).decode()
 
 

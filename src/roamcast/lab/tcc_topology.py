@@ -81,7 +81,7 @@ def _shape(topology: Topology) -> dict[str, float]:
 
 
 def _rows(case: str, found: list[dict[str, float]]) -> list[dict[str, Any]]:
-    """Give a row for each quantity: its mean over the seeds, and its ends."""
+    """Return a row for each quantity: its mean over the seeds, and its ends."""
     rows = []
     for name in found[0]:
         values = [float(one[name]) for one in found]
@@ -101,7 +101,7 @@ def _top_share(topology: Topology) -> float:
 
 
 def _tail(routers: int, alpha: float, degrees: np.ndarray) -> list[dict[str, Any]]:
-    """Give how many routers have at least so many links, at a few dozen degrees, of one seed."""
+    """Return how many routers have at least so many links, at a few dozen degrees, of one seed."""
     marks = np.unique(np.geomspace(1, degrees.max(), 20).round().astype(int)).tolist()
     return [
         {"case": _case(routers, alpha), "degree": d, "at_least": int((degrees >= d).sum())}

@@ -47,7 +47,7 @@ class Target(Protocol):
         """Do what time demands."""
 
     def deadline(self) -> int | None:
-        """Say when `advance` is due."""
+        """Return when `advance` is due."""
 
 
 Event = tuple[int, int, int, Any, Any]

@@ -109,7 +109,7 @@ class Network:
         kernel.on(Ignore, self._ignore)
 
     def set_quality(self, source: str, destination: str, quality: LinkQuality) -> None:
-        """Give one direction a quality of its own."""
+        """Return one direction a quality of its own."""
         self._qualities[source, destination] = quality
         self.hosts[source].links.pop(destination, None)
 
@@ -290,7 +290,7 @@ def within(site: str, scope: str) -> bool:
 
 
 def connect(network: Network, pairs: Iterable[tuple[str, str]], quality: LinkQuality) -> None:
-    """Give both directions of each pair the same quality."""
+    """Return both directions of each pair the same quality."""
     for one, other in pairs:
         network.set_quality(one, other, quality)
         network.set_quality(other, one, quality)

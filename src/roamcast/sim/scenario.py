@@ -47,7 +47,7 @@ class Narrowing(msgspec.Struct, frozen=True):
     settings: dict[str, int] = {}
 
     def options(self) -> str:
-        """Give the command line options that say the same."""
+        """Return the command line options that say the same."""
         said = [f"--set {name}={value}" for name, value in self.settings.items()]
         if self.faults is not None:
             said.append(f"--faults {','.join(map(str, self.faults)) or 'none'}")
@@ -171,7 +171,7 @@ def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> Outc
 
 
 def _assigned(kernel: Kernel, qualities: tuple[LinkQuality, ...]) -> QualityOf:
-    """Give half the links the first quality and the rest one of the others, by their names."""
+    """Return half the links the first quality and the rest one of the others, by their names."""
 
     def choose(source: str, destination: str) -> LinkQuality | None:
         generator = kernel.generator(f"quality/{source}/{destination}")

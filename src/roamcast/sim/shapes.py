@@ -51,7 +51,7 @@ class HostTree:
 
 
 def reach_of(shape: Shape, kernel: Kernel) -> Reach | None:
-    """Give the network's `reach` for a shape; None where everybody is next to everybody."""
+    """Return the network's `reach` for a shape; None where everybody is next to everybody."""
     if shape is Shape.FLAT:
         return None
     return HostTree(kernel, line=shape is Shape.LINE).hops

@@ -37,7 +37,7 @@ def _commute(left: Sequence[str], right: Sequence[str], period_us: int) -> Itera
 
 
 def wishes(users: int, step: int, skew: float, mean: float = CBM_MEAN) -> Floats:
-    """Give at time `step` the probability with which each leaf's user wants an item.
+    """Return at time `step` the probability with which each leaf's user wants an item.
 
     A leaf's user, not a person: leaf i of the left half shows mean + skew until time i + 1 and
     mean − skew from then on, the right half the reverse.

@@ -32,14 +32,14 @@ class Draws:
         self._seed_list: list[int] = seeds.tolist()
 
     def unit(self, person: int, count: int) -> float:
-        """Give draw `count` of one person."""
+        """Return draw `count` of one person."""
         word = (self._seed_list[person] + (count + 1) * _GAMMA) & _MASK
         word = ((word ^ (word >> 30)) * _MIX_1) & _MASK
         word = ((word ^ (word >> 27)) * _MIX_2) & _MASK
         return ((word ^ (word >> 31)) >> 11) * _UNIT
 
     def units(self, people: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> Floats:
-        """Give draw `counts[i]` of `people[i]`."""
+        """Return draw `counts[i]` of `people[i]`."""
         with np.errstate(over="ignore"):
             steps = (counts + 1).astype(np.uint64) * np.uint64(_GAMMA)
             words = _mixed(self._seeds[people] + steps)

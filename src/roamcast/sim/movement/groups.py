@@ -46,11 +46,11 @@ class GroupMovement:
         self._members = RandomWaypoint(self.people, about, generator)
 
     def references(self, time_us: int) -> Floats:
-        """Give the groups' reference points."""
+        """Return the groups' reference points."""
         return self._leaders.positions(time_us)
 
     def positions(self, time_us: int) -> Floats:
-        """Give everybody's (x, y) in metres; time must not go backwards."""
+        """Return everybody's (x, y) in metres; time must not go backwards."""
         offsets = self._members.positions(time_us) - self._middle
         about = self.references(time_us)[self.group_of] + offsets
         return np.clip(about, 0.0, [self._area.width_m, self._area.height_m])

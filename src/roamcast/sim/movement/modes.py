@@ -30,7 +30,7 @@ class Mode(Protocol):
         """Choose the next destination with a number drawn from [0, 1)."""
 
     def row(self, person: int, here: int, /) -> Row:
-        """Give the probabilities that `goal` follows."""
+        """Return the probabilities that `goal` follows."""
 
 
 class Matrix:
@@ -60,7 +60,7 @@ class Matrix:
         return self._places[min(chosen, self._last[index])]
 
     def row(self, _person: int, here: int, /) -> Row:
-        """Give the row of `here`."""
+        """Return the row of `here`."""
         row = self._matrix[self._index(here)].tolist()
         return {place: p for place, p in zip(self._places, row, strict=True) if p}
 
@@ -124,7 +124,7 @@ class Office:
         return pool.places[chosen]
 
     def row(self, person: int, _here: int, /) -> Row:
-        """Give the row, the same for every place."""
+        """Return the row, the same for every place."""
         office, pool = self.offices[person], self._pools[self._pool_of[person]]
         others = {
             place: weight
@@ -147,5 +147,5 @@ class Gather:
         return self._place
 
     def row(self, _person: int, _here: int, /) -> Row:
-        """Give the row: the one place."""
+        """Return the row: the one place."""
         return {self._place: 1.0}

@@ -24,7 +24,7 @@ class Feed:
         self._next = next(self._moves, None)
 
     def deadline(self) -> int | None:
-        """Give the time of the next move, or none when there are no more."""
+        """Return the time of the next move, or none when there are no more."""
         return None if self._next is None else self._next.time_us
 
     def pull(self) -> Move:

@@ -200,11 +200,11 @@ class _Ways:
         self._settled = 0
 
     def step_us(self, here: int, there: int) -> int:
-        """Give the time of one step between neighbours."""
+        """Return the time of one step between neighbours."""
         return self._step_us[here * self._count + there]
 
     def way_us(self, here: int, goal: int) -> int:
-        """Give the time of a whole way."""
+        """Return the time of a whole way."""
         total = 0
         for step in reversed(self.steps(here, goal)):
             total += self.step_us(here, step)
@@ -212,7 +212,7 @@ class _Ways:
         return total
 
     def steps(self, here: int, goal: int) -> list[int]:
-        """Give the places of the way without its start, the next one last."""
+        """Return the places of the way without its start, the next one last."""
         root = self._walks.door_of(goal)
         ways = self._kept.pop(root, None)
         if ways is None:

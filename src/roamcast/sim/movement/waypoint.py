@@ -56,7 +56,7 @@ class RandomWaypoint:
         self._next_leg(everybody)
 
     def positions(self, time_us: int) -> Floats:
-        """Give everybody's (x, y) in metres; time must not go backwards."""
+        """Return everybody's (x, y) in metres; time must not go backwards."""
         assert time_us >= self.now_us, "a movement only goes forward"
         self.now_us = time_us
         now = time_us / 1e6
@@ -87,7 +87,7 @@ class Roaming(Protocol):
     """A model of movement in the plane."""
 
     def positions(self, time_us: int) -> Floats:
-        """Give everybody's (x, y) in metres; time must not go backwards."""
+        """Return everybody's (x, y) in metres; time must not go backwards."""
 
 
 def ticks(model: Roaming, every_us: int) -> Iterator[Move]:

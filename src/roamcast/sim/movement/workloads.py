@@ -87,7 +87,7 @@ def normal(
     mobile: float = AMS_MOBILE,
     moves_per_minute: float | None = None,
 ) -> Workload:
-    """Give the normal workload: everybody has an office, and ventures out on its storey.
+    """Return the normal workload: everybody has an office, and ventures out on its storey.
 
     More than 1,000 people stand on a campus of such buildings. Without `moves_per_minute` the
     paper's 600 for 1,000 people is kept in proportion.
@@ -108,7 +108,7 @@ def normal(
 
 
 def brisk(workload: Workload) -> Workload:
-    """Give the same building and people, walking as to a meeting."""
+    """Return the same building and people, walking as to a meeting."""
     rates = msgspec.structs.replace(workload.rates, speed_m_s=BRISK_M_S)
     return msgspec.structs.replace(workload, rates=rates)
 
@@ -146,7 +146,7 @@ def rates_for(
 
 
 def _per_decision(places: Places, homes: Sequence[int], mode: Mode) -> tuple[float, float]:
-    """Give the mean steps and metres that follow one decision, over all people."""
+    """Return the mean steps and metres that follow one decision, over all people."""
     tables: dict[tuple[int, ...], tuple[Floats, Floats]] = {}
     totals = np.zeros(2)
     for person, home in enumerate(homes):
@@ -174,7 +174,7 @@ def _steps_and_metres(places: Places, among: Sequence[int]) -> tuple[Floats, Flo
 
 
 def _storeys(places: Places, homes: Sequence[int]) -> tuple[list[Pool], list[int]]:
-    """Give a pool for each storey, and whose is which."""
+    """Return a pool for each storey, and whose is which."""
     pools: list[Pool] = []
     pool_of_floor: dict[str, int] = {}
     for floor in places.of_kind("floor"):
@@ -193,7 +193,7 @@ NAMES = ("Ada", "Bela", "Carlo", "Dana", "Emil", "Fumi", "Greta", "Hugo", "Ines"
 
 
 def located_context(person: int) -> dict[str, Attribute]:
-    """Give a person's attributes, so that the object is of AMS's size, 400 to 500 bytes as JSON."""
+    """Return a person's attributes, so that the object is of AMS's size, 400 to 500 bytes as JSON."""
     name = f"{NAMES[person % len(NAMES)]} {person:05d}"
     return {
         "kind": "person",

@@ -14,7 +14,7 @@ _SLACK = 1e-9
 
 @njit(cache=True)
 def attach_by_pyramid(points: Any, alpha: float, levels: int) -> Any:
-    """Give each node's parent; the first node's is -1."""
+    """Return each node's parent; the first node's is -1."""
     nodes = len(points)
     parents = np.full(nodes, _NONE, np.int64)
     hops = np.zeros(nodes, np.int64)

@@ -99,7 +99,7 @@ class CellGrid:
         return Topology(self.areas, np.unique(pairs, axis=0))
 
     def cell_of(self, points_m: npt.ArrayLike) -> Ints:
-        """Give the cell of each point: the nearest base station's, or -1 outside the grid.
+        """Return the cell of each point: the nearest base station's, or -1 outside the grid.
 
         Among the two rows around a point, the nearest centre of either is a candidate; the plane
         is divided exactly into hexagons (or squares) by nearest centre.
@@ -122,7 +122,7 @@ class CellGrid:
         return best
 
     def path(self, cell: int, root: str = "network") -> str:
-        """Give the place of a cell: within its location area, within the network."""
+        """Return the place of a cell: within its location area, within the network."""
         return f"{root}/la{int(self.area[cell])}/c{cell}"
 
     def places(self, ground: Ground, root: str = "network") -> Places:

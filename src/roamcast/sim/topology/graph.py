@@ -60,7 +60,7 @@ class Topology:
         return depths
 
     def graph(self) -> Any:
-        """Give a rustworkx graph with the same numbers; links weigh 1."""
+        """Return a rustworkx graph with the same numbers; links weigh 1."""
         import rustworkx as rx
 
         graph: Any = rx.PyGraph(multigraph=False)

@@ -36,7 +36,7 @@ def zipf_exponent(count: int, head: float = 0.2, share: float = 0.8) -> float:
 
 
 def zipf_weights(count: int, head: float = 0.2, share: float = 0.8) -> Floats:
-    """Give the weights of that law, summing to 1, the heaviest first."""
+    """Return the weights of that law, summing to 1, the heaviest first."""
     ranks = np.arange(1, count + 1, dtype=np.float64)
     weights: Floats = ranks ** -zipf_exponent(count, head, share)
     weights /= weights.sum()
