@@ -7,7 +7,7 @@ import typer
 
 if TYPE_CHECKING:
     from roamcast.journal.segments import Segments
-    from roamcast.sim.scenario import Narrowing, Outcome
+    from roamcast.sim.scenario import Narrowing, RunOutcome
     from roamcast.sim.swarm import Failure
 
 SEEDS_MAX = 10_000_000
@@ -63,7 +63,7 @@ def _many(names: list[str], seeds: range, workers: int, *, json: bool) -> None:
     from roamcast.sim.workload import find_workload
 
     began = perf_counter()
-    outcomes: list[Outcome] = []
+    outcomes: list[RunOutcome] = []
     failure: Failure | None = None
     show = steps(json=json)
     with show("seeds", len(seeds) * len(names)) as step:
@@ -116,7 +116,7 @@ def _segments(folder: Path, name: str) -> "Segments":
 
 
 def _print_summary(
-    outcomes: "list[Outcome]", failure: "Failure | None", seconds: float, *, json: bool
+    outcomes: "list[RunOutcome]", failure: "Failure | None", seconds: float, *, json: bool
 ) -> None:
     import msgspec
 
@@ -149,7 +149,7 @@ def _print_summary(
     typer.echo("\n".join(outcome.tail))
 
 
-def _verdict(outcome: "Outcome") -> str:
+def _verdict(outcome: "RunOutcome") -> str:
     return f"{outcome.promise}: {outcome.detail}" if outcome.failed else "every promise was kept"
 
 

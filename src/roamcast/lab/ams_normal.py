@@ -14,7 +14,7 @@ from roamcast.channels.server.messages import Subscribe
 from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.lab._ams import Driver, person, watching
 from roamcast.lab.report import Claim, Report, Steps
-from roamcast.sim.movement.moves import Feed
+from roamcast.sim.movement.moves import MoveFeed
 from roamcast.sim.movement.workloads import AMS_MOVES_PER_MINUTE, AMS_PEOPLE, MINUTE_US, normal
 
 TITLE = "1,000 people on a normal day by unicast: delay, encounters, load (AMS, normal workload)"
@@ -24,7 +24,7 @@ def run(quick: bool, progress: Steps) -> Report:
     """Let everybody be in their office, then follow the moves of some minutes."""
     minutes = 4 if quick else 20
     workload = normal(AMS_PEOPLE)
-    feed = Feed(workload.moves(random.Random(4)))
+    feed = MoveFeed(workload.moves(random.Random(4)))
     driver = Driver(MapSettings(mode=Mode.UNICAST))
     places: dict[int, str] = {}
     here: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""TREE.json: a tree with its leaves' items or with flows. Errors name the vertex (decision 0013)."""
+"""TREE.json: a tree with its leaves' items or its flows. Errors name the vertex (decision 0013)."""
 
 import json
 import math

@@ -1,7 +1,7 @@
-"""What happens under one seed? A scenario: sizes, link quality and faults, drawn or narrowed down.
+"""Scenarios: sizes, link quality and faults, drawn from a seed or narrowed down (decision 0024).
 
-A scenario runs in three parts: faults and users together, with safety checked all the time; then
-everything is healed and nobody asks for more; then the promises of liveness must come true.
+A scenario runs in three phases. First users act under faults, with safety checked throughout. Then
+everything is healed and users stop. Then every liveness promise must come true.
 """
 
 import math
@@ -27,35 +27,35 @@ SEED_MAX = 2**63 - 1
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """Everything a run depends on, beside the code."""
+    """Everything that a run depends on besides the code."""
 
     workload: str
     seed: int
     duration_us: int
     sizes: dict[str, int]
     qualities: tuple[LinkQuality, ...]
-    """The first for most links, the others for some that are different."""
+    """The quality of most links first, then those of some different ones."""
     faults: tuple[AnyFault, ...]
     shape: Shape = Shape.FLAT
-    """How many hops the hosts are apart; delay and loss count for each."""
+    """The hops between hosts; delay and loss apply to each hop."""
 
 
 class Narrowing(msgspec.Struct, frozen=True):
-    """Less than the seed says: which faults stay, and which sizes are set."""
+    """A reduction of a seed's scenario: which faults remain, which sizes are set."""
 
     faults: tuple[int, ...] | None = None
     settings: dict[str, int] = {}
 
     def options(self) -> str:
-        """Return the command line options that say the same."""
+        """Return the equivalent command line options."""
         said = [f"--set {name}={value}" for name, value in self.settings.items()]
         if self.faults is not None:
             said.append(f"--faults {','.join(map(str, self.faults)) or 'none'}")
         return " ".join(said)
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What a run came to; `promise` is empty when every promise was kept."""
+class RunOutcome(msgspec.Struct, frozen=True):
+    """The result of a run; `promise` is empty if no promise was broken."""
 
     workload: str
     seed: int
@@ -69,14 +69,14 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """Whether a promise was broken."""
+        """Return whether a promise was broken."""
         return bool(self.promise)
 
 
 def draw_scenario(name: str, make: Make, seed: int) -> Scenario:
     """Draw sizes (small ones as likely as large), link quality and faults from the seed."""
     if not 0 <= seed <= SEED_MAX:
-        raise LimitError(f"a seed lies between 0 and {SEED_MAX}")
+        raise LimitError(f"a seed is between 0 and {SEED_MAX}")
     generator = Kernel(seed).generator(f"scenario/{name}")
     bounds = make().sizes
     sizes = {}
@@ -92,7 +92,7 @@ def draw_scenario(name: str, make: Make, seed: int) -> Scenario:
 
 
 def narrow(scenario: Scenario, narrowing: Narrowing) -> Scenario:
-    """Leave faults out, set sizes; `duration_ms` and `calm` (no loss, nobody far) as well."""
+    """Remove faults and set sizes; also `duration_ms` and `calm` (no loss, hosts one hop apart)."""
     sizes = dict(scenario.sizes)
     duration, qualities, shape = scenario.duration_us, scenario.qualities, scenario.shape
     for name, value in narrowing.settings.items():
@@ -119,14 +119,14 @@ def narrow(scenario: Scenario, narrowing: Narrowing) -> Scenario:
 
 
 def check_sizes(bounds: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> None:
-    """Refuse sizes that the workload does not offer."""
+    """Raise for sizes outside the workload's bounds."""
     for name, value in sizes.items():
         least, most = bounds[name]
         if not least <= value <= most:
             raise LimitError(f"{name} lies between {least} and {most}")
 
 
-def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> Outcome:
+def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> RunOutcome:
     """Run a scenario to its end or to the first broken promise."""
     workload = make()
     check_sizes(workload.sizes, scenario.sizes)
@@ -157,7 +157,7 @@ def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> Outc
         promise, detail = "bounded work", str(runaway)
     except AssertionError as mistake:
         promise, detail = "own assertion", str(mistake) or repr(mistake)
-    return Outcome(
+    return RunOutcome(
         workload=scenario.workload,
         seed=scenario.seed,
         digest=world.journal.digest(),
@@ -171,7 +171,7 @@ def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> Outc
 
 
 def _assigned(kernel: Kernel, qualities: tuple[LinkQuality, ...]) -> QualityOf:
-    """Return half the links the first quality and the rest one of the others, by their names."""
+    """Assign the first quality to half of the links and others to the rest, by their names."""
 
     def choose(source: str, destination: str) -> LinkQuality | None:
         generator = kernel.generator(f"quality/{source}/{destination}")
