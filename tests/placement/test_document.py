@@ -63,7 +63,7 @@ def test_the_example_is_read_whatever_its_spacing():
         (_text(parent=[-1, 0], wants={"-1": [1]}), "'-1', which is not a vertex number"),
         (_text(parent=[-1, 0], wants={"01": [1]}), "'01', which is not a vertex number"),
         (_text(parent=[-1, 0], wants={"one": [1]}), "'one', which is not a vertex number"),
-        (_text(parent=[-1, 0], wants={"9" * 99: [1]}), "no vertex number"),
+        (_text(parent=[-1, 0], wants={"9" * 99: [1]}), "not a vertex number"),
         (_text(parent=[-1, 0], wants={"1": ["a"]}), "Expected `int`, got `str`"),
         (_text(parent=[-1, 0], wants={"1": 5}), "Expected `array`, got `int`"),
         (_text(parent=[-1, 0], flow=[1]), "1 flows for 2 vertices"),

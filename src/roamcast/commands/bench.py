@@ -1,4 +1,4 @@
-"""`roamcast bench`: our speed beside a named peer's in the same run."""
+"""`roamcast bench`: our speed beside a named program's, in the same run."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`roamcast keep`: the live service, started again whenever it falls."""
+"""`roamcast keep`: the live service under a watchdog that restarts it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -28,10 +28,10 @@ def keep(
         bool, typer.Option("--json", help="Print the address as JSON, at every start.")
     ] = False,
 ) -> None:
-    """Run the service under a watchdog: one that ends, or answers nothing, is started again.
+    """Run the service under a watchdog, which restarts it if it exits or stops answering.
 
-    Takes what `roamcast serve` takes. Ctrl-C or SIGTERM end both. With several hosts in the
-    settings it runs on one of them, and another takes over when that one is gone.
+    Takes the options of `roamcast serve`. Ctrl-C or SIGTERM end both. With several hosts in the
+    settings, the service runs on one of them, and another takes over if that host fails.
     """
     import asyncio
     import sys

@@ -19,10 +19,10 @@ def match(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON lines, as always.")] = False,
 ) -> None:
-    """Print every pair (context, filter) that matches, one JSON object a line.
+    """Print every pair (context, filter) that matches, one JSON object per line.
 
-    Pairs come in the order of the contexts' file, then of the filters' file. Bad input prints
-    nothing but one line on stderr with file, line and position.
+    Pairs are in the order of the contexts' file, then of the filters' file. Bad input prints only
+    one line on stderr, with file, line and position.
     """
     del json
     import sys

@@ -48,13 +48,17 @@ def place(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say which vertices of a tree should filter, and the traffic or delay that is left."""
+    """Compute which vertices of a tree should filter, and the remaining traffic or delay."""
     from roamcast.placement.document import read_demand, read_filters
 
     if filters is None and filter_delay is None and filter_cost == 0 and not curve:
-        raise TreeError("say how many filters (--filters K), or what one delays (--filter-delay F)")
+        raise TreeError(
+            "give the number of filters (--filters K) or the delay of one (--filter-delay F)"
+        )
     if filter_delay is None and traffic_weight != 0:
-        raise TreeError("--traffic-weight weighs traffic against delay: give --filter-delay, too")
+        raise TreeError(
+            "--traffic-weight weighs traffic against delay: give --filter-delay as well"
+        )
     if current is None and move_cost != 0:
         raise TreeError("--move-cost needs --from: where the filters are now")
     demand = _parsed(tree, read_demand)

@@ -1,4 +1,4 @@
-"""What do CBM's experiments share? Its tree, its users' subscriptions, means with error bars.
+"""Shared parts of CBM's experiments: its tree, its users' subscriptions, means with error bars.
 
 Section 7: a complete binary tree of seven levels, 127 vertices, 64 users at its leaves, 64 items.
 """
@@ -30,7 +30,7 @@ def paper_tree() -> Tree:
 
 
 def generator(*numbers: int) -> np.random.Generator:
-    """Return the random numbers of one run: the same figure, parameters and seed, the same run."""
+    """Return the generator of one run, determined by figure, parameters and seed."""
     return np.random.default_rng(numbers)
 
 
@@ -49,8 +49,8 @@ def meeting_heights() -> NDArray[np.int64]:
 def locality(skew: float, mean: float, *, keep_mean: bool = True) -> Chances:
     """P(i, j) = q^r / N (7.1.2), N such that the mean is a.
 
-    Below q ≈ 0.7 some of these exceed 1; a probability cannot, so they are cut at 1 and N chosen
-    anew until the mean is a again (`keep_mean`), or not.
+    Below q ≈ 0.7 some of these exceed 1. They are then clipped to 1, and with `keep_mean` N is
+    chosen again so that the mean is a.
     """
     shape: Chances = np.power(skew, meeting_heights().astype(np.float64))
     low = high = mean / float(shape.mean())
@@ -65,14 +65,14 @@ def locality(skew: float, mean: float, *, keep_mean: bool = True) -> Chances:
             low = middle
         else:
             high = middle
-    kept: Chances = np.minimum(1.0, shape * high)
-    return kept
+    clipped: Chances = np.minimum(1.0, shape * high)
+    return clipped
 
 
 def commuters(skew: float, moved: int) -> Chances:
-    """Let users want with 0.3 + q in the left half, 0.3 - q in the right (7.1.4).
+    """P(i, j) = 0.3 + q in the left half and 0.3 - q in the right (7.1.4).
 
-    At time `moved` the first so many users of each half have changed places.
+    At time `moved`, the first `moved` users of each half have changed places.
     """
     half = USERS // 2
     gone = np.arange(half) < moved
@@ -82,7 +82,7 @@ def commuters(skew: float, moved: int) -> Chances:
 
 
 def draw_wanted(source: np.random.Generator, chances: Chances) -> Wanted:
-    """Let every user choose every item or not."""
+    """Draw which user wants which item."""
     return source.random(chances.shape) < chances
 
 

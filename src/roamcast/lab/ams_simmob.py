@@ -1,8 +1,8 @@
-"""AMS, SimMob: does our normal workload have the paper's shape, and do meetings converge?
+"""AMS, SimMob: the shape of our normal workload beside the paper's, and how meetings converge.
 
-WalkingRates are not tuned: the travel rate and the mean pause follow from the building, 12 % and 600
-(`sim.movement.workloads`). What is measured here is what people then do: where they choose to go,
-how many walk, how often they are sighted, whom they meet.
+Rates are not tuned: the travel rate and the mean pause follow from the building, 12 % and 600
+(`sim.movement.workloads`). This measures what people then do: where they choose to go, how many
+walk, how often they are sighted, whom they meet.
 """
 
 import random
@@ -134,9 +134,9 @@ def _day(work: BuildingWorkload, minutes: int, seed: int) -> dict[str, float]:
 
 
 def _meeting(work: BuildingWorkload, within: int, seed: int) -> np.ndarray:
-    """Call a part of the people to one room; give their arrivals in minutes after the call."""
+    """Call some of the people to one room; return their arrivals in minutes after the call."""
     called = range(0, len(work.offices), len(work.offices) // MEETING_PEOPLE)
-    # Whoever has the longest way needs a central room: the middle of the building.
+    # A central room, so that those furthest away can arrive in time.
     rooms = work.places.of_kind("meeting")
     activity = workloads.meeting(
         work, called, place=rooms[len(rooms) // 2], within_us=within * MINUTE_US
