@@ -29,7 +29,7 @@ from roamcast.sim.movement.moves import Move, MoveFeed, merged
 from roamcast.sim.movement.simmob import Activity, SimMob
 from roamcast.sim.movement.workloads import (
     MINUTE_US,
-    Workload,
+    BuildingWorkload,
     located_context,
     meeting,
     normal,
@@ -338,11 +338,13 @@ def test_kept_ways_stay_within_their_bound(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.fixture(scope="module")
-def work() -> Workload:
+def work() -> BuildingWorkload:
     return normal(100, floors=2)
 
 
-def test_the_rates_give_the_mobile_share_and_the_moves_they_were_asked_for(work: Workload) -> None:
+def test_the_rates_give_the_mobile_share_and_the_moves_they_were_asked_for(
+    work: BuildingWorkload,
+) -> None:
     assert work.rates.sighting_s == pytest.approx(12.0)
     simulation = work.moves(random.Random(5))
     feed = MoveFeed(simulation)
@@ -356,21 +358,21 @@ def test_the_rates_give_the_mobile_share_and_the_moves_they_were_asked_for(work:
     assert moves / (60 * hours) == pytest.approx(60, rel=0.05)
 
 
-def test_people_venture_out_on_their_own_storey_only(work: Workload) -> None:
+def test_people_venture_out_on_their_own_storey_only(work: BuildingWorkload) -> None:
     storey = {p: work.places.parent(work.places.path(home)) for p, home in enumerate(work.offices)}
     for move in MoveFeed(work.moves(random.Random(1))).until(20 * MINUTE_US):
         assert move.place is not None
         assert work.places.parent(move.place) == storey[move.person]
 
 
-def test_larger_communities_stand_on_a_campus_with_the_same_rates(work: Workload) -> None:
+def test_larger_communities_stand_on_a_campus_with_the_same_rates(work: BuildingWorkload) -> None:
     small, large = normal(1000, floors=2), normal(3000, floors=2)
     assert large.places.roots() == ("campus",)
     assert large.rates == small.rates
     assert len(large.offices) == 3000
 
 
-def test_the_meeting_workload_calls_to_a_meeting_room(work: Workload) -> None:
+def test_the_meeting_workload_calls_to_a_meeting_room(work: BuildingWorkload) -> None:
     called = meeting(work, range(50))
     where = {}
     simulation = work.moves(random.Random(2), [called])
@@ -379,7 +381,7 @@ def test_the_meeting_workload_calls_to_a_meeting_room(work: Workload) -> None:
     assert {where[person] for person in range(50)} == {work.places.of_kind("meeting")[0]}
 
 
-def test_rates_need_a_share_and_ways(work: Workload) -> None:
+def test_rates_need_a_share_and_ways(work: BuildingWorkload) -> None:
     for mobile, moves in ((0.0, 60.0), (1.0, 60.0), (0.1, 0.0)):
         with pytest.raises(PlaceError):
             rates_for(work.places, work.offices, work.mode, mobile, moves)

@@ -135,8 +135,8 @@ def _spots(problem: Problem, standing: PlacementState, drawn: list[int]) -> dict
         open_spots.append(place)
     for spot in spots.values():
         end = spot.place + int(tree.size[spot.place])
-        drawn = sum(int(tree.size[c]) + spots[c].skipped for c in spot.children)
-        spot.folded = end - spot.place - 1 - drawn
+        beneath = sum(int(tree.size[c]) + spots[c].skipped for c in spot.children)
+        spot.folded = end - spot.place - 1 - beneath
         inside = sum(
             int(filters_before[c + int(tree.size[c])] - filters_before[c]) for c in spot.children
         )
