@@ -84,13 +84,13 @@ class UserAgent:
         if sighting.time > now + FUTURE_MAX:
             return [SightingRefused("time lies in the future")]
         text, point = self._whereabouts.locate(sighting.place, sighting.point)
-        said = sighting.attributes
+        reported = sighting.attributes
         row = (
             sighting.time,
             SOURCES.index(sighting.source),
             self._key(text),
             *bits(point),
-            core.UNSAID if said is None else self._key(attributes.to_text(said)),
+            core.UNSAID if reported is None else self._key(attributes.to_text(reported)),
         )
         answer = core.step(self._state, self._settings, np.array(row, np.int64), self._closed)
         if answer & core.LATE:
@@ -113,6 +113,7 @@ class UserAgent:
         """Return the first moment at which silence would close the context."""
         if not self._state[core.OPEN]:
             return None
+        # Silence must be longer than the heartbeat, hence one microsecond later.
         return int(self._state[core.SEEN] + self._settings[HEARTBEAT]) + 1
 
     def present(self) -> Stay | None:
@@ -155,6 +156,8 @@ class UserAgent:
     def _forget_unused_keys(self) -> None:
         if len(self._keys) <= _KEYS_MAX:
             return
+        # Keys are only compared, so numbers of texts that the state no longer has can be dropped;
+        # they are never reused.
         used = {int(self._state[column]) for column in core.KEY_COLUMNS}
         self._texts = {key: text for key, text in self._texts.items() if key in used}
         self._keys = {text: key for key, text in self._texts.items()}

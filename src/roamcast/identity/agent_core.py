@@ -46,16 +46,23 @@ NONE, UNSAID = 0, -1
 OPEN, SINCE, SEEN, PLACE, LON, LAT, ATTRIBUTES = 0, 1, 2, 3, 4, 5, 6
 CANDIDATE = ATTRIBUTES + SOURCE_COUNT
 CANDIDATE_SINCE, CANDIDATE_LON, CANDIDATE_LAT = CANDIDATE + 1, CANDIDATE + 2, CANDIDATE + 3
-HEARD = CANDIDATE + 4
-HEARD_TIME, HEARD_PLACE, HEARD_LON, HEARD_LAT, HEARD_ATTRIBUTES, HEARD_WIDTH = 0, 1, 2, 3, 4, 5
-STATE_WIDTH = HEARD + SOURCE_COUNT * HEARD_WIDTH
+REPORT = CANDIDATE + 4
+REPORT_TIME, REPORT_PLACE, REPORT_LON, REPORT_LAT, REPORT_ATTRIBUTES, REPORT_WIDTH = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+)
+STATE_WIDTH = REPORT + SOURCE_COUNT * REPORT_WIDTH
 
 KEY_COLUMNS = (
     PLACE,
     *range(ATTRIBUTES, ATTRIBUTES + SOURCE_COUNT),
     CANDIDATE,
-    *(HEARD + s * HEARD_WIDTH + HEARD_PLACE for s in range(SOURCE_COUNT)),
-    *(HEARD + s * HEARD_WIDTH + HEARD_ATTRIBUTES for s in range(SOURCE_COUNT)),
+    *(REPORT + s * REPORT_WIDTH + REPORT_PLACE for s in range(SOURCE_COUNT)),
+    *(REPORT + s * REPORT_WIDTH + REPORT_ATTRIBUTES for s in range(SOURCE_COUNT)),
 )
 """Columns of a state that hold keys, to be translated when keys are renumbered."""
 
@@ -77,9 +84,9 @@ def clear(state: Integers) -> None:
     state[LON] = state[LAT] = NO_POINT
     state[CANDIDATE_LON] = state[CANDIDATE_LAT] = NO_POINT
     for source in range(SOURCE_COUNT):
-        heard = HEARD + source * HEARD_WIDTH
-        state[heard + HEARD_TIME] = NEVER
-        state[heard + HEARD_LON] = state[heard + HEARD_LAT] = NO_POINT
+        report = REPORT + source * REPORT_WIDTH
+        state[report + REPORT_TIME] = NEVER
+        state[report + REPORT_LON] = state[report + REPORT_LAT] = NO_POINT
 
 
 @numba.njit(cache=True)
@@ -107,10 +114,11 @@ def expire(state: Integers, settings: Integers, now: int, closed: Integers) -> i
 def _support(state: Integers, settings: Integers, place: int, time: int) -> int:
     total = 0
     for source in range(SOURCE_COUNT):
-        heard = HEARD + source * HEARD_WIDTH
+        report = REPORT + source * REPORT_WIDTH
         fresh = settings[FRESH + source]
-        age = time - state[heard + HEARD_TIME]
-        if state[heard + HEARD_PLACE] == place and age <= fresh:
+        age = time - state[report + REPORT_TIME]
+        if state[report + REPORT_PLACE] == place and age <= fresh:
+            # Integer arithmetic, so that the live agent and the pipeline agree bit by bit (0050).
             total += settings[RELIABILITY + source] * (fresh - age) // fresh
     return total
 
@@ -122,10 +130,10 @@ def _winner(state: Integers, settings: Integers, time: int, sighted: int) -> int
     best, best_support = -1, 0
     for offset in range(SOURCE_COUNT):  # start with the source of this sighting: it wins ties
         source = (sighted + offset) % SOURCE_COUNT
-        heard = HEARD + source * HEARD_WIDTH
-        if time - state[heard + HEARD_TIME] > settings[FRESH + source]:
+        report = REPORT + source * REPORT_WIDTH
+        if time - state[report + REPORT_TIME] > settings[FRESH + source]:
             continue
-        place = state[heard + HEARD_PLACE]
+        place = state[report + REPORT_PLACE]
         support = _support(state, settings, place, time)
         if place != held and support > best_support:
             best, best_support = source, support
@@ -142,17 +150,19 @@ def _move(state: Integers, settings: Integers, time: int, sighted: int, closed: 
     if winner < 0:
         state[CANDIDATE] = NONE
         return 0
-    heard = HEARD + winner * HEARD_WIDTH
-    if state[CANDIDATE] != state[heard + HEARD_PLACE]:
-        state[CANDIDATE] = state[heard + HEARD_PLACE]
+    report = REPORT + winner * REPORT_WIDTH
+    if state[CANDIDATE] != state[report + REPORT_PLACE]:
+        state[CANDIDATE] = state[report + REPORT_PLACE]
         state[CANDIDATE_SINCE] = time
-        state[CANDIDATE_LON] = state[heard + HEARD_LON]
-        state[CANDIDATE_LAT] = state[heard + HEARD_LAT]
+        state[CANDIDATE_LON] = state[report + REPORT_LON]
+        state[CANDIDATE_LAT] = state[report + REPORT_LAT]
     if time - state[CANDIDATE_SINCE] < settings[DWELL]:
         return 0
+    # The move counts from the first win, but a context never begins before the one it replaces: an
+    # attribute may have opened that one in the meantime.
     cut = max(state[CANDIDATE_SINCE], state[SINCE])
     answer = CHANGED
-    if cut > state[SINCE]:
+    if cut > state[SINCE]:  # otherwise the old context has no length and is replaced silently
         _close(state, cut, closed)
         answer += 1
     state[SINCE] = cut
@@ -168,9 +178,9 @@ def _refresh(state: Integers, settings: Integers, time: int, closed: Integers) -
     """Apply rule 5; return 1 if a context closed, plus CHANGED if attributes changed."""
     changed = False
     for source in range(SOURCE_COUNT):
-        heard = HEARD + source * HEARD_WIDTH
-        fresh = time - state[heard + HEARD_TIME] <= settings[FRESH + source]
-        if state[ATTRIBUTES + source] != (state[heard + HEARD_ATTRIBUTES] if fresh else NONE):
+        report = REPORT + source * REPORT_WIDTH
+        fresh = time - state[report + REPORT_TIME] <= settings[FRESH + source]
+        if state[ATTRIBUTES + source] != (state[report + REPORT_ATTRIBUTES] if fresh else NONE):
             changed = True
     if not changed:
         return 0
@@ -180,9 +190,9 @@ def _refresh(state: Integers, settings: Integers, time: int, closed: Integers) -
         state[SINCE] = time
         answer += 1
     for source in range(SOURCE_COUNT):
-        heard = HEARD + source * HEARD_WIDTH
-        fresh = time - state[heard + HEARD_TIME] <= settings[FRESH + source]
-        state[ATTRIBUTES + source] = state[heard + HEARD_ATTRIBUTES] if fresh else NONE
+        report = REPORT + source * REPORT_WIDTH
+        fresh = time - state[report + REPORT_TIME] <= settings[FRESH + source]
+        state[ATTRIBUTES + source] = state[report + REPORT_ATTRIBUTES] if fresh else NONE
     return answer
 
 
@@ -195,23 +205,25 @@ def step(state: Integers, settings: Integers, sighting: Integers, closed: Intege
     time, source, attributes = sighting[0], sighting[1], sighting[5]
     if time < state[SEEN]:
         return LATE
-    heard = HEARD + source * HEARD_WIDTH
+    report = REPORT + source * REPORT_WIDTH
     said = attributes != UNSAID
     if (
-        time == state[heard + HEARD_TIME]
-        and sighting[2] == state[heard + HEARD_PLACE]
-        and sighting[3] == state[heard + HEARD_LON]
-        and sighting[4] == state[heard + HEARD_LAT]
-        and (not said or attributes == state[heard + HEARD_ATTRIBUTES])
+        time == state[report + REPORT_TIME]
+        and sighting[2] == state[report + REPORT_PLACE]
+        and sighting[3] == state[report + REPORT_LON]
+        and sighting[4] == state[report + REPORT_LAT]
+        and (not said or attributes == state[report + REPORT_ATTRIBUTES])
     ):
         return REPEATED
+    # Silence is decided when the next sighting comes, so that no timer is needed in the pipeline
+    # (0050); the live agent's timer reaches the same end earlier.
     count = expire(state, settings, time, closed[0])
-    state[heard + HEARD_TIME] = time
-    state[heard + HEARD_PLACE] = sighting[2]
-    state[heard + HEARD_LON] = sighting[3]
-    state[heard + HEARD_LAT] = sighting[4]
+    state[report + REPORT_TIME] = time
+    state[report + REPORT_PLACE] = sighting[2]
+    state[report + REPORT_LON] = sighting[3]
+    state[report + REPORT_LAT] = sighting[4]
     if said:
-        state[heard + HEARD_ATTRIBUTES] = attributes
+        state[report + REPORT_ATTRIBUTES] = attributes
     state[SEEN] = time
     flags = 0
     if state[OPEN] == 0:

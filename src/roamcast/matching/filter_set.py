@@ -104,7 +104,7 @@ class FilterSet:
                     added += (name for name, _ in chunk)
                     chunk = []
             self._add_chunk(chunk)
-        except BaseException:
+        except BaseException:  # also KeyboardInterrupt: the set must not stay half extended
             for name in added:
                 self.remove(name)
             raise
@@ -234,7 +234,8 @@ class FilterSet:
             raise InputError("two of the filters to add have the same id")
         if len(self) + len(names) > self._filters_max:
             raise LimitError(f"a set has at most {self._filters_max} filters")
-        digests = [digest(one.normal) for _, one in chunk]
+        # Everything that can fail comes first; from `_take_number` on nothing raises.
+        digests = [digest(wanted.normal) for _, wanted in chunk]
         made = self._compiled(chunk, digests)
         rows: list[Row] = []
         owners: list[int] = []
@@ -259,9 +260,9 @@ class FilterSet:
         made: dict[bytes, list[Row]] = {}
         self._index.vocabulary.mark()
         try:
-            for (_, one), key in zip(chunk, digests, strict=True):
+            for (_, wanted), key in zip(chunk, digests, strict=True):
                 if key not in self._owner_of and key not in made:
-                    made[key] = self._rows(one.normal)
+                    made[key] = self._rows(wanted.normal)
             self._index.check_room(sum(map(len, made.values())))
         except BaseException:
             self._index.undo()

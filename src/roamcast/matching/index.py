@@ -76,7 +76,7 @@ class Index:
         grids.renew_all(self.arrays, words, predicates, tokens)
         numbers = np.empty(len(owners), np.int32)
         done, word = 0, 0
-        while done < len(owners):
+        while done < len(owners):  # the kernel stops when an array is full; grow and go on
             length = int(3 * predicates[done] + tokens[done])
             self._make_room(length, (len(words) - word) * 5 // 4, len(owners) - done)
             done, word = clustering.insert(
@@ -104,6 +104,8 @@ class Index:
         numbers, tokens, other = event
         size = len(numbers) + len(tokens)
         while True:
+            # Arrays are replaced as a whole (`_replace`), so identity tells whether the table of
+            # addresses is stale.
             if self._tabled is not self.arrays or size + len(other) > self._words_max:
                 self._write_table(size + len(other))
             _packer("d", size)(self._floats, 0, *numbers, *tokens)
@@ -126,6 +128,7 @@ class Index:
                 half = len(keys) // 2
                 first = self.search_batch(keys[:half], given[:half]).copy()
                 second = self.search_batch(keys[half:], given[half:])
+                # Shift the contexts' numbers; pairs to verify are stored negated.
                 moved = second + np.where(second < 0, -1, 1) * (half << 32)
                 return np.concatenate([first, moved])
             self._grow_pairs(found)
@@ -198,6 +201,7 @@ class Index:
             page_slots=grown(arrays.page_slots, len(pages) * layout.SLOTS_MAX * 2),
             pool=grown(arrays.pool, int(counters[layout.POOL]) + clustering.POOL_SPARE),
         )
+        # At most half full, and a row may add a cluster per level.
         hashed = 2 * (int(counters[layout.HASHED]) + self.tuning.depth) + 2
         if hashed >= len(arrays.hash_keys):
             keys = np.full(2 * len(arrays.hash_keys), -1, np.int64)

@@ -65,10 +65,11 @@ def _take(s: Arrays, words: Int) -> Int:
     first = s.counters[free]
     if first < 0:
         first = s.counters[POOL]
-        if words >= CACHE_LINE:
+        if words >= CACHE_LINE:  # a line of bits should not straddle two cache lines
             first = -(-first // CACHE_LINE) * CACHE_LINE
         s.counters[POOL] = first + words
         return first
+    # A free block's first word links to the next one, plus 1: the pool is unsigned, -1 ends a list.
     s.counters[free] = np.int64(s.pool[first]) - 1
     s.pool[first : first + words] = 0
     return first
@@ -182,13 +183,14 @@ def _write_bits(s: Arrays, page: Int, position: Int, row: Int) -> None:
     at = np.int64(s.rows[row, ROW_RECORD]) + 1
     end = at + PREDICATE_WORDS * s.rows[row, ROW_PREDICATES]
     while at < end:
-        if implied(s, cluster, at):
+        if implied(s, cluster, at):  # decided by the cluster's token: a slot would be wasted on it
             at += PREDICATE_WORDS
             continue
         column = s.records[at] & COLUMN_BITS
         slot = find_slot(s, page, column)
         if slot < 0:
             slot = _make_slot(s, page, column)
+        # Alternatives of one predicate (MORE) share a slot: a line is allowed if any of them is.
         allowed = np.uint64(0)
         more = True
         while more:
@@ -291,9 +293,8 @@ def _join_sparse_page(s: Arrays, page: Int) -> None:
         other = s.pages[page, PAGE_AFTER]
     if other < 0:
         return
-    room = (
-        64 * s.pages[other, PAGE_WIDTH] * 7 // 8
-    )  # leave a margin, or pages would split and merge in turn
+    # Leave a margin: a page filled to the brim would soon be split again.
+    room = 64 * s.pages[other, PAGE_WIDTH] * 7 // 8
     if s.pages[other, PAGE_COUNT] + s.pages[page, PAGE_COUNT] > room:
         return
     alive, entries = np.int64(s.pages[page, PAGE_ALIVE]), np.int64(s.pages[page, PAGE_ENTRIES])
@@ -320,6 +321,8 @@ def put_in_cluster(s: Arrays, cluster: Int, row: Int) -> None:
     if s.clusters[cluster, CLUSTER_CHAINED] <= s.tuning[CHAIN_ROWS]:
         settle(s, row, cluster, -1)
         return
+    # The chain became too long: move all its rows to pages. They stay there for good, so a cluster
+    # near the threshold does not switch back and forth.
     row = s.clusters[cluster, CLUSTER_CHAIN]
     s.clusters[cluster, CLUSTER_CHAIN] = -1
     s.clusters[cluster, CLUSTER_CHAINED] = 0

@@ -104,6 +104,7 @@ def _push_children(
     top: Int,
 ) -> Int:
     """Push the children of a cluster whose tokens the context has."""
+    # The mask has a bit per column (modulo 64) of the children: it spares most hash lookups.
     mask = np.int64(masks[cluster])
     if mask:
         for i in range(count):
@@ -155,7 +156,7 @@ def _list_page(
     width = np.uint64(pages[page, PAGE_WIDTH])
     alive = np.uint64(pages[page, PAGE_ALIVE])
     for word in range(width):
-        contradicted[word] = ~pool[alive + word]
+        contradicted[word] = ~pool[alive + word]  # bits of no row count as contradicted
     at = np.uint64(page * SLOTS_MAX * 2)
     end = at + np.uint64(2 * pages[page, PAGE_SLOTS])
     while at + np.uint64(8) <= end:  # four slots at a time: fewer passes, more loads in flight
@@ -220,6 +221,7 @@ def _report(
             ok = satisfied_plain(records, keys, start + 1, count)
         else:
             ok = satisfied(records, labels, keys, start + 1, count)
+        # The common case has no branch on `ok`: write the pair, and advance only if it holds.
         if header & (VERIFY | TWINNED) == 0 and found < len(pairs):
             pairs[found] = base | (header >> 32)
             found += np.int64(ok)
@@ -330,6 +332,7 @@ def _search(
     while top:
         top -= 1
         cluster = stack[top]
+        # Candidates of many clusters are checked together, so that prefetching has work ahead.
         if n + clusters[cluster, CLUSTER_CHAINED] > LISTED_FULL:
             found = _report(records, labels, twins, keys, context, listed, n, pairs, found)
             n = 0

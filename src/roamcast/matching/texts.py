@@ -22,7 +22,7 @@ TEXTS_MAX = 1 << 26
 STEP = 4  # just before, at, just after a text, and between it and the next
 SPAN = 1 << 61
 STRIDE = 1 << 32
-SETTLED_ONE_BY_ONE = 64
+SETTLED_SINGLY_MAX = 64
 
 
 class Labels:
@@ -68,7 +68,7 @@ class TextOrder:
     def settle(self, labels: Labels) -> None:
         """Label every new text."""
         waiting, self._waiting = self._waiting, []
-        if len(waiting) > SETTLED_ONE_BY_ONE:
+        if len(waiting) > SETTLED_SINGLY_MAX:  # inserting many one by one would be quadratic
             self._sorted = sorted(self._sorted + waiting)
             self._relabel(labels)
             return
@@ -85,9 +85,10 @@ class TextOrder:
         """Return the label of any text: its own, or one between its neighbours'."""
         place = bisect_right(self._sorted, text)
         if place == 0:
-            return LOWEST + STEP + 2
+            return LOWEST + STEP + 2  # between FIRST and every known text
         before = self._sorted[place - 1]
         label = int(labels.values[self.numbers[before]])
+        # An unknown text gets the odd label between its neighbour and the next, equal to no cut.
         return label if before == text else label + 2
 
     def _between(self, place: int, labels: Labels) -> int | None:
@@ -97,9 +98,8 @@ class TextOrder:
         high = None if last else self._label_at(place + 1, labels)
         if low is None and high is None:
             return 0
-        if (
-            low is None or high is None
-        ):  # at an end, take a fixed step: sorted input would halve the room each time
+        if low is None or high is None:
+            # At an end, take a fixed step: sorted input would otherwise halve the room each time.
             label = low + STRIDE if low is not None else (high or 0) - STRIDE
             return label if -SPAN < label < SPAN else None
         label = (low + high) // 2 // STEP * STEP

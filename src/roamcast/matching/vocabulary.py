@@ -146,6 +146,7 @@ class Vocabulary:
             elif isinstance(atom, Box):
                 self._box(atom, row)
             else:
+                # The envelope is a necessary condition: it keeps most contexts from the evaluator.
                 if isinstance(atom, Residual) and atom.envelope is not None:
                     self._box(atom.envelope, row)
                 row.residual.append(atom)
@@ -200,7 +201,7 @@ class Vocabulary:
                 for interval in intervals
             ]
             _write(row, known.codes, [(code, code) for code in codes])
-            if len(codes) == 1:
+            if len(codes) == 1:  # a context with another value never needs to see this row
                 row.tokens.append(codes[0])
             return
         self._column(known, "order", ORDERS)
@@ -208,6 +209,8 @@ class Vocabulary:
         self._unsettled[id(known.texts)] = known.texts
         cuts = [self._cuts(known.texts, interval) for interval in intervals]
         _write(row, known.order, cuts, ORDERED)
+        # The set of a place and everything within it is a token as well: contexts list their
+        # places from the path upwards (`events.places_of`).
         path = intervals[0].low
         if len(intervals) == 2 and isinstance(path, str) and inside_place(path) == intervals:
             self._column(known, "within", RANGES)
@@ -229,7 +232,7 @@ class Vocabulary:
         known = self.property(name)
         if known.presence < 0:
             self._column(known, "presence", RANGES)
-            self.defaults[known.presence] = 0
+            self.defaults[known.presence] = 0  # absent unless the context says otherwise
             known.special = True
         return known.presence
 
@@ -240,7 +243,7 @@ class Vocabulary:
         _write(row, self.latitude, [(number_key(box.south), number_key(box.north))])
 
     def _column(self, owner: "PropertyColumns | Vocabulary", way: str, kind: int) -> None:
-        """Return the column for comparing the property this way, creating it if needed."""
+        """Ensure that there is a column for comparing the property this way."""
         if getattr(owner, way) >= 0:
             return
         column = self.columns_count

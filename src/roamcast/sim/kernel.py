@@ -118,6 +118,7 @@ class Kernel:
 
     def generator(self, name: str) -> random.Random:
         """Return the generator of the component called `name`: the same seed, the same draws."""
+        # By name, not by a counter: the order in which components are made must not matter (0020).
         key = hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=16).digest()
         return random.Random(int.from_bytes(key, "big"))
 
@@ -149,6 +150,7 @@ class Kernel:
 
     def arm(self, target: Target) -> None:
         """Schedule a target's deadline after something other than the kernel has driven it."""
+        # A timer that moved later needs no event: the old one finds `wake` changed and is stale.
         due = target.deadline()
         if due is not None and due < target.wake:
             target.wake = due = max(due, self.now)
@@ -237,8 +239,9 @@ class Kernel:
                     if due is None:
                         target.wake = NEVER
                     elif heap_only:
-                        assert due > now, target
+                        assert due > now, target  # or the machine would spin
                         target.wake = due
+                        # Most timers re-arm themselves: one heap operation instead of two (0021).
                         event = heappushpop(near, (due, TIMER, following(), target, None))
                         continue
                     else:
@@ -282,7 +285,7 @@ class Kernel:
             if len(current) > BUCKET_MAX or self._thin_refills > THIN_REFILLS_MAX:
                 self._rebuild()
             else:
-                current.sort(reverse=True)
+                current.sort(reverse=True)  # so that pop() from the end gives the earliest
         if current and not (near and near[0] < current[-1]):
             return current.pop()
         return heappop(near)
@@ -306,7 +309,7 @@ class Kernel:
         # Use the nearest three quarters: a few distant timers must not stretch the buckets.
         body = len(waiting) * 3 // 4
         width = max((waiting[body][0] - waiting[0][0]) * BUCKET_TARGET // body, 1)
-        self._shift = width.bit_length() - 1
+        self._shift = width.bit_length() - 1  # a power of two, so a shift finds the bucket
         self._horizon = ((waiting[0][0] >> self._shift) + 1) << self._shift
         for event in waiting:
             self._push(event)

@@ -186,18 +186,19 @@ class Network:
         self._transmit(source, effect.message, effect.group, "", receivers)
 
     def _transmit(
-        self, source: Host, message: Message, group: str, peer: str, receivers: list[Host]
+        self, source: Host, message: Message, group: str, to: str, receivers: list[Host]
     ) -> None:
         frame = self._registry.encode(message)
         tag = tag_of(type(message))
-        self._note(source, Transmission(tag, len(frame), group, peer, len(receivers)))
+        self._note(source, Transmission(tag, len(frame), group, to, len(receivers)))
         start = self._kernel.now
         if source.name in self._egress:
             leaves = queued(source, self._egress[source.name], len(frame), start)
             if leaves is None:
-                self._drop(source, "egress queue full", message, len(frame), peer)
+                self._drop(source, "egress queue full", message, len(frame), to)
                 return
             start = leaves
+        # Decode what was encoded, so that a message which does not survive the wire fails here.
         read = self._registry.decode(frame)
         assert not isinstance(read, Unreadable), f"we sent what nobody can read: {read}"
         received = Received(source.name, read, group)
@@ -218,6 +219,7 @@ class Network:
         quality, draw = link.quality or self.quality, link.draw
         if received.group and self._misses(destination.name, draw):
             return self._drop(source, "group lost", received.message, size, destination.name)
+        # Draw only for faults that are switched on: adding one leaves other runs' draws unchanged.
         if quality.loss and draw() >= (1.0 - quality.loss) ** hops:
             return self._drop(source, "loss", received.message, size, destination.name)
         if quality.bandwidth_bps:
@@ -242,7 +244,7 @@ class Network:
 
     def _misses(self, name: str, draw: Callable[[], float]) -> bool:
         """Return whether a host loses a multicast message; the worst of its faults counts."""
-        loss = max((one.loss for one in self._deaf if name in one.hosts), default=0.0)
+        loss = max((deaf.loss for deaf in self._deaf if name in deaf.hosts), default=0.0)
         return loss > 0 and draw() < loss
 
     def _deliver_truncated(
@@ -270,8 +272,8 @@ class Network:
         link = source.links[destination.name] = SimulatedLink(generator.random, quality)
         return link
 
-    def _drop(self, source: Host, reason: str, message: Message, size: int, peer: str) -> None:
-        self._note(source, Drop(reason, tag_of(type(message)), size, peer))
+    def _drop(self, source: Host, reason: str, message: Message, size: int, to: str) -> None:
+        self._note(source, Drop(reason, tag_of(type(message)), size, to))
 
 
 def queued(queue: SimulatedLink | Host, quality: LinkQuality, size: int, now: int) -> int | None:
@@ -291,6 +293,6 @@ def within(site: str, scope: str) -> bool:
 
 def connect(network: Network, pairs: Iterable[tuple[str, str]], quality: LinkQuality) -> None:
     """Set both directions of each pair to the same quality."""
-    for one, other in pairs:
-        network.set_quality(one, other, quality)
-        network.set_quality(other, one, quality)
+    for left, right in pairs:
+        network.set_quality(left, right, quality)
+        network.set_quality(right, left, quality)

@@ -81,6 +81,7 @@ def draw_scenario(name: str, make: Make, seed: int) -> Scenario:
     bounds = make().sizes
     sizes = {}
     for size, (least, most) in bounds.items():
+        # Logarithmic: most defects show with few hosts, and small runs are fast and easy to read.
         spread = math.log(most + 1) - math.log(least + 1)
         drawn = math.exp(math.log(least + 1) + spread * generator.random()) - 1
         sizes[size] = min(max(round(drawn), least), most)
@@ -107,14 +108,14 @@ def narrow(scenario: Scenario, narrowing: Narrowing) -> Scenario:
             sizes[name] = value
         else:
             known = ", ".join([*sizes, "duration_ms", "calm"])
-            raise InputError(f"{name!r} is nothing to set; there are: {known}")
-    kept = scenario.faults
+            raise InputError(f"there is no setting {name!r}; there are: {known}")
+    faults = scenario.faults
     if narrowing.faults is not None:
-        if any(not 0 <= number < len(kept) for number in narrowing.faults):
-            raise InputError(f"the seed has {len(kept)} faults, numbered from 0")
-        kept = tuple(kept[number] for number in narrowing.faults)
+        if any(not 0 <= number < len(faults) for number in narrowing.faults):
+            raise InputError(f"the seed has {len(faults)} faults, numbered from 0")
+        faults = tuple(faults[number] for number in narrowing.faults)
     return msgspec.structs.replace(
-        scenario, duration_us=duration, sizes=sizes, qualities=qualities, shape=shape, faults=kept
+        scenario, duration_us=duration, sizes=sizes, qualities=qualities, shape=shape, faults=faults
     )
 
 
@@ -146,7 +147,7 @@ def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> RunO
         events = world.kernel.run(scenario.duration_us, EVENTS_MAX)
         world.mend()
         end = scenario.duration_us + workload.settle_us_max
-        while world.now < end:
+        while world.now < end:  # stop as soon as it is settled: most runs need a fraction of this
             events += world.kernel.run(world.now + SETTLE_STEP_US, EVENTS_MAX)
             if workload.settled(world):
                 break
@@ -155,7 +156,7 @@ def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> RunO
         promise, detail = violation.promise, violation.detail
     except Runaway as runaway:
         promise, detail = "bounded work", str(runaway)
-    except AssertionError as mistake:
+    except AssertionError as mistake:  # a machine's own assertion is a finding, with its seed
         promise, detail = "own assertion", str(mistake) or repr(mistake)
     return RunOutcome(
         workload=scenario.workload,

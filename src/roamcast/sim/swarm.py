@@ -90,7 +90,7 @@ def shrink(outcome: RunOutcome, make: Make) -> Failure:
             scenario = narrow(whole, narrowing)
             tried = play(scenario, make)
             best = msgspec.structs.replace(best, runs=best.runs + 1)
-            if tried.promise == outcome.promise:
+            if tried.promise == outcome.promise:  # another promise would be another defect
                 best = Failure(tried, narrowing, scenario, best.runs)
                 improved = True
                 break
@@ -105,8 +105,8 @@ def _smaller(failure: Failure, make: Make) -> Iterator[Narrowing]:
     half = len(faults) // 2
     fewer = [(), faults[:half], faults[half:]]
     fewer += [faults[:n] + faults[n + 1 :] for n in range(len(faults))]
-    for kept in dict.fromkeys(kept for kept in fewer if len(kept) < len(faults)):
-        yield msgspec.structs.replace(now, faults=kept)
+    for subset in dict.fromkeys(subset for subset in fewer if len(subset) < len(faults)):
+        yield msgspec.structs.replace(now, faults=subset)
     if "calm" not in now.settings:
         yield _with(now, "calm", 1)
     for size, (least, _) in make().sizes.items():
