@@ -323,7 +323,7 @@ def test_wrong_simulations_are_refused() -> None:
             walkers(5, activities=[wrong])
     apart = Places([Place("a", "room"), Place("b", "room")])
     lost = SimMob(apart, [0], Gather(1), random.Random(1), speed_m_s=1, pause_us=1)
-    with pytest.raises(PlaceError, match="no way leads to 'b'"):
+    with pytest.raises(PlaceError, match="there is no walk to 'b'"):
         list(lost)
 
 

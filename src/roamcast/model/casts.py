@@ -91,6 +91,8 @@ def _parts(wanted: Filter, now: int) -> tuple[Normal, Normal]:
     for conjunction in conjunctions:
         _, ends = lifetime(conjunction)
         ahead = sets.intersect(ends, (Interval(low=now),), "instant")
+        # With a relation of the lifetime to an attribute, the end may matter in a way that differs
+        # from context to context, so such a conjunction is split by the end.
         known = not any(relates_time(atom) for atom in conjunction)
         if known and ahead == (Interval(low=now),):  # no end from now on can change the answer
             halves = _begins_before(now), _begins(now)

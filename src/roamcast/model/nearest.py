@@ -43,4 +43,5 @@ def nearest(
     )
     if metres_max is not None:
         candidates = (found for found in candidates if found.metres <= metres_max)
+    # nsmallest holds `count` candidates at a time, however many contexts stream by.
     return heapq.nsmallest(count, candidates, key=lambda found: (found.metres, found.context.vid))

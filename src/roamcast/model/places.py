@@ -66,6 +66,8 @@ class Places:
             raise LimitError(f"more than the limit of {limits.count_max} places")
         for index, place in enumerate(self.as_given):
             _checked_alone(index, place, limits)
+        # Numbers depend on the paths alone, not on the order of the file (0030); `as_given` keeps
+        # that order for writing.
         order = sorted(range(len(self.as_given)), key=lambda i: segments(self.as_given[i].path))
         self._places = [self.as_given[index] for index in order]
         self._numbers = {place.path: number for number, place in enumerate(self._places)}

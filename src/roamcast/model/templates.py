@@ -49,6 +49,7 @@ def _literal(name: str, value: Attribute) -> str:
         return f"TIMESTAMP('{time.format_instant(time.from_datetime(value))}')"
     if isinstance(value, int | float):
         return number(value)
+    # A place is checked here: an invalid one would be a valid text that matches nothing.
     return quoted(check_place(value) if name == "place" else value)
 
 

@@ -79,6 +79,7 @@ class Registry:
             return Unreadable(Reason.EMPTY, f"{len(frame)} bytes")
         if len(frame) > FRAME_BYTES_MAX:
             return Unreadable(Reason.OVERSIZED, f"{len(frame)} bytes exceed {FRAME_BYTES_MAX}")
+        # Older versions decode as well: fields they lack have defaults.
         if frame[0] > self.version:
             return Unreadable(Reason.NEWER_VERSION, f"version {frame[0]}, ours is {self.version}")
         if frame[0] == 0:
@@ -96,6 +97,7 @@ class Registry:
 
     def _refused(self, frame: bytes, problem: str) -> Unreadable:
         """Distinguish an unknown tag from invalid fields."""
+        # Decode again without types, only on this error path, to see the tag.
         try:
             loose = msgspec.msgpack.decode(memoryview(frame)[1:])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

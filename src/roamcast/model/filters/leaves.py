@@ -49,6 +49,7 @@ def leaf(expression: syntax.Expression, wanted: bool) -> Normal:
         case syntax.Spatial():
             return _spatial(expression, wanted)
         case syntax.Near():
+            # Points that are *not* near lie anywhere, so a negated circle has no envelope.
             envelope = _circle_envelope(expression) if wanted else None
             return Residual(expression, wanted, envelope)
         case _:
@@ -57,7 +58,7 @@ def leaf(expression: syntax.Expression, wanted: bool) -> Normal:
 
 
 def _residual(expression: syntax.Expression, wanted: bool) -> Normal:
-    if _is_constant(expression):
+    if _is_constant(expression):  # such as 1 + 1 = 2: any context gives the same answer
         return TRUE if evaluate(expression, _NOWHERE) is wanted else FALSE
     return Residual(expression, wanted)
 
@@ -80,6 +81,8 @@ def _compared(name: str, op: str, operand: syntax.Operand, wanted: bool) -> Norm
         return None
     kind, accepted = found
     if not wanted:
+        # The complement within the kind: a value of another kind makes the comparison unknown,
+        # and NOT unknown does not match.
         accepted = sets.complement(accepted, kind)
     return Values(name, kind, accepted)
 
@@ -137,6 +140,7 @@ def _like(expression: syntax.Like, name: str, pattern: str, wanted: bool) -> Nor
         return _string(name, sets.point(literal), wanted)
     if wild == "%":
         return _string(name, sets.prefixed(literal), wanted)
+    # `ab%c` still implies the prefix `ab`, which an index can use.
     exact = Residual(expression, wanted)
     if not wanted or not literal:
         return exact
@@ -163,6 +167,7 @@ def _ends(alternatives: list[list[tuple[str, str, int]]], wanted: bool) -> Norma
     """Convert bounds on t_r and t_d to sets. Both are always known, so NOT is the complement."""
     together: list[Normal] = []
     for bounds in alternatives:
+        # De Morgan: the negation of a disjunction of conjunctions is the reverse, with complements.
         parts = tuple(_end(end, op, moment, wanted) for end, op, moment in bounds)
         together.append(All(parts) if wanted else Any(parts))
     return Any(tuple(together)) if wanted else All(tuple(together))

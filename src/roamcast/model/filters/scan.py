@@ -83,6 +83,7 @@ def position_of(text: str, visited: Sequence[str]) -> int:
     for token in _TOKEN.finditer(text.replace("!=", "<>")):
         starts.setdefault(token[0].lower(), []).append(token.start() + 1)
     name = visited[-1]
+    # `cql2` reports no positions, so count the construct's occurrences in the text instead.
     found = starts.get(name) or starts.get(_WRITTEN.get(name, "")) or [1]
     return found[min(visited.count(name), len(found)) - 1]
 
@@ -141,7 +142,7 @@ class _Scanner:
                 raise FilterError(f"not CQL2: {problem}", position=position)
             return "null" if word == "null" else "word"
         self._count(position)
-        if word in _JOINING:
+        if word in _JOINING:  # AND and OR end what was pending: the parser is back at this level
             self._pending = self.opened[-1].pending if self.opened else 0
         else:
             self._pending += word in {"not", "div"}
@@ -157,6 +158,7 @@ class _Scanner:
 
     def _open(self, position: int) -> None:
         group = None
+        # After a word or a name the parenthesis is a function's; anything else groups or lists.
         if self._shape_depth is None and self._before not in {"word", "name"}:
             self._group_depth += 1
             group = Group(position - 1, -1, self._before == "in", self._group_depth)
@@ -183,7 +185,7 @@ class _Scanner:
 
     def _count(self, position: int) -> None:
         self._operators += 1
-        if self._operators > 2 * TERMS_MAX:
+        if self._operators > 2 * TERMS_MAX:  # a term and its AND or OR; `parse` counts exactly
             raise LimitError(f"more than {TERMS_MAX} terms", position=position)
 
 
@@ -204,7 +206,7 @@ def check_length(text: str) -> None:
 
 def check_number(text: str, position: int | None = None) -> None:
     """Raise for an integer that float64, the parser's only number type, cannot represent (0004)."""
-    if not text.isdigit() or len(text) < 16:
+    if not text.isdigit() or len(text) < 16:  # every integer of 15 digits is exact
         return
     if len(text) > 308:
         raise FilterError("a number is too large", position=position)

@@ -91,6 +91,7 @@ class SimMob:
     def __iter__(self) -> Iterator[Move]:
         """Yield everybody's start, then their steps in time order, ties by person."""
         for index, activity in enumerate(self._activities):
+            # Activities have negative person numbers: at the same time they come first, in order.
             self._queue.append((activity.time_us, index - len(self._activities), 0))
         for person in range(self.people):
             self._rest(person, self._start_us)
@@ -104,7 +105,7 @@ class SimMob:
             self._now = now
             if person < 0:
                 self._call(self._activities[person + len(self._activities)])
-            elif turn == self._turn[person]:
+            elif turn == self._turn[person]:  # otherwise a call has replaced this event
                 steps = self._steps.get(person)
                 if steps is None:
                     self._decide(person, now)
@@ -123,6 +124,7 @@ class SimMob:
     def _rest(self, person: int, now: int) -> None:
         mean = self._pause[person]
         if mean is not None:
+            # At least 1 µs, or a person could decide for ever at one instant.
             self._at(person, now + max(1, round(exponential(self._unit(person), mean))))
 
     def _decide(self, person: int, now: int) -> None:
@@ -163,7 +165,7 @@ class SimMob:
                     self._rest(person, activity.time_us)
                 continue
             free_at, place = activity.time_us, self._here[person]
-            if steps is not None:
+            if steps is not None:  # nobody turns round between two places: finish the step
                 del steps[:-1]
                 free_at, place = self._due[person], steps[-1]
             goal = activity.mode.goal(person, place, self._unit(person))
@@ -178,7 +180,7 @@ class SimMob:
 def _check_activities(activities: Sequence[Activity], people: int, start_us: int) -> None:
     for activity in activities:
         if activity.time_us < start_us or (activity.within_us or 0) < 0:
-            raise PlaceError("an activity lies after the start and lasts at least no time")
+            raise PlaceError("an activity begins after the start and its duration is at least 0")
         if any(not 0 <= person < people for person in activity.people):
             raise PlaceError(f"an activity is for people from 0 to {people - 1}")
         if activity.pause_us is not None and not activity.pause_us > 0:
@@ -213,15 +215,16 @@ class _Ways:
     def steps(self, here: int, goal: int) -> list[int]:
         """Return the places of the walk without its start, the next one last."""
         root = self._walks.door_of(goal)
+        # Pop and insert again: a dict in order of use is the LRU cache.
         ways = self._cached.pop(root, None)
         if ways is None:
             ways = self._walks.ways_to(goal)
-        self._settled -= len(ways)
+        self._settled -= len(ways)  # a search grows when it is resumed (0031)
         reached = ways.metres(here, goal)
         self._settled += len(ways)
         self._cached[root] = ways
         while self._settled > SETTLED_MAX and len(self._cached) > 1:
             self._settled -= len(self._cached.pop(next(iter(self._cached))))
         if reached is None:
-            raise PlaceError(f"no way leads to {self._places.path(goal)!r}")
+            raise PlaceError(f"there is no walk to {self._places.path(goal)!r}")
         return ways.steps(here, goal)[::-1]

@@ -167,7 +167,7 @@ def _steps_and_metres(places: Places, among: Sequence[int]) -> tuple[Floats, Flo
         for line, start in enumerate(among):
             length = ways.metres(start, goal)
             if length is None:
-                raise PlaceError(f"no way leads to {places.path(goal)!r}")
+                raise PlaceError(f"there is no walk to {places.path(goal)!r}")
             metres[line, column] = length
             steps[line, column] = len(ways.steps(start, goal))
     return steps, metres
