@@ -22,7 +22,7 @@ def keep(
         str | None, typer.Option(help="Which of the hosts in [cluster.hosts] this one is.")
     ] = None,
     spare: Annotated[
-        bool, typer.Option(help="Keep a second process loaded, so that a restart takes no time.")
+        bool, typer.Option(help="Keep a second process loaded, so that a restart is immediate.")
     ] = True,
     json: Annotated[
         bool, typer.Option("--json", help="Print the address as JSON, at every start.")
@@ -57,7 +57,9 @@ def keep(
 
     def ready(url: str, token: str, pid: int) -> None:
         said = msgspec.json.encode({"url": url, "token": token, "pid": pid}).decode()
-        typer.echo(said if json else f"Roamcast is ready at {url}, and kept so; Ctrl-C ends it")
+        typer.echo(
+            said if json else f"Roamcast is ready at {url}, under a watchdog; Ctrl-C ends it"
+        )
         sys.stdout.flush()
 
     async def run() -> None:

@@ -15,7 +15,7 @@ def match(
     filters: Annotated[Path, typer.Argument(help='Lines of {"id": …, "filter": CQL2}.')],
     contexts: Annotated[Path, typer.Argument(help="Lines of GeoJSON Features.")],
     reference: Annotated[
-        bool, typer.Option(help="Use the slow, obvious evaluator instead of the index.")
+        bool, typer.Option(help="Use the slow reference evaluator instead of the index.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON lines, as always.")] = False,
 ) -> None:

@@ -19,7 +19,7 @@ def register(root: typer.Typer) -> None:
 
 
 def swarm(
-    seeds: Annotated[int, typer.Option(help="How many seeds to try.")] = 1000,
+    seeds: Annotated[int, typer.Option(help="Number of seeds to try.")] = 1000,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     seed: Annotated[int | None, typer.Option(help="Run this seed alone.")] = None,
     only: Annotated[
@@ -144,7 +144,7 @@ def _print_summary(
         return
     outcome = failure.outcome
     typer.echo(f"seed {outcome.seed} of {outcome.workload} FAILS: {_verdict(outcome)}")
-    typer.echo(f"narrowed down in {failure.runs} runs; to see it again:\n  {failure.command}")
+    typer.echo(f"reduced in {failure.runs} runs; to reproduce it:\n  {failure.command}")
     typer.echo("the journal's last lines:")
     typer.echo("\n".join(outcome.tail))
 
