@@ -1,4 +1,4 @@
-"""Numba decorators and intrinsics of the matching kernel. Compiled code is cached on disk."""
+"""How is a function made fast? Compiled by Numba once, then kept in a cache beside the source."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -16,13 +16,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function on its first call. It releases the GIL: it touches no Python objects."""
+    """Compile a function on its first call; matching needs no Python, so it holds no lock."""
     compiled: Any = njit(cache=True, nogil=True, boundscheck=False)(function)
     return cast("Function", compiled)
 
 
 def inlined(function: Function) -> Function:
-    """Compile a function inline: a call would count references of every array it is passed."""
+    """Compile a small function into its callers: a call would count references of every array."""
     compiled: Any = njit(cache=True, nogil=True, boundscheck=False, forceinline=True)(function)
     return cast("Function", compiled)
 
@@ -41,7 +41,7 @@ def _count_bits(_context: Any, word: Any) -> Any:
     return types.int64(word), generate
 
 
-_tools: Any = cgutils  # untyped
+_tools: Any = cgutils  # it has no types
 
 
 def _prefetch(_context: Any, array: Any, index: Any) -> Any:
@@ -60,10 +60,10 @@ def _prefetch(_context: Any, array: Any, index: Any) -> Any:
 
 
 lowest_bit: Any = intrinsic(_lowest_bit)
-"""The index of the lowest set bit of a 64-bit word, 64 if none is set (one instruction)."""
+"""The number of the lowest set bit of a 64-bit word, 64 if none is set (one instruction)."""
 
 count_bits: Any = intrinsic(_count_bits)
-"""The number of set bits of a 64-bit word (one instruction)."""
+"""How many bits of a 64-bit word are set (one instruction)."""
 
 prefetch: Any = intrinsic(_prefetch)
-"""Start loading an array's element into the cache, without waiting for it."""
+"""Ask for an array's element to be brought into the cache; nothing waits for it."""
