@@ -390,7 +390,7 @@ def test_rates_need_a_share_and_ways(work: BuildingWorkload) -> None:
             rates_for(work.places, work.offices, work.mode, mobile, moves)
     apart = Places([Place("a", "room"), Place("b", "room")])
     mode = Office([0], [DestinationPool((0, 1), (1.0, 1.0))])
-    with pytest.raises(PlaceError, match="no way"):
+    with pytest.raises(PlaceError, match="no walk"):
         rates_for(apart, [0], mode, 0.1, 60.0)
 
 
