@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roamcast.errors import InputError, LimitError, RoamcastError
-from roamcast.journal.schema import SCHEMA
+from roamcast.journal.schema import NEEDED, SCHEMA
 from roamcast.journal.segments import segments_of
 from roamcast.pipeline.spark.paths import literal, with_colons
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SEGMENTS_MAX = 1_000_000
-_NEEDED = ("time_us", "host", "kind")
 _NAMED = r"^(.+)-(\d{8})\.parquet$"
 
 
@@ -52,7 +51,7 @@ def _check(path: Path) -> None:
         names = pq.read_schema(path).names
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"not a journal segment: {error}", source=str(path)) from None
-    missing = [name for name in _NEEDED if name not in names]
+    missing = [name for name in NEEDED if name not in names]
     if missing:
         raise InputError(f"not a journal segment: no {', '.join(missing)}", source=str(path))
 
