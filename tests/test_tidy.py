@@ -16,21 +16,23 @@ PURE = {"model", "matching", "channels", "overlay", "placement", "identity", "br
 # Imports point towards `model`; each room names the rooms it may use (docs/architecture.md).
 MAY_IMPORT = {
     "errors": set(),
+    "files": {"errors"},
     "model": {"errors"},
     "matching": {"model", "errors"},
     "placement": {"model", "errors"},
     "channels": {"model", "matching", "errors"},
-    "identity": {"model", "matching", "errors"},
+    "identity": {"model", "matching", "errors", "files"},
     "overlay": {"model", "matching", "channels", "placement", "identity", "errors"},
     "broker": {"model", "matching", "channels", "overlay", "placement", "identity", "errors"},
-    "journal": {"model", "errors"},
+    "journal": {"model", "errors", "files"},
     # identity: the user agent's rules are written once and run live and in Spark (decision 0050)
     # channels: a plan replays a broker's own choice of channels (decision 0045)
-    "pipeline": {"model", "matching", "placement", "journal", "identity", "channels", "errors"},
+    "pipeline": {"model", "matching", "placement", "journal", "identity", "channels", "errors"}
+    | {"files"},
     "transport": {"model", "channels", "errors"},
     "client": {"model", "matching", "channels", "transport", "errors"},
     "sim": PURE | {"journal", "errors"},
-    "live": PURE | {"journal", "pipeline", "transport", "errors"},
+    "live": PURE | {"journal", "pipeline", "transport", "errors", "files"},
 }
 ANYTHING = {"lab", "commands", "cli", "__init__", "__main__"}
 

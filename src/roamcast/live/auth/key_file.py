@@ -1,6 +1,5 @@
 """Where do the service's signing keys lie? In one file for its owner only, whole or absent."""
 
-import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from roamcast import files
 from roamcast.errors import InputError, LimitError
 
 FILE_BYTES_MAX: Final = 32 << 20
@@ -31,19 +31,8 @@ class KeyFile(msgspec.Struct, frozen=True):
 
 def save_key_file(file: KeyFile, path: Path) -> None:
     """Write the file whole or not at all, readable by its owner only, and on disk."""
-    beside = path.with_name(path.name + ".new")
-    beside.unlink(missing_ok=True)
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as opened:
-        opened.write(msgspec.json.format(msgspec.json.encode(file)))
-        opened.flush()
-        os.fsync(opened.fileno())
-    beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    text = msgspec.json.format(msgspec.json.encode(file))
+    files.write_whole(path, text, mode=files.OWNER_ONLY)
 
 
 def load_key_file(path: Path) -> KeyFile:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from roamcast import files
 from roamcast.errors import RoamcastError
 from roamcast.model import context_arrow
 from roamcast.model.time import parse_instant
@@ -19,7 +20,6 @@ from roamcast.pipeline.archive.files import FILE_ROWS_MAX, FILE_SCHEMA, DataFile
 from roamcast.pipeline.archive.layout import PLACING
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.spark import durable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,10 +105,10 @@ def _written(writer: Writer, task: Iterable[tuple[str, int]]) -> Iterator[DataFi
     yield from write_table(writer.storage, contexts, writer.name)
 
 
-def settle_files(storage: Storage, files: Iterable[DataFile]) -> None:
+def settle_files(storage: Storage, written: Iterable[DataFile]) -> None:
     """Bring a local archive's files to disk before a commit names them; a store does it itself."""
     if storage.local:
-        durable.sync_named(Path(storage.uri), (file.path for file in files))
+        files.sync_named(Path(storage.uri), (file.path for file in written))
 
 
 def settle_commits(target: Archive, since: int) -> None:
@@ -116,7 +116,7 @@ def settle_commits(target: Archive, since: int) -> None:
     if target.storage.local:
         versions = range(since, target.version + 1)
         names = (f"_delta_log/{version:020d}.json" for version in versions)
-        durable.sync_named(Path(target.storage.uri), names)
+        files.sync_named(Path(target.storage.uri), names)
 
 
 def discard_unfinished(writer: Writer) -> None:

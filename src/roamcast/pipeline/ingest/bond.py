@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from roamcast import files
 from roamcast.errors import InputError, MissingError
 from roamcast.identity.keys import RandomBytes
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.spark import durable
 
 
 class Bond(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ def read_bond(folder: Path, random_bytes: RandomBytes) -> Bond:
 
 def write_bond(folder: Path, bond: Bond) -> None:
     """Write a folder's bond; it is on disk before any batch can be committed under it."""
-    durable.replace(folder / "ingest.json", msgspec.json.encode(bond))
+    files.write_whole(folder / "ingest.json", msgspec.json.encode(bond))
 
 
 def existing(archive: str | Path) -> Archive | None:

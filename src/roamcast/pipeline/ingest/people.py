@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from roamcast import files
 from roamcast.errors import InputError
 from roamcast.identity.pseudonyms import HANDLE, REGISTER, resolve, vids_of
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.state import IngestState
-from roamcast.pipeline.spark import durable
 
 CHUNK_ROWS = 1_000_000
 _ESCAPED = re.compile(r'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')
@@ -74,7 +74,7 @@ def _archived(state: IngestState) -> Iterator[pa.Array]:
 def _delete(folder: Path, person: str) -> int:
     """Write a folder's files again without a person's rows; each is replaced whole."""
     deleted = 0
-    durable.remove_hidden(folder)  # what was begun beside, and Spark's sums of the old bytes
+    files.remove_hidden(folder)  # what was begun beside, and Spark's sums of the old bytes
     for path in sorted(folder.glob("*.parquet")):
         table = pq.read_table(path, partitioning=None)
         others = pc.fill_null(pc.not_equal(table["person"], person), fill_value=True)
@@ -85,7 +85,7 @@ def _delete(folder: Path, person: str) -> int:
             continue
         beside = path.with_name(f".{path.name}.new")
         pq.write_table(kept, beside)
-        durable.put_in_place(beside, path)
+        files.move_into_place(beside, path)
         deleted += table.num_rows - kept.num_rows
     return deleted
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from roamcast import files
 from roamcast.errors import InputError, RoamcastError
 from roamcast.identity.agent_core import NEVER
 from roamcast.identity.keys import RandomBytes, TrustedKeys, load_keys, new_keys, save_keys
@@ -36,7 +37,6 @@ from roamcast.pipeline.ingest.bond import (
 )
 from roamcast.pipeline.ingest.done import Done
 from roamcast.pipeline.ingest.files import SightingFile
-from roamcast.pipeline.spark import durable
 
 _NUMBER = 8 * "[0-9]"
 
@@ -117,19 +117,19 @@ class IngestState:
     def prepare(self, batch: Batch) -> None:
         """Put everything of a batch on disk; what is missing now is only the archive's commit."""
         folder = self.batch_folder(batch.number)
-        durable.remove_hidden(folder / "rows")  # tasks that ran twice have left them
+        files.remove_hidden(folder / "rows")  # tasks that ran twice have left them
         dead = folder / "rows" / "kind=dead"
         target = self.folder / "dead_letters" / f"batch={batch.number:08d}"
-        durable.remove(target)
+        files.remove_tree(target)
         if dead.is_dir():
             target.parent.mkdir(exist_ok=True, mode=0o700)
             dead.rename(target)
-            durable.sync_tree(target)
-            durable.sync(target.parent)
+            files.sync_tree(target)
+            files.sync(target.parent)
         (folder / "batch.json").write_bytes(msgspec.json.encode(batch))
-        durable.sync_tree(folder / "rows")
+        files.sync_tree(folder / "rows")
         for path in (folder / "batch.json", folder, folder.parent, self.folder):
-            durable.sync(path)
+            files.sync(path)
 
     def withdraw(self, batch: Batch) -> None:
         """Take back what was prepared: whoever committed this number has another folder."""
@@ -143,7 +143,7 @@ class IngestState:
             if before.number:
                 self._fold([before.number])
                 self.done.recent.difference_update(before.files)
-            durable.remove(self.batch_folder(batch.number) / "contexts")
+            files.remove_tree(self.batch_folder(batch.number) / "contexts")
 
     def batch(self, number: int) -> Batch:
         """Read what a batch did; of a folded one only the names for its dead letters are left."""
@@ -172,11 +172,11 @@ class IngestState:
                 _empty(folder)  # the folder stays: it says that the batch was begun
         rows = self.batch_folder(self.last.number) / "rows"
         for folder in (rows / "kind=dead", rows.with_name("contexts")):
-            durable.remove(folder)
-        durable.remove_hidden(rows)
+            files.remove_tree(folder)
+        files.remove_hidden(rows)
         for folder in (self.folder / "dead_letters").glob("batch=*"):
             if int(folder.name.partition("=")[2]) > self.last.number:
-                durable.remove(folder)
+                files.remove_tree(folder)
         self.done.recent.update(self.last.files)
 
     def _fold(self, numbers: list[int]) -> None:
@@ -187,7 +187,7 @@ class IngestState:
         said = (self.batch(number) for number in whole)
         self.done.fold((batch.number, batch.files, batch.names) for batch in said)
         for number in numbers:
-            durable.remove(self.batch_folder(number))
+            files.remove_tree(self.batch_folder(number))
 
 
 @contextmanager
@@ -213,7 +213,7 @@ def opened(
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     try:
-        durable.make_folder(folder)
+        files.make_private_folder(folder)
         if folder.stat().st_mode & 0o077:
             raise InputError("others may look into it: chmod 700 it", source=str(folder))
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -241,6 +241,6 @@ def private_folder(archive: str | Path) -> Path:
 def _empty(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            durable.remove(path)
+            files.remove_tree(path)
         else:
             path.unlink()

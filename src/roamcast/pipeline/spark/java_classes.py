@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from roamcast import files
 from roamcast.errors import RoamcastError
-from roamcast.pipeline.spark import durable
 
 VARIABLE: Final = "ROAMCAST_JAVA_CLASSES"
 """Names another file; empty: none is used."""
@@ -68,5 +68,4 @@ def make(file: Path = FILE) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         moved = file.with_suffix(f".{os.getpid()}")
         shutil.move(written, moved)
-        durable.sync(moved)
-        moved.replace(file)  # whole, or not there: Java falls over half a file
+        files.move_into_place(moved, file)  # Java crashes on half a file
