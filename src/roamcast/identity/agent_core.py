@@ -21,15 +21,12 @@ The rules, in the order in which `step` applies them:
 A context that a later sighting of the same moment replaces has no length and is not reported.
 """
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from roamcast.identity.agent_settings import DWELL, FRESH, HEARTBEAT, MARGIN, RELIABILITY
 from roamcast.identity.sightings import SOURCES
-from roamcast.model.kernels import forget_stale
-
-forget_stale(__file__)
+from roamcast.model.kernels import kernel
 
 Integers = npt.NDArray[np.int64]
 
@@ -68,7 +65,7 @@ CLOSED_MAX = 2
 CLOSED_MASK, CHANGED, LATE, REPEATED = 3, 4, 8, 16
 
 
-@numba.njit(cache=True)
+@kernel
 def clear(state: Integers) -> None:
     """Make the state that of a person never seen."""
     state[:] = 0
@@ -81,7 +78,7 @@ def clear(state: Integers) -> None:
         state[heard + HEARD_LON] = state[heard + HEARD_LAT] = NO_POINT
 
 
-@numba.njit(cache=True)
+@kernel
 def _close(state: Integers, until: int, closed: Integers) -> None:
     closed[CLOSED_FROM] = state[SINCE]
     closed[CLOSED_TO] = until
@@ -92,7 +89,7 @@ def _close(state: Integers, until: int, closed: Integers) -> None:
         closed[CLOSED_ATTRIBUTES + source] = state[ATTRIBUTES + source]
 
 
-@numba.njit(cache=True)
+@kernel
 def expire(state: Integers, settings: Integers, now: int, closed: Integers) -> int:
     """Close the context if its heartbeats have stopped by `now`; give the number closed, 0 or 1."""
     if state[OPEN] == 0 or state[SEEN] >= now - settings[HEARTBEAT]:
@@ -102,7 +99,7 @@ def expire(state: Integers, settings: Integers, now: int, closed: Integers) -> i
     return 1
 
 
-@numba.njit(cache=True)
+@kernel
 def _support(state: Integers, settings: Integers, place: int, time: int) -> int:
     total = 0
     for source in range(SOURCE_COUNT):
@@ -114,7 +111,7 @@ def _support(state: Integers, settings: Integers, place: int, time: int) -> int:
     return total
 
 
-@numba.njit(cache=True)
+@kernel
 def _winner(state: Integers, settings: Integers, time: int, sighted: int) -> int:
     """Give the source whose place has most support, -1 while the place held is good enough."""
     held = state[PLACE]
@@ -134,7 +131,7 @@ def _winner(state: Integers, settings: Integers, time: int, sighted: int) -> int
     return -1
 
 
-@numba.njit(cache=True)
+@kernel
 def _move(state: Integers, settings: Integers, time: int, sighted: int, closed: Integers) -> int:
     """Apply rules 3 and 4; give 1 if a context closed, CHANGED if the place did."""
     winner = _winner(state, settings, time, sighted)
@@ -162,7 +159,7 @@ def _move(state: Integers, settings: Integers, time: int, sighted: int, closed: 
     return answer
 
 
-@numba.njit(cache=True)
+@kernel
 def _refresh(state: Integers, settings: Integers, time: int, closed: Integers) -> int:
     """Apply rule 5; give 1 if a context closed, CHANGED if the attributes did."""
     changed = False
@@ -185,7 +182,7 @@ def _refresh(state: Integers, settings: Integers, time: int, closed: Integers) -
     return answer
 
 
-@numba.njit(cache=True)
+@kernel
 def step(state: Integers, settings: Integers, sighting: Integers, closed: Integers) -> int:
     """Apply one sighting (time, source, place, lon, lat, attributes) to a person's state.
 
@@ -229,7 +226,7 @@ def step(state: Integers, settings: Integers, sighting: Integers, closed: Intege
     return count | flags | (answer & CHANGED)
 
 
-@numba.njit(cache=True)
+@kernel
 def scan(
     people: Integers,
     sightings: Integers,
@@ -254,7 +251,7 @@ def scan(
     return count
 
 
-@numba.njit(cache=True)
+@kernel
 def expire_all(
     states: Integers, settings: Integers, now: int, closed: Integers, whose: Integers
 ) -> int:

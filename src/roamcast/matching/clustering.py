@@ -6,7 +6,6 @@ token, so small sets stay flat and large ones become deep, without any row being
 
 import numpy as np
 
-from roamcast.matching.compiled import inlined, kernel
 from roamcast.matching.grids import cell_token
 from roamcast.matching.hashing import enter, find_child, leave
 from roamcast.matching.layout import (
@@ -63,6 +62,7 @@ from roamcast.matching.layout import (
     Int,
 )
 from roamcast.matching.placing import put_in_cluster, take_from_cluster
+from roamcast.model.kernels import inlined, kernel
 
 SELECTIVE_TOKEN = 0.5  # an equality shared by more of its column's filters is no good key
 SELECTIVE_CELL = 0.2

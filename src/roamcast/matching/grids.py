@@ -6,7 +6,6 @@ so a new grid costs nothing but its own table: no page is ever rebuilt for it.
 
 import numpy as np
 
-from roamcast.matching.compiled import inlined, kernel
 from roamcast.matching.layout import (
     BOUNDS_MAX,
     CODES,
@@ -41,6 +40,7 @@ from roamcast.matching.layout import (
     Arrays,
     Int,
 )
+from roamcast.model.kernels import inlined, kernel
 
 RENEWALS_DENSE = 1024  # up to so many breakpoints a grid is renewed at every fourfold growth
 CODES_OWN = LINES_MAX // 2  # of more codes than lines, so many have a line of their own

@@ -6,7 +6,6 @@ What is left stands first in the record: a candidate costs fewer fetches, and mo
 large set is waiting for records.
 """
 
-from roamcast.matching.compiled import kernel
 from roamcast.matching.grids import is_exact
 from roamcast.matching.layout import (
     CELL_TOKEN,
@@ -25,6 +24,7 @@ from roamcast.matching.layout import (
     Arrays,
     Int,
 )
+from roamcast.model.kernels import kernel
 
 
 @kernel

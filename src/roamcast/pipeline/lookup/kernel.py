@@ -1,15 +1,13 @@
 """Which rows of a row group can satisfy a need? The scan that spares the matching kernel work."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-_jit: Callable[[Any], Any] = njit(cache=True, nogil=True, boundscheck=False)
+from roamcast.model.kernels import kernel
 
 
-@_jit
+@kernel
 def mark(
     t_r: Any,
     t_d: Any,
