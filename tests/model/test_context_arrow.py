@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roamcast.errors import ContextError, InputError, LimitError
@@ -23,12 +23,17 @@ from roamcast.model.context_arrow import (
     to_arrow,
 )
 from roamcast.model.contexts import INTEGER_MAX, Context
+from roamcast.model.places_path import DEPTH_MAX
 from tests.model.test_contexts import any_context, typed
 from tests.strategies import some_context
+
+DEEPEST = Context("v", "/".join("a" * DEPTH_MAX))
+"""As deep as a place may be; the strategy once drew deeper ones, which are refused."""
 
 
 @settings(max_examples=300)
 @given(st.lists(any_context(), max_size=3))
+@example([DEEPEST])
 def test_contexts_survive_arrow(contexts: list[Context]) -> None:
     batch = to_arrow(contexts)
     batch.validate(full=True)
@@ -41,6 +46,7 @@ def test_contexts_survive_arrow(contexts: list[Context]) -> None:
 
 @settings(max_examples=50)
 @given(st.lists(any_context(), min_size=1, max_size=3))
+@example([DEEPEST])
 def test_contexts_survive_an_arrow_file(contexts: list[Context]) -> None:
     batch = to_arrow(contexts)
     sink = pa.BufferOutputStream()
@@ -173,3 +179,6 @@ def test_limits_hold_on_the_way_in() -> None:
         from_arrow(changed("vid", pa.array(["v" * 257])))
     with pytest.raises(InputError, match="65536"):
         from_arrow(changed("string:y", pa.array(["y" * 65_537])))
+    assert from_arrow(changed("place", pa.array([DEEPEST.place])))[0].place == DEEPEST.place
+    with pytest.raises(LimitError, match="32 segments"):
+        from_arrow(changed("place", pa.array([f"{DEEPEST.place}/a"])))

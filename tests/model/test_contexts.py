@@ -26,9 +26,16 @@ from roamcast.model.contexts import (
     from_feature,
     to_feature,
 )
+from roamcast.model.places_path import DEPTH_MAX
 from tests.strategies import some_context
 
 printable = st.characters(exclude_categories=["C", "Z"], exclude_characters="/")
+places = st.lists(
+    st.text(printable, min_size=1, max_size=(PLACE_LENGTH_MAX - DEPTH_MAX) // DEPTH_MAX),
+    min_size=1,
+    max_size=DEPTH_MAX,
+).map("/".join)
+"""Paths up to the limits of depth and length, and not beyond."""
 names = st.text(printable, min_size=1, max_size=8).filter(lambda name: name not in RESERVED)
 moments = st.integers(time.EARLIEST, time.LATEST)
 attributes = (
@@ -46,7 +53,7 @@ def any_context(draw: st.DrawFn) -> Context:
     t_r = draw(moments)
     return Context(
         draw(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)),
-        draw(st.none() | st.lists(st.text(printable, min_size=1), min_size=1).map("/".join)),
+        draw(st.none() | places),
         draw(st.none() | st.tuples(st.floats(-180, 180), st.floats(-90, 90))),
         draw(st.dictionaries(names, attributes, max_size=6)),
         t_r,
