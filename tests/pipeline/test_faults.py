@@ -25,9 +25,10 @@ from roamcast.pipeline.ingest import job as ingest_job
 from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
 from roamcast.pipeline.journals import load as load_journal
 from roamcast.pipeline.journals.plan_files import make_plan
-from roamcast.pipeline.journals.read import read_journals, segments, told
+from roamcast.pipeline.journals.read import FAILED, read_journals, segments
 from roamcast.pipeline.lookup import run as lookup
 from roamcast.pipeline.metrics import metrics
+from roamcast.pipeline.spark.errors import collected
 from tests.pipeline.clusters import WAIT_SECONDS, Cluster, environment, need_java
 from tests.pipeline.journal_jobs import PLAY, SETS
 from tests.pipeline.test_archive import everything, same
@@ -187,7 +188,7 @@ def test_a_worker_killed_during_metrics_changes_nothing(
     journal = read_journals(cluster_session, segments([tmp_path / "journals"]))
 
     def numbers(records: Any) -> list[str]:
-        return sorted(map(repr, told(metrics(records)).to_pylist()))
+        return sorted(map(repr, collected(metrics(records), FAILED).to_pylist()))
 
     want = numbers(journal)
     held = journal.mapInArrow(gated(iter, gate), journal.schema)

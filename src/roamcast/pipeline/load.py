@@ -15,9 +15,10 @@ from roamcast.errors import InputError, LimitError, MissingError, RoamcastError
 from roamcast.matching.files import LINE_BYTES_MAX, read_contexts
 from roamcast.model.context_arrow import column_of, schema, to_arrow
 from roamcast.model.contexts import Context, decode
-from roamcast.pipeline.archive.append import Appended, append, collected
+from roamcast.pipeline.archive.append import Appended, append
 from roamcast.pipeline.archive.layout import ArchiveSettings, check_count
 from roamcast.pipeline.archive.storage import Storage
+from roamcast.pipeline.spark.errors import collected
 from roamcast.pipeline.spark.progress import QUIET, Bar
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _read_there(spark: "SparkSession", path: Path, size: int, storage: Storage) 
         yield pa.RecordBatch.from_pydict({"column": list(columns)}, pa.schema([_COLUMN]))
 
     found = stretches.mapInArrow(learn, "column string").select("column").distinct()
-    target = schema(check_count(collected(found, storage)["column"].to_pylist()))
+    target = schema(check_count(collected(found, storage.failed)["column"].to_pylist()))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

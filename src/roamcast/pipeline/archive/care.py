@@ -15,12 +15,13 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 
 from roamcast.errors import InputError
-from roamcast.pipeline.archive.append import collected, files_batch, files_of
+from roamcast.pipeline.archive.append import files_batch, files_of
 from roamcast.pipeline.archive.files import FILE_SCHEMA, DataFile, write_table
 from roamcast.pipeline.archive.layout import PARTITIONS, ArchiveSettings, placed
 from roamcast.pipeline.archive.read import read_file
 from roamcast.pipeline.archive.storage import GoneError, Storage, arrived, travelling
 from roamcast.pipeline.archive.table import ATTEMPTS_MAX, Archive, RefusedError
+from roamcast.pipeline.spark.errors import collected
 from roamcast.pipeline.spark.progress import QUIET, Bar
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _rewritten(
         written_there = tasks.mapInArrow(work, FILE_SCHEMA).select(
             "path", "size", "rows", "partition", "stats"
         )
-        return files_of(collected(written_there, storage))
+        return files_of(collected(written_there, storage.failed))
 
 
 def rewrite_group(

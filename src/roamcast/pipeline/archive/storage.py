@@ -34,6 +34,11 @@ class Storage:
         """Whether it is a folder of this machine's file system."""
         return "://" not in self.uri
 
+    @property
+    def failed(self) -> str:
+        """What an error says first when a job on this archive fails."""
+        return f"a job on the archive at {self.uri} failed"
+
     def create(self, path: str) -> Any:
         """Open a new file for writing; its folders are made."""
         system, root = self._open()

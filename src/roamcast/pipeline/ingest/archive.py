@@ -15,11 +15,12 @@ from roamcast import files
 from roamcast.errors import RoamcastError
 from roamcast.model import context_arrow
 from roamcast.model.time import parse_instant
-from roamcast.pipeline.archive.append import collected, files_batch, files_of, keep
+from roamcast.pipeline.archive.append import files_batch, files_of, keep
 from roamcast.pipeline.archive.files import FILE_ROWS_MAX, FILE_SCHEMA, DataFile, write_table
 from roamcast.pipeline.archive.layout import PLACING
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.spark.errors import collected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +64,7 @@ def write_contexts(spark: "SparkSession", writer: Writer, found: Iterable[Run]) 
     written = plan.mapInArrow(work, FILE_SCHEMA).select(
         "path", "size", "rows", "partition", "stats"
     )
-    return files_of(collected(written, storage))
+    return files_of(collected(written, storage.failed))
 
 
 def divided(found: Iterable[Run]) -> list[list[Run]]:

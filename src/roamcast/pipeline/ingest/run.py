@@ -38,6 +38,7 @@ from roamcast.pipeline.ingest.read import shape_of
 from roamcast.pipeline.ingest.scan import ScanTask
 from roamcast.pipeline.ingest.state import Batch, IngestState
 from roamcast.pipeline.ingest.write import WriteTask
+from roamcast.pipeline.spark.errors import translated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -158,7 +159,7 @@ def ingest_batch(
             released=newest if finish else release_until,
             counts=done.counts,
             columns=done.columns,
-            names=job.run(lambda: job.names(spark, [f.path for f in files])) if dead else {},
+            names=job.names(spark, [f.path for f in files]) if dead else {},
         )
         state.prepare(batch)
     _commit(spark, target, state, batch, done.contexts)
@@ -172,17 +173,15 @@ def _scanned(
 
     Which names are the first too many only the whole scan tells: it is then done again, knowing.
     """
-    done: job.Written
     columns: tuple[str, ...] = ()
     if not target.full:
-        done = job.run(lambda: write(task))
+        done = write(task)
         columns = done.columns
         if target.room(columns).issuperset(columns):
             return done
         state.begin()  # what was written is not wanted
     within = replace(task, scan=replace(task.scan, room=target.room(columns)))
-    done = job.run(lambda: write(within))
-    return done
+    return write(within)
 
 
 def _commit(
@@ -196,7 +195,8 @@ def _commit(
     transaction, since = (state.application, batch.number), target.version
     writer = Writer(target.storage, batch.columns, f"{state.application}-{batch.number}-")
     try:
-        written = job.run(lambda: write_contexts(spark, writer, contexts))
+        with translated(job.FAILED):
+            written = write_contexts(spark, writer, contexts)
         with told_by_disk(Path(target.storage.uri)):
             settle_files(target.storage, written)
         landed = archive.commit(target, written, batch.columns, transaction)

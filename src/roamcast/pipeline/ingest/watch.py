@@ -22,10 +22,10 @@ from roamcast.pipeline.ingest.files import (
     located,
     stated,
 )
-from roamcast.pipeline.ingest.job import reason_in
 from roamcast.pipeline.ingest.read import shape_of
 from roamcast.pipeline.ingest.run import Clock, IngestSettings, check_settings, ingest_batch
 from roamcast.pipeline.ingest.state import Batch, IngestState
+from roamcast.pipeline.spark.errors import translated
 from roamcast.pipeline.spark.paths import literal
 
 if TYPE_CHECKING:
@@ -93,12 +93,8 @@ def ingest_watch(
 
 def wait(query: Any) -> None:
     """Wait until a query ends; what went wrong in it becomes one clear line."""
-    from pyspark.errors import PySparkException
-
-    try:
+    with translated("the watch ended"):
         query.awaitTermination()
-    except PySparkException as error:
-        raise RoamcastError(f"the watch ended: {reason_in(str(error))[:300]}") from None
 
 
 class _Work:

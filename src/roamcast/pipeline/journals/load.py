@@ -18,11 +18,12 @@ from roamcast.channels.server.messages import context_of
 from roamcast.errors import InputError
 from roamcast.model.context_arrow import column_of, schema, to_arrow
 from roamcast.model.contexts import Context
-from roamcast.pipeline.archive.append import append, collected
+from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.journals.read import read_journals, segments, told
+from roamcast.pipeline.journals.read import FAILED, read_journals, segments
 from roamcast.pipeline.journals.restarts import GONE, with_gone
+from roamcast.pipeline.spark.errors import collected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,7 +104,8 @@ def _counted(intervals: "DataFrame", to_load: Any) -> tuple[int, int]:
     from pyspark.sql import functions as f
 
     counts = [f.count_if(to_load), f.count_if(f.col("t_d").isNull())]
-    row = told(intervals.agg(counts[0].alias("rows"), counts[1].alias("lasting"))).to_pylist()[0]
+    both = intervals.agg(counts[0].alias("rows"), counts[1].alias("lasting"))
+    row = collected(both, FAILED).to_pylist()[0]
     return row["rows"], row["lasting"]
 
 
@@ -166,7 +168,7 @@ def _read_here(intervals: "DataFrame", target: Archive) -> tuple[pa.Table, int]:
 
     They are few, so they are read in this process.
     """
-    batches = told(intervals).to_batches(max_chunksize=TOGETHER)
+    batches = collected(intervals, FAILED).to_batches(max_chunksize=TOGETHER)
     parts = [list(_read(batch)) for batch in batches]
     into, left_out = _into({column for part in parts for column in _spoken(part)}, target)
     fitting = [list(_within(part, into)) for part in parts] if left_out else parts
@@ -179,7 +181,7 @@ def _read_there(intervals: "DataFrame", target: Archive) -> tuple["DataFrame", i
     from pyspark.sql.pandas.types import from_arrow_schema
 
     learned = intervals.select("body").mapInArrow(_columns, "column string")
-    found = collected(learned.select("column").distinct(), target.storage)
+    found = collected(learned.select("column").distinct(), FAILED)
     into, left_out = _into(found["column"].to_pylist(), target)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,8 @@ import msgspec
 from roamcast.errors import InputError, RoamcastError
 from roamcast.pipeline import plan
 from roamcast.pipeline.journals import plan_flows
-from roamcast.pipeline.journals.read import read_journals, told
+from roamcast.pipeline.journals.read import FAILED, read_journals
+from roamcast.pipeline.spark.errors import collected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,7 +102,7 @@ def _channels(spark: "SparkSession", pairs: "DataFrame", brokers: list[Row]) -> 
     )
     both = plan.query_channels(pairs).unionByName(plan.set_channels(pairs, thresholds))
     order = (f.col("saved").desc(), "run", "host", "view_class", "queries")
-    rows: list[Row] = told(both.orderBy(*order).limit(CHANNELS_MAX)).to_pylist()
+    rows: list[Row] = collected(both.orderBy(*order).limit(CHANNELS_MAX), FAILED).to_pylist()
     return rows
 
 
@@ -111,8 +112,9 @@ def _places(pairs: "DataFrame") -> list[plan_flows.Place]:
 
 
 def _rows(frame: "DataFrame", *order: str) -> list[Row]:
-    found: list[Row] = told(frame).sort_by([(name, "ascending") for name in order]).to_pylist()
-    return found
+    found = collected(frame, FAILED).sort_by([(name, "ascending") for name in order])
+    rows: list[Row] = found.to_pylist()
+    return rows
 
 
 def _write(folder: Path, documents: dict[str, Any], tables: dict[str, list[Row]]) -> None:

@@ -22,12 +22,12 @@ import pyarrow.compute as pc
 from roamcast.errors import LimitError
 from roamcast.matching import FilterSet
 from roamcast.model.filters import Filter
-from roamcast.pipeline.archive.append import collected
 from roamcast.pipeline.archive.storage import GoneError, Storage, arrived, travelling
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.lookup.needs import Needs, properties
 from roamcast.pipeline.lookup.plan import Share, Statistics, plan
 from roamcast.pipeline.lookup.read import ANSWER, Reader
+from roamcast.pipeline.spark.errors import collected
 from roamcast.pipeline.spark.progress import QUIET, Bar
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _read_on(
 
         numbers = spark.range(0, len(tasks), 1, len(tasks))
         answers = numbers.mapInArrow(work, "message int, vid string").select("message", "vid")
-        told = collected(answers, storage)
+        told = collected(answers, storage.failed)
         beside = pc.equal(told["message"], BESIDE)
         yield from told.filter(pc.invert(beside)).to_batches()
         for name in told["vid"].filter(beside).to_pylist():
