@@ -13,16 +13,16 @@ from roamcast.errors import ContextError, InputError, LimitError
 from roamcast.model import time
 from roamcast.model.context_arrow import (
     FIXED,
-    KINDS,
     STAMP,
+    TYPES,
     column_of,
     from_arrow,
-    kind_of,
     schema,
     schema_of,
     to_arrow,
 )
-from roamcast.model.contexts import INTEGER_MAX, Context
+from roamcast.model.contexts import Context
+from roamcast.model.kinds import INTEGER_MAX
 from roamcast.model.places_path import DEPTH_MAX
 from tests.model.test_contexts import any_context, typed
 from tests.strategies import some_context
@@ -74,18 +74,18 @@ def test_kinds_have_columns_of_their_own() -> None:
         Context("f"),
     ]
     batch = to_arrow(contexts)
-    assert batch.schema.names[len(FIXED) :] == [f"{kind}:x" for kind in sorted(KINDS)]
+    assert batch.schema.names[len(FIXED) :] == [f"{kind}:x" for kind in sorted(TYPES)]
     again = from_arrow(batch)
     assert [typed(each) for each in again] == [
         [("x", type(value).__name__, repr(value)) for value in each.attributes.values()]
         for each in contexts
     ]
-    assert [kind_of(each.attributes["x"]) for each in contexts[:5]] == [
-        "integer",
-        "float",
-        "boolean",
-        "string",
-        "timestamp",
+    assert [column_of("x", each.attributes["x"]) for each in contexts[:5]] == [
+        "integer:x",
+        "float:x",
+        "boolean:x",
+        "string:x",
+        "timestamp:x",
     ]
 
 
@@ -141,10 +141,10 @@ def broken_text() -> pa.Array:
 REFUSED: list[tuple[Any, str]] = [
     (GOOD.drop_columns(["vid"]), "needs a column 'vid'"),
     (GOOD.drop_columns(["t_d"]), "needs a column 't_d'"),
-    (changed("vid", pa.array([5])), "needs a column 'vid' of type string"),
-    (changed("t_r", pa.array([5])), "needs a column 't_r' of type timestamp[us, tz=UTC]"),
-    (changed("lon", pa.array([1.0], pa.float32())), "needs a column 'lon' of type double"),
-    (changed("integer:x", pa.array(["5"])), "'integer:x' does not have its type"),
+    (changed("vid", pa.array([5])), "column 'vid' is int64, not string"),
+    (changed("t_r", pa.array([5])), "column 't_r' is int64, not timestamp[us, tz=UTC]"),
+    (changed("lon", pa.array([1.0], pa.float32())), "column 'lon' is float, not double"),
+    (changed("integer:x", pa.array(["5"])), "column 'integer:x' is string, not int64"),
     (changed("integer:x", pa.array([5]), "x"), "'x' is not an attribute column"),
     (changed("string:y", pa.array(["5"]), "place"), "two columns 'place'"),
     (changed("vid", pa.array([None], pa.string())), "row 0 has no vid"),

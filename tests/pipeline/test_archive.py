@@ -207,7 +207,7 @@ def test_statistics_hold_the_last_moment_there_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        (one("v").drop_columns(["t_r"]), "contexts need a column 't_r'"),
+        (one("v").drop_columns(["t_r"]), "needs a column 't_r'"),
         (one("v").set_column(4, "t_r", pa.array([1])), "column 't_r' is int64"),
         (one("v").append_column("age", pa.array([1])), "not an attribute column"),
         (one("v").append_column("integer:age", pa.array(["x"])), "is string, not int64"),

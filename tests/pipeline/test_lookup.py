@@ -296,7 +296,7 @@ def damaged(folder: Path, how: str) -> str:
     [
         ("bytes", "is damaged"),
         ("cut", "is damaged"),
-        ("column", "has no column 't_d'"),
+        ("column", "needs a column 't_d'"),
         ("type", "'vid' is int64, not string"),
     ],
 )

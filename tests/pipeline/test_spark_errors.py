@@ -50,7 +50,7 @@ def test_the_last_cause_is_told_with_the_file_that_could_not_be_read() -> None:
 def test_an_answer_that_the_driver_cannot_hold_says_what_to_do() -> None:
     found = translate("… is bigger than spark.driver.maxResultSize (1 KiB)", "the lookup failed")
     assert isinstance(found, LimitError)
-    assert str(found).startswith("the lookup failed: the answer is larger than spark.driver.")
+    assert str(found).startswith("the lookup failed: its answer is more than spark.driver.")
 
 
 def test_one_line_of_bounded_length_even_without_a_reason() -> None:

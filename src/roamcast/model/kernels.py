@@ -25,20 +25,20 @@ _checked: set[Path] = set()
 
 def kernel(function: Function) -> Function:
     """Compile on first use. The code needs no Python, so other threads run meanwhile."""
-    return _compiled(function)
+    return _compiled(function, inline=False)
 
 
 def inlined(function: Function) -> Function:
     """Compile into the callers: a call would count references of every array it is given."""
-    return _compiled(function, forceinline=True)
+    return _compiled(function, inline=True)
 
 
-def _compiled(function: Function, **options: bool) -> Function:
+def _compiled(function: Function, *, inline: bool) -> Function:
     folder = Path(function.__code__.co_filename).parent
     if folder not in _checked:
         _checked.add(folder)
         forget_stale(folder)
-    later: Any = njit(cache=True, nogil=True, boundscheck=False, **options)
+    later: Any = njit(cache=True, nogil=True, boundscheck=False, forceinline=inline)
     return cast("Function", later(function))
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from roamcast.errors import InputError, LimitError, MissingError, RoamcastError
 from roamcast.matching.files import LINE_BYTES_MAX, read_contexts
-from roamcast.model.context_arrow import column_of, schema, to_arrow
+from roamcast.model.context_arrow import columns_of, schema, to_arrow
 from roamcast.model.contexts import Context, decode
 from roamcast.pipeline.archive.append import Appended, append
 from roamcast.pipeline.archive.layout import ArchiveSettings, check_count
@@ -57,8 +57,7 @@ def _table(contexts: Iterable[Context], progress: Bar) -> pa.Table:
     remaining = iter(contexts)
     names: set[str] = set()
     while some := list(islice(remaining, TOGETHER)):
-        for context in some:
-            names.update(column_of(name, value) for name, value in context.attributes.items())
+        names.update(columns_of(some))
         check_count(names)  # before a table of so many columns is made
         batches.append(to_arrow(some))
         progress.step(len(some))
@@ -76,9 +75,7 @@ def _read_there(spark: "SparkSession", path: Path, size: int, storage: Storage) 
         columns: dict[str, None] = {}
         for batch in batches:
             for start in batch.column(0).to_pylist():
-                for context in read_stretch(path, start, start + STRETCH_BYTES):
-                    attributes = context.attributes.items()
-                    columns |= dict.fromkeys(column_of(n, v) for n, v in attributes)
+                columns |= columns_of(read_stretch(path, start, start + STRETCH_BYTES))
         yield pa.RecordBatch.from_pydict({"column": list(columns)}, pa.schema([_COLUMN]))
 
     found = stretches.mapInArrow(learn, "column string").select("column").distinct()

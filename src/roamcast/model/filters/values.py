@@ -6,16 +6,15 @@ t_r and t_d. Merging, contradiction and covering are then plain set operations.
 """
 
 from collections.abc import Iterable
-from typing import Literal
 
 import msgspec
 
-Scalar = int | float | str
-Kind = Literal["number", "string", "boolean", "instant"]
-"""What is compared: numbers, texts by code point, false/true as 0/1, microseconds."""
+from roamcast.model import kinds
+from roamcast.model.kinds import DISCRETE
 
-DISCRETE: frozenset[Kind] = frozenset({"boolean", "instant"})
-"""Kinds whose values are integers: open ends become closed ones, neighbours merge."""
+Scalar = kinds.Scalar
+Kind = kinds.Comparison
+"""How values are compared; the table of attribute kinds is `model.kinds`."""
 
 
 class Interval(msgspec.Struct, frozen=True):

@@ -6,12 +6,10 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from roamcast.errors import InputError
-from roamcast.model.context_arrow import FIXED, KINDS
+from roamcast.errors import ContextError, InputError
+from roamcast.model import context_arrow
 from roamcast.pipeline.archive.layout import context_name
 from roamcast.pipeline.archive.storage import Storage
-
-_TYPES = {field.name: field.type for field in FIXED}
 
 
 @contextmanager
@@ -27,14 +25,11 @@ def damage(path: str) -> Iterator[None]:
 def check_columns(path: str, schema: pa.Schema) -> dict[str, str]:
     """Give the stored name of every column, if the file has all it needs with the right types."""
     columns = {context_name(name): name for name in schema.names}
-    for field in FIXED:
-        if field.name not in columns:
-            raise InputError(f"{path} in the archive has no column {field.name!r}")
-    for name, stored in columns.items():
-        expected = _TYPES.get(name) or KINDS.get(name.partition(":")[0])
-        if schema.field(stored).type != expected:
-            found = schema.field(stored).type
-            raise InputError(f"{path} in the archive: {name!r} is {found}, not {expected}")
+    fields = [pa.field(name, schema.field(stored).type) for name, stored in columns.items()]
+    try:
+        context_arrow.check_columns(pa.schema(fields))
+    except ContextError as error:
+        raise InputError(f"{path} in the archive is no file of contexts: {error}") from None
     return columns
 
 

@@ -19,6 +19,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from roamcast.errors import InputError, LimitError, MissingError, RoamcastError
 from roamcast.model.context_arrow import FIXED
+from roamcast.model.kinds import KINDS
 from roamcast.pipeline.archive.commit import Commit, refusal
 from roamcast.pipeline.archive.files import DataFile
 from roamcast.pipeline.archive.layout import (
@@ -35,13 +36,6 @@ ATTEMPTS_MAX = 8
 REWRITING = "roamcast-rewriting"
 """The application under which compaction, retention and erasure exclude each other."""
 
-_DELTA_TYPES = {
-    "string": "string",
-    "integer": "long",
-    "float": "double",
-    "boolean": "boolean",
-    "timestamp": "timestamp",
-}
 Result = TypeVar("Result")
 
 
@@ -241,8 +235,8 @@ class Archive:
 
 
 def _field(column: str) -> Field:
-    kind = column.partition(":")[0]
-    return Field(stored_name(column), PrimitiveType(_DELTA_TYPES[kind]), nullable=True)
+    kind = KINDS[column.partition(":")[0]]
+    return Field(stored_name(column), PrimitiveType(kind.delta), nullable=True)
 
 
 def _added(file: DataFile, *, data_change: bool) -> AddAction:

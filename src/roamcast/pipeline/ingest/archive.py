@@ -14,7 +14,7 @@ import pyarrow as pa
 from roamcast import files
 from roamcast.errors import RoamcastError
 from roamcast.model import context_arrow
-from roamcast.model.time import parse_instant
+from roamcast.model.kinds import KINDS
 from roamcast.pipeline.archive.append import files_batch, files_of, keep
 from roamcast.pipeline.archive.files import FILE_ROWS_MAX, FILE_SCHEMA, DataFile, write_table
 from roamcast.pipeline.archive.layout import PLACING
@@ -144,10 +144,6 @@ def attribute_columns(texts: pa.ChunkedArray, columns: Sequence[str]) -> dict[st
 
 
 def _typed(column: str, values: list[Any]) -> pa.Array:
-    kind = context_arrow.KINDS[column.partition(":")[0]]
-    if kind == context_arrow.STAMP:
-        moments = [None if value is None else parse_instant(value) for value in values]
-        return pa.array(moments, pa.int64()).cast(kind)
-    if kind == pa.float64():
-        values = [None if value is None else float(value) for value in values]
-    return pa.array(values, kind)
+    kind = KINDS[column.partition(":")[0]]
+    scalars = [None if value is None else kind.scalar(kind.read(value)) for value in values]
+    return context_arrow.array_of(scalars, context_arrow.TYPES[kind.name])

@@ -7,7 +7,7 @@ were loaded before is not loaded again.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from roamcast.channels.server.messages import context_of
 from roamcast.errors import InputError
-from roamcast.model.context_arrow import column_of, schema, to_arrow
+from roamcast.model.context_arrow import column_of, columns_of, schema, to_arrow
 from roamcast.model.contexts import Context
 from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.archive.layout import ArchiveSettings
@@ -170,7 +170,7 @@ def _read_here(intervals: "DataFrame", target: Archive) -> tuple[pa.Table, int]:
     """
     batches = collected(intervals, FAILED).to_batches(max_chunksize=TOGETHER)
     parts = [list(_read(batch)) for batch in batches]
-    into, left_out = _into({column for part in parts for column in _spoken(part)}, target)
+    into, left_out = _into(columns_of(chain(*parts)), target)
     fitting = [list(_within(part, into)) for part in parts] if left_out else parts
     rows = [to_arrow(part, into) for part in fitting]
     return pa.Table.from_batches(rows, into), left_out
@@ -212,13 +212,8 @@ def _within(contexts: Iterable[Context], into: pa.Schema) -> Iterator[Context]:
 
 def _columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     bodies = (body for batch in batches for body in batch.column(0).to_pylist())
-    columns = list(dict.fromkeys(_spoken(map(context_of, bodies))))
+    columns = list(columns_of(map(context_of, bodies)))
     yield pa.RecordBatch.from_pydict({"column": columns}, pa.schema([("column", pa.string())]))
-
-
-def _spoken(contexts: Iterable[Context]) -> Iterator[str]:
-    for context in contexts:
-        yield from (column_of(name, value) for name, value in context.attributes.items())
 
 
 def _read(batch: pa.RecordBatch) -> Iterator[Context]:

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roamcast.model.filters.values import Scalar
+from roamcast.model.filters.values import Kind, Scalar
+from roamcast.model.kinds import holding
 from roamcast.model.time import FOREVER
 from roamcast.pipeline.archive.files import MILLISECOND
 from roamcast.pipeline.archive.layout import Array, stored_name
@@ -17,13 +18,6 @@ from roamcast.pipeline.lookup.needs import FIRST, Asked, Hull, Needs
 
 CHUNK = 256
 """Needs compared with all files in one go: memory stays at a few megabytes."""
-
-KINDS_OF = {
-    "number": ("integer", "float"),
-    "string": ("string",),
-    "boolean": ("boolean",),
-    "instant": ("timestamp", "string"),  # a text may be an RFC 3339 timestamp
-}
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -109,12 +103,12 @@ class Statistics:
                 found = found & ~(low > np.nextafter(_float(asked.high), np.inf))
         return found
 
-    def _lacks(self, name: str, kind: str) -> Array:
+    def _lacks(self, name: str, kind: Kind) -> Array:
         """Tell which files are known to hold no value of this kind."""
         found = self._lacking.get((name, kind))
         if found is None:
             found = np.ones(len(self.paths), bool)
-            for one in KINDS_OF[kind]:
+            for one in holding(kind):
                 nulls = self._column(f"null_count.{stored_name(f'{one}:{name}')}")
                 found &= _numbers(nulls, -1) == self.rows
             self._lacking[name, kind] = found
@@ -126,7 +120,7 @@ class Statistics:
         if found is None:
             unknown = np.full(len(self.paths), np.nan)
             low, high = unknown, unknown
-            for kind in KINDS_OF["number"]:
+            for kind in holding("number"):
                 column = stored_name(f"{kind}:{name}")
                 low = np.fmin(low, _floats(self._column(f"min.{column}"), unknown))
                 high = np.fmax(high, _floats(self._column(f"max.{column}"), unknown))

@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roamcast.matching import FilterSet, Pairs
+from roamcast.model.kinds import holding
 from roamcast.pipeline.archive.files import BOUNDS, GROUPS_KEY, times
 from roamcast.pipeline.archive.layout import Array, context_name
 from roamcast.pipeline.archive.read import check_columns, damage
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.lookup.kernel import mark
 from roamcast.pipeline.lookup.needs import Asked, Hull, Needs
-from roamcast.pipeline.lookup.plan import KINDS_OF, Share
+from roamcast.pipeline.lookup.plan import Share
 
 MATCHED_TOGETHER = 8_192
 """Rows gathered before the matching kernel runs: a call costs as much as some hundred rows."""
@@ -74,7 +75,7 @@ class Footer:
         return found
 
     def _has(self, asked: Asked) -> bool:
-        return any(f"{kind}:{asked.name}" in self.columns for kind in KINDS_OF[asked.kind])
+        return any(f"{kind}:{asked.name}" in self.columns for kind in holding(asked.kind))
 
     def _in_places(self, hulls: Sequence[Hull]) -> Array:
         """Tell which row groups have a place between some pair of ends."""
@@ -153,8 +154,8 @@ class Reader:
         self, footer: Footer, where: pa.Table, groups: Array, needs: Array, possible: Array
     ) -> tuple[Array, Array]:
         """Mark the rows that lie within some need, and the row groups that have one."""
-        moments = [times(where[name]) for name in ("t_r", "t_d")]
-        points = [np.asarray(where[name]) for name in ("lon", "lat")]
+        t_r, t_d = times(where["t_r"]), times(where["t_d"])
+        lon, lat = np.asarray(where["lon"]), np.asarray(where["lat"])
         keep = np.zeros(where.num_rows, np.bool_)
         kept = np.zeros(len(groups), bool)
         first = 0
@@ -162,7 +163,7 @@ class Reader:
             last = first + int(footer.starts[group + 1] - footer.starts[group])
             chosen = needs[possible[:, group]]
             kept[number] = mark(
-                *moments, *points, first, last, chosen, self._needs.times, self._needs.boxed,
+                t_r, t_d, lon, lat, first, last, chosen, self._needs.times, self._needs.boxed,
                 self._needs.boxes, keep,
             )  # fmt: skip
             first = last

@@ -55,7 +55,7 @@ def translate(text: str, doing: str) -> RoamcastError:
         return kind(problem)
     if "spark.driver.maxResultSize" in text:
         return LimitError(
-            f"{doing}: the answer is larger than spark.driver.maxResultSize allows; "
+            f"{doing}: its answer is more than spark.driver.maxResultSize allows; "
             "ask for less at once, or raise that setting"
         )
     return RoamcastError(f"{doing}: {reason(text)[:REASON_LENGTH_MAX]}")
