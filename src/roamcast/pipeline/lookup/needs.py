@@ -15,23 +15,10 @@ from roamcast.model.filters import Filter, syntax
 from roamcast.model.filters import values as sets
 from roamcast.model.filters.atoms import All, Box, Conjunction, Normal, Presence, Residual, Values
 from roamcast.model.filters.lasting import lifetime
-from roamcast.model.filters.values import Intervals, Kind, Scalar
+from roamcast.model.filters.values import Intervals
 from roamcast.model.time import FOREVER
+from roamcast.pipeline.archive.bounds import FIRST, Asked, Hull
 from roamcast.pipeline.archive.layout import Array
-
-FIRST = -FOREVER - 1
-
-Hull = tuple[Scalar | None, Scalar | None]
-"""The lowest and the highest value of a set; None: no bound."""
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """An attribute that must be there, of this kind and within these ends."""
-
-    name: str
-    kind: Kind
-    low: Scalar | None
-    high: Scalar | None
 
 
 class Needs:

@@ -5,22 +5,21 @@ rows outside every need are dropped, and the rest goes through the matching kern
 messages as its filters.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roamcast.matching import FilterSet, Pairs
-from roamcast.model.kinds import holding
-from roamcast.pipeline.archive.files import BOUNDS, GROUPS_KEY, times
+from roamcast.pipeline.archive.bounds import GroupBounds
+from roamcast.pipeline.archive.files import times
 from roamcast.pipeline.archive.layout import Array, context_name
 from roamcast.pipeline.archive.read import check_columns, damage
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.lookup.kernel import mark
-from roamcast.pipeline.lookup.needs import Asked, Hull, Needs
+from roamcast.pipeline.lookup.needs import Needs
 from roamcast.pipeline.lookup.plan import Share
 
 MATCHED_TOGETHER = 8_192
@@ -45,55 +44,9 @@ class Footer:
             self.metadata = pq.read_metadata(source)
             schema = self.metadata.schema.to_arrow_schema()
         self.columns = check_columns(path, schema)
-        groups = self.metadata.num_row_groups
-        told = (self.metadata.metadata or {}).get(GROUPS_KEY)
-        self.bounds: Array | None = None
-        self._places: list[Any] | None = None
-        if told is not None and len(told) == 8 * len(BOUNDS) * groups:
-            self.bounds = np.frombuffer(told).reshape(len(BOUNDS), groups)
-        self.starts = np.cumsum(
-            [0, *(self.metadata.row_group(group).num_rows for group in range(groups))]
-        )
-
-    def possible(self, needs: Needs, chosen: Array) -> Array:
-        """Give for each chosen need and each row group whether it may match there."""
-        groups = len(self.starts) - 1
-        if self.bounds is None:
-            return np.ones((len(chosen), groups), bool)
-        west, east, south, north, low_r, high_r, low_d, high_d = self.bounds
-        from_r, to_r, from_d, to_d = (column[:, None] for column in needs.times[chosen].T)
-        found: Array = (from_r <= high_r) & (to_r >= low_r) & (from_d <= high_d) & (to_d >= low_d)
-        left, right, low, high = (column[:, None] for column in needs.boxes[chosen].T)
-        # Here NaN means that no row has a point, so a box rules the group out.
-        inside = (left <= east) & (right >= west) & (low <= north) & (high >= south)
-        found &= inside | ~needs.boxed[chosen][:, None]
-        for row, number in enumerate(chosen.tolist()):
-            if number in needs.places:
-                found[row] &= self._in_places(needs.places[number])
-            if not all(self._has(asked) for asked in needs.asked.get(number, ())):
-                found[row] = False
-        return found
-
-    def _has(self, asked: Asked) -> bool:
-        return any(f"{kind}:{asked.name}" in self.columns for kind in holding(asked.kind))
-
-    def _in_places(self, hulls: Sequence[Hull]) -> Array:
-        """Tell which row groups have a place between some pair of ends."""
-        if self._places is None:
-            column = self.metadata.schema.names.index("place")
-            groups = range(self.metadata.num_row_groups)
-            self._places = [self.metadata.row_group(g).column(column).statistics for g in groups]
-        return np.array([_between(statistics, hulls) for statistics in self._places], bool)
-
-
-def _between(statistics: Any, hulls: Sequence[Hull]) -> bool:
-    if statistics is None or not statistics.has_min_max:
-        # without a range there may be any place, unless all are null
-        return statistics is None or not statistics.has_null_count or statistics.num_values > 0
-    return any(
-        (low is None or low <= statistics.max) and (high is None or high >= statistics.min)
-        for low, high in hulls
-    )
+        self.bounds = GroupBounds(self.metadata, self.columns)
+        groups = range(self.metadata.num_row_groups)
+        self.starts = np.cumsum([0, *(self.metadata.row_group(g).num_rows for g in groups)])
 
 
 @lru_cache(maxsize=FOOTERS_KEPT)
@@ -124,7 +77,7 @@ class Reader:
     def _rows(self, storage: Storage, share: Share) -> Iterator[pa.Table]:
         """Read the rows of a file that lie within some need."""
         footer = _footer(storage.uri, share.path)
-        possible = footer.possible(self._needs, share.needs)
+        possible = footer.bounds.possible(self._needs, share.needs)
         groups = np.flatnonzero(possible.any(axis=0))
         if not len(groups):
             return
