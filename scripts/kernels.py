@@ -7,7 +7,7 @@ from roamcast.matching import FilterSet
 from roamcast.model.context_arrow import to_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
-from roamcast.pipeline.lookup import kernel as lookup_kernel
+from roamcast.pipeline.lookup import read as lookup
 from roamcast.placement.flows import Subscriptions, flows
 from roamcast.placement.heuristic import settle
 from roamcast.placement.incremental import Replanner
@@ -44,7 +44,7 @@ def place_filters() -> None:
 
 def others() -> None:
     """Look up, and grow a topology."""
-    lookup_kernel.warm_up()
+    lookup.warm_up()
     tradeoff.warm_up()
 
 

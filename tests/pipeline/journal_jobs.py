@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.journals.load import load_journals
 from roamcast.pipeline.journals.plan_files import make_plan

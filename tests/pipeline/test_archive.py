@@ -19,9 +19,8 @@ from roamcast.pipeline.archive import care as archive_care
 from roamcast.pipeline.archive import layout as archive_layout
 from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.archive.care import compact, grouped, vacuum
-from roamcast.pipeline.archive.files import BOUNDS, GROUP_ROWS, group_bounds
+from roamcast.pipeline.archive.files import BOUNDS, GROUP_ROWS, group_bounds, read_file
 from roamcast.pipeline.archive.layout import ArchiveSettings, context_name, placed, stored_name
-from roamcast.pipeline.archive.read import read_file
 from roamcast.pipeline.archive.retention import erase, retain
 from roamcast.pipeline.archive.storage import GoneError
 from roamcast.pipeline.archive.table import ATTEMPTS_MAX, Archive, RefusedError

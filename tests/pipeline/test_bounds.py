@@ -14,10 +14,10 @@ from roamcast.model.filters import Filter
 from roamcast.pipeline.archive import files as archive_files
 from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.archive.bounds import Bounds, FileBounds, GroupBounds
-from roamcast.pipeline.archive.read import check_columns, read_file
+from roamcast.pipeline.archive.files import check_columns, read_file
 from roamcast.pipeline.archive.retention import retain
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.lookup.needs import Needs
+from roamcast.pipeline.lookup.plan import Needs
 from tests.strategies import some_context, some_filter
 
 ASKED = [

@@ -20,10 +20,10 @@ from roamcast.model.context_arrow import column_of, from_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.records import ContextClosed, ContextOpened, Transmission, UpdateMatched
 from roamcast.pipeline.archive import table as archive_table
-from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.journals import load as load_journal
-from roamcast.pipeline.journals import plan_flows
+from roamcast.pipeline.journals import plan_files
 from roamcast.pipeline.journals.load import load_journals
 from roamcast.pipeline.journals.plan_files import make_plan
 from roamcast.pipeline.journals.read import FAILED, read_journals, segments
@@ -152,12 +152,12 @@ def test_a_given_tree_takes_the_flows(
     hosts = {name: 3 + number for number, name in enumerate(names)}
     path = tmp_path / "hosts.json"
     path.write_bytes(msgspec.json.encode({"parent": parent, "hosts": hosts}))
-    tree = plan_flows.read_tree(path)
+    tree = plan_files.read_tree(path)
     places = [(run, "server", name) for run in runs for name in names]
     pairs = wanted(read_journals(spark, segments([folder])))
-    vertices = plan_flows.located(tree, places)
-    found = collected(plan_flows.flows(spark, pairs, parent, vertices), FAILED)
-    flow = plan_flows.tree_document(parent, found.to_pylist())["flow"]
+    vertices = plan_files.located(tree, places)
+    found = collected(plan_files.flows(spark, pairs, parent, vertices), FAILED)
+    flow = plan_files.tree_document(parent, found.to_pylist())["flow"]
     assert flow[:3] == [
         sum(bool(clients & part) for clients in want)
         for part in (set(names), first, set(names) - first)
@@ -165,9 +165,9 @@ def test_a_given_tree_takes_the_flows(
 
 
 def test_a_tree_that_lacks_a_client_is_refused(tmp_path: Path) -> None:
-    tree = plan_flows.TreeOfHosts([-1, 0], {"client-1": 1})
+    tree = plan_files.TreeOfHosts([-1, 0], {"client-1": 1})
     with pytest.raises(TreeError, match="no vertex for 'client-2' \\(1 in all\\)"):
-        plan_flows.located(tree, [("run", "server", "client-1"), ("run", "server", "client-2")])
+        plan_files.located(tree, [("run", "server", "client-1"), ("run", "server", "client-2")])
     path = tmp_path / "hosts.json"
     for text, problem in (
         ('{"parent": [-1, 0], "hosts": {"a": 2}}', "vertex 2, which is none"),
@@ -176,7 +176,7 @@ def test_a_tree_that_lacks_a_client_is_refused(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=problem):
-            plan_flows.read_tree(path)
+            plan_files.read_tree(path)
 
 
 def test_what_is_no_journal_is_told_with_its_name(tmp_path: Path, folder: Path) -> None:

@@ -1,7 +1,8 @@
-"""How do ready-made contexts enter the archive? CONTEXTS.jsonl, checked, with their vids kept.
+"""Ready-made contexts into the archive: CONTEXTS.jsonl, checked, with their vids unchanged.
 
-A small file is read here. A large one is cut into stretches of bytes, and Spark's workers read
-one each, twice: once to check every line and to learn which attributes there are, once to write.
+A small file is read in this process. A large one is cut into stretches of bytes, and each of
+Spark's workers reads some of them twice: once to check every line and to learn which attributes
+there are, once to write.
 """
 
 from collections.abc import Callable, Iterable, Iterator

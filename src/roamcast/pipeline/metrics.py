@@ -1,6 +1,6 @@
-"""What do journals say in numbers? The figures' quantities, live or simulated, run by run.
+"""Journals in numbers: the figures' quantities, live or simulated, run by run.
 
-Each record gives a few facts; facts are added up for each host, then for each run, and delays are
+Each record gives a few facts. Facts are added up for each host, then for each run, and delays are
 ranked. A fact is (measure, about, above, below, once): a measure is the sum of `above`; where it is
 a ratio, that sum is divided by the sum of `below` and of `once`, which counts a host once. So one
 scan gives all sums, whatever their number.

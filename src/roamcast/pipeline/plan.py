@@ -1,8 +1,8 @@
-"""What should brokers do differently tomorrow? Plans out of journals.
+"""Plans out of journals: what brokers should do differently tomorrow.
 
-- channels: which queries and which recurring update query sets save transmissions, and by how much
+- channels: which queries and recurring update query sets save transmissions, and how many
 - thresholds: q and m for each broker, by replaying its decisions under other values (`replay`)
-- wanted: which client wanted which update, of which flows f(v) and demand are made (`plan_files`)
+- wanted: which client wanted which update, the base of flows f(v) and demand (`plan_files`)
 
 An update and a subscription meet if the update's number lies between the subscription's beginning
 and end: both are counted by the broker itself, so no clock decides.

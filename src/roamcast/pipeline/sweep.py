@@ -1,7 +1,7 @@
-"""What comes out for every set of parameters under every seed? Experiments as Spark tasks.
+"""Experiments as Spark tasks: every set of parameters under every seed.
 
 An experiment is a function that a worker can import, `package.module:function`. Task number t is
-parameter set t // seeds under seed first + t % seeds, wherever it runs: so neither partitions nor
+parameter set t // seeds under seed first + t % seeds, wherever it runs. So neither partitions nor
 executors, nor a worker that dies and is replaced, can change a row. Parameters and results travel
 as JSON text.
 """

@@ -1,7 +1,7 @@
-"""How do contexts enter the archive? Appended in one atomic commit, each batch exactly once.
+"""Appending contexts to the archive: one atomic commit per batch, each batch exactly once.
 
-The archive is a Delta table of contexts in the columns of `model.context_arrow`; readers see all
-of a batch or nothing of it. `append` is the one way in, for `load` and `ingest` alike.
+The archive is a Delta table of contexts in the columns of `model.context_arrow`. Readers see all of
+a batch or nothing of it. `load` and `ingest` both append through this module.
 """
 
 from collections.abc import Iterable, Iterator

@@ -23,7 +23,7 @@ from roamcast.pipeline.archive.files import BOUNDS, GROUPS_KEY, MILLISECOND
 from roamcast.pipeline.archive.layout import Array, stored_name
 
 if TYPE_CHECKING:
-    from roamcast.pipeline.lookup.needs import Needs
+    from roamcast.pipeline.lookup.plan import Needs
 
 FIRST = -FOREVER - 1
 """Before every moment."""
@@ -199,7 +199,7 @@ class GroupBounds(Bounds):
             table = np.full((len(BOUNDS), groups), np.nan)
             pointless = np.zeros(groups, bool)
         starts, ends = _known(table[4], table[5]), _known(table[6], table[7])
-        super().__init__(starts, ends, table[:4], pointless)
+        super().__init__(starts, ends, list(table[:4]), pointless)
 
     def places(self) -> tuple[Any, Any, Array]:
         """Read the range of places from Parquet's own statistics."""

@@ -1,8 +1,8 @@
-"""How is an archive kept in shape? Jobs that rewrite its files; compaction; vacuum.
+"""Jobs that rewrite the archive's files: compaction, and the frame for retention and erasure.
 
-A job reads some files, writes others and commits the exchange. All carry one common transaction,
-so two of them that began at the same snapshot cannot both land, and an erased vid cannot come
-back with a compaction that had read it before (docs/decisions/0042).
+A job reads some files, writes others and commits the exchange. All jobs carry one common
+transaction, so two of them that began at the same snapshot cannot both land, and an erased vid
+cannot come back with a compaction that had read it before (decision 0042).
 """
 
 import time
@@ -17,9 +17,8 @@ from deltalake.exceptions import CommitFailedError
 from roamcast.errors import InputError
 from roamcast.pipeline.archive.append import files_batch, files_of
 from roamcast.pipeline.archive.bounds import Bounds, FileBounds
-from roamcast.pipeline.archive.files import FILE_SCHEMA, DataFile, write_table
+from roamcast.pipeline.archive.files import FILE_SCHEMA, DataFile, read_file, write_table
 from roamcast.pipeline.archive.layout import PARTITIONS, ArchiveSettings, Array, placed
-from roamcast.pipeline.archive.read import read_file
 from roamcast.pipeline.archive.storage import GoneError, Storage, arrived, travelling
 from roamcast.pipeline.archive.table import ATTEMPTS_MAX, Archive, RefusedError
 from roamcast.pipeline.spark.errors import collected

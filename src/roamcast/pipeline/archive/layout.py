@@ -1,9 +1,9 @@
-"""Where does a context lie in the archive? Its duration class, its day, its cell, and its order.
+"""Where a context lies in the archive: duration class, day, cell, and order within a file.
 
-A row's t_d says nothing about its t_r unless durations are bounded, so each class of durations
-has partitions of its own: short contexts by day, longer ones by week, the rest by month, those
-that still last apart. A file's range of t_d is then never much wider than its range of t_r, and
-statistics prune well without a limit on how long a context may last (docs/decisions/0041).
+A row's t_d says nothing about its t_r unless durations are bounded. So each class of durations has
+its own partitions: short contexts by day, longer ones by week, the rest by month, and those that
+still last apart. A file's range of t_d is then never much wider than its range of t_r, and
+statistics exclude files well without a limit on how long a context may last (decision 0041).
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What must an archive forget? Old contexts, step by step; a person's contexts, at once."""
+"""What the archive forgets: old contexts step by step, a person's contexts at once."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from roamcast.errors import InputError, LimitError
 from roamcast.model.context_arrow import FIXED
 from roamcast.pipeline.archive.care import Change, Rewritten, rewrite
-from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.storage import GoneError
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.spark.progress import QUIET, Bar

@@ -1,7 +1,7 @@
-"""Where do an archive's files lie? In a folder, or in an object store that pyarrow can reach.
+"""Where an archive's files lie: a folder, or an object store that pyarrow can reach.
 
-Address and credentials of a store are read from the environment (`AWS_ENDPOINT_URL`,
-`AWS_ACCESS_KEY_ID`, …), by pyarrow for data files and by deltalake for commits alike.
+Address and credentials of a store come from the environment (`AWS_ENDPOINT_URL`,
+`AWS_ACCESS_KEY_ID`, …), for pyarrow's data files and for deltalake's commits alike.
 """
 
 import pickle

@@ -1,7 +1,7 @@
-"""How do a batch's contexts enter the archive? Tasks read them by partition, sort and write.
+"""A batch's contexts on their way into the archive: read by partition, sorted and written.
 
-The scan's tasks have told which contexts of which partition lie where. Whoever writes a partition
-reads just those, so nothing is shuffled again; a small batch is written in the driver.
+The scan's tasks report which contexts of which partition lie where. The task that writes a
+partition reads just those, so nothing is shuffled again. A small batch is written in the driver.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

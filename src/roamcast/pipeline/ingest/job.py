@@ -1,4 +1,4 @@
-"""Which Spark jobs does an ingest run? Each a function from DataFrames to DataFrames, or a run."""
+"""The Spark jobs of an ingest, each from DataFrames to a DataFrame or to a result."""
 
 from collections.abc import Sequence
 from functools import reduce

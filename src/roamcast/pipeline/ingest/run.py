@@ -1,9 +1,9 @@
-"""How do sightings become archived contexts? One batch of files at a time, each exactly once.
+"""Sightings to archived contexts, one batch of files at a time, each exactly once.
 
-Read and check the rows; bring each person's together, in order, with what was open before; run the
-user agent's rules over them (`ingest_scan`); write everything to the private folder; commit the
+Read and check the rows; bring each person's rows together, in order, with what was open before; run
+the user agent's rules over them (`ingest.scan`); write everything to the private folder; commit the
 contexts to the archive last. `ingest_once` takes files that are there, `ingest_watch` those that
-come; both run `ingest_batch`, so a stream's result is a batch's.
+arrive; both run `ingest_batch`, so a stream gives the same result as a batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,11 +32,10 @@ from roamcast.pipeline.ingest.archive import (
     settle_files,
     write_contexts,
 )
-from roamcast.pipeline.ingest.bond import existing
 from roamcast.pipeline.ingest.files import Reading, SightingFile, check_reading, listed
 from roamcast.pipeline.ingest.read import shape_of
 from roamcast.pipeline.ingest.scan import ScanTask
-from roamcast.pipeline.ingest.state import Batch, IngestState
+from roamcast.pipeline.ingest.state import Batch, IngestState, existing
 from roamcast.pipeline.ingest.write import WriteTask
 from roamcast.pipeline.spark.errors import translated
 

@@ -1,8 +1,8 @@
-"""How do sightings become contexts while they come? A folder watched by Structured Streaming.
+"""Sightings to contexts as they arrive: a folder watched by Structured Streaming.
 
-The stream carries only the names of new files; each micro-batch of names is one `ingest_batch`,
-the same as for a folder once. Spark's checkpoint says which files belong to which micro-batch, the
-archive's commit says which of them have happened: a driver killed anywhere goes on exactly there.
+The stream carries only the names of new files; each micro-batch of names is one `ingest_batch`, the
+same as for a folder once. Spark's checkpoint says which files belong to which micro-batch, the
+archive's commit says which of them have happened: a driver killed anywhere continues exactly there.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
-"""Where do the rows go that the scan gives? Into files of the private folder, by kind.
+"""Where the scan's rows go: files of the private folder, by kind.
 
-A task writes under names of its own and tells them; the driver takes what the tasks that counted
-have told. So a task that runs twice, or dies halfway, leaves files that nobody reads.
+A task writes under names of its own and reports them; the driver takes what the tasks that counted
+have reported. A task that runs twice, or dies halfway, leaves files that nobody reads.
 """
 
 from collections.abc import Iterable, Iterator

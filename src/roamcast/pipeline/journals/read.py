@@ -1,7 +1,7 @@
-"""How does Spark read journals? Their segments as one table, with the run and the order they had.
+"""Journals as Spark reads them: segments as one table, with their run and their order.
 
 A journal is a folder of Parquet segments, of one broker, of one simulated run, or of many. `run` is
-a segment's name without its number, `segment` and `row` give the order in which it was written.
+a segment's name without its number; `segment` and `row` give the order in which it was written.
 """
 
 import re

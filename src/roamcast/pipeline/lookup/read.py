@@ -1,26 +1,68 @@
-"""Which vids of these files match which messages? One function, for the driver and for workers.
+"""Reading a share of a lookup: which vids of these files match which messages.
 
-Of each file only the row groups that can match are read, of those first the times and points;
-rows outside every need are dropped, and the rest goes through the matching kernel, with the
-messages as its filters.
+The same function runs in the driver and in workers. Of each file only the row groups that can match
+are read, and of those first the times and points. Rows outside every need are dropped by a small
+kernel; the rest goes through the matching kernel, with the messages as its filters.
 """
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roamcast.matching import FilterSet, Pairs
+from roamcast.model.kernels import kernel
 from roamcast.pipeline.archive.bounds import GroupBounds
-from roamcast.pipeline.archive.files import times
+from roamcast.pipeline.archive.files import check_columns, damage, times
 from roamcast.pipeline.archive.layout import Array, context_name
-from roamcast.pipeline.archive.read import check_columns, damage
 from roamcast.pipeline.archive.storage import Storage
-from roamcast.pipeline.lookup.kernel import mark
-from roamcast.pipeline.lookup.needs import Needs
-from roamcast.pipeline.lookup.plan import Share
+from roamcast.pipeline.lookup.plan import Needs, Share
+
+
+@kernel
+def mark(
+    t_r: Any,
+    t_d: Any,
+    lon: Any,
+    lat: Any,
+    first: int,
+    last: int,
+    needs: Any,
+    times: Any,
+    boxed: Any,
+    boxes: Any,
+    keep: Any,
+) -> int:
+    """Mark the rows from first to last that lie within some need; give how many there are."""
+    found = 0
+    for need in needs:
+        low_r, high_r = times[need, 0], times[need, 1]
+        low_d, high_d = times[need, 2], times[need, 3]
+        in_box = boxed[need]
+        west, east = boxes[need, 0], boxes[need, 1]
+        south, north = boxes[need, 2], boxes[need, 3]
+        for row in range(first, last):
+            if t_r[row] < low_r or t_r[row] > high_r or t_d[row] < low_d or t_d[row] > high_d:
+                continue
+            # NaN, no point, is within no box
+            if in_box and not (west <= lon[row] <= east and south <= lat[row] <= north):
+                continue
+            if not keep[row]:
+                keep[row] = True
+                found += 1
+    return found
+
+
+def warm_up() -> None:
+    """Compile, or load what was compiled before."""
+    whole, real = np.zeros(1, np.int64), np.zeros(1)
+    needs, boxed = np.zeros(1, np.int32), np.zeros(1, np.bool_)
+    mark(whole, whole, real, real, 0, 1, needs, whole.repeat(4).reshape(1, 4), boxed,
+         real.repeat(4).reshape(1, 4), np.zeros(1, np.bool_))  # fmt: skip
+
 
 MATCHED_TOGETHER = 8_192
 """Rows gathered before the matching kernel runs: a call costs as much as some hundred rows."""

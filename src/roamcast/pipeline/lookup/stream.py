@@ -1,4 +1,4 @@
-"""How are messages answered as they arrive? From a folder or a broker, into a folder of answers.
+"""Answering messages as they arrive, from a folder or a broker, into a folder of answers.
 
 Each micro-batch of new messages is one lookup. Its answers go into one file named by the batch, so
 a batch that is repeated after a crash overwrites its own answers: nothing is answered twice.

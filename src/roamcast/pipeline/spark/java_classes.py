@@ -1,9 +1,9 @@
-"""How does Spark start faster? Java writes down the classes it has loaded, and maps them next time.
+"""Java's class data sharing for Spark: a session starts seconds sooner.
 
-Of what a short job takes, Java spends the most on reading and checking thousands of Spark's
-classes. `make` lets it keep them in a file beside this Python environment ("class data sharing");
-`scripts/setup.sh` calls it, and sessions whose driver runs here use the file. A Java or a Spark
-that does not fit the file ignores it (docs/decisions/0085).
+Most of what a short job takes, Java spends on reading and checking thousands of Spark's classes.
+`make` stores the loaded classes in a file beside this Python environment; `scripts/setup.sh` calls
+it, and sessions whose driver runs here use the file. A Java or a Spark that does not fit the file
+ignores it (decision 0085).
 """
 
 import os

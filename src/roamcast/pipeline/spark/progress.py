@@ -1,9 +1,9 @@
-"""How far is a long job? A bar on the terminal with tasks, rows and rate, wherever Spark runs.
+"""A progress bar for long jobs: tasks, rows and rate, wherever Spark runs.
 
-In this process the driver's own status store is asked twice a second, for display alone: jobs use
-no SparkContext. A Spark Connect server reports by itself, but bytes instead of rows. A job that
-knows its rows beforehand says so (`expect`), and one that works in this process counts them
-(`step`). Nothing is shown, polled or counted unless somebody looks: no terminal, no thread.
+In this process the driver's status store is polled twice a second, for display alone: jobs use no
+SparkContext. A Spark Connect server reports by itself, but bytes instead of rows. A job that knows
+its rows beforehand calls `expect`, and one that works in this process counts them with `step`.
+Without a terminal nothing is shown, polled or counted, and there is no thread.
 """
 
 import threading

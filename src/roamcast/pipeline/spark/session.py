@@ -1,8 +1,8 @@
-"""Where does a Spark session come from? Here, and nowhere else; started only when a job needs it.
+"""Spark sessions: the only place that starts one, and only when a job needs it.
 
-The master is an argument, or `ROAMCAST_SPARK`, or this machine (`local[*]`); `spark://host:port`
-is a standalone cluster, `sc://host:port` a Spark Connect server. Jobs use DataFrames only, so the
-same code runs on all three.
+The master is an argument, or `ROAMCAST_SPARK`, or this machine (`local[*]`). `spark://host:port` is
+a standalone cluster, `sc://host:port` a Spark Connect server. Jobs use DataFrames only, so the same
+code runs on all three.
 """
 
 import os
