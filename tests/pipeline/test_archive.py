@@ -440,7 +440,6 @@ def test_when_nobody_can_say_what_is_committed_all_files_stay(
 
     def commit_then_fail(opened: DeltaTable, *given: Any, **named: Any) -> None:
         commit(opened, *given, **named)
-        monkeypatch.setattr("roamcast.pipeline.archive.commit.DeltaTable", unreadable)
         monkeypatch.setattr("roamcast.pipeline.archive.table.DeltaTable", unreadable)
         raise OSError("the connection was lost")
 

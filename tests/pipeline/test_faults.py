@@ -81,7 +81,7 @@ def gate(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.mark.parametrize("stage", ["scan", "archive"])
+@pytest.mark.parametrize("stage", ["scan", pytest.param("archive", marks=pytest.mark.soak)])
 def test_a_worker_killed_during_an_ingest_changes_nothing(
     cluster: Cluster,
     cluster_session: Any,
@@ -117,6 +117,7 @@ def test_a_worker_killed_during_an_ingest_changes_nothing(
     assert found == want
 
 
+@pytest.mark.soak
 def test_a_worker_killed_during_a_load_changes_nothing(
     cluster: Cluster,
     cluster_session: Any,
@@ -138,7 +139,10 @@ def test_a_worker_killed_during_a_load_changes_nothing(
     assert same(everything(tmp_path / "a"), table)
 
 
-@pytest.mark.parametrize("job", ["compact", "retain", "erase"])
+@pytest.mark.parametrize(
+    "job",
+    ["compact", *(pytest.param(name, marks=pytest.mark.soak) for name in ("retain", "erase"))],
+)
 def test_a_worker_killed_while_files_are_rewritten_changes_nothing(
     cluster: Cluster,
     cluster_session: Any,
@@ -181,6 +185,7 @@ def test_a_worker_killed_during_a_lookup_changes_nothing(
     assert found == expected(table, asked)
 
 
+@pytest.mark.soak
 def test_a_worker_killed_during_metrics_changes_nothing(
     cluster: Cluster, cluster_session: Any, gate: Path, tmp_path: Path
 ) -> None:
@@ -196,6 +201,7 @@ def test_a_worker_killed_during_metrics_changes_nothing(
     assert want
 
 
+@pytest.mark.soak
 def test_a_worker_killed_during_a_plan_changes_nothing(
     cluster: Cluster,
     cluster_session: Any,
@@ -216,6 +222,7 @@ def test_a_worker_killed_during_a_plan_changes_nothing(
     assert killed_during(cluster, gate, lambda: made("disturbed")) == want
 
 
+@pytest.mark.soak
 def test_a_worker_killed_during_a_load_of_journals_changes_nothing(
     cluster: Cluster,
     cluster_session: Any,
@@ -240,6 +247,7 @@ def test_a_worker_killed_during_a_load_of_journals_changes_nothing(
     assert len(want) > 20
 
 
+@pytest.mark.soak
 def test_a_worker_killed_during_a_sweep_changes_nothing(
     cluster: Cluster, cluster_session: Any, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from roamcast.channels.server.messages import context_of
 from roamcast.errors import InputError
 from roamcast.model.context_arrow import column_of, columns_of, schema, to_arrow
 from roamcast.model.contexts import Context
+from roamcast.model.records import ContextChanged, ContextClosed, ContextOpened, kind_of
 from roamcast.model.time import MICROSECONDS
 from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.archive.layout import ArchiveSettings
@@ -66,7 +67,7 @@ def with_gone(journal: "DataFrame", events: "DataFrame") -> "DataFrame":
         "kind": f.lit(GONE),
         "t_d": f.col("missed.fell_us"),
     }
-    ends = first.where(f.col("missed").isNotNull() & (f.col("kind") != "ContextClosed"))
+    ends = first.where(f.col("missed").isNotNull() & (f.col("kind") != _ENDS))
     names = [changed[name].alias(name) if name in changed else name for name in events.columns]
     return events.unionByName(ends.select(*names))
 
@@ -107,7 +108,8 @@ HERE_ROWS = 200_000
 """Up to so many contexts are read in this process: an hourly load has few."""
 
 TOGETHER = 16_384
-_BEGINS = ("ContextOpened", "ContextChanged")
+_BEGINS = (kind_of(ContextOpened), kind_of(ContextChanged))
+_ENDS = kind_of(ContextClosed)
 
 
 class LoadedJournal(msgspec.Struct, frozen=True):
@@ -211,7 +213,7 @@ def context_intervals(journal: "DataFrame") -> "DataFrame":
     order = Window.partitionBy("run", "host", "vid").orderBy("segment", "row")
     begins = f.col("kind").isin(*_BEGINS)
     before = f.lag("kind").over(order).isin(*_BEGINS)
-    written = journal.where(begins | (f.col("kind") == "ContextClosed")).select(
+    written = journal.where(begins | (f.col("kind") == _ENDS)).select(
         *("run", "host", "vid", "segment", "row", "time_us", "kind", "t_r", "t_d", "body")
     )
     events = with_gone(journal, written).select(
@@ -226,7 +228,7 @@ def context_intervals(journal: "DataFrame") -> "DataFrame":
         .alias("start"),
     )
     following = f.lead("kind").over(order)
-    end = f.when(following.isin("ContextClosed", GONE), f.lead("t_d").over(order))
+    end = f.when(following.isin(_ENDS, GONE), f.lead("t_d").over(order))
     each = fresh.select(
         *("run", "host", "vid", "kind", "start", "body"),
         end.when(following.isNotNull(), f.lead("start").over(order)).alias("end"),
