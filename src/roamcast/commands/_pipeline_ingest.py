@@ -191,7 +191,7 @@ def _watch(
         clock,
         files_a_batch=files_a_batch,
         until_idle=until_idle,
-        told=lambda batch: _print(batch, json=json),
+        on_batch=lambda batch: _print(batch, json=json),
     ) as query:
         wait(query)
 

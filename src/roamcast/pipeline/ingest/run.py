@@ -137,7 +137,7 @@ def ingest_batch(
     release_until = EVER if finish else waited
     scan = ScanTask(state.keys, settings.agent, release_until, settings.places, settings.resolution)
     latest = now + round(settings.future_s * MICROSECONDS)
-    with told_by_disk(state.folder):
+    with disk_errors(state.folder):
         target = state.target(settings.archive)
         number, again = state.begin()
         writer = Writer(target.storage, (), f"{state.application}-{number}-")
@@ -196,7 +196,7 @@ def _commit(
     try:
         with translated(job.FAILED):
             written = write_contexts(spark, writer, contexts)
-        with told_by_disk(Path(target.storage.uri)):
+        with disk_errors(Path(target.storage.uri)):
             settle_files(target.storage, written)
         landed = archive.commit(target, written, batch.columns, transaction)
     except BaseException:
@@ -215,7 +215,7 @@ def _commit(
 
 
 @contextmanager
-def told_by_disk(folder: Path) -> Iterator[None]:
+def disk_errors(folder: Path) -> Iterator[None]:
     """Say in one line what the file system refused, a full disk above all."""
     try:
         yield

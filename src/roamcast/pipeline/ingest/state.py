@@ -123,7 +123,7 @@ class Done:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.recent: set[SightingFile] = set()
-        with self._told():
+        with self._named():
             # a watch works in a thread of Spark's, one batch after the other
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             # EXTRA: a commit counts only when the journal's end is on disk, for then the
@@ -135,7 +135,7 @@ class Done:
     @property
     def through(self) -> int:
         """The number of the last batch that was folded."""
-        with self._told():
+        with self._named():
             return int(self._database.execute("PRAGMA user_version").fetchone()[0])
 
     def __contains__(self, file: object) -> bool:
@@ -143,14 +143,14 @@ class Done:
         assert isinstance(file, SightingFile)
         if file in self.recent:
             return True
-        with self._told():
+        with self._named():
             found = self._database.execute("SELECT 1 FROM files WHERE hash = ?", (_hash(file),))
             return found.fetchone() is not None
 
     def fold(self, batches: Iterable[BatchFiles]) -> None:
         """Take over what batches said: all of it, or nothing."""
         through = self.through
-        with self._told():
+        with self._named():
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 for number, files, names in batches:
@@ -172,7 +172,7 @@ class Done:
 
     def names(self, number: int) -> dict[int, str]:
         """Give the paths behind the numbers by which a folded batch's dead letters name files."""
-        with self._told():
+        with self._named():
             found = self._database.execute("SELECT paths FROM names WHERE batch = ?", (number,))
             row = found.fetchone()
         return {} if row is None else msgspec.json.decode(row[0], type=dict[int, str])
@@ -182,7 +182,7 @@ class Done:
         self._database.close()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _named(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:

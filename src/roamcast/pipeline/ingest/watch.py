@@ -55,11 +55,11 @@ def ingest_watch(
     files_a_batch: int = FILES_A_BATCH,
     every_s: float = 1.0,
     until_idle: bool = False,
-    told: Callable[[Batch], None] | None = None,
+    on_batch: Callable[[Batch], None] | None = None,
 ) -> Iterator[Any]:
     """Watch a folder; gives Spark's query, which runs until the block ends.
 
-    until_idle: end the query once everything that lies there now is worked in. `told` is called
+    until_idle: end the query once everything that lies there now is worked in. `on_batch` is called
     after every batch.
     """
     check_settings(settings)
@@ -69,7 +69,7 @@ def ingest_watch(
     for _ in files_inside(folder, loops=False):
         pass  # Spark would follow a link that leads back for ever
     checkpoint = state.folder / "checkpoint"
-    work = _Work(spark, state, folder, settings, clock, checkpoint, told)
+    work = _Work(spark, state, folder, settings, clock, checkpoint, on_batch)
     # binaryFile offers each file once; its content is not selected, so it is never read
     names = (
         spark.readStream.format("binaryFile")
@@ -108,7 +108,7 @@ class _Work:
         settings: IngestSettings,
         clock: Clock,
         checkpoint: Path,
-        told: Callable[[Batch], None] | None,
+        on_batch: Callable[[Batch], None] | None,
     ) -> None:
         self.spark = spark
         self.state = state
@@ -116,7 +116,7 @@ class _Work:
         self.settings = settings
         self.clock = clock
         self.checkpoint = checkpoint
-        self.told = told
+        self.on_batch = on_batch
 
     def __call__(self, names: "DataFrame", number: int) -> None:
         stream = (self._stream(), number)
@@ -135,8 +135,8 @@ class _Work:
                 raise
             sound = [file for file in files if reasons[file.path] is None]
             batch = self._ingested(sound, unreadable + found, stream)
-        if self.told is not None:
-            self.told(batch)
+        if self.on_batch is not None:
+            self.on_batch(batch)
 
     def _ingested(
         self,
