@@ -16,26 +16,27 @@ PURE = {"model", "matching", "channels", "overlay", "placement", "identity", "br
 # Imports point towards `model`; each room names the rooms it may use (docs/architecture.md).
 MAY_IMPORT = {
     "errors": set(),
+    "files": {"errors"},
     "model": {"errors"},
     "matching": {"model", "errors"},
     "placement": {"model", "errors"},
     "channels": {"model", "matching", "errors"},
-    "identity": {"model", "matching", "errors"},
+    "identity": {"model", "matching", "errors", "files"},
     "overlay": {"model", "matching", "channels", "placement", "identity", "errors"},
     "broker": {"model", "matching", "channels", "overlay", "placement", "identity", "errors"},
-    "journal": {"model", "errors"},
+    "journal": {"model", "errors", "files"},
     # identity: the user agent's rules are written once and run live and in Spark (decision 0050)
     # channels: a plan replays a broker's own choice of channels (decision 0045)
-    "pipeline": {"model", "matching", "placement", "journal", "identity", "channels", "errors"},
+    "pipeline": {"model", "matching", "placement", "journal", "identity", "channels", "errors"}
+    | {"files"},
     "transport": {"model", "channels", "errors"},
     "client": {"model", "matching", "channels", "transport", "errors"},
     "sim": PURE | {"journal", "errors"},
-    "live": PURE | {"journal", "pipeline", "transport", "errors"},
+    "live": PURE | {"journal", "pipeline", "transport", "errors", "files"},
 }
 ANYTHING = {"lab", "commands", "cli", "__init__", "__main__"}
 
-LINES_MAX = 550  # a sign, not a wall: settings are one declaration
-LINES_MAX_SPARK = 250
+LINES_MAX = 600  # a sign, not a wall: a module is one idea
 
 
 def room(path: Path) -> str:
@@ -70,8 +71,7 @@ def test_imports_point_towards_the_model(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_a_module_is_one_idea_and_says_which(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    limit = LINES_MAX_SPARK if room(path) == "pipeline" else LINES_MAX
-    assert len(text.splitlines()) <= limit
+    assert len(text.splitlines()) <= LINES_MAX
     assert ast.get_docstring(ast.parse(text)), "its first line says what question it answers"
 
 

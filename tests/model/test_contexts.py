@@ -13,11 +13,9 @@ from roamcast.errors import ContextError, InputError, LimitError
 from roamcast.model import time
 from roamcast.model.contexts import (
     ATTRIBUTES_MAX,
-    INTEGER_MAX,
     NAME_LENGTH_MAX,
     PLACE_LENGTH_MAX,
     RESERVED,
-    TEXT_LENGTH_MAX,
     VID_LENGTH_MAX,
     Context,
     check,
@@ -26,9 +24,17 @@ from roamcast.model.contexts import (
     from_feature,
     to_feature,
 )
+from roamcast.model.kinds import INTEGER_MAX, TEXT_LENGTH_MAX
+from roamcast.model.places_path import DEPTH_MAX
 from tests.strategies import some_context
 
 printable = st.characters(exclude_categories=["C", "Z"], exclude_characters="/")
+places = st.lists(
+    st.text(printable, min_size=1, max_size=(PLACE_LENGTH_MAX - DEPTH_MAX) // DEPTH_MAX),
+    min_size=1,
+    max_size=DEPTH_MAX,
+).map("/".join)
+"""Paths up to the limits of depth and length, and not beyond."""
 names = st.text(printable, min_size=1, max_size=8).filter(lambda name: name not in RESERVED)
 moments = st.integers(time.EARLIEST, time.LATEST)
 attributes = (
@@ -46,7 +52,7 @@ def any_context(draw: st.DrawFn) -> Context:
     t_r = draw(moments)
     return Context(
         draw(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)),
-        draw(st.none() | st.lists(st.text(printable, min_size=1), min_size=1).map("/".join)),
+        draw(st.none() | places),
         draw(st.none() | st.tuples(st.floats(-180, 180), st.floats(-90, 90))),
         draw(st.dictionaries(names, attributes, max_size=6)),
         t_r,
@@ -154,7 +160,7 @@ REFUSED: list[tuple[Any, str]] = [
     (with_properties(t_r="yesterday"), "t_r: 'yesterday' is not an RFC 3339 timestamp"),
     (with_properties(t_d="2026-11-15"), "t_d: '2026-11-15' is not"),
     (with_properties(t_d="2026-11-15T08:00:00Z"), "t_d lies before t_r"),
-    (with_properties(tags=["a"]), "attribute 'tags' is neither"),
+    (with_properties(tags=["a"]), "attribute 'tags' is none of"),
     (with_properties(tags={}), "attribute 'tags' is an object"),
     (with_properties(seen={"timestamp": 5}), "attribute 'seen' is an object"),
     (with_properties(seen={"timestamp": "soon"}), "attribute 'seen': 'soon' is not an RFC 3339"),

@@ -17,7 +17,7 @@ from deltalake.exceptions import CommitFailedError
 from roamcast.errors import RoamcastError
 from roamcast.pipeline.archive.append import Appended, append
 from roamcast.pipeline.archive.care import compact, vacuum
-from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.retention import erase, retain
 from roamcast.pipeline.archive.storage import GoneError, Storage
 from roamcast.pipeline.archive.table import Archive

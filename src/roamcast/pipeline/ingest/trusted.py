@@ -1,8 +1,12 @@
-"""Whose vids are in the archive? What the trusted node can answer, and how it forgets a person.
+"""The trusted node beside an ingest: whose vids are in the archive, and which keys seal them.
 
-Erasure has two halves. The archive deletes the rows of the vids listed here (`pipeline erase`).
-The trusted node deletes the person: register line, open interval, waiting sightings and dead
-letters. Then the vids that somebody may have copied open to a number that stands for nobody.
+Erasure has two halves. The archive deletes the rows of the vids listed here (`pipeline erase`). The
+trusted node deletes the person: register line, open interval, waiting sightings and dead letters.
+Vids that somebody may have copied then open to a number that stands for nobody.
+
+A new epoch of keys is for the day a key may have been seen, and for forgetting by calendar: it
+seals with a fresh key while old keys still open their vids. Destroying an old epoch's key makes all
+its vids stand for nobody, for ever. Both happen under the ingest's lock, never inside a batch.
 """
 
 import json
@@ -10,17 +14,53 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from roamcast import files
 from roamcast.errors import InputError
+from roamcast.identity.keys import RandomBytes, TrustedKeys, save_keys
 from roamcast.identity.pseudonyms import HANDLE, REGISTER, resolve, vids_of
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.state import IngestState
-from roamcast.pipeline.spark import durable
+
+
+class Epochs(msgspec.Struct, frozen=True):
+    """A trusted node's epochs: the one that seals, and those whose vids can be opened."""
+
+    node: str
+    current: int
+    open: tuple[int, ...]
+    destroyed: tuple[int, ...]
+
+
+def epochs_of(keys: TrustedKeys) -> Epochs:
+    """Say which epochs there are, without their keys."""
+    destroyed = tuple(n for n in range(1, keys.current + 1) if n not in keys.epochs)
+    return Epochs(keys.node, keys.current, tuple(sorted(keys.epochs)), destroyed)
+
+
+def rotate(state: IngestState, random_bytes: RandomBytes) -> Epochs:
+    """Begin the next epoch: vids are sealed with a fresh key, older ones still open."""
+    return _save(state, state.keys.rotated(random_bytes))
+
+
+def destroy(state: IngestState, epoch: int) -> Epochs:
+    """Destroy an old epoch's key; there is no way back."""
+    if epoch == state.keys.current:
+        raise InputError(f"epoch {epoch} seals now: rotate first, then destroy it")
+    return _save(state, state.keys.without(epoch))
+
+
+def _save(state: IngestState, keys: TrustedKeys) -> Epochs:
+    save_keys(keys, state.folder / "keys.json")
+    state.keys = keys
+    return epochs_of(keys)
+
 
 CHUNK_ROWS = 1_000_000
 _ESCAPED = re.compile(r'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')
@@ -74,7 +114,7 @@ def _archived(state: IngestState) -> Iterator[pa.Array]:
 def _delete(folder: Path, person: str) -> int:
     """Write a folder's files again without a person's rows; each is replaced whole."""
     deleted = 0
-    durable.remove_hidden(folder)  # what was begun beside, and Spark's sums of the old bytes
+    files.remove_hidden(folder)  # what was begun beside, and Spark's sums of the old bytes
     for path in sorted(folder.glob("*.parquet")):
         table = pq.read_table(path, partitioning=None)
         others = pc.fill_null(pc.not_equal(table["person"], person), fill_value=True)
@@ -85,7 +125,7 @@ def _delete(folder: Path, person: str) -> int:
             continue
         beside = path.with_name(f".{path.name}.new")
         pq.write_table(kept, beside)
-        durable.put_in_place(beside, path)
+        files.move_into_place(beside, path)
         deleted += table.num_rows - kept.num_rows
     return deleted
 
