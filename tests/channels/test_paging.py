@@ -40,14 +40,14 @@ def on_a_wide_area_group(world: MapWorld) -> None:
     world.watch("other", HALL)
 
 
-def behind_an_agent(world: MapWorld) -> None:
-    world.agent("agent")
-    world.weak("watcher", "agent")
+def behind_a_relay(world: MapWorld) -> None:
+    world.relay("relay")
+    world.weak("watcher", "relay")
 
 
-def behind_a_remote_agent(world: MapWorld) -> None:
-    world.agent("agent", site="far")
-    world.weak("watcher", "agent")
+def behind_a_remote_relay(world: MapWorld) -> None:
+    world.relay("relay", site="far")
+    world.weak("watcher", "relay")
 
 
 def near(world: MapWorld) -> None:
@@ -58,8 +58,8 @@ SCOPED = {"local_scope": "campus", "wide_subscribers_min": 2}
 WAYS = {
     "remote": (remote, SCOPED),
     "on a wide-area group": (on_a_wide_area_group, SCOPED),
-    "behind an agent": (behind_an_agent, {}),
-    "behind a remote agent": (behind_a_remote_agent, SCOPED),
+    "behind a relay": (behind_a_relay, {}),
+    "behind a remote relay": (behind_a_remote_relay, SCOPED),
     "unicast only": (near, {"mode": Mode.UNICAST}),
     "no channel left": (near, {"channels_max": 0}),
 }
@@ -80,8 +80,8 @@ def hall(way: str, quality: LinkQuality | None = None) -> MapWorld:
 def held_for_watcher(world: MapWorld) -> list[int]:
     """How much waits for the watcher, at whoever serves it."""
     servers = [world.server]
-    if "agent" in world.world.hosts:
-        servers.append(world.agent_machine("agent").down)
+    if "relay" in world.world.hosts:
+        servers.append(world.relay_machine("relay").down)
     clients = [server.desk.clients.get("watcher") for server in servers]
     return [len(client.outbox) for client in clients if client is not None]
 
@@ -110,7 +110,7 @@ def test_a_large_set_is_whole_in_the_end_whatever_changes_meanwhile(way: str) ->
     assert len(shown) == len(set(shown))  # nobody left and came back
 
 
-@pytest.mark.parametrize("way", ["remote", "behind an agent"])
+@pytest.mark.parametrize("way", ["remote", "behind a relay"])
 def test_a_client_that_is_gone_in_the_middle_leaves_nothing_behind(way: str) -> None:
     world = hall(way)
     world.watch("watcher", HALL)
@@ -120,12 +120,12 @@ def test_a_client_that_is_gone_in_the_middle_leaves_nothing_behind(way: str) -> 
     world.world.crash(world.world.hosts["watcher"])
     world.run(8)
     assert world.server.subscriptions.records == 0
-    server = world.server if way == "remote" else world.agent_machine("agent").down
+    server = world.server if way == "remote" else world.relay_machine("relay").down
     assert "watcher" not in server.desk.clients
     assert server.subscriptions.records == 0
 
 
-@pytest.mark.parametrize("way", ["remote", "behind an agent", "unicast only"])
+@pytest.mark.parametrize("way", ["remote", "behind a relay", "unicast only"])
 def test_a_query_withdrawn_in_the_middle_ends_its_pages(way: str) -> None:
     world = hall(way)
     world.watch("watcher", HALL)
@@ -133,7 +133,7 @@ def test_a_query_withdrawn_in_the_middle_ends_its_pages(way: str) -> None:
         world.run(0.002)
     world.unwatch("watcher")
     world.run(1)
-    server = world.agent_machine("agent").down if way == "behind an agent" else world.server
+    server = world.relay_machine("relay").down if way == "behind a relay" else world.server
     assert server.desk.clients["watcher"].outbox.idle
     assert world.server.subscriptions.records == 0
     assert world.told_to("watcher", Current) == []

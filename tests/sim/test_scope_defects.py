@@ -1,4 +1,4 @@
-"""Deliberate defects of scopes, agents and pages: the swarm finds each of them within few seeds."""
+"""Deliberate defects of scopes, relays and pages: the swarm finds each of them within few seeds."""
 
 from collections.abc import Callable, Sequence
 
@@ -55,7 +55,7 @@ def test_a_server_that_takes_a_remote_client_for_a_local_one_is_found(
     assert promise_broken() == "views equal the map"
 
 
-def test_an_agent_that_forgets_to_withdraw_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relay_that_forgets_to_withdraw_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     release = RelayedSubscriptions._release
 
     def forgetful(self: RelayedSubscriptions, client: str, name: str) -> None:
@@ -67,7 +67,7 @@ def test_an_agent_that_forgets_to_withdraw_is_found(monkeypatch: pytest.MonkeyPa
     assert promise_broken() == "empty when clients leave"
 
 
-def test_an_agent_that_keeps_departures_to_itself_is_found(
+def test_a_relay_that_keeps_departures_to_itself_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = RelayServer.told

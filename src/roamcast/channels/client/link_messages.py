@@ -50,7 +50,7 @@ class LinkWelcome(Message, frozen=True, tag="link.welcome", gc=False):
     now: Annotated[Count, Meta(description="the server's clock, microseconds since 1970")] = 0
     view: Annotated[
         bytes,
-        Meta(max_length=VIEW_BYTES, description="the same for all who may see the same (agents)"),
+        Meta(max_length=VIEW_BYTES, description="the same for all who may see the same (relays)"),
     ] = b""
     hosts: Annotated[
         tuple[Address, ...],

@@ -108,7 +108,7 @@ class MapClient:
         draw: Draw,
         limit_bytes: int = 0,
         site: str = "",
-        agent: bool = False,
+        relay: bool = False,
     ) -> None:
         """`epoch` 0: the server tells its own with its first answer.
 
@@ -124,7 +124,7 @@ class MapClient:
         self.watching = Watching(settings, draw, limit_bytes)
         self._settings = settings
         self._draw = draw
-        self._hello = Hello(limit_bytes, site, agent)
+        self._hello = Hello(limit_bytes, site, relay)
         self._register_at: int | None = now
         self._waiting: dict[tuple[str, str], Operation] = {}
         self._in_flight: tuple[Operation, ...] = ()

@@ -1,12 +1,12 @@
-"""Who listens for clients that cannot hear groups? An agent, which turns channels into unicast.
+"""Who listens for clients that cannot hear groups? A relay, which turns channels into unicast.
 
-AMS, "Dealing With Unicast Wireless Links". To the server an agent is one client: it listens to the
+AMS, "Dealing With Unicast Wireless Links". To the server a relay is one client: it listens to the
 channels of everything its clients ask for. To its clients it is a server that only speaks unicast:
 it filters for them, keeps to their limits, and for a slow one it keeps the latest state of each
 object. Neither server nor client can tell the difference.
 
-A driver runs it like any machine; its clients' links need to carry no groups. Clients of one agent
-see what the agent may see, so it serves only those of its own view class. Where a publication must
+A driver runs it like any machine; its clients' links need to carry no groups. Clients of one relay
+see what the relay may see, so it serves only those of its own view class. Where a publication must
 be its publisher's own, each client publishes `apart`: the driver says it in that client's name.
 """
 
@@ -57,7 +57,7 @@ _TO_CLIENTS: Final = (Send, Drop, ChannelStep)
 
 
 class MapRelay:
-    """One agent: a client of the map service, and a server to clients on unicast links."""
+    """One relay: a client of the map service, and a server to clients on unicast links."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class MapRelay:
         policy: Policy | None = None,
         make_matcher: Callable[[], Matcher] = compiled_matcher,
     ) -> None:
-        """`epoch` grows with every start of the agent, as a server's does.
+        """`epoch` grows with every start of the relay, as a server's does.
 
-        `apart`: what clients publish leaves as `OnBehalf`, else all of it is the agent's.
+        `apart`: what clients publish leaves as `OnBehalf`, else all of it is the relay's.
         """
         self.name = name
         self.up = MapClient(
@@ -87,7 +87,7 @@ class MapRelay:
             settings=settings,
             draw=draw,
             site=site,
-            agent=True,
+            relay=True,
         )
         self.down = RelayServer(
             name,

@@ -1,4 +1,4 @@
-"""What does an agent keep for its clients? What they publish goes up, what they ask comes down.
+"""What does a relay keep for its clients? What they publish goes up, what they ask comes down.
 
 A map server that only speaks unicast, whose map is what a client of the real server is shown. What
 its own clients publish goes to the real server and comes back to whoever asked for it. Equal
@@ -34,16 +34,16 @@ Say = Callable[[str, Input], None]
 
 
 class Served(Public):
-    """Clients that may see the same as the agent: the server shows it to them all, or to none."""
+    """Clients that may see the same as the relay: the server shows it to them all, or to none."""
 
-    def __init__(self, agent: str, policy: Policy) -> None:
-        self._agent = agent
+    def __init__(self, relay: str, policy: Policy) -> None:
+        self._relay = relay
         self._policy = policy
 
     def view_class(self, client: str) -> str:
         """There is one class, and not everybody is in it."""
-        if self._policy.view_class(client) != self._policy.view_class(self._agent):
-            raise InputError(f"{client} may not see the same as {self._agent}: serve it elsewhere")
+        if self._policy.view_class(client) != self._policy.view_class(self._relay):
+            raise InputError(f"{client} may not see the same as {self._relay}: serve it elsewhere")
         return ""
 
     def may_take(self, client: str, owner: str) -> bool:
@@ -95,7 +95,7 @@ class RelayedContexts(MapContexts):
             return True
         most = self._desk.settings.publications_max
         if known is None and len(self.owners) >= most:
-            raise LimitError(f"the clients of an agent publish at most {most} objects together")
+            raise LimitError(f"the clients of a relay publish at most {most} objects together")
         if known is not None and known.client != owner:
             self._overtake(known.client, context.vid, stamp)
         self.owners[context.vid] = Owner(owner, stamp)
@@ -264,7 +264,7 @@ class RelayedSubscriptions(Subscriptions):
 
 
 class RelayServer(MapServer):
-    """The server that an agent is to its clients."""
+    """The server that a relay is to its clients."""
 
     contexts: RelayedContexts
     subscriptions: RelayedSubscriptions
@@ -280,7 +280,7 @@ class RelayServer(MapServer):
         make_matcher: Callable[[], Matcher],
     ) -> None:
         alone = msgspec.structs.replace(
-            settings, mode=Mode.UNICAST, clients_max=settings.agent_clients_max
+            settings, mode=Mode.UNICAST, clients_max=settings.relay_clients_max
         )
         super().__init__(
             name,
@@ -307,7 +307,7 @@ class RelayServer(MapServer):
             "published upwards": (len(self.contexts.owners), settings.publications_max),
             "asked upwards": (
                 len(self.subscriptions.upward),
-                settings.agent_clients_max * settings.subscriptions_max,
+                settings.relay_clients_max * settings.subscriptions_max,
             ),
         }
 

@@ -91,7 +91,7 @@ class ClientState(msgspec.Struct):
     seen_us: int
     ledger: Ledger | None = None
     remote: bool = False
-    agent: bool = False
+    relay: bool = False
     last_operation: int = 0
     subscriptions: dict[str, Subscription] = {}
     publications: dict[str, None] = {}

@@ -324,9 +324,9 @@ class MapServer:
     def _hello(self, client: ClientState, hello: Hello) -> None:
         settings = self.settings
         client.remote = is_remote(hello.site, settings)
-        client.agent = hello.agent
-        if hello.agent:
-            client.outbox.items_max = settings.outbox_items_max * settings.agent_clients_max
+        client.relay = hello.relay
+        if hello.relay:
+            client.outbox.items_max = settings.outbox_items_max * settings.relay_clients_max
         limit = hello.limit_bytes
         if limit == 0:
             client.ledger = None

@@ -94,7 +94,7 @@ class Hello(Item, frozen=True, tag="hello", gc=False):
     site: Annotated[
         Site, Meta(description="where it is, such as campus/b35: groups of which scope reach it")
     ] = ""
-    agent: Annotated[bool, Meta(description="it asks for others, who cannot hear groups")] = False
+    relay: Annotated[bool, Meta(description="it asks for others, who cannot hear groups")] = False
 
 
 class Settled(Item, frozen=True, tag="settled", gc=False):

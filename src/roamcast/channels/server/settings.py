@@ -53,8 +53,8 @@ class MapSettings(msgspec.Struct, frozen=True):
     """Wide-area groups for clients beyond it, for each view class; 0: each is told alone."""
     wide_subscribers_min: int = 3
     """So many of them ask the same before their query rides on a wide-area group."""
-    agent_clients_max: int = 1_000
-    """An agent stands for so many clients: it has their subscriptions and their queues."""
+    relay_clients_max: int = 1_000
+    """A relay stands for so many clients: it has their subscriptions and their queues."""
 
     outbox_items_max: int = 4_096
     batch_bytes_max: int = 16_000

@@ -64,9 +64,9 @@ class Subscriptions:
         self._list(client, view, name)
 
     def most(self, client: ClientState) -> int:
-        """How many subscriptions a client may have: an agent those of its clients."""
+        """How many subscriptions a client may have: a relay those of its clients."""
         settings = self._desk.settings
-        return settings.subscriptions_max * (settings.agent_clients_max if client.agent else 1)
+        return settings.subscriptions_max * (settings.relay_clients_max if client.relay else 1)
 
     def withdraw(self, client: ClientState, name: str) -> None:
         """End a standing query; the last client's leaving ends its record."""
@@ -152,7 +152,7 @@ class Subscriptions:
         return pager.page(self._contexts.map.seats, state_of, room_bytes, states_max)
 
     def whole(self, client: ClientState, name: str) -> bool:
-        """Whether we know all that a subscription could list; an agent may not."""
+        """Whether we know all that a subscription could list; a relay may not."""
         del client, name
         return True
 

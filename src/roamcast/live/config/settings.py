@@ -164,9 +164,9 @@ class Channels(Section, frozen=True, kw_only=True):
     client_timeout_s: Annotated[
         float, _seconds(0.2, 3_600, "unheard for so long, a client's contexts leave")
     ] = 5.0
-    agents: Annotated[
+    relays: Annotated[
         tuple[str, ...],
-        msgspec.Meta(max_length=1_000, description="subjects whose agents may ask for many others"),
+        msgspec.Meta(max_length=1_000, description="subjects whose relays may ask for many others"),
     ] = ()
 
 

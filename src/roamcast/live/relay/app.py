@@ -1,4 +1,4 @@
-"""What answers on an agent's port? Links of clients, its own health, and the service behind it."""
+"""What answers on a relay's port? Links of clients, its own health, and the service behind it."""
 
 import hmac
 from typing import Any, Final
@@ -29,10 +29,10 @@ JSON: Final = [(b"content-type", b"application/json")]
 
 
 class RelayGate:
-    """The ASGI application of an agent."""
+    """The ASGI application of a relay."""
 
-    def __init__(self, agent: LiveRelay, forwarding: Forwarding) -> None:
-        self.agent = agent
+    def __init__(self, relay: LiveRelay, forwarding: Forwarding) -> None:
+        self.relay = relay
         self._forwarding = forwarding
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -54,46 +54,46 @@ class RelayGate:
 
     async def _websocket(self, scope: Any, send: Any) -> None:
         """Let a client in whom the service lets in."""
-        agent, path = self.agent, scope["path"]
+        relay, path = self.relay, scope["path"]
         if path != "/link":
-            raise NotFoundError(f"an agent has /link only, not {path[:100]}: ask the service")
-        if not agent.ready:
+            raise NotFoundError(f"a relay has /link only, not {path[:100]}: ask the service")
+        if not relay.ready:
             raise MissingError("the service is away: come again in a moment")
         query = parse_qs(scope["query_string"].decode("latin-1"))
-        guest = await agent.admit(token_of(scope, query), device_of(query))
+        guest = await relay.admit(token_of(scope, query), device_of(query))
         try:
-            agent.connections.open(guest.subject)
+            relay.connections.open(guest.subject)
             try:
                 chosen = SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None
                 await send({"type": "websocket.accept", "subprotocol": chosen})
                 socket: WebSocket = scope["extensions"][EXTENSION]
-                await agent.serve(socket, guest)
+                await relay.serve(socket, guest)
             finally:
-                agent.connections.close(guest.subject)
+                relay.connections.close(guest.subject)
         finally:
             await guest.close()
 
     async def _http(self, scope: Any, receive: Any) -> Answered:
-        agent, path = self.agent, scope["path"]
+        relay, path = self.relay, scope["path"]
         if path == "/healthz":
             return 200, JSON, b'{"status":"alive"}'
         if path == "/readyz":
-            if not agent.ready:
-                raise MissingError("the agent has no link to its service: see its log")
+            if not relay.ready:
+                raise MissingError("the relay has no link to its service: see its log")
             return 200, JSON, b'{"status":"ready"}'
         if path == "/metrics":
             token = token_of(scope, {})
-            if not hmac.compare_digest(token.encode(), agent.address.key.encode()):
-                raise AuthError("an agent's numbers are for who has the agent's own token")
-            return 200, [(b"content-type", CONTENT_TYPE.encode())], agent.metrics.page()
+            if not hmac.compare_digest(token.encode(), relay.address.key.encode()):
+                raise AuthError("a relay's numbers are for who has the relay's own token")
+            return 200, [(b"content-type", CONTENT_TYPE.encode())], relay.metrics.page()
         if path in STREAMS:
-            raise NotFoundError(f"an agent has no {path}: use /link, or ask the service")
-        most = agent.settings.limits.body_bytes_max
+            raise NotFoundError(f"a relay has no {path}: use /link, or ask the service")
+        most = relay.settings.limits.body_bytes_max
         return await self._forwarding.ask(scope, receive, most)
 
 
 def _told(error: RoamcastError) -> RoamcastError:
-    """Tell what went wrong behind the agent as what it means before it."""
+    """Tell what went wrong behind the relay as what it means before it."""
     if isinstance(error, UnreachableError) and not isinstance(error, RateError):
         return MissingError(str(error))
     return error

@@ -1,6 +1,6 @@
-"""How does a client of an agent ask the service once? Its request goes there as it is, and back.
+"""How does a client of a relay ask the service once? Its request goes there as it is, and back.
 
-The service checks the client's own token and answers; the agent keeps nothing and reads nothing.
+The service checks the client's own token and answers; the relay keeps nothing and reads nothing.
 """
 
 import asyncio

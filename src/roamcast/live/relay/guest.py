@@ -1,9 +1,9 @@
-"""Who is this client of an agent, and what may it see? Its own link to the service says so.
+"""Who is this client of a relay, and what may it see? Its own link to the service says so.
 
-A client hands its token to the agent, as it would to the service, and the agent opens a link with
+A client hands its token to the relay, as it would to the service, and the relay opens a link with
 it. The service checks the token then, counts the connection, ends the link when the token ends, and
 says on it which view class the client is in. What the client publishes leaves by this link in its
-own name; what it is told comes by it only where the agent cannot serve it (`agent_tunnel`).
+own name; what it is told comes by it only where the relay cannot serve it (`relay_tunnel`).
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class BySubject(Public):
 
 
 class Host(Protocol):
-    """What a guest needs of its agent."""
+    """What a guest needs of its relay."""
 
     def welcomed_again(self, guest: "Guest") -> None:
         """A guest's own link was away, and is back."""
@@ -48,7 +48,7 @@ class Host(Protocol):
 
 
 class Guest:
-    """One client of an agent."""
+    """One client of a relay."""
 
     def __init__(
         self,

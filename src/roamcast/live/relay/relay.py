@@ -1,8 +1,8 @@
-"""What runs while an agent runs? The agent machine, one link to the service, many to weak clients.
+"""What runs while a relay runs? The relay machine, one link to the service, many to weak clients.
 
-AMS 17, live: `roamcast agent`. To the service it is a client of the SDK's kind, which hears groups
+AMS 17, live: `roamcast relay`. To the service it is a client of the SDK's kind, which hears groups
 by UDP multicast or NATS where it can. To clients on unicast links it is the service. Nobody sees
-through it what the rules forbid them: only who is, by its own token, of the agent's own view class
+through it what the rules forbid them: only who is, by its own token, of the relay's own view class
 is served by the machine, and only while the service says so; the others are passed through.
 """
 
@@ -39,22 +39,22 @@ from roamcast.transport.group_choice import SOCKET
 from roamcast.transport.link import SILENCE_BEATS, ReconnectingLink
 from roamcast.transport.ways import Ways
 
-NAME: Final = "agent"
+NAME: Final = "relay"
 DIALS_MAX: Final = 64
 """Clients' own links that are dialled at once; after a restart everybody comes together."""
 COMPARE_S: Final = 2.0
-"""So long a new client waits for the agent's own link before it is passed through."""
+"""So long a new client waits for the relay's own link before it is passed through."""
 UNSURE_US_MAX: Final = 10 * MICROSECONDS
 """Who is told nothing for so long, because its own link does not come back, must come again."""
 SWEEP_S: Final = 1.0
-AWAY: Final = "the agent is going down: connect again"
+AWAY: Final = "the relay is going down: connect again"
 CHANGED: Final = "rules: what you may see has changed, connect again"
 
-_LOG = logging.getLogger("roamcast.agent")
+_LOG = logging.getLogger("roamcast.relay")
 
 
 class LiveRelay:
-    """One agent under asyncio."""
+    """One relay under asyncio."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class LiveRelay:
         self.driver: Driver | None = None
         self.links: Links | None = None
         self.ended: asyncio.Future[None] | None = None
-        """Done with the reason when the agent's own link has ended for good."""
+        """Done with the reason when the relay's own link has ended for good."""
         self.link = ReconnectingLink(
             address,
-            f"agent-{secrets.token_hex(8)}",
+            f"relay-{secrets.token_hex(8)}",
             welcomed=self._welcomed,
             told=self._told,
             renewed=self._renewed,
@@ -162,7 +162,7 @@ class LiveRelay:
     def _over(self, task: asyncio.Task[None]) -> None:
         if self.ended is not None and not self.ended.done():
             why = None if task.cancelled() else task.exception()
-            self.ended.set_exception(why or UnreachableError("the agent was stopped"))
+            self.ended.set_exception(why or UnreachableError("the relay was stopped"))
 
     async def admit(self, token: str, device: str) -> Guest:
         """Let a client's own link to the service be opened; raises why it is not let in."""
@@ -193,13 +193,13 @@ class LiveRelay:
             del self.tunnels[guest]
 
     async def _is_ours(self, guest: Guest) -> bool:
-        """Whether a client is of the agent's own class; both must have been told by one service.
+        """Whether a client is of the relay's own class; both must have been told by one service.
 
         And whether there is room in the machine: who finds none is passed through as well.
         """
         settings = self._map_settings
         assert settings is not None
-        if guest.name not in self.guests and len(self.guests) >= settings.agent_clients_max:
+        if guest.name not in self.guests and len(self.guests) >= settings.relay_clients_max:
             return False
         end = self._wall() + int(COMPARE_S * MICROSECONDS)
         while not guest.is_sure(*self._standing) and self._wall() < end:
@@ -256,7 +256,7 @@ class LiveRelay:
             self._end(guest, CHANGED, retry_us=1)
 
     def _welcomed(self, welcome: LinkWelcome) -> float:
-        """Take the first message of the agent's own link."""
+        """Take the first message of the relay's own link."""
         settings = settings_of(welcome.settings)
         self._ahead_us = max(welcome.now - self._wall(), self._ahead_us)
         self.ways.welcomed(welcome)

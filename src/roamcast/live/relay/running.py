@@ -1,4 +1,4 @@
-"""How is an agent started, and how does it end? Dial the service, listen, serve, say good-bye."""
+"""How is a relay started, and how does it end? Dial the service, listen, serve, say good-bye."""
 
 import asyncio
 import random
@@ -24,10 +24,10 @@ async def serve(
     interface: str = "",
     tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Run an agent until a signal ends it, or its own token does."""
+    """Run a relay until a signal ends it, or its own token does."""
     check_secured(settings.server)
     listening = listen(settings.server)
-    agent = LiveRelay(
+    relay = LiveRelay(
         address,
         settings,
         draw=random.SystemRandom().random,
@@ -42,18 +42,18 @@ async def serve(
         scheme = "https" if settings.server.tls_cert else "http"
         started(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
 
-    server = UvicornServer(uvicorn_config(settings, RelayGate(agent, forwarding)), agent, began)
+    server = UvicornServer(uvicorn_config(settings, RelayGate(relay, forwarding)), relay, began)
     try:
-        await agent.start()
-        assert agent.ended is not None
-        agent.ended.add_done_callback(lambda _: server.handle_exit(0, None))
+        await relay.start()
+        assert relay.ended is not None
+        relay.ended.add_done_callback(lambda _: server.handle_exit(0, None))
         await server.serve(sockets=[listening])
-        if agent.ended.done():
-            await agent.ended  # raises why
+        if relay.ended.done():
+            await relay.ended  # raises why
     finally:
         listening.close()
         forwarding.close()
-        await agent.stop()
+        await relay.stop()
 
 
 def run(
@@ -64,10 +64,10 @@ def run(
     interface: str = "",
     tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Run an agent in this process until it ends."""
+    """Run a relay in this process until it ends."""
     import uvloop
 
     try:
         uvloop.run(serve(address, settings, started=started, interface=interface, tls=tls))
     except (OSError, asyncio.CancelledError) as error:
-        raise RoamcastError(f"the agent could not start: {error}") from None
+        raise RoamcastError(f"the relay could not start: {error}") from None

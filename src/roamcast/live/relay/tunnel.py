@@ -1,7 +1,7 @@
-"""What about a client that may see something else than its agent? It is passed through, unread.
+"""What about a client that may see something else than its relay? It is passed through, unread.
 
 Its messages go to the service by its own link and the service's answers come back by it, so it sees
-exactly what it would see without the agent, and the agent's machine has no part in it. Nothing is
+exactly what it would see without the relay, and the relay's machine has no part in it. Nothing is
 kept here: what does not fit a slow socket is lost, and repeated or healed by the machines.
 """
 

@@ -34,7 +34,7 @@ from roamcast.live.cluster.proof import Caller
 from roamcast.live.cluster.replicas import Replicas
 from roamcast.live.config.default_rules import default_rules
 from roamcast.live.config.settings import Settings
-from roamcast.live.links.link import AGENT
+from roamcast.live.links.link import RELAY
 from roamcast.live.links.links import Links
 from roamcast.live.links.sockets import Sink, WebSocket, text_frame
 from roamcast.live.observe.journaling import Journaling
@@ -339,8 +339,8 @@ class Service:
         view_class, effects = self.broker.admit(name, Viewer(grant.subject, grant.groups))
         self._do(effects)
         scopes: tuple[str, ...] = SCOPES if "admin" in grant.scopes else grant.scopes
-        if "admin" in grant.scopes or grant.subject in self.settings.channels.agents:
-            scopes = (*scopes, AGENT)
+        if "admin" in grant.scopes or grant.subject in self.settings.channels.relays:
+            scopes = (*scopes, RELAY)
         link = self.links.connect(socket, name, view_class, scopes)
         limits = self.settings.limits
         links = self.links

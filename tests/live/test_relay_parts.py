@@ -1,4 +1,4 @@
-"""An agent's parts by hand: who is served, who is told nothing for now, who is passed through."""
+"""A relay's parts by hand: who is served, who is told nothing for now, who is passed through."""
 
 import asyncio
 from typing import Any, cast
@@ -67,22 +67,22 @@ def welcome(client: str, epoch: int, view: bytes, settings: MapSettings) -> Link
 
 
 class Scene:
-    """An agent whose service says what the test says."""
+    """A relay whose service says what the test says."""
 
     def __init__(self, settings: MapSettings | None = None) -> None:
         self.settings = settings or MapSettings()
         address = ServiceAddress("http://127.0.0.1:1", "x")
-        self.agent = LiveRelay(address, Settings(), draw=lambda: 0.5)
+        self.relay = LiveRelay(address, Settings(), draw=lambda: 0.5)
         self.says(7, OURS)
         self.tasks: list[asyncio.Task[None]] = []
 
     def says(self, epoch: int, view: bytes) -> None:
-        """Let the service welcome the agent's own link."""
-        self.agent._welcomed(welcome("operator#agent", epoch, view, self.settings))
+        """Let the service welcome the relay's own link."""
+        self.relay._welcomed(welcome("operator#relay", epoch, view, self.settings))
 
     def guest(self, name: str, view: bytes = OURS, epoch: int = 7) -> Guest:
         guest = Guest(
-            self.agent,
+            self.relay,
             ServiceAddress("http://127.0.0.1:1", "x"),
             "d",
             draw=lambda: 0.5,
@@ -95,7 +95,7 @@ class Scene:
 
     async def serve(self, guest: Guest) -> Socket:
         socket = Socket()
-        serving = self.agent.serve(cast("WebSocket", socket), guest)
+        serving = self.relay.serve(cast("WebSocket", socket), guest)
         self.tasks.append(asyncio.create_task(serving))
         while not socket.messages:
             await asyncio.sleep(0)
@@ -103,11 +103,11 @@ class Scene:
 
     def tells(self, name: str) -> None:
         for message in (Batch(1, 1, 1, b"seen", 1), Answer(1, 1, 1, 1)):
-            self.agent._carry(Send(Client(name), message))
+            self.relay._carry(Send(Client(name), message))
 
     async def close(self) -> None:
-        await self.agent.goodbye()
-        await self.agent.stop()
+        await self.relay.goodbye()
+        await self.relay.stop()
         await asyncio.gather(*self.tasks)
 
 
@@ -127,8 +127,8 @@ def test_a_client_of_the_same_class_is_served_by_the_machine_and_others_are_pass
             module.NAME
         ]
         assert passed.messages == [theirs.welcome]
-        assert list(scene.agent.guests) == ["ada#1"]
-        assert list(scene.agent.tunnels) == [theirs]
+        assert list(scene.relay.guests) == ["ada#1"]
+        assert list(scene.relay.tunnels) == [theirs]
         await scene.close()
         for socket in (ours, passed):
             assert socket.goodbye() == module.AWAY
@@ -157,7 +157,7 @@ def test_what_shows_anything_waits_until_the_service_says_who_may_see_it() -> No
     asyncio.run(act())
 
 
-@pytest.mark.parametrize("whose", ["client", "agent"])
+@pytest.mark.parametrize("whose", ["client", "relay"])
 def test_when_the_class_of_either_changes_the_client_must_come_again(whose: str) -> None:
     async def act() -> None:
         scene = Scene()
@@ -180,11 +180,11 @@ def test_when_the_class_of_either_changes_the_client_must_come_again(whose: str)
 
 def test_who_finds_no_room_in_the_machine_is_passed_through() -> None:
     async def act() -> None:
-        scene = Scene(MapSettings(agent_clients_max=2))
+        scene = Scene(MapSettings(relay_clients_max=2))
         for name in ("a#1", "b#1", "c#1", "b#1"):
             await scene.serve(scene.guest(name))
-        assert list(scene.agent.guests) == ["a#1", "b#1"]
-        assert [one.name for one in scene.agent.tunnels] == ["c#1"]
+        assert list(scene.relay.guests) == ["a#1", "b#1"]
+        assert [one.name for one in scene.relay.tunnels] == ["c#1"]
         await scene.close()
 
     asyncio.run(act())
@@ -193,19 +193,19 @@ def test_who_finds_no_room_in_the_machine_is_passed_through() -> None:
 def test_who_stays_unsure_must_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act() -> None:
         scene = Scene()
-        monkeypatch.setattr(scene.agent.link, "connected", True)
+        monkeypatch.setattr(scene.relay.link, "connected", True)
         clock = {"now": 0}
-        monkeypatch.setattr(scene.agent, "_wall", lambda: clock["now"])
+        monkeypatch.setattr(scene.relay, "_wall", lambda: clock["now"])
         guest = scene.guest("ada#1")
         socket = await scene.serve(guest)
-        scene.agent._sweep()
+        scene.relay._sweep()
         guest.link.connected = False
         for now in (1, module.UNSURE_US_MAX):
             clock["now"] = now
-            scene.agent._sweep()
+            scene.relay._sweep()
             assert socket.closed is None
         clock["now"] = module.UNSURE_US_MAX + 1
-        scene.agent._sweep()
+        scene.relay._sweep()
         assert socket.closed is not None
         await scene.close()
 
@@ -218,7 +218,7 @@ def test_a_clients_link_ends_with_its_own_link_to_the_service() -> None:
         for name, view in (("ada#1", OURS), ("bob#1", THEIRS)):
             guest = scene.guest(name, view)
             socket = await scene.serve(guest)
-            scene.agent.over(guest, "this token was revoked: make another")
+            scene.relay.over(guest, "this token was revoked: make another")
             assert socket.goodbye() == "this token was revoked: make another"
         again = scene.guest("cleo#1", THEIRS)
         socket = await scene.serve(again)
