@@ -10,9 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from roamcast.channels.server.local import LocalQueries, LocalUpdate
+from roamcast.channels.server.contexts import LocalUpdate
 from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.settings import MapSettings
+from roamcast.channels.server.subscriptions import LocalQueries
 from roamcast.channels.sessions.events import Format
 from roamcast.channels.sessions.hub import CutOff, Frame, Hub
 from roamcast.channels.sessions.publications import (

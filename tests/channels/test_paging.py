@@ -10,11 +10,11 @@ from roamcast.channels.client.copy import Appeared
 from roamcast.channels.client.map_client import MapClient, SubscribeFilter, UnsubscribeFilter
 from roamcast.channels.client.publications import PublishContext, UnpublishContext
 from roamcast.channels.client.watching import Current, Cut
-from roamcast.channels.server import paging
+from roamcast.channels.server import outbox
 from roamcast.channels.server.map import ActiveMap
 from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.messages import Hello, Request, State
-from roamcast.channels.server.paging import Pager
+from roamcast.channels.server.outbox import Pager
 from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -172,7 +172,7 @@ def test_the_journal_says_why_a_set_is_listed_in_pages() -> None:
     world.run(2)
     steps = [record for _, _, record in world.records if isinstance(record, ChannelStep)]
     (step,) = [step for step in steps if step.step == "listed in pages"]
-    assert step.reason == f"{PEOPLE} for watcher, who rides on no carousel"
+    assert step.reason == f"{PEOPLE} for watcher, which rides on no carousel"
 
 
 def test_a_second_hello_is_refused_so_no_limit_comes_while_pages_are_on_their_way() -> None:
@@ -182,7 +182,7 @@ def test_a_second_hello_is_refused_so_no_limit_comes_while_pages_are_on_their_wa
 
 
 def test_a_look_at_a_sparse_map_is_bounded_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "SEATS_MAX", 8)
+    monkeypatch.setattr(outbox, "SEATS_MAX", 8)
     seats = [f"o{number}" for number in range(20)]
     pager = Pager("s", 1, (7,), True)
 
@@ -215,7 +215,7 @@ def test_an_object_keeps_its_seat_and_seats_are_never_more_than_objects_at_a_tim
     for stamp, (comes, number) in enumerate(steps, 1):
         vid = f"o{number}"
         if comes:
-            here.put(Context(vid, "hall", None, {}, 0), stamp, "a")
+            here.put(Context(vid, "hall", None, {}, 0), b"", stamp, "a")
         else:
             here.remove(vid)
             seated.pop(vid, None)

@@ -11,8 +11,7 @@ from roamcast.channels.server import map_server as server_module
 from roamcast.channels.server.desk import ClientState, Desk
 from roamcast.channels.server.map import ActiveMap, MapContext
 from roamcast.channels.server.messages import Parcel, State
-from roamcast.channels.server.outbox import Waiting
-from roamcast.channels.server.paging import Pager
+from roamcast.channels.server.outbox import Pager, Waiting
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect
 from tests.sim.test_map_defects import first_failure

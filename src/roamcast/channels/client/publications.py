@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from roamcast.channels.server.map import Removal, Removed
 from roamcast.channels.server.messages import Publish, Unpublish, body_of
-from roamcast.channels.server.removed import Removal, Removed
 from roamcast.channels.server.settings import MapSettings
 from roamcast.model.contexts import Context, check
 from roamcast.model.machine import Input
