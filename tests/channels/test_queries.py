@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from roamcast.channels.server.queries import QueryTable, take_apart
 from roamcast.channels.server.view_class import History
 from roamcast.channels.spread.streams import Pool
-from roamcast.channels.timers import Timers
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.sim.workloads._map_parts import ScanMatcher
@@ -134,15 +133,3 @@ def test_a_pool_has_so_many_channels_at_a_time_and_uses_no_name_again() -> None:
     assert pool.used == 2
     assert Pool("guest", 1).take() != Pool("staff", 1).take()
     assert Pool("guest", 1, epoch=1).take() != Pool("guest", 1, epoch=2).take()
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50)), max_size=60))
-def test_timers_fire_each_key_once_at_its_latest_setting(settings: list[tuple[int, int]]) -> None:
-    timers: Timers[int] = Timers()
-    expected = {}
-    for key, time in settings:
-        timers.set(key, time)
-        expected[key] = time
-    assert timers.deadline() == min(expected.values(), default=None)
-    assert sorted(timers.due(25)) == sorted(key for key, time in expected.items() if time <= 25)
-    assert len(timers) == sum(time > 25 for time in expected.values())
