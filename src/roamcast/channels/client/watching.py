@@ -125,7 +125,11 @@ class Watching:
             "subscriptions with queries": (len(self.queries), subscribed),
             "listings": (len(self.listings), subscribed),
             "refreshes": (len(self.refresh_at), subscribed),
-            "pending counts": (len(self.pending), streams + 1),
+            # Counts of streams that were left go with the next parcel, so that its user is told.
+            "pending counts": (
+                len(self.pending),
+                settings.channels_max + settings.wide_groups_max + 1,
+            ),
             "channels": (len(self.tuner.channels), streams * (BANDS_MAX + 1) + carousels),
             **self.tuner.occupancy(),
         }

@@ -344,6 +344,8 @@ class MapWorkload(Workload):
             check_bounds(SERVER, server)
         for relay in _relays(world):
             check_bounds(relay.name, relay)
+        for client in _clients(world):
+            check_bounds(client.name, client)
 
 
 def _pairs(world: World) -> list[tuple[Host, MapClient]]:
