@@ -130,7 +130,7 @@ class Broker:
             used=self._classes_used,
         )
         self.server = MapServer(
-            name, epoch=epoch, now=now, settings=map_settings, policy=self.policy, peers=peers
+            name, epoch=epoch, now=now, settings=map_settings, policy=self.policy, replicas=peers
         )
         self.hub = Hub(LocalQueries(self.server), hub_settings or HubSettings(), epoch)
         kept_settings = kept_settings or PublicationSettings()

@@ -84,7 +84,7 @@ def test_a_message_that_is_not_for_the_server_any_more_is_recorded(
 
 def test_a_server_that_steps_down_records_what_it_no_longer_takes() -> None:
     older, newer = epoch_at(1, 0, 0), epoch_at(2, 1, 0)
-    machine = MapServer("a", epoch=older, now=1, settings=MapSettings(), peers=("a", "b"))
+    machine = MapServer("a", epoch=older, now=1, settings=MapSettings(), replicas=("a", "b"))
     machine.receive(Received("c", Request(older, 1, 1, (Hello(),))), 1)
     machine.receive(Received("b", ServerHere(newer, 0)), 2)
     assert machine.merging.leaving is not None

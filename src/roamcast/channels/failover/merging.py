@@ -29,7 +29,7 @@ from roamcast.model.machine import Effect, Send
 from roamcast.model.records import ChannelStep, Drop
 from roamcast.model.wire import Message
 
-PEER_MESSAGES = (ServerHere, Probe, HandOver, HandOverTaken)
+REPLICA_MESSAGES = (ServerHere, Probe, HandOver, HandOverTaken)
 
 
 class GuestDue(Timer, frozen=True):

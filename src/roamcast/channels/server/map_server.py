@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import ClassVar
 
-from roamcast.channels.failover.merging import PEER_MESSAGES, Merging
+from roamcast.channels.failover.merging import REPLICA_MESSAGES, Merging
 from roamcast.channels.reliable.messages import HealRequest, Join
 from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.server.desk import (
@@ -71,7 +71,7 @@ class MapServer:
         Receipt,
         HealRequest,
         Join,
-        *PEER_MESSAGES,
+        *REPLICA_MESSAGES,
     )
     """The wire messages it takes; any other is the router's mistake."""
     inputs: ClassVar[tuple[type[Input], ...]] = ()
@@ -86,12 +86,12 @@ class MapServer:
         policy: Policy | None = None,
         make_matcher: Callable[[], Matcher] = compiled_matcher,
         journal: bool = True,
-        peers: Sequence[str] = (),
+        replicas: Sequence[str] = (),
     ) -> None:
         """`epoch` grows with every start of the service on any host (`failover/epochs.py`).
 
         `journal`: record why each update went where it went; without it that work is saved.
-        `peers`: the hosts that may serve, by seat, including this one; see `failover/watchdog.py`.
+        `replicas`: the hosts that may serve, by seat, including this one; see `failover/watchdog.py`.
         """
         assert epoch > 0
         self.name = name
@@ -105,14 +105,14 @@ class MapServer:
         self.dissemination = Dissemination(self.desk, make_matcher)
         self.contexts = MapContexts(self.desk, self.map, self.policy, self.dissemination)
         self.subscriptions = Subscriptions(self.desk, self.contexts, self.dissemination)
-        self.merging = Merging(self.desk, self.contexts, peers, self._collect)
-        self._listens = not peers
+        self.merging = Merging(self.desk, self.contexts, replicas, self._collect)
+        self._listens = not replicas
         self._handlers: dict[type[Message], Callable[[Received], None]] = {
             Request: self._request,
             Receipt: self._receipt,
             HealRequest: self._channel_request,
             Join: self._channel_request,
-            **dict.fromkeys(PEER_MESSAGES, self._from_peer),
+            **dict.fromkeys(REPLICA_MESSAGES, self._from_replica),
         }
         assert self._handlers.keys() == {*self.messages}
         self.desk.timers.handle(HereDue, self._here_due)
@@ -153,7 +153,7 @@ class MapServer:
         handler = self._handlers.get(type(given.message))
         assert handler is not None, f"a map server takes no {type(given.message).__name__}"
         self.desk.now = now
-        if self.merging.leaving is not None and not isinstance(given.message, PEER_MESSAGES):
+        if self.merging.leaving is not None and not isinstance(given.message, REPLICA_MESSAGES):
             self._drop("stepping down", given)  # the client will ask the newer server
         else:
             handler(given)
@@ -206,7 +206,7 @@ class MapServer:
         tag = tag_of(type(given.message))
         self.desk.out.append(Drop(reason, tag, 0, given.sender, channel))
 
-    def _from_peer(self, given: Received) -> None:
+    def _from_replica(self, given: Received) -> None:
         self.merging.receive(given.sender, given.message)
 
     def _channel_request(self, given: Received) -> None:

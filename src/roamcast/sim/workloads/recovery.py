@@ -101,7 +101,7 @@ class RecoveryWorkload(Workload):
                 settings=self._settings,
                 policy=self._policy,
                 make_matcher=ScanMatcher,
-                peers=self._seats,
+                replicas=self._seats,
             )
 
         return Post(
