@@ -48,7 +48,7 @@ def relay(
     host, port = _where(listen)
     from roamcast.live.config.settings import Settings, load_settings, with_server
     from roamcast.live.observe.logs import configure
-    from roamcast.live.relay.running import run
+    from roamcast.live.relay.app import run
     from roamcast.transport.address import find
 
     settings = load_settings(settings_file) if settings_file is not None else Settings()

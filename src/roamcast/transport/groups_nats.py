@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from roamcast.channels.client.link_messages import GROUP_FRAME_BYTES_MAX
-from roamcast.transport.groups import Deliver, GroupsUnavailable
+from roamcast.errors import GroupsUnavailable
+from roamcast.transport.groups import Deliver
 from roamcast.transport.sealing import SealOf
 
 WAITING_MAX: Final = 4_096

@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from roamcast.channels.client.link_messages import GROUP_FRAME_BYTES_MAX
-from roamcast.errors import InputError
-from roamcast.transport.groups import Deliver, GroupsUnavailable
+from roamcast.errors import GroupsUnavailable, InputError
+from roamcast.transport.groups import Deliver
 from roamcast.transport.sealing import DIGEST_BYTES, SEAL_BYTES, SealOf
 
 ADDRESSES_MAX: Final = 256
