@@ -12,7 +12,10 @@ from roamcast.channels.client.link_messages import (
     LinkWelcome,
     settings_bytes,
 )
-from roamcast.channels.relay.admission import AWAY, CHANGED, GuestLinkEnded
+from roamcast.channels.relay.admission import AWAY, CHANGED
+from roamcast.channels.relay.guests import (
+    GuestLinkEnded,
+)
 from roamcast.channels.server.messages import Answer, Batch, Receipt, ServerHere
 from roamcast.channels.server.settings import MapSettings
 from roamcast.live.config.settings import Limits, Settings

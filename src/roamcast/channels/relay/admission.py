@@ -7,19 +7,37 @@ service says so; any other guest is passed through to the service unread. What a
 leaves by its own link, in its own name.
 
 The driver holds the sockets: it says which links come and go, and does what the effects ask for.
-Guests have numbers, for two of them may have one name while one takes the other's place.
 """
 
-import enum
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from roamcast.channels.client.link_messages import LinkWelcome, settings_of
-from roamcast.channels.client.map_client import MapClient
 from roamcast.channels.client.publications import DisownContext, PublishContext, UnpublishContext
-from roamcast.channels.client.watching import Cut, Overtaken, Pending, Refusal
+from roamcast.channels.relay.guests import (
+    GUEST_TABLE,
+    CloseGuest,
+    EndGuest,
+    GoingDown,
+    GuestArrived,
+    GuestEvent,
+    GuestGone,
+    GuestLinkDown,
+    GuestLinkEnded,
+    GuestLinkUp,
+    GuestReceived,
+    GuestRecord,
+    GuestState,
+    OwnLinkDown,
+    OwnLinkUp,
+    PassThrough,
+    Serve,
+    ServingBegan,
+    Withheld,
+)
+from roamcast.channels.relay.publishers import PublicationAnswered, Publishers, SendUp
 from roamcast.channels.relay.relay import BehalfAnswered, MapRelay, OnBehalf
 from roamcast.channels.server.desk import Policy
 from roamcast.channels.server.map_server import compiled_matcher
@@ -63,142 +81,6 @@ SERVICE_AWAY: Final = "the service was away: connect again"
 UNSURE: Final = "the service does not answer for you: connect again"
 
 
-class GuestState(enum.StrEnum):
-    """How a guest stands with its relay."""
-
-    WAITING = "waiting for its class to be compared"
-    SERVED = "served by the machine"
-    PASSED = "passed through"
-    ENDING = "told to go"
-    LEAVING = "gone; its last publications are on their way"
-
-
-class GuestEvent(enum.StrEnum):
-    """What moves a guest from state to state."""
-
-    SAME_CLASS = "the service says that it is of the relay's class"
-    OTHER_CLASS = "it is of another class, there is no room, or nobody says"
-    ENDED = "the relay ends its connection"
-    GONE = "its connection is over"
-
-
-GUEST_TABLE: Final = {
-    (GuestState.WAITING, GuestEvent.SAME_CLASS): GuestState.SERVED,
-    (GuestState.WAITING, GuestEvent.OTHER_CLASS): GuestState.PASSED,
-    (GuestState.WAITING, GuestEvent.ENDED): GuestState.ENDING,
-    (GuestState.SERVED, GuestEvent.ENDED): GuestState.ENDING,
-    (GuestState.PASSED, GuestEvent.ENDED): GuestState.ENDING,
-    (GuestState.WAITING, GuestEvent.GONE): GuestState.LEAVING,
-    (GuestState.SERVED, GuestEvent.GONE): GuestState.LEAVING,
-    (GuestState.PASSED, GuestEvent.GONE): GuestState.LEAVING,
-    (GuestState.ENDING, GuestEvent.GONE): GuestState.LEAVING,
-}
-
-
-class OwnLinkUp(Input, frozen=True):
-    """The relay's own link is open and the service has sent its welcome."""
-
-    welcome: LinkWelcome
-
-
-class OwnLinkDown(Input, frozen=True):
-    """The relay's own link is over."""
-
-
-class GuestArrived(Input, frozen=True):
-    """A client has connected, and its own link to the service is open."""
-
-    guest: int
-    welcome: LinkWelcome
-
-
-class GuestLinkUp(Input, frozen=True):
-    """A guest's own link was away, and is open again."""
-
-    guest: int
-    welcome: LinkWelcome
-
-
-class GuestLinkDown(Input, frozen=True):
-    """A guest's own link is away."""
-
-    guest: int
-
-
-class GuestLinkEnded(Input, frozen=True):
-    """A guest's own link has ended for good, and why."""
-
-    guest: int
-    reason: str
-
-
-class GuestGone(Input, frozen=True):
-    """A guest's connection to the relay is over."""
-
-    guest: int
-
-
-class GuestReceived(Input, frozen=True):
-    """The service sent something by a guest's own link."""
-
-    guest: int
-    message: Message
-    group: str = ""
-
-
-class GoingDown(Input, frozen=True):
-    """The relay ends: send everybody away."""
-
-
-class ServingBegan(Effect, frozen=True):
-    """There is a new `MapRelay`: links of an earlier one are over."""
-
-    epoch: int
-    settings: MapSettings
-
-
-class Serve(Effect, frozen=True):
-    """Connect this guest with the machine."""
-
-    guest: int
-
-
-class PassThrough(Effect, frozen=True):
-    """Connect this guest with its own link."""
-
-    guest: int
-
-
-class EndGuest(Effect, frozen=True):
-    """Tell a guest why its connection ends and when to come again (0: not by itself)."""
-
-    guest: int
-    reason: str
-    retry_us: int
-
-
-class CloseGuest(Effect, frozen=True):
-    """Close a guest's own link: nothing of it is on its way any more."""
-
-    guest: int
-
-
-class SendUp(Effect, frozen=True):
-    """Send a message by a guest's own link."""
-
-    guest: int
-    message: Message
-
-
-class Withheld(Effect, frozen=True):
-    """A batch was not sent: the service does not say now that this client may see it.
-
-    It is repeated until it may, or the client is sent away.
-    """
-
-    client: str
-
-
 class _Compare(msgspec.Struct, frozen=True):
     guest: int
 
@@ -211,41 +93,11 @@ class _Farewell(msgspec.Struct, frozen=True):
     guest: int
 
 
-class _Publish(msgspec.Struct, frozen=True):
-    name: str
-
-
 class _Sweep(msgspec.Struct, frozen=True):
     pass
 
 
-_Timer = _Compare | _Unsure | _Farewell | _Publish | _Sweep
-
-
-class GuestRecord(msgspec.Struct):
-    """What is known of one guest."""
-
-    number: int
-    welcome: LinkWelcome
-    state: GuestState = GuestState.WAITING
-    connected: bool = True
-    """Whether its own link is open."""
-
-    @property
-    def name(self) -> str:
-        """The name the service knows this guest by, `subject#device`."""
-        return self.welcome.client
-
-
-class Publisher(msgspec.Struct):
-    """What one client publishes, in its name.
-
-    It outlives a connection: a client that comes again at once has lost nothing.
-    """
-
-    client: MapClient
-    guest: int
-    """By whose own link it goes."""
+_Timer = _Compare | _Unsure | _Farewell | _Sweep
 
 
 class Admission:
@@ -265,7 +117,7 @@ class Admission:
         self.guests: dict[int, GuestRecord] = {}
         self.served: dict[str, int] = {}
         """Guests of the machine, by name."""
-        self.publishers: dict[str, Publisher] = {}
+        self.publishers = Publishers(draw)
         self._name = name
         self._draw = draw
         self._policy = policy
@@ -336,12 +188,9 @@ class Admission:
                     effects += self._end(self.guests[number], UNSURE, MICROSECONDS)
                 case _Farewell(number):
                     effects += self._close(self.guests[number], now)
-                case _Publish(name):
-                    publisher = self.publishers[name]
-                    due = publisher.client.advance(now)
-                    effects += self._carry_published(name, publisher, due, now)
                 case _Sweep():
                     self._sweep(now)
+        effects += self._carry_published(self.publishers.advance(now), now)
         if self.relay is not None:
             effects += self._carry(self.relay.advance(now), now)
         return effects
@@ -349,7 +198,7 @@ class Admission:
     def deadline(self) -> int | None:
         """The next thing due."""
         relay = None if self.relay is None else self.relay.deadline()
-        return earliest(relay, self._timers.deadline())
+        return earliest(relay, self.publishers.deadline(), self._timers.deadline())
 
     def may_see(self, client: str) -> bool:
         """Whether the service says now, in its present life, that a client is of our class."""
@@ -394,7 +243,7 @@ class Admission:
             for number in self.served.values():
                 effects += self._end(self.guests[number], RENEWED, 1)
             for name in list(self.publishers):
-                self._forget(name)
+                self.publishers.forget(name)
             effects += self._carry(self.relay.leave(), now)
         self._settings = settings
         self.relay = MapRelay(
@@ -432,9 +281,8 @@ class Admission:
             # The service has forgotten its groups, and its session learns of it by a new welcome.
             return self._end(guest, SERVICE_AWAY, 1)
         effects = self._review(guest, now)
-        publisher = self.publishers.get(guest.name)
-        if publisher is not None and publisher.guest == number:
-            effects += self._ride(guest.name, publisher, guest, now)
+        if self.served.get(guest.name) == number:
+            effects += self._carry_published(self.publishers.ride(number, welcome, now), now)
         self._limit_doubt((number,), now)
         return effects
 
@@ -467,9 +315,8 @@ class Admission:
         replaced = self.guests.get(self.served.get(guest.name, -1))
         self.served[guest.name] = guest.number
         effects: list[Effect] = [Serve(guest.number)]
-        publisher = self.publishers.get(guest.name)
-        if publisher is not None:
-            effects += self._ride(guest.name, publisher, guest, now)
+        riding = self.publishers.ride(guest.number, guest.welcome, now)
+        effects += self._carry_published(riding, now)
         if replaced is not None and replaced.state is GuestState.LEAVING:
             effects += self._close(replaced, now)  # its publications go on by the new link
         return effects
@@ -488,8 +335,7 @@ class Admission:
         guest.state = step(GUEST_TABLE, guest.state, GuestEvent.GONE)
         self._timers.cancel(_Compare(number))
         self._timers.cancel(_Unsure(number))
-        publisher = self.publishers.get(guest.name)
-        if publisher is None or publisher.guest != number or publisher.client.idle:
+        if self.publishers.is_settled(guest.name, number):
             return self._close(guest, now)
         self._timers.set(_Farewell(number), now + FAREWELL_US)
         return []
@@ -520,71 +366,44 @@ class Admission:
     # What guests publish.
 
     def _on_behalf(
-        self,
-        name: str,
-        given: PublishContext | UnpublishContext | DisownContext,
-        now: int,
+        self, name: str, given: PublishContext | UnpublishContext | DisownContext, now: int
     ) -> list[Effect]:
         """Publish in a client's own name; without its own link, nobody may."""
-        publisher, effects = self.publishers.get(name), []
-        if publisher is None:
+        effects: list[Effect] = []
+        if name not in self.publishers:
             number = self.served.get(name)
             if number is None:
                 return []
-            welcome = self.guests[number].welcome
-            client = MapClient(
-                welcome.client,
-                server=welcome.server,
-                epoch=welcome.epoch,
-                now=now,
-                settings=settings_of(welcome.settings),
-                draw=self._draw,
-            )
-            publisher = self.publishers[name] = Publisher(client, number)
-            effects = self._carry_published(name, publisher, client.advance(now), now)
-        done = publisher.client.receive(given, now)
-        return [*effects, *self._carry_published(name, publisher, done, now)]
-
-    def _ride(self, name: str, publisher: Publisher, guest: GuestRecord, now: int) -> list[Effect]:
-        """Go on by this guest's link, and learn whether the service is the same."""
-        publisher.guest = guest.number
-        here = Received(guest.welcome.server, ServerHere(guest.welcome.epoch, 0))
-        return self._carry_published(name, publisher, publisher.client.receive(here, now), now)
+            opened = self.publishers.open(number, self.guests[number].welcome, now)
+            effects = self._carry_published(opened, now)
+        return [*effects, *self._carry_published(self.publishers.publish(name, given, now), now)]
 
     def _guest_received(self, number: int, message: Message, group: str, now: int) -> list[Effect]:
         """Hand what came by a guest's own link to its publisher; nobody else needs it."""
         guest = self.guests.get(number)
-        publisher = None if guest is None else self.publishers.get(guest.name)
-        if guest is None or publisher is None or publisher.guest != number:
+        if guest is None:
             return []
-        client = publisher.client
-        taken = client.receive(Received(client.server, message, group), now)
-        effects = self._carry_published(guest.name, publisher, taken, now)
-        if guest.state is GuestState.LEAVING and number in self.guests and client.idle:
+        answered = self.publishers.receive(guest.name, number, message, group, now)
+        effects = self._carry_published(answered, now)
+        leaving = guest.state is GuestState.LEAVING and number in self.guests
+        if leaving and self.publishers.is_settled(guest.name, number):
             effects += self._close(guest, now)
         return effects
 
-    def _carry_published(
-        self, name: str, publisher: Publisher, effects: Iterable[Effect], now: int
-    ) -> list[Effect]:
-        """Carry what a publisher wants; the machine learns what the service answered."""
+    def _carry_published(self, effects: Iterable[Effect], now: int) -> list[Effect]:
+        """Carry what publishers want; the machine learns what the service answered."""
         out: list[Effect] = []
         for effect in effects:
             match effect:
-                case Send(_, message):
-                    guest = self.guests.get(publisher.guest)
+                case SendUp(number):
+                    guest = self.guests.get(number)
                     if guest is not None and guest.connected:
-                        out.append(SendUp(publisher.guest, message))
-                case Overtaken() | Refusal():
-                    answered = BehalfAnswered(name, effect)
-                    out += self._carry(self._machine.receive(answered, now), now)
-                case Listen() | Ignore() | Cut() | Pending() | Record():
-                    pass  # it has no subscriptions, and its link carries the well-known group
+                        out.append(effect)
+                case PublicationAnswered(client, answer):
+                    answered = self._machine.receive(BehalfAnswered(client, answer), now)
+                    out += self._carry(answered, now)
                 case _:
                     raise AssertionError(f"nobody carries {type(effect).__name__}")
-        due = publisher.client.deadline()
-        if self.publishers.get(name) is publisher and due is not None:
-            self._timers.set(_Publish(name), max(due, now + 1))
         return out
 
     def _sweep(self, now: int) -> None:
@@ -592,13 +411,9 @@ class Admission:
         left = [name for name in self.publishers if name not in self.served]
         for name in left:
             if name not in self._machine.down.desk.clients:
-                self._forget(name)
+                self.publishers.forget(name)
         if any(name in self.publishers for name in left):
             self._timers.set(_Sweep(), now + SWEEP_US)
-
-    def _forget(self, name: str) -> None:
-        del self.publishers[name]
-        self._timers.cancel(_Publish(name))
 
     def _carry(self, effects: Iterable[Effect], now: int) -> list[Effect]:
         """Let out what the machine wants, except what a client may not see now."""

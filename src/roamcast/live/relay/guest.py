@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from roamcast.channels.client.link_messages import LinkWelcome, Tune, settings_of
 from roamcast.channels.client.session import silence_us
-from roamcast.channels.relay.admission import (
+from roamcast.channels.relay.guests import (
     GuestLinkDown,
     GuestLinkEnded,
     GuestLinkUp,

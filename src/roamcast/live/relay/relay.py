@@ -16,9 +16,8 @@ from typing import Any, Final
 
 from roamcast.channels.client.link_messages import LinkWelcome, settings_of
 from roamcast.channels.client.session import silence_us
-from roamcast.channels.relay.admission import (
-    RENEWED,
-    Admission,
+from roamcast.channels.relay.admission import RENEWED, Admission
+from roamcast.channels.relay.guests import (
     CloseGuest,
     EndGuest,
     GoingDown,
@@ -28,11 +27,11 @@ from roamcast.channels.relay.admission import (
     OwnLinkDown,
     OwnLinkUp,
     PassThrough,
-    SendUp,
     Serve,
     ServingBegan,
     Withheld,
 )
+from roamcast.channels.relay.publishers import SendUp
 from roamcast.channels.server.messages import Batch
 from roamcast.channels.server.settings import MapSettings
 from roamcast.errors import UnreachableError
