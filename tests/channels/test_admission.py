@@ -1,6 +1,8 @@
 """Who is served through a relay, by the machine alone: time is advanced by hand."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from roamcast.channels.client.link_messages import LinkWelcome, settings_bytes
 from roamcast.channels.relay.admission import (
@@ -351,6 +353,87 @@ def test_a_relay_that_goes_down_sends_everybody_away() -> None:
     assert of(EndGuest, scene.give(GoingDown())) == [
         EndGuest(guest, AWAY, SECOND) for guest in (1, 2, 3)
     ]
+
+
+ACTS = ("own", "own down", "arrive", "arrive", "up", "down", "ended", "gone", "time")
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(ACTS),
+        st.integers(0, 2),
+        st.sampled_from([7, 7, 8]),
+        st.sampled_from([OURS, OURS, THEIRS]),
+    ),
+    min_size=10,
+    max_size=40,
+)
+
+
+class Word:
+    """What the service said last of the relay and of each guest, written down by the test."""
+
+    def __init__(self) -> None:
+        self.scene = Scene()
+        self.ours = (7, OURS)
+        self.scene.own(*self.ours)
+        self.guests: dict[int, tuple[int, bytes] | None] = {}
+        self.came: set[int] = set()
+        self.over: set[int] = set()
+
+    def name(self, guest: int) -> str:
+        return f"n{guest % 2}#1"  # the last has the name of the first
+
+    def act(self, what: str, guest: int, epoch: int, view: bytes) -> None:
+        give, there = self.scene.give, guest in self.guests
+        match what:
+            case "own":
+                self.ours = (epoch, view)
+                self.scene.own(epoch, view)
+            case "own down":
+                give(OwnLinkDown())
+            case "time":
+                self.scene.passes(epoch * SECOND // 2)
+            case "arrive" if guest not in self.came:
+                self.came.add(guest)
+                self.guests[guest] = (epoch, view)
+                give(GuestArrived(guest, welcome(self.name(guest), epoch, view)))
+            case "up" if there and guest not in self.over:
+                self.guests[guest] = (epoch, view)
+                give(GuestLinkUp(guest, welcome(self.name(guest), epoch, view)))
+            case "down" if there:
+                self.guests[guest] = None
+                give(GuestLinkDown(guest))
+            case "ended" if there:
+                self.over.add(guest)
+                self.guests[guest] = None
+                give(GuestLinkEnded(guest, "revoked"))
+            case "gone" if there:
+                del self.guests[guest]
+                give(GuestGone(guest))
+
+
+@given(STEPS)
+def test_nobody_is_shown_anything_unless_the_service_says_so_and_every_guest_is_let_go(
+    steps: list[tuple[str, int, int, bytes]],
+) -> None:
+    word = Word()
+    scene = word.scene
+    for step in steps:
+        word.act(*step)
+        for name in {word.name(guest) for guest in range(3)}:
+            if of(Send, scene.shows(name)):
+                shown = scene.machine.served[name]
+                assert word.guests[shown] == word.ours
+                assert Serve(shown) in scene.effects
+    for guest in list(word.guests):
+        scene.give(GuestGone(guest))
+    scene.passes(FAREWELL_US)
+    assert scene.machine.guests == {}
+    assert scene.machine.served == {}
+    for guest in word.came:
+        assert not {Serve(guest), PassThrough(guest)} <= {*decided(scene.effects)}
+        assert scene.effects.count(CloseGuest(guest)) == 1
+        ends = [one for one in scene.effects if isinstance(one, EndGuest) and one.guest == guest]
+        assert len(ends) <= 1
 
 
 def test_an_input_that_nobody_takes_is_an_assertion() -> None:
