@@ -56,7 +56,7 @@ class Tuner:
         carried = self.streams.get(announce.stream)
         if carried is None:
             carried = self.streams[announce.stream] = Carried(0, set(), {})
-        if mine and announce.query not in carried.queries:
+        if mine:
             carried.queries.add(announce.query)
             self._rewind(announce, source, now)
         if announce.version < carried.version:
@@ -100,10 +100,10 @@ class Tuner:
         self.channels[band.channel] = Tuned(receiver, stream, now, start)
 
     def _rewind(self, announce: Announce, source: str, now: int) -> None:
-        """Follow channels from where a query needs them, if another query began them later.
+        """Follow channels from where a subscription needs them, if another one began them later.
 
-        Two of our queries learn of one stream by different channels, so the announcement with the
-        earlier position may come last, and in an older version.
+        Two of our subscriptions learn of one stream by different channels, so the announcement
+        with the earlier position may come last, and in an older version.
         """
         for band in announce.bands:
             known = self.channels.get(band.channel)
