@@ -21,7 +21,7 @@ class GuestState(enum.StrEnum):
     WAITING = "waiting for its class to be compared"
     SERVED = "served by the machine"
     PASSED = "passed through"
-    ENDING = "told to go"
+    ENDING = "sent away"
     LEAVING = "gone; its last publications are on their way"
 
 
