@@ -1,1 +1,1 @@
-"""What the service and the SDK share: drivers, reconnecting links, groups by UDP and NATS, seals."""
+"""What the service and the SDK share: drivers, reconnecting links, groups, sealing."""
