@@ -8,7 +8,7 @@ from roamcast.channels.client.copy import Appeared, Changed, Left
 from roamcast.channels.client.map_client import LinkState
 from roamcast.channels.client.publications import DisownContext
 from roamcast.channels.client.watching import Current, Cut, Overtaken, Pending, Refusal
-from roamcast.channels.relay.relay import Heard, OnBehalf
+from roamcast.channels.relay.relay import BehalfAnswered, OnBehalf
 from roamcast.channels.server.desk import Public
 from roamcast.channels.server.messages import WELL_KNOWN
 from roamcast.channels.server.settings import MapSettings
@@ -324,13 +324,13 @@ def test_clients_that_publish_apart_do_so_in_their_own_names() -> None:
     world.run(1)
     stamp = world.relay_machine("relay").down.contexts.owners["m"].stamp
     relay = world.world.hosts["relay"]
-    world.world.give(relay, Heard("a", Overtaken("m", stamp)))
-    world.world.give(relay, Heard("a", Refusal("put m", "too late")))
+    world.world.give(relay, BehalfAnswered("a", Overtaken("m", stamp)))
+    world.world.give(relay, BehalfAnswered("a", Refusal("put m", "too late")))
     world.run(1)
     assert world.machine("a").published == {}
     assert list(world.machine("b").published) == ["m"]  # what a's said is not about b's
     world.forget()
-    world.world.give(relay, Heard("b", Refusal("put m", "not here")))
+    world.world.give(relay, BehalfAnswered("b", Refusal("put m", "not here")))
     world.run(1)
     assert [one.reason for one in world.told_to("b", Refusal)] == ["not here"]
     assert world.told_to("relay", OnBehalf) == [OnBehalf("b", DisownContext("m"))]

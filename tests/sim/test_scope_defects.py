@@ -58,9 +58,9 @@ def test_a_relay_that_forgets_to_withdraw_is_found(monkeypatch: pytest.MonkeyPat
     release = RelayedSubscriptions._release
 
     def forgetful(self: RelayedSubscriptions, client: str, name: str) -> None:
-        say, self._say = self._say, lambda _client, _given: None
+        forward, self._forward = self._forward, lambda _client, _given: None
         release(self, client, name)
-        self._say = say
+        self._forward = forward
 
     monkeypatch.setattr(RelayedSubscriptions, "_release", forgetful)
     assert promise_broken() == "empty when clients leave"
@@ -69,15 +69,15 @@ def test_a_relay_that_forgets_to_withdraw_is_found(monkeypatch: pytest.MonkeyPat
 def test_a_relay_that_keeps_departures_to_itself_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = RelayServer.told
+    show = RelayServer.show
 
     def silent(
         self: RelayServer, effects: Sequence[Effect], copy: MapCopy, now: int
     ) -> Sequence[Effect]:
-        kept = [effect for effect in effects if not isinstance(effect, Left)]
-        return told(self, kept, copy, now)
+        rest = [effect for effect in effects if not isinstance(effect, Left)]
+        return show(self, rest, copy, now)
 
-    monkeypatch.setattr(RelayServer, "told", silent)
+    monkeypatch.setattr(RelayServer, "show", silent)
     assert promise_broken() == "views equal the map"
 
 

@@ -33,22 +33,22 @@ def relay(
         typer.Option("--settings", help="A TOML file: TLS, limits, log (docs/configuration.md)."),
     ] = None,
     ca: Annotated[
-        Path | None, typer.Option(help="A PEM file of who signed the service's certificate.")
+        Path | None, typer.Option(help="A PEM file with the CA of the service's certificate.")
     ] = None,
     interface: Annotated[
         str, typer.Option(help="Address of the interface that UDP multicast comes by.")
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
-    """Serve clients on unicast links: channels come in once, each client is told what it asked for.
+    """Serve clients on unicast links: receive channels once, and filter them for each client.
 
-    Clients connect as to the service, with their own tokens. A relay needs a token of an admin, or
-    of a subject named in the service's `channels.relays`. Ctrl-C or SIGTERM end it cleanly.
+    Clients connect as to the service, with their own tokens. A relay needs an admin's token, or one
+    of a subject named in the service's `channels.relays`. Ctrl-C or SIGTERM ends it cleanly.
     """
     host, port = _where(listen)
     from roamcast.live.config.settings import Settings, load_settings, with_server
     from roamcast.live.observe.logs import configure
-    from roamcast.live.relay.running import run
+    from roamcast.live.relay.app import run
     from roamcast.transport.address import find
 
     settings = load_settings(settings_file) if settings_file is not None else Settings()

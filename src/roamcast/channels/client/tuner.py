@@ -34,6 +34,8 @@ class Tuned(msgspec.Struct):
     receiver: ChannelReceiver
     stream: int
     active_us: int
+    start: int
+    """The first message that was asked for."""
 
 
 class Carried(msgspec.Struct):
@@ -70,6 +72,7 @@ class Tuner:
             carried = self.streams[announce.stream] = Carried(0, set(), {})
         if mine:
             carried.queries.add(announce.query)
+            self._rewind(announce, source, now)
         if announce.version < carried.version:
             return []
         later = 0 < carried.version < announce.version
@@ -96,16 +99,32 @@ class Tuner:
         known = self.channels.get(band.channel)
         if known is not None and known.receiver.incarnation >= band.incarnation:
             return []
+        self._follow(band, 1 if whole else band.next, stream, source, now)
+        return [] if known is not None else [Listen(band.channel)]
+
+    def _follow(self, band: Band, start: int, stream: int, source: str, now: int) -> None:
         receiver = ChannelReceiver(
             band.channel,
             source=source,
             now=now,
             settings=self._settings.channel,
             draw=self._draw,
-            start=(band.incarnation, 1 if whole else band.next),
+            start=(band.incarnation, start),
         )
-        self.channels[band.channel] = Tuned(receiver, stream, now)
-        return [] if known is not None else [Listen(band.channel)]
+        self.channels[band.channel] = Tuned(receiver, stream, now, start)
+
+    def _rewind(self, announce: Announce, source: str, now: int) -> None:
+        """Follow channels from where a subscription needs them, if another one began them later.
+
+        Two of our subscriptions learn of one stream by different channels, so the announcement
+        with the earlier position may come last, and in an older version.
+        """
+        for band in announce.bands:
+            known = self.channels.get(band.channel)
+            if known is None or known.receiver.incarnation != band.incarnation:
+                continue
+            if band.next < known.start:
+                self._follow(band, band.next, known.stream, source, now)
 
     def unlink(self, query: int) -> list[Effect]:
         """Leave the streams that only this query rode on."""

@@ -91,7 +91,7 @@ class MapServer:
         """`epoch` grows with every start of the service on any host (`failover/epochs.py`).
 
         `journal`: record why each update went where it went; without it that work is saved.
-        `replicas`: the hosts that may serve, by seat, including this one; see `failover/watchdog.py`.
+        `replicas`: the hosts that may serve, by seat, with this one (`failover/watchdog.py`).
         """
         assert epoch > 0
         self.name = name
