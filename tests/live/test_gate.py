@@ -157,7 +157,7 @@ def test_a_stream_without_end_has_no_head(tmp_path: Path) -> None:
             assert answer.status == 405
             assert answer.headers["allow"] == "GET, OPTIONS"
             assert answer.body == b""
-        assert not asked.service.broker.hub.sessions
+        assert not asked.service.broker._hub.sessions
 
     run(tmp_path, scene)
 

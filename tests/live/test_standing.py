@@ -80,7 +80,7 @@ def test_a_service_is_not_ready_while_its_disk_refuses_and_finds_out_itself_when
             pages = disk._connection.execute("PRAGMA page_count").fetchone()[0]
             disk._connection.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(RoamcastError, match="the disk refused"):
-            await service.keep("ada", context)
+            await service.publish("ada", context)
         assert not service.ready
         with disk._using:
             disk._connection.execute("PRAGMA max_page_count = 1000000")
@@ -88,7 +88,7 @@ def test_a_service_is_not_ready_while_its_disk_refuses_and_finds_out_itself_when
         while not service.ready:
             assert asyncio.get_running_loop().time() < end
             await asyncio.sleep(0.01)
-        assert await service.keep("ada", context)
+        assert await service.publish("ada", context)
         await service.goodbye()
         assert not service.ready
         await service.stop()

@@ -54,10 +54,15 @@ class RulesPolicy:
         """Name the class of a client when its session begins; it stays until the next one."""
         return self.class_of(self._viewer_of(client))
 
-    def class_of(self, viewer: Viewer) -> str:
-        """Name the class of a viewer."""
+    def name_of(self, viewer: Viewer) -> str:
+        """Name the class that a viewer would be in, without opening it."""
         name = viewer.name if self._names(viewer.name) else ""
-        view_class = self._current("\n".join([name, *sorted(viewer.groups)]))
+        return self._current("\n".join([name, *sorted(viewer.groups)]))
+
+    def class_of(self, viewer: Viewer) -> str:
+        """Name the class of a viewer, and open it if nobody is in it yet."""
+        name = viewer.name if self._names(viewer.name) else ""
+        view_class = self.name_of(viewer)
         if view_class not in self._viewers:
             if len(self._viewers) >= VIEW_CLASSES_MAX and self._used is not None:
                 used = self._used()

@@ -131,7 +131,13 @@ def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> Outc
     workload = make()
     check_sizes(workload.sizes, scenario.sizes)
     quality = scenario.qualities[0]
-    world = World(scenario.seed, workload.registry, quality=quality, journal=journal)
+    world = World(
+        scenario.seed,
+        workload.registry,
+        quality=quality,
+        journal=journal,
+        user_effects=workload.effects,
+    )
     if len(scenario.qualities) > 1:
         world.network.quality_of = _assigned(world.kernel, scenario.qualities)
     world.network.reach = reach_of(scenario.shape, world.kernel)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from roamcast.errors import InputError
+from roamcast.model.machine import Effect
 from roamcast.model.wire import Registry
 from roamcast.sim.world import World
 
@@ -24,6 +25,8 @@ class Workload(ABC):
     registry: ClassVar[Registry]
     sizes: ClassVar[Mapping[str, tuple[int, int]]]
     """What the swarm varies: name → (least, most), both included."""
+    effects: ClassVar[tuple[type[Effect], ...]] = (Effect,)
+    """What its machines address to their users; anything else is a mistake of ours."""
     settle_us_max: ClassVar[int] = 60_000_000
     """How long after everything is healed the promises of liveness may take."""
 

@@ -6,7 +6,7 @@ the current set as of an update, and every later update of it follows: no gap, n
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from roamcast.channels.failover.merging import REPLICA_MESSAGES, Merging
 from roamcast.channels.reliable.messages import HealRequest, Join
@@ -46,7 +46,9 @@ from roamcast.channels.spread.dissemination import Dissemination, is_remote
 from roamcast.channels.spread.streams import Ledger
 from roamcast.channels.timers import Timer
 from roamcast.errors import ContextError, InputError, LimitError
+from roamcast.model.events import ClassesEnded, ClientsMoved, MapTouched, RulesChanged
 from roamcast.model.machine import Effect, Input, Listen, Multicast, Received
+from roamcast.model.parts import Part
 from roamcast.model.records import ChannelStep, Drop
 from roamcast.model.time import MICROSECONDS
 from roamcast.model.wire import NAME_LENGTH_MAX, Message, tag_of
@@ -63,9 +65,10 @@ def compiled_matcher() -> Matcher:
     return FilterSet()
 
 
-class MapServer:
+class MapServer(Part):
     """The active map service of one region in one epoch."""
 
+    part: ClassVar[str] = "map"
     messages: ClassVar[tuple[type[Message], ...]] = (
         Request,
         Receipt,
@@ -73,8 +76,12 @@ class MapServer:
         Join,
         *REPLICA_MESSAGES,
     )
-    """The wire messages it takes; any other is the router's mistake."""
-    inputs: ClassVar[tuple[type[Input], ...]] = ()
+    inputs: ClassVar[tuple[type[Input | Effect], ...]] = (
+        MapTouched,
+        RulesChanged,
+        ClassesEnded,
+        ClientsMoved,
+    )
 
     def __init__(
         self,
@@ -147,17 +154,35 @@ class MapServer:
                 held[f"{name}: {what}"] = pair
         return held
 
-    def receive(self, given: Input, now: int) -> Sequence[Effect]:
-        """Take a message of a client or of another host."""
-        assert isinstance(given, Received), f"a map server takes no {type(given).__name__}"
+    def receive(self, given: Any, now: int) -> Sequence[Effect]:
+        """Take a message of a client or a replica, or what another part of the broker did."""
+        self.desk.now = now
+        match given:
+            case Received():
+                self._message(given)
+            case MapTouched():
+                pass
+            case RulesChanged(vid):
+                self.contexts.reconsider(vid)
+            case ClassesEnded(view_classes):
+                for client in [*self.desk.clients.values()]:
+                    if client.view_class in view_classes:
+                        self.remove(client, "its view class has ended")
+            case ClientsMoved(clients):
+                for name in clients:
+                    if (known := self.desk.clients.get(name)) is not None:
+                        self.remove(known, "what it may see has changed")
+            case _:
+                raise AssertionError(f"a map server takes no {type(given).__name__}")
+        return self._done()
+
+    def _message(self, given: Received) -> None:
         handler = self._handlers.get(type(given.message))
         assert handler is not None, f"a map server takes no {type(given.message).__name__}"
-        self.desk.now = now
         if self.merging.leaving is not None and not isinstance(given.message, REPLICA_MESSAGES):
             self._drop("stepping down", given)  # the client will ask the newer server
         else:
             handler(given)
-        return self._done()
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Run the timers that are due."""
@@ -177,11 +202,6 @@ class MapServer:
         if self.merging.leaving is not None:
             return self.merging.leaving.deadline()
         return self.desk.timers.deadline()
-
-    def changed(self, now: int) -> Sequence[Effect]:
-        """Give the effects of changes that another part of this process made to the map."""
-        self.desk.now = now
-        return self._done()
 
     def _here_due(self, timer: HereDue) -> None:
         self.desk.timers.set(timer, self.desk.now + self.settings.server_here_us)

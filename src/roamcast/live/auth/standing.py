@@ -32,7 +32,7 @@ class Standing:
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
         self._problem = ""
-        self.looked: Callable[[], None] = lambda: None
+        self.on_look: Callable[[], None] = lambda: None
         """Called whenever the key file was looked at."""
 
     @contextmanager
@@ -60,7 +60,7 @@ class Standing:
         numbers = list(self._held)
         grants = [self._held[number][0] for number in numbers]
         reasons = self._keys.ended(grants, self._clock())
-        self.looked()
+        self.on_look()
         for number, reason in zip(numbers, reasons, strict=True):
             if reason is not None:
                 _, end = self._held.pop(number)

@@ -31,7 +31,7 @@ SILENCE_S: Final = 5.0
 FRAMES_MAX: Final = 4_096
 CLOSE_S: Final = 0.5
 
-_LOG = Log("peers")
+_LOG = Log("replicas")
 
 
 class ReplicaLink:
@@ -45,9 +45,9 @@ class ReplicaLink:
         part: Part,
         cluster: Cluster,
         clock: Clock,
-        here: Callable[[ReplicaHere], None],
-        told: Callable[[str, Message], None],
-        gone: Callable[[str], None] = lambda _: None,
+        on_here: Callable[[ReplicaHere], None],
+        on_message: Callable[[str, Message], None],
+        on_lost: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.to = to
         self._own = own
@@ -56,9 +56,9 @@ class ReplicaLink:
         self._secret = cluster.secret()
         self._tls = tls_of(cluster) if self._url.startswith("https:") else None
         self._clock = clock
-        self._here = here
-        self._told = told
-        self._gone = gone
+        self._on_here = on_here
+        self._on_message = on_message
+        self._on_lost = on_lost
         self._outgoing: asyncio.Queue[bytes] | None = None
         self._problem = ""
 
@@ -89,7 +89,7 @@ class ReplicaLink:
         scheme = "wss" if self._tls else "ws"
         said = call(self._secret, self._own, self._part, self.to, now=self._clock(), nonce=nonce)
         return await sockets.connect(
-            f"{scheme}://{parts.netloc}/peer",
+            f"{scheme}://{parts.netloc}/replica",
             additional_headers={"Authorization": said},
             compression=None,
             proxy=None,
@@ -127,20 +127,20 @@ class ReplicaLink:
                 assert isinstance(first, ReplicaHere)
                 self._problem = ""
                 self._outgoing = outgoing
-                self._here(first)
+                self._on_here(first)
                 while True:
                     data = await socket.recv(decode=False)
                     patience.reschedule(loop.time() + SILENCE_S)
                     message = REPLICA_PROTOCOL.decode(data)
                     if not isinstance(message, Unreadable):
-                        self._told(self.to, message)
+                        self._on_message(self.to, message)
         except (ConnectionClosed, OSError, TimeoutError):
             return
         finally:
             writer.cancel()
             if self._outgoing is not None:
                 self._outgoing = None
-                self._gone(self.to)
+                self._on_lost(self.to)
             socket.transport.abort()
             await asyncio.gather(writer, return_exceptions=True)
 

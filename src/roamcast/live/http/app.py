@@ -96,7 +96,7 @@ class Gate:
         """Let a client in that may come in; what it may do is checked again as it asks."""
         service = self.service
         path = scope["path"]
-        if path == "/peer":
+        if path == "/replica":
             await self._peer(scope, send)
             return
         if path not in ("/session", "/link"):
@@ -121,10 +121,10 @@ class Gate:
     async def _peer(self, scope: Any, send: Any) -> None:
         """Let another host of the cluster in."""
         said = next((v for name, v in scope["headers"] if name == b"authorization"), b"")
-        caller = self.service.peers.check(said.decode("latin-1"))
+        caller = self.service.replicas.check(said.decode("latin-1"))
         await send({"type": "websocket.accept", "subprotocol": None})
         socket: WebSocket = scope["extensions"][EXTENSION]
-        await self.service.serve_peer(socket, caller)
+        await self.service.serve_replica(socket, caller)
 
     async def _serve(self, path: str, socket: WebSocket, grant: Grant, name: str) -> None:
         if path == "/session":

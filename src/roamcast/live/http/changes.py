@@ -85,7 +85,7 @@ async def changes(
     service.count_connection(grant.subject, +1)
     try:
         service.open_session(name, viewer_of(grant), sink, "sse")
-        service.watch(name, "changes", asked)
+        service.subscribe(name, "changes", asked)
     except BaseException:
         service.close_session(name, sink)
         service.count_connection(grant.subject, -1)

@@ -47,7 +47,7 @@ async def put_context(request: Asked, vid: Vid, lifetime: Lifetime = None) -> Re
     lifetime_us = _lifetime_us(request)
     given = json_text.read(await request.body(), InputError)
     context = read_feature(given, service.clock(), service.settings.limits, vid=check_vid(vid))
-    fresh = await service.keep(grant.subject, context, lifetime_us=lifetime_us)
+    fresh = await service.publish(grant.subject, context, lifetime_us=lifetime_us)
     return Response(feature(context), media_type=GEOJSON, status_code=201 if fresh else 200)
 
 
@@ -69,7 +69,7 @@ async def delete_context(request: Asked, vid: Vid) -> None:
     """Cancel a publication; answered when that would survive a crash."""
     grant = granted(request, "publish")
     service = service_of(request)
-    await service.release(grant.subject, vid, any_owner="admin" in grant.scopes)
+    await service.unpublish(grant.subject, vid, any_owner="admin" in grant.scopes)
 
 
 @put("/contexts/{vid:str}/rules", operation_id="putRules",

@@ -159,18 +159,18 @@ class SessionSocket:
                 most = service.settings.limits.filter_length_max
                 if len(text) > most:
                     raise LimitError(f"a filter has at most {most} characters")
-                service.watch(self.name, re, Filter.parse(text))
+                service.subscribe(self.name, re, Filter.parse(text))
             case say.UnsubscribeRequest(re):
-                service.unwatch(self.name, re)
+                service.unsubscribe(self.name, re)
                 self._say(say.Done(re))
             case say.PublishRequest(feature, re) | say.ChangeRequest(feature, re):
                 self._grant.require("publish")
                 context = read_feature(feature, service.clock(), service.settings.limits)
                 owner = self._grant.subject
-                self._later(service.keep(owner, context, session=self.name), re, context.vid)
+                self._later(service.publish(owner, context, session=self.name), re, context.vid)
             case say.UnpublishRequest(vid, re):
                 self._grant.require("publish")
-                self._later(service.release(self._grant.subject, vid), re, vid)
+                self._later(service.unpublish(self._grant.subject, vid), re, vid)
 
     def _later(self, doing: Any, re: str, vid: str) -> None:
         """Answer when the disk has it."""
