@@ -30,7 +30,7 @@ from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.messages import MAP_PROTOCOL
 from roamcast.channels.server.settings import MapSettings
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Attribute, Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect
 from roamcast.sim.checkers import Violation, check_bounds
@@ -197,7 +197,7 @@ class SessionsWorkload(Workload):
         self, world: World, draw: random.Random, kind: str, number: int, item: int
     ) -> Callable[[int], None]:
         vid, place = f"client-{number}/{item}", draw.choice(ROOMS)
-        attributes = {"type": draw.choice(("person", "printer"))}
+        attributes: dict[str, Attribute] = {"type": draw.choice(("person", "printer"))}
         subscription, text = f"s{draw.randrange(SUBSCRIPTIONS)}", draw.choice(FILTERS)
 
         def act(now: int) -> None:
