@@ -12,7 +12,7 @@ import msgspec
 
 from roamcast.channels.server.map import Matched
 from roamcast.channels.server.settings import MapSettings
-from roamcast.channels.spread.recurring import History
+from roamcast.channels.server.view_class import History
 
 SUBSCRIBERS_MIN = (1, 2, 3, 4, 6, 8, 12, 16)
 HISTORY_MAX = (8, 32, 128, 512, 2048)

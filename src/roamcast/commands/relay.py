@@ -1,4 +1,4 @@
-"""`roamcast agent`: serves clients on unicast links, on behalf of a service."""
+"""`roamcast relay`: serves clients on unicast links, on behalf of a service."""
 
 import sys
 from pathlib import Path
@@ -9,10 +9,10 @@ import typer
 
 def register(root: typer.Typer) -> None:
     """Add the command to the command line."""
-    root.command("agent")(agent)
+    root.command("relay")(relay)
 
 
-def agent(
+def relay(
     url: Annotated[
         str | None, typer.Argument(help="The service's address; ROAMCAST_URL without one.")
     ] = None,
@@ -22,7 +22,7 @@ def agent(
     token: Annotated[
         str | None,
         typer.Option(
-            help="The agent's own token; better in ROAMCAST_TOKEN, which `ps` does not show."
+            help="The relay's own token; better in ROAMCAST_TOKEN, which `ps` does not show."
         ),
     ] = None,
     data: Annotated[
@@ -33,22 +33,22 @@ def agent(
         typer.Option("--settings", help="A TOML file: TLS, limits, log (docs/configuration.md)."),
     ] = None,
     ca: Annotated[
-        Path | None, typer.Option(help="A PEM file of who signed the service's certificate.")
+        Path | None, typer.Option(help="A PEM file with the CA of the service's certificate.")
     ] = None,
     interface: Annotated[
         str, typer.Option(help="Address of the interface that UDP multicast comes by.")
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
-    """Serve clients on unicast links: channels come in once, each client is told what it asked for.
+    """Serve clients on unicast links: receive channels once, and filter them for each client.
 
-    Clients connect as to the service, with their own tokens. An agent needs a token of an admin, or
-    of a subject named in the service's `channels.relays`. Ctrl-C or SIGTERM end it cleanly.
+    Clients connect as to the service, with their own tokens. A relay needs an admin's token, or one
+    of a subject named in the service's `channels.relays`. Ctrl-C or SIGTERM ends it cleanly.
     """
     host, port = _where(listen)
     from roamcast.live.config.settings import Settings, load_settings, with_server
     from roamcast.live.observe.logs import configure
-    from roamcast.live.relay.running import run
+    from roamcast.live.relay.app import run
     from roamcast.transport.address import find
 
     settings = load_settings(settings_file) if settings_file is not None else Settings()
@@ -71,7 +71,7 @@ def agent(
 
             typer.echo(msgspec.json.encode({"url": where}))
         else:
-            typer.echo(f"The agent is ready at {where}\nCtrl-C ends it.")
+            typer.echo(f"The relay is ready at {where}\nCtrl-C ends it.")
         sys.stdout.flush()
 
     run(find(url, token, data=data), settings, started=started, interface=interface, tls=tls)

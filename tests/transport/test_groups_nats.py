@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from roamcast.channels.client.link_messages import GROUP_FRAME_BYTES_MAX
-from roamcast.transport.groups import GroupsUnavailable
+from roamcast.errors import GroupsUnavailable
 from roamcast.transport.groups_nats import WAITING_MAX, NatsGroups
 from roamcast.transport.sealing import class_key, seal_of_client, seals_of_classes
 from tests.nats_server import BINARY, MISSING, NatsServer

@@ -1,4 +1,4 @@
-"""Agents (AMS 17): channels in, unicast out, filtered; neither side can tell the difference."""
+"""Relays (AMS 17): channels in, unicast out, filtered; neither side can tell the difference."""
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +8,7 @@ from roamcast.channels.client.copy import Appeared, Changed, Left
 from roamcast.channels.client.map_client import LinkState
 from roamcast.channels.client.publications import DisownContext
 from roamcast.channels.client.watching import Current, Cut, Overtaken, Pending, Refusal
-from roamcast.channels.relay.relay import Heard, OnBehalf
+from roamcast.channels.relay.relay import BehalfAnswered, OnBehalf
 from roamcast.channels.server.desk import Public
 from roamcast.channels.server.messages import WELL_KNOWN
 from roamcast.channels.server.settings import MapSettings
@@ -22,16 +22,16 @@ PEOPLE = "type = 'person'"
 
 
 def crowd(world: MapWorld, count: int = 4, text: str = PEOPLE) -> list[str]:
-    """An agent, and clients behind it that ask the same."""
-    world.agent("agent")
+    """A relay, and clients behind it that ask the same."""
+    world.relay("relay")
     names = [f"weak-{number}" for number in range(count)]
     for name in names:
-        world.weak(name, "agent")
+        world.weak(name, "relay")
         world.watch(name, text)
     return names
 
 
-def test_one_message_of_the_server_reaches_all_clients_of_an_agent_one_by_one() -> None:
+def test_one_message_of_the_server_reaches_all_clients_of_a_relay_one_by_one() -> None:
     world = MapWorld()
     names = crowd(world)
     world.client("strong")
@@ -41,30 +41,30 @@ def test_one_message_of_the_server_reaches_all_clients_of_an_agent_one_by_one() 
     world.put("strong", "m", "hall", type="person")
     world.run(1)
     (sent,) = world.sent(updates)
-    assert (sent.peer, sent.receivers) == ("", 2)  # the agent, and the one that hears groups
-    assert sorted(one.peer for one in world.sent(updates, by="agent")) == names
+    assert (sent.peer, sent.receivers) == ("", 2)  # the relay, and the one that hears groups
+    assert sorted(one.peer for one in world.sent(updates, by="relay")) == names
     assert all(world.sees(name) == {"m": "hall"} for name in [*names, "strong"])
 
 
-def test_an_agent_speaks_to_no_group_and_its_clients_hear_none() -> None:
+def test_a_relay_speaks_to_no_group_and_its_clients_hear_none() -> None:
     world = MapWorld()
     names = crowd(world)
     world.run(3)
-    assert [one for one in world.sent(by="agent") if not one.peer] == []
-    assert world.world.network.members(WELL_KNOWN) == ["agent"]
-    assert all(world.machine(name).server == "agent" for name in names)
+    assert [one for one in world.sent(by="relay") if not one.peer] == []
+    assert world.world.network.members(WELL_KNOWN) == ["relay"]
+    assert all(world.machine(name).server == "relay" for name in names)
 
 
-def test_an_agent_filters_for_each_client_and_asks_for_equal_filters_once() -> None:
+def test_a_relay_filters_for_each_client_and_asks_for_equal_filters_once() -> None:
     world = MapWorld()
-    world.agent("agent")
+    world.relay("relay")
     texts = {"a": "place = 'l1'", "b": "place='l1'", "c": "kind = 2"}
     for name, text in texts.items():
-        world.weak(name, "agent")
+        world.weak(name, "relay")
         world.watch(name, text)
     world.client("mover")
     world.run(2)
-    assert len(world.server.desk.clients["agent"].subscriptions) == 2
+    assert len(world.server.desk.clients["relay"].subscriptions) == 2
     world.forget()
     world.put("mover", "m", "l1", kind=1)
     world.put("mover", "n", "l2", kind=2)
@@ -72,7 +72,7 @@ def test_an_agent_filters_for_each_client_and_asks_for_equal_filters_once() -> N
     world.run(1)
     assert world.sees("a") == world.sees("b") == {"m": "l1"}
     assert world.sees("c") == {"n": "l2"}
-    assert len(world.sent(updates, by="agent")) == 3
+    assert len(world.sent(updates, by="relay")) == 3
 
 
 def test_the_answer_is_the_servers_current_set_and_comes_when_that_has_come() -> None:
@@ -80,8 +80,8 @@ def test_the_answer_is_the_servers_current_set_and_comes_when_that_has_come() ->
     world.client("mover")
     for number in range(5):
         world.put("mover", f"m{number}", "hall", type="person")
-    world.agent("agent")
-    world.weak("a", "agent")
+    world.relay("relay")
+    world.weak("a", "relay")
     world.run(2)
     cut = Partition(frozenset({SERVER}))
     world.world.network.cut(cut)
@@ -92,12 +92,12 @@ def test_the_answer_is_the_servers_current_set_and_comes_when_that_has_come() ->
     world.run(3)
     (current,) = world.told_to("a", Current)
     assert (current.count, current.complete) == (5, True)
-    world.weak("b", "agent")  # and the next one is answered without asking the server
+    world.weak("b", "relay")  # and the next one is answered without asking the server
     world.watch("b", PEOPLE)
     world.forget()
     world.run(0.5)
     assert [effect.count for effect in world.told_to("b", Current)] == [5]
-    assert len(world.server.desk.clients["agent"].subscriptions) == 1
+    assert len(world.server.desk.clients["relay"].subscriptions) == 1
 
 
 def test_what_clients_publish_goes_to_the_server_and_back_to_whoever_asked() -> None:
@@ -109,26 +109,26 @@ def test_what_clients_publish_goes_to_the_server_and_back_to_whoever_asked() -> 
     world.put(names[0], "m", "hall", type="person")
     world.run(1)
     assert all(world.sees(name) == {"m": "hall"} for name in [*names, "strong"])
-    assert world.server.map.contexts["m"].owner == "agent"
+    assert world.server.map.contexts["m"].owner == "relay"
     world.cancel(names[0], "m")
     world.run(1)
     assert all(world.sees(name) == {} for name in [*names, "strong"])
 
 
-def test_a_client_that_moves_to_another_agent_takes_its_objects_along() -> None:
+def test_a_client_that_moves_to_another_relay_takes_its_objects_along() -> None:
     world = MapWorld()
-    for agent in ("agent-1", "agent-2"):
-        world.agent(agent)
+    for relay in ("relay-1", "relay-2"):
+        world.relay(relay)
     world.client("strong")
     world.watch("strong", PEOPLE)
-    world.weak("a", "agent-1")
+    world.weak("a", "relay-1")
     world.put("a", "m", "hall", type="person")
     world.run(2)
     machine = world.machine("a")
-    machine.server = "agent-2"
-    world.run(10)  # long enough for the first agent to give it up
+    machine.server = "relay-2"
+    world.run(10)  # long enough for the first relay to give it up
     assert machine.state is LinkState.OPEN
-    assert world.server.map.contexts["m"].owner == "agent-2"
+    assert world.server.map.contexts["m"].owner == "relay-2"
     assert world.sees("strong") == {"m": "hall"}
     assert world.told_to("strong", Left) == []
 
@@ -148,7 +148,7 @@ def test_who_publishes_later_is_right_and_the_other_is_told_whichever_way_it_cam
     world.cancel(names[0], "m")
     world.run(1)
     assert all(world.sees(one) == {} for one in [*names, "strong"])
-    assert world.agent_machine("agent").down.contexts.owners == {}
+    assert world.relay_machine("relay").down.contexts.owners == {}
 
 
 def test_a_silent_client_is_collected_with_its_objects_and_queries() -> None:
@@ -161,7 +161,7 @@ def test_a_silent_client_is_collected_with_its_objects_and_queries() -> None:
     world.run(8)
     assert world.sees(names[1]) == {}
     assert len(world.server.map) == 0
-    assert len(world.server.desk.clients["agent"].subscriptions) == 1
+    assert len(world.server.desk.clients["relay"].subscriptions) == 1
 
 
 def test_a_slow_client_gets_the_latest_state_and_the_others_do_not_wait() -> None:
@@ -183,7 +183,7 @@ def test_a_slow_client_gets_the_latest_state_and_the_others_do_not_wait() -> Non
     assert len(world.told_to(slow, Changed)) + len(world.told_to(slow, Appeared)) <= 2
 
 
-def test_a_client_too_slow_for_its_queue_is_told_and_the_agent_asks_no_more_for_it() -> None:
+def test_a_client_too_slow_for_its_queue_is_told_and_the_relay_asks_no_more_for_it() -> None:
     world = MapWorld(MapSettings(outbox_items_max=8))
     (slow,) = crowd(world, 1)
     world.client("mover")
@@ -194,8 +194,8 @@ def test_a_client_too_slow_for_its_queue_is_told_and_the_agent_asks_no_more_for_
         world.put("mover", f"m{number}", "r", type="person")
         world.run(0.05)
     world.run(1)
-    assert world.server.desk.clients["agent"].subscriptions == {}
-    assert len(world.agent_machine("agent").down.map) == 0
+    assert world.server.desk.clients["relay"].subscriptions == {}
+    assert len(world.relay_machine("relay").down.map) == 0
     world.world.network.mend(cut)
     world.run(5)
     assert world.told_to(slow, Cut)
@@ -206,9 +206,9 @@ def test_a_client_too_slow_for_its_queue_is_told_and_the_agent_asks_no_more_for_
 
 def test_a_limit_is_kept_on_the_last_hop() -> None:
     world = MapWorld(quality=LinkQuality(loss=0.05))
-    world.agent("agent")
+    world.relay("relay")
     for name, limit in (("low", 1_500), ("free", 0)):
-        world.weak(name, "agent", limit_bytes=limit)
+        world.weak(name, "relay", limit_bytes=limit)
         world.watch(name, PEOPLE)
     world.client("mover")
     world.run(3)
@@ -220,27 +220,27 @@ def test_a_limit_is_kept_on_the_last_hop() -> None:
     world.run(20)
     limit = BandwidthLimit({"low": 1_500})
     for now, host, record in world.records:
-        if host == "agent" and isinstance(record, Transmission):
+        if host == "relay" and isinstance(record, Transmission):
             limit.deliver(record.peer, record.bytes, now)
     assert world.sees("low") == world.sees("free")
     assert len(world.sees("free")) == 20
 
 
-def test_after_a_restart_of_the_agent_its_clients_find_back() -> None:
+def test_after_a_restart_of_the_relay_its_clients_find_back() -> None:
     world = MapWorld()
     names = crowd(world, 3)
     for name in names:
         world.put(name, name, "hall", type="person")
     world.run(2)
-    world.world.crash(world.world.hosts["agent"])
-    world.run(8)  # the server has given the agent up, and all that came through it
+    world.world.crash(world.world.hosts["relay"])
+    world.run(8)  # the server has given the relay up, and all that came through it
     assert len(world.server.map) == 0
-    world.world.restart(world.world.hosts["agent"])
+    world.world.restart(world.world.hosts["relay"])
     world.run(5)
     assert all(world.sees(name) == dict.fromkeys(names, "hall") for name in names)
 
 
-def test_after_a_restart_of_the_server_the_agents_clients_notice_nothing() -> None:
+def test_after_a_restart_of_the_server_the_relays_clients_notice_nothing() -> None:
     world = MapWorld(MapSettings(restart_spread_us=0))
     names = crowd(world, 3)
     for name in names:
@@ -259,17 +259,17 @@ def test_after_a_restart_of_the_server_the_agents_clients_notice_nothing() -> No
     assert [world.told_to(name, Left) for name in names] == [[], [], []]
 
 
-def test_an_agent_that_was_too_slow_for_the_server_asks_again_for_everything() -> None:
-    world = MapWorld(MapSettings(outbox_items_max=4, agent_clients_max=2))
+def test_a_relay_that_was_too_slow_for_the_server_asks_again_for_everything() -> None:
+    world = MapWorld(MapSettings(outbox_items_max=4, relay_clients_max=2))
     (name,) = crowd(world, 1)
     world.client("mover")
     world.run(2)
-    cut = Partition(frozenset({"agent"}), outwards=False)
+    cut = Partition(frozenset({"relay"}), outwards=False)
     world.world.network.cut(cut)
     for number in range(20):
         world.put("mover", f"m{number}", "r", type="person")
         world.run(0.02)
-    assert world.server.desk.clients["agent"].subscriptions == {}
+    assert world.server.desk.clients["relay"].subscriptions == {}
     for number in range(18):
         world.cancel("mover", f"m{number}")
     world.run(0.5)
@@ -280,9 +280,9 @@ def test_an_agent_that_was_too_slow_for_the_server_asks_again_for_everything() -
 
 def test_what_the_server_refuses_the_clients_are_refused() -> None:
     world = MapWorld(MapSettings(queries_max=1))
-    world.agent("agent")
+    world.relay("relay")
     for number, name in enumerate(("a", "b")):
-        world.weak(name, "agent")
+        world.weak(name, "relay")
         world.watch(name, f"kind = {number}")
     world.client("other")
     world.run(2)
@@ -304,53 +304,53 @@ def test_a_publication_that_the_server_refuses_is_refused_to_its_client_and_forg
         world.run(1)
     assert [one.about[:9] for one in world.told_to(names[0], Refusal)] == ["put taken", "put vvvvv"]
     assert world.told_to(names[1], Refusal) == []
-    agent = world.agent_machine("agent")
-    assert agent.down.contexts.owners == agent.up.published == {}
+    relay = world.relay_machine("relay")
+    assert relay.down.contexts.owners == relay.up.published == {}
     assert world.sees(names[1]) == {"taken": "hall", "v" * 256: "hall"}
 
 
 def test_clients_that_publish_apart_do_so_in_their_own_names() -> None:
     world = MapWorld()
-    world.agent("agent", apart=True)
+    world.relay("relay", apart=True)
     for name in ("a", "b"):
-        world.weak(name, "agent")
+        world.weak(name, "relay")
     world.run(2)
     world.put("a", "m", "hall")
     world.run(1)
-    (said,) = world.told_to("agent", OnBehalf)
+    (said,) = world.told_to("relay", OnBehalf)
     assert (said.client, said.given.context.vid) == ("a", "m")
     assert len(world.server.map) == 0
     world.put("b", "m", "garden")  # b may take what is a's
     world.run(1)
-    stamp = world.agent_machine("agent").down.contexts.owners["m"].stamp
-    agent = world.world.hosts["agent"]
-    world.world.give(agent, Heard("a", Overtaken("m", stamp)))
-    world.world.give(agent, Heard("a", Refusal("put m", "too late")))
+    stamp = world.relay_machine("relay").down.contexts.owners["m"].stamp
+    relay = world.world.hosts["relay"]
+    world.world.give(relay, BehalfAnswered("a", Overtaken("m", stamp)))
+    world.world.give(relay, BehalfAnswered("a", Refusal("put m", "too late")))
     world.run(1)
     assert world.machine("a").published == {}
     assert list(world.machine("b").published) == ["m"]  # what a's said is not about b's
     world.forget()
-    world.world.give(agent, Heard("b", Refusal("put m", "not here")))
+    world.world.give(relay, BehalfAnswered("b", Refusal("put m", "not here")))
     world.run(1)
     assert [one.reason for one in world.told_to("b", Refusal)] == ["not here"]
-    assert world.told_to("agent", OnBehalf) == [OnBehalf("b", DisownContext("m"))]
+    assert world.told_to("relay", OnBehalf) == [OnBehalf("b", DisownContext("m"))]
     world.put("b", "n", "hall")
     world.run(1)
     world.forget()
     world.world.crash(world.world.hosts["b"])
     world.run(8)
-    assert world.told_to("agent", OnBehalf) == [OnBehalf("b", DisownContext("n"))]
+    assert world.told_to("relay", OnBehalf) == [OnBehalf("b", DisownContext("n"))]
 
 
-def test_an_agent_serves_only_whoever_may_see_the_same() -> None:
+def test_a_relay_serves_only_whoever_may_see_the_same() -> None:
     class Secret(Public):
         def view_class(self, client: str) -> str:
             return "guest" if client == "guest" else ""
 
     world = MapWorld(policy=Secret())
-    world.agent("agent", policy=Secret())
+    world.relay("relay", policy=Secret())
     for name in ("guest", "member"):
-        world.weak(name, "agent")
+        world.weak(name, "relay")
         world.watch(name, PEOPLE)
     world.client("mover")
     world.run(2)
@@ -360,12 +360,12 @@ def test_an_agent_serves_only_whoever_may_see_the_same() -> None:
     assert world.sees("guest") == {}
 
 
-def test_at_its_limit_of_clients_an_agent_takes_no_more() -> None:
-    world = MapWorld(MapSettings(agent_clients_max=2, subscriptions_max=1))
+def test_at_its_limit_of_clients_a_relay_takes_no_more() -> None:
+    world = MapWorld(MapSettings(relay_clients_max=2, subscriptions_max=1))
     names = crowd(world, 3)
     world.watch(names[0], "kind = 1", "second")
     world.run(3)
-    down = world.agent_machine("agent").down
+    down = world.relay_machine("relay").down
     assert len(down.desk.clients) == 2
     assert len(world.told_to(names[0], Refusal)) == 1
     assert all(held <= bound for held, bound in down.occupancy().values())
@@ -381,10 +381,10 @@ def test_only_the_server_writes_down_what_happens_on_the_map() -> None:
 
 
 @pytest.mark.parametrize("site", ["campus", "far"])
-def test_an_agent_beyond_the_local_groups_is_served_like_any_remote_client(site: str) -> None:
+def test_a_relay_beyond_the_local_groups_is_served_like_any_remote_client(site: str) -> None:
     world = MapWorld(MapSettings(local_scope="campus", wide_subscribers_min=1))
-    world.agent("agent", site=site)
-    world.weak("a", "agent")
+    world.relay("relay", site=site)
+    world.weak("a", "relay")
     world.watch("a", PEOPLE)
     world.client("mover")
     world.watch("mover", PEOPLE)
@@ -392,7 +392,7 @@ def test_an_agent_beyond_the_local_groups_is_served_like_any_remote_client(site:
     world.put("mover", "m", "hall", type="person")
     world.run(1)
     assert world.sees("a") == {"m": "hall"}
-    assert world.server.desk.clients["agent"].remote is (site == "far")
+    assert world.server.desk.clients["relay"].remote is (site == "far")
 
 
 MOVES = st.lists(
@@ -407,17 +407,17 @@ MOVES = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(MOVES, st.integers(0, 99))
-def test_a_client_behind_an_agent_sees_what_it_would_see_without(
+def test_a_client_behind_a_relay_sees_what_it_would_see_without(
     moves: list[tuple[str, int, str]], seed: int
 ) -> None:
     views = []
     for behind in (False, True):
         world = MapWorld(quality=LinkQuality(loss=0.1, jitter_us=2_000), seed=seed)
-        world.agent("agent")
+        world.relay("relay")
         names = [f"c{number}" for number in range(3)]
         for name in names:
             if behind:
-                world.weak(name, "agent")
+                world.weak(name, "relay")
             else:
                 world.client(name)
             world.watch(name, "place = 'a' OR kind = 1")

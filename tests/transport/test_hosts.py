@@ -12,12 +12,11 @@ from roamcast.channels.failover.epochs import epoch_at
 from roamcast.client import Change, connect
 from roamcast.client.asking import Asking
 from roamcast.errors import AuthError, InputError, UnreachableError
-from roamcast.transport.address import ServiceAddress, find
-from roamcast.transport.hosts import HOSTS_MAX, Hosts
+from roamcast.transport.address import HOSTS_MAX, Hosts, ServiceAddress, find
 from roamcast.transport.http import HttpClient
-from tests.client.test_http import answering
 from tests.client.test_resuming import collect, mirror_of
 from tests.strategies_service import QUICK, TOKEN, Service, in_loop, until
+from tests.transport.test_http import answering
 
 SEATS = ("a", "b")
 

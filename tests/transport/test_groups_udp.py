@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from roamcast.channels.client.link_messages import GROUP_FRAME_BYTES_MAX
-from roamcast.errors import InputError
-from roamcast.transport.groups import GroupsUnavailable
+from roamcast.errors import GroupsUnavailable, InputError
 from roamcast.transport.groups_udp import ADDRESSES_MAX, UdpGroups, UdpRange, udp_range
 from roamcast.transport.sealing import class_key, seal_of_client, seals_of_classes
 

@@ -1,11 +1,9 @@
 """An inbox coalesces, tells nothing twice, and ends where the map is."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.client.inbox import Change, Inbox
-from roamcast.errors import LimitError
+from roamcast.client.views import Change, Inbox
 from roamcast.model.contexts import Context
 
 
@@ -77,15 +75,6 @@ def test_the_current_mark_comes_after_the_set_even_if_its_objects_move() -> None
         ("current", ""),
         ("appeared", "c"),
     ]
-
-
-def test_an_inbox_holds_as_many_objects_as_it_may_and_no_more() -> None:
-    inbox = Inbox(2)
-    inbox.show(at("a", "l1"))
-    inbox.show(at("b", "l1"))
-    inbox.show(at("a", "l2"))
-    with pytest.raises(LimitError, match="at most 2 objects"):
-        inbox.show(at("c", "l1"))
 
 
 STEPS = st.lists(

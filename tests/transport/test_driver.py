@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roamcast.transport import driver
-from roamcast.transport.driver import STEP_US_BELIEVED, steady_clock, wall_clock
+from roamcast.transport.driver import STEP_US_BELIEVED, RemoteClock, steady_clock, wall_clock
 
 SECOND = 1_000_000
 HOUR = 3_600 * SECOND
@@ -109,6 +109,18 @@ def test_a_steady_clock_does_not_mind_what_the_wall_does(times: Times) -> None:
         times.wall_us += step
         assert now() == START + times.pace_us - 7 * HOUR
         times.passes(SECOND)
+
+
+def test_a_remote_clock_may_be_set_back_once_and_then_only_forward(times: Times) -> None:
+    clock = RemoteClock()
+    assert clock.now() == START
+    clock.follow(START - YEAR)
+    assert clock.now() == START - YEAR
+    clock.follow(START - 2 * YEAR)
+    assert clock.now() == START - YEAR
+    clock.follow(START + HOUR)
+    times.passes(SECOND)
+    assert clock.now() == START + HOUR + SECOND
 
 
 @given(st.lists(st.tuples(st.integers(0, 3 * HOUR), st.integers(-YEAR, YEAR)), max_size=50))

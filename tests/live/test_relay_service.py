@@ -1,8 +1,8 @@
-"""A real service, a real agent and SDK clients behind it: nobody can tell the difference (AMS 17).
+"""A real service, a real relay and SDK clients behind it: nobody can tell the difference (AMS 17).
 
-What was said of agents in the simulator is held here against processes, sockets and tokens: after a
-kill -9 of the service every view is the service's again, nobody sees through an agent what rules
-forbid them, and a token is worth as much before an agent as before the service.
+What was said of relays in the simulator is held here against processes, sockets and tokens: after a
+kill -9 of the service every view is the service's again, nobody sees through a relay what rules
+forbid them, and a token is worth as much before a relay as before the service.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from roamcast.journal.segments import read_entries
 from roamcast.live.auth.keys import TokenKeys
 from roamcast.live.config.settings import ServerSection, check_secured
 from roamcast.model.records import Transmission
-from tests.running_agent import RunningAgent
+from tests.running_relay import RunningRelay
 from tests.running_service import RunningService
 
 DEADLINE_S = 120.0
@@ -92,14 +92,14 @@ class Person:
         await self.session.close()
 
 
-async def people_of(service: RunningService, agent: RunningAgent) -> list[Person]:
-    """Four behind the agent, two of them staff and one on a narrow link; and one without it."""
+async def people_of(service: RunningService, relay: RunningRelay) -> list[Person]:
+    """Four behind the relay, two of them staff and one on a narrow link; and one without it."""
     found = []
     for name, url, groups, limit in (
-        ("ada", agent.url, ("staff",), 0),
-        ("bob", agent.url, (), 0),
-        ("cleo", agent.url, (), 20_000),
-        ("dan", agent.url, ("staff",), 0),
+        ("ada", relay.url, ("staff",), 0),
+        ("bob", relay.url, (), 0),
+        ("cleo", relay.url, (), 20_000),
+        ("dan", relay.url, ("staff",), 0),
         ("eve", service.url, (), 0),
     ):
         token = service.token(name, groups=groups)
@@ -108,13 +108,13 @@ async def people_of(service: RunningService, agent: RunningAgent) -> list[Person
     return found
 
 
-async def moving_on_a_killed_service(service: RunningService, agent: RunningAgent) -> None:
-    people = await people_of(service, agent)
+async def moving_on_a_killed_service(service: RunningService, relay: RunningRelay) -> None:
+    people = await people_of(service, relay)
     for one in people:  # of each one's objects the first is for the staff
         await one.session.rules(f"{one.name}-0", STAFF_ONLY)
     await asyncio.gather(*(one.publish(range(MOVES)) for one in people))
-    assert agent.held("clients served") == 2
-    assert agent.held("clients passed through") == 2
+    assert relay.held("clients served") == 2
+    assert relay.held("clients passed through") == 2
     moving = [asyncio.create_task(one.publish(range(MOVES, 2 * MOVES))) for one in people]
     await asyncio.sleep(0)
     await asyncio.to_thread(service.kill)
@@ -128,10 +128,10 @@ async def moving_on_a_killed_service(service: RunningService, agent: RunningAgen
     for one in people:
         assert (hidden <= one.seen) if one.name in ("ada", "dan") else not hidden & one.seen
     async with asyncio.timeout(DEADLINE_S):
-        while not await asyncio.to_thread(agent.held, "groups by UDP or NATS"):
+        while not await asyncio.to_thread(relay.held, "groups by UDP or NATS"):
             await asyncio.sleep(0.1)
     await asyncio.gather(*(one.close() for one in people))
-    ready = await asyncio.to_thread(agent.ask, "GET", "/readyz")
+    ready = await asyncio.to_thread(relay.ask, "GET", "/readyz")
     assert ready.json == {"status": "ready"}
     await asyncio.to_thread(service.end)  # its journal is whole only then
     sent = [record for _, _, record in read_entries(service.data / "journal")
@@ -152,16 +152,16 @@ relays = ["edge"]
 """
 
 
-def test_after_a_kill_of_the_service_every_view_behind_the_agent_equals_its_own(
+def test_after_a_kill_of_the_service_every_view_behind_the_relay_equals_its_own(
     tmp_path: Path,
 ) -> None:
     with RunningService(tmp_path, SETTINGS.format(port=PORT)) as service:
-        (tmp_path / "agent").mkdir()
+        (tmp_path / "relay").mkdir()
         token = service.token("edge", ["subscribe"])
-        with RunningAgent(
-            tmp_path / "agent", service, "", "--interface", "127.0.0.1", token=token
-        ) as agent:
-            asyncio.run(moving_on_a_killed_service(service, agent))
+        with RunningRelay(
+            tmp_path / "relay", service, "", "--interface", "127.0.0.1", token=token
+        ) as relay:
+            asyncio.run(moving_on_a_killed_service(service, relay))
 
 
 @pytest.fixture(scope="module")
@@ -171,16 +171,16 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 
 
 @pytest.fixture(scope="module")
-def agent(
+def relay(
     service: RunningService, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningAgent]:
+) -> Iterator[RunningRelay]:
     limits = "[limits]\nconnections_per_subject_max = 2\nbody_bytes_max = 2_000\n"
-    with RunningAgent(tmp_path_factory.mktemp("agent"), service, limits) as one:
+    with RunningRelay(tmp_path_factory.mktemp("relay"), service, limits) as one:
         yield one
 
 
-def test_a_token_is_worth_as_much_before_an_agent_as_before_the_service(
-    service: RunningService, agent: RunningAgent, tmp_path: Path
+def test_a_token_is_worth_as_much_before_a_relay_as_before_the_service(
+    service: RunningService, relay: RunningRelay, tmp_path: Path
 ) -> None:
     now = time.time_ns() // 1000
     head, claims, signature = service.token().split(".")
@@ -193,24 +193,24 @@ def test_a_token_is_worth_as_much_before_an_agent_as_before_the_service(
     ):
 
         async def dial(token: str = token) -> None:
-            async with connect(agent.url, token):
+            async with connect(relay.url, token):
                 raise AssertionError("it was let in")
 
         with pytest.raises(AuthError, match=reason):
             asyncio.run(dial())
-        answer = agent.ask("GET", "/count", token)
+        answer = relay.ask("GET", "/count", token)
         assert answer.status == service.ask("GET", "/count", token).status
-    assert agent.ask("GET", "/count").status == 401
-    assert agent.ask("GET", "/metrics").status == 401
-    assert agent.ask("GET", "/metrics", service.token("admin")).status == 401
+    assert relay.ask("GET", "/count").status == 401
+    assert relay.ask("GET", "/metrics").status == 401
+    assert relay.ask("GET", "/metrics", service.token("admin")).status == 401
 
 
-def test_what_a_revoked_token_opened_through_an_agent_is_ended(
-    service: RunningService, agent: RunningAgent
+def test_what_a_revoked_token_opened_through_a_relay_is_ended(
+    service: RunningService, relay: RunningRelay
 ) -> None:
     async def scene() -> None:
         token = service.token("leaked")
-        async with connect(agent.url, token) as leaked, connect(agent.url, service.token()) as ada:
+        async with connect(relay.url, token) as leaked, connect(relay.url, service.token()) as ada:
             view, stays = leaked.watch(LAB), ada.watch(LAB)
             await ada.publish("first", "lab/1")
             for one in (view, stays):
@@ -231,38 +231,38 @@ async def until(view: View, *vids: str) -> None:
 
 
 def test_who_is_named_by_a_rule_is_served_no_more_but_passed_through(
-    service: RunningService, agent: RunningAgent
+    service: RunningService, relay: RunningRelay
 ) -> None:
     async def scene() -> None:
         async with (
-            connect(agent.url, service.token("gil")) as gil,
-            connect(agent.url, service.token("hana")) as hana,
+            connect(relay.url, service.token("gil")) as gil,
+            connect(relay.url, service.token("hana")) as hana,
         ):
             views = [one.watch("type = 'lamp'") for one in (gil, hana)]
             await gil.publish("lamp", "lab/1", type="lamp")
             for view in views:
                 await until(view, "lamp")
-            assert await asyncio.to_thread(agent.held, "clients passed through") == 0
+            assert await asyncio.to_thread(relay.held, "clients passed through") == 0
             rules: list[dict[str, Any]] = [{"viewers": ["hana"], "precision": "exact"}]
-            await gil.rules("lamp", rules)  # its owner may, although it came through an agent
+            await gil.rules("lamp", rules)  # its owner may, although it came through a relay
             await until(views[0])
             await gil.publish("lamp", "lab/2", type="lamp")
             async with asyncio.timeout(DEADLINE_S):
                 while [one.place for one in views[1].contexts.values()] != ["lab/2"]:
                     await anext(views[1])
             assert views[0].contexts == {}
-            assert await asyncio.to_thread(agent.held, "clients passed through") == 1
+            assert await asyncio.to_thread(relay.held, "clients passed through") == 1
 
     asyncio.run(scene())
 
 
-def test_what_a_session_published_through_an_agent_leaves_with_it_at_once(
-    service: RunningService, agent: RunningAgent
+def test_what_a_session_published_through_a_relay_leaves_with_it_at_once(
+    service: RunningService, relay: RunningRelay
 ) -> None:
     async def scene() -> None:
         async with connect(service.url, service.token("ivo")) as ivo:
             view = ivo.watch("type = 'kite'")
-            async with connect(agent.url, service.token("jan")) as jan:
+            async with connect(relay.url, service.token("jan")) as jan:
                 await jan.publish("kite", "lab/1", type="kite")
                 await until(view, "kite")
             owner = await asyncio.to_thread(service.ask, "GET", "/contexts/kite", service.token())
@@ -272,44 +272,44 @@ def test_what_a_session_published_through_an_agent_leaves_with_it_at_once(
     asyncio.run(scene())
 
 
-def test_an_agent_keeps_its_own_limits_and_says_what_it_does_not_have(
-    service: RunningService, agent: RunningAgent
+def test_a_relay_keeps_its_own_limits_and_says_what_it_does_not_have(
+    service: RunningService, relay: RunningRelay
 ) -> None:
     token = service.token("kim")
-    with agent.session(token, "/link?device=a"), agent.session(token, "/link?device=b"):
-        with pytest.raises(InvalidStatus, match="429"), agent.session(token, "/link?device=c"):
+    with relay.session(token, "/link?device=a"), relay.session(token, "/link?device=b"):
+        with pytest.raises(InvalidStatus, match="429"), relay.session(token, "/link?device=c"):
             pass
-        answer = agent.ask("PUT", "/contexts/x", token, b"x" * 2_001)
+        answer = relay.ask("PUT", "/contexts/x", token, b"x" * 2_001)
         assert "at most 2000 bytes" in answer.problem
-        assert agent.ask("PUT", "/contexts/x", token, b"x" * 2_000).status == 400
+        assert relay.ask("PUT", "/contexts/x", token, b"x" * 2_000).status == 400
         for path in ("/session", "/changes"):
-            assert "ask the service" in agent.ask("GET", path, token).problem
-        with pytest.raises(InvalidStatus, match="404"), agent.session(token):
+            assert "ask the service" in relay.ask("GET", path, token).problem
+        with pytest.raises(InvalidStatus, match="404"), relay.session(token):
             pass
-        assert agent.ask("GET", "/healthz").json == {"status": "alive"}
-        landing = agent.ask("GET", "/", token)
-        assert f"127.0.0.1:{agent.port}" in landing.body.decode()
+        assert relay.ask("GET", "/healthz").json == {"status": "alive"}
+        landing = relay.ask("GET", "/", token)
+        assert f"127.0.0.1:{relay.port}" in landing.body.decode()
 
 
 def test_only_who_the_settings_name_may_stand_for_others(service: RunningService) -> None:
     with service.session(service.token("lea", ["subscribe"]), "/link") as held:
         welcome = LINK_PROTOCOL.decode(bytes(held.recv(DEADLINE_S)))
-        claim = Request(welcome.epoch, 1, 1, (Hello(agent=True),))  # type: ignore[union-attr]
+        claim = Request(welcome.epoch, 1, 1, (Hello(relay=True),))  # type: ignore[union-attr]
         held.send(LINK_PROTOCOL.encode(claim))
         said = LINK_PROTOCOL.decode(bytes(held.recv(DEADLINE_S)))
         assert isinstance(said, Goodbye)
-        assert "agent" in said.reason
+        assert "relay" in said.reason
 
 
 @pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:65536", ":8081"])
-def test_where_an_agent_listens_is_a_host_and_a_port(listen: str) -> None:
-    done = CliRunner().invoke(build(), ["agent", "--listen", listen])
+def test_where_a_relay_listens_is_a_host_and_a_port(listen: str) -> None:
+    done = CliRunner().invoke(build(), ["relay", "--listen", listen])
     assert isinstance(done.exception, InputError)
     assert "HOST:PORT" in str(done.exception)
 
 
-def test_an_agent_says_in_one_line_why_it_cannot_run(service: RunningService) -> None:
-    command = [sys.executable, "-m", "roamcast", "agent", service.url, "--listen", "127.0.0.1:0"]
+def test_a_relay_says_in_one_line_why_it_cannot_run(service: RunningService) -> None:
+    command = [sys.executable, "-m", "roamcast", "relay", service.url, "--listen", "127.0.0.1:0"]
     done = subprocess.run(
         [*command, "--token", "x"], capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )

@@ -6,9 +6,9 @@ import pytest
 
 from roamcast.channels.client.link_messages import LinkWelcome, Tune
 from roamcast.channels.server.messages import WELL_KNOWN
-from roamcast.transport import group_choice
-from roamcast.transport.group_choice import ChosenGroups, chosen_groups
-from roamcast.transport.groups import PROBE, Deliver, GroupsUnavailable, probe_frame
+from roamcast.errors import GroupsUnavailable
+from roamcast.transport import groups
+from roamcast.transport.groups import PROBE, ChosenGroups, Deliver, chosen_groups, probe_frame
 
 SECOND = 1_000_000
 
@@ -159,7 +159,7 @@ def test_what_is_no_probe_moves_nothing() -> None:
 
 def test_silence_is_noticed_without_any_message(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act() -> None:
-        monkeypatch.setattr(group_choice, "LOOK_S", 0.001)
+        monkeypatch.setattr(groups, "LOOK_S", 0.001)
         scene = await started()
         scene.groups.listen("a")
         scene.probe("udp")
