@@ -170,7 +170,7 @@ def test_a_session_subscribes_publishes_and_is_told(running: RunningService) -> 
     assert kinds[:5] == ["welcome", "done", "alive", "subscribed", "current"]
     assert heard[3]["features"] == []
     assert heard[-1]["events"][0]["subject"] == "ws1"
-    assert heard[-1]["watch"] == heard[3]["watch"]
+    assert heard[-1]["query"] == heard[3]["query"]
 
 
 @pytest.mark.parametrize(
@@ -221,14 +221,14 @@ COUNTING = """
 import gc, os, signal, sys
 from roamcast.broker import Broker
 from roamcast.live.service.running import run
-from roamcast.live.config.settings import Server, Settings
+from roamcast.live.config.settings import ServerSection, Settings
 
 def started(url, token):
     print(gc.get_freeze_count())
     print(any(isinstance(one, Broker) for one in gc.get_objects()))
     os.kill(os.getpid(), signal.SIGTERM)
 
-run(Settings(server=Server(port=0, data=sys.argv[1])), started=started)
+run(Settings(server=ServerSection(port=0, data=sys.argv[1])), started=started)
 """
 
 
@@ -263,7 +263,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(running: RunningService, tmp_p
 def test_nobody_but_a_host_of_the_same_cluster_may_call_as_one(running: RunningService) -> None:
     async def call() -> None:
         headers = {"Authorization": f"Bearer {running.operator}"}
-        address = running.url.replace("http", "ws", 1) + "/peer"
+        address = running.url.replace("http", "ws", 1) + "/replica"
         await websockets.connect(address, additional_headers=headers, proxy=None)
 
     with pytest.raises(websockets.InvalidStatus) as refused:

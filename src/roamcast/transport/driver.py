@@ -82,13 +82,18 @@ class RemoteClock:
         self._ahead_us = ahead_us if self._ahead_us is None else max(ahead_us, self._ahead_us)
 
 
+def _nobody(effect: Effect) -> None:
+    raise AssertionError(f"nobody carries {type(effect).__name__}")
+
+
 class Driver:
     """Runs one machine in the running loop."""
 
-    def __init__(self, machine: Machine, *, clock: Clock, carry: Carry) -> None:
+    def __init__(self, machine: Machine, *, clock: Clock, carry: Carry | None = None) -> None:
+        """`carry` may be set later, before the first input: it often needs `give`."""
         self.machine = machine
         self.clock = clock
-        self._carry = carry
+        self.carry = carry or _nobody
         self._timer: asyncio.TimerHandle | None = None
         self._due: int | None = None
         self._closed = False
@@ -102,7 +107,7 @@ class Driver:
         if self._closed:
             return
         for effect in self.machine.receive(given, self.clock()):
-            self._carry(effect)
+            self.carry(effect)
         self.settle()
 
     def settle(self) -> None:
@@ -131,5 +136,5 @@ class Driver:
         if self._closed:
             return
         for effect in self.machine.advance(self.clock()):
-            self._carry(effect)
+            self.carry(effect)
         self.settle()

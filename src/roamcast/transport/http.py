@@ -12,6 +12,7 @@ import msgspec
 from roamcast.errors import (
     AuthError,
     ConflictError,
+    ForbiddenError,
     InputError,
     LimitError,
     NotFoundError,
@@ -152,7 +153,7 @@ def error_of(status: int, data: bytes, url: str) -> RoamcastError:
         problem = ProblemBody()
     detail = (problem.detail or problem.title)[:DETAIL_LENGTH_MAX] or f"{url} answered {status}"
     if status in {401, 403}:
-        return AuthError(detail, status=401 if status == 401 else 403)
+        return AuthError(detail) if status == 401 else ForbiddenError(detail)
     if status == 404:
         return NotFoundError(detail)
     if status == 409:

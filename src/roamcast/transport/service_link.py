@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 
 from roamcast.channels.client.link_messages import LINK_PROTOCOL, Goodbye, Grouped, LinkWelcome
 from roamcast.channels.client.session import OUTAGE_PART
-from roamcast.errors import AuthError, RoamcastError, UnreachableError
+from roamcast.errors import AuthError, ForbiddenError, RoamcastError, UnreachableError
 from roamcast.model.machine import Draw
 from roamcast.model.time import MICROSECONDS
 from roamcast.model.wire import Message, Unreadable
@@ -133,11 +133,11 @@ class ServiceLink(ReconnectingLink):
     def _part(self, goodbye: Goodbye) -> None:
         """Come again when the service says so; raise if it says never."""
         if goodbye.reason.startswith("scope:"):
-            raise AuthError(goodbye.reason.removeprefix("scope:").strip(), status=403)
+            raise ForbiddenError(goodbye.reason.removeprefix("scope:").strip())
         if goodbye.reason.startswith("token:"):
             # Another key opens another link; the same key would be refused.
             if self.hosts.current.key == self.key:
-                raise AuthError(goodbye.reason.removeprefix("token:").strip(), status=401)
+                raise AuthError(goodbye.reason.removeprefix("token:").strip())
             return
         if goodbye.retry_us == 0:
             raise EndedError(f"the service ended the session: {goodbye.reason}")

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-import msgspec
-
 from roamcast.errors import (
     AuthError,
     MissingError,
@@ -23,8 +21,8 @@ from roamcast.errors import (
     UnreachableError,
 )
 from roamcast.live.config.settings import Settings, check_secured
-from roamcast.live.http.app import device_of, reject, token_of
-from roamcast.live.http.problems import PROBLEM_TYPE, ProblemDetails, status_of, title_of
+from roamcast.live.http.app import device_of, token_of
+from roamcast.live.http.problems import PROBLEM_TYPE, details, reject
 from roamcast.live.links.sockets import EXTENSION, WebSocket
 from roamcast.live.observe.metrics import CONTENT_TYPE
 from roamcast.live.relay.forward import ForwardedAnswer, Forwarding
@@ -114,12 +112,10 @@ def _for_client(error: RoamcastError) -> RoamcastError:
 
 
 def _problem(error: RoamcastError) -> ForwardedAnswer:
-    status = status_of(error)
-    body = msgspec.json.encode(ProblemDetails(title_of(error), status, str(error)))
     headers = [(b"content-type", PROBLEM_TYPE.encode())]
     if isinstance(error, AuthError) and error.status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="roamcast"'))
-    return status, headers, body
+    return error.status, headers, details(error)
 
 
 async def serve(

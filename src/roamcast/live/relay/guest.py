@@ -20,7 +20,7 @@ from roamcast.channels.relay.guests import (
 )
 from roamcast.channels.server.desk import Public
 from roamcast.channels.server.messages import WELL_KNOWN
-from roamcast.errors import AuthError
+from roamcast.errors import AuthError, ForbiddenError
 from roamcast.identity.policy import subject_of
 from roamcast.live.links.link import ClientLink, LinkSocket
 from roamcast.live.relay.tunnel import Tunnel
@@ -161,5 +161,5 @@ def _reason_of(error: BaseException | None) -> str:
     """Give the reason in the service's own words, by which a client knows what ended its link."""
     reason = str(error)
     if isinstance(error, AuthError):
-        return f"{'scope' if error.status == 403 else 'token'}: {reason}"
+        return f"{'scope' if isinstance(error, ForbiddenError) else 'token'}: {reason}"
     return reason.partition(": ")[2] if isinstance(error, EndedError) else reason

@@ -1,12 +1,17 @@
 """The API is as it describes itself: schemathesis finds nothing."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.live.http.formats import SETTINGS
 from tests.running_service import RunningService
+
+ROOT = Path(__file__).parents[3]
+PATH = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
 
 
 @pytest.mark.slow
@@ -14,6 +19,7 @@ def test_schemathesis_finds_no_difference_between_description_and_service(
     tmp_path: Path,
 ) -> None:
     with RunningService(tmp_path) as running:
+        (tmp_path / "schemathesis.toml").write_text(SETTINGS)
         done = subprocess.run(
             [
                 str(Path(sys.executable).with_name("schemathesis")),
@@ -28,9 +34,10 @@ def test_schemathesis_finds_no_difference_between_description_and_service(
                 "--request-timeout=30",
             ],
             cwd=tmp_path,
+            env={**os.environ, "SCHEMATHESIS_HOOKS": "tests.live.http.formats", "PYTHONPATH": PATH},
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=480,
             check=False,
         )
         assert done.returncode == 0, done.stdout[-6_000:]
