@@ -1,23 +1,37 @@
-"""What every test gets: settings that suit a shared, noisy machine, and long work first."""
+"""What every test gets: the same examples, one hash seed, marks that are true, long work first."""
 
+import importlib
 import os
+import pkgutil
+import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.internal.conjecture import providers
 
+import roamcast
 from roamcast.pipeline.spark import java_classes
 
+COMMON: dict[str, Any] = {
+    "deadline": None,  # speed is measured in bench/, never timed in a test
+    "print_blob": True,
+    "suppress_health_check": [HealthCheck.too_slow],
+}
+# `test`: a landing must not fail by luck, so the examples follow from the test's own source and
+# nothing is remembered from an earlier run. `explore`: new examples (scripts/explore.py).
+settings.register_profile("test", derandomize=True, database=None, **COMMON)
 settings.register_profile(
-    "house",
-    deadline=None,  # speed is measured in bench/, never timed in a test
-    print_blob=True,
-    derandomize=bool(os.environ.get("CI")),  # a landing must not fail by luck; local runs explore
-    suppress_health_check=[HealthCheck.too_slow],
+    "explore", database=DirectoryBasedExampleDatabase(".hypothesis/examples"), **COMMON
 )
-settings.load_profile("house")
+settings.load_profile("test")
+
+HASH_SEED = "0"
+"""PYTHONHASHSEED of every run that names no other."""
 
 # Java lives for seconds in tests: optimising its code for hours to come costs more than it gives.
 BRIEF_JAVA = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
@@ -34,11 +48,45 @@ TOGETHER = {
 }
 """Files that share what takes long to start, and so go to the same worker, one after another."""
 
-PURE = ("model", "matching", "placement", "channels", "overlay", "identity")
-"""Packages whose own tests tell how much of them is covered; others would only be slower for it."""
-
-MARKED_S = {"slow": 20, "spark": 10}
+MARKED_S = {"slow": 20, "spark": 10, "process": 1}
 """About how long a test with a mark takes; the others are many and short."""
+
+MAY_START_PROCESSES = {"process", "spark"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fix the hash seed: Python reads it only when it starts, so this process starts once more.
+
+    The Makefile could set it, but then plain `pytest` would order sets by another seed in each run
+    and a failure might not come again. Workers of xdist and the processes of tests inherit it.
+    """
+    if "PYTHONHASHSEED" in os.environ:
+        return
+    os.environ["PYTHONHASHSEED"] = HASH_SEED
+    if config.getoption("numprocesses", None):
+        return  # only the workers run tests
+    capture = config.pluginmanager.getplugin("capturemanager")
+    if capture is not None:
+        capture.stop_global_capturing()  # else the new process would write into a closed file
+    os.execv(sys.executable, sys.orig_argv)
+
+
+def pytest_sessionstart() -> None:
+    """Make examples independent of what was imported before a test.
+
+    Hypothesis draws one value in 20 from the constants of our modules loaded so far: the same test
+    would see other examples alone, in another worker or after another test. The profile `test`
+    draws none of them, `explore` draws from all.
+    """
+    if settings.get_current_profile_name() == "test":
+        nothing = providers.Constants()
+        providers._get_local_constants = lambda: nothing
+        return
+    with warnings.catch_warnings():  # of litestar, while its parameters are made
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for module in pkgutil.walk_packages(roamcast.__path__, "roamcast."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -53,19 +101,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Trace only tests of the pure packages, and of those not the ones marked `no_cover`.
-
-    pytest-cov's own way to heed the mark does nothing in a worker of xdist.
-    """
-    covers = item.nodeid.startswith(tuple(f"tests/{name}/" for name in PURE))
-    if covers and not item.get_closest_marker("no_cover"):
+    """Fail a test that starts a process and is not marked so: `make quick` leaves those out."""
+    if any(mark.name in MAY_START_PROCESSES for mark in item.iter_markers()):
         return (yield)
-    trace = sys.gettrace()
-    sys.settrace(None)
+    start = subprocess.Popen.__init__
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("this test starts a process: mark it pytest.mark.process")
+
+    subprocess.Popen.__init__ = refuse  # type: ignore[method-assign]
     try:
         return (yield)
     finally:
-        sys.settrace(trace)
+        subprocess.Popen.__init__ = start  # type: ignore[method-assign]
 
 
 def unit_of(nodeid: str) -> str:

@@ -23,8 +23,8 @@ from roamcast.model.context_arrow import (
     to_arrow,
 )
 from roamcast.model.contexts import INTEGER_MAX, Context
-from tests.model.test_contexts import any_context, typed
-from tests.strategies import some_context
+from tests.model.test_contexts import typed
+from tests.strategies import any_context, some_context
 
 
 @settings(max_examples=300)
