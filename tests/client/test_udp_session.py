@@ -8,6 +8,8 @@ from roamcast.lab._ams_live import Namespace
 from tests.live.processes import members, wait_until_equal
 from tests.running_service import RunningService
 
+pytestmark = pytest.mark.process
+
 SETTINGS = """
 [channels]
 udp = "239.192.81.0/29:5081"

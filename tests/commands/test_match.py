@@ -36,6 +36,7 @@ def answer(folder: Path, filters: str | bytes, contexts: str | bytes, **options:
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_match_equals_the_reference_on_100_000_pairs(tmp_path: Path) -> None:
     draw = random.Random("match")
@@ -187,6 +188,7 @@ def test_a_missing_file_or_a_folder_gets_one_line_and_exit_2(
         assert err.startswith("roamcast: ")
 
 
+@pytest.mark.process
 def test_a_real_process_prints_nothing_but_the_line(tmp_path: Path) -> None:
     paths = write(tmp_path, ONE_FILTER, ONE_CONTEXT + "{")
     done = subprocess.run([COMMAND, "match", *paths], capture_output=True, text=True, check=False)

@@ -8,7 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.running_service import RunningService
+
+pytestmark = pytest.mark.process
 
 DEADLINE_S = 300.0
 

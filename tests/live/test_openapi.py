@@ -8,6 +8,8 @@ import pytest
 
 from tests.running_service import RunningService
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.slow
 def test_schemathesis_finds_no_difference_between_description_and_service(

@@ -32,6 +32,8 @@ from tests.live.namespaces import Namespaces
 from tests.live.parted import Parted
 from tests.live.processes import DEADLINE_S, members, wait_until_equal
 
+pytestmark = pytest.mark.process
+
 WATCHED = "within(place, 'own')"
 PEOPLE = 4
 PATIENT = "silent_s = 5.0"

@@ -21,6 +21,8 @@ from tests.live.processes import ROOT, Process, members, wait_until_equal
 from tests.nats_server import BINARY, MISSING, NatsServer
 from tests.running_service import RunningService
 
+pytestmark = pytest.mark.process
+
 UPDATES = 10_000
 PORT = 5_007
 RANGE = "239.192.77.0/29"

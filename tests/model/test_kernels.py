@@ -4,7 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from roamcast.model.kernels import STAMP, forget_stale
+
+pytestmark = pytest.mark.process
 
 INNER = "from numba import njit\n\n@njit(cache=True)\ndef inner(x):\n    return x + {}\n"
 OUTER = (
