@@ -92,7 +92,7 @@ udp_interface = "{SERVER}"
         namespaces.drop(network.around("relay"), f"udp dport {PORT}", 2)  # everybody's loss
         for around in places:
             namespaces.drop(around, f"udp dport {PORT}", 8)  # and everyone's own
-        script = str(ROOT / "tests" / "live" / "relay.py")
+        script = str(ROOT / "tests" / "live" / "bad_network.py")
         command = (script, RELAY_FROM, RELAY_TO, str(PORT), *ADDRESSES)
         relay = stack.enter_context(Process(*command, around=network.around("relay")))
         assert relay.answer() == "ready"
