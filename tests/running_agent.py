@@ -1,13 +1,8 @@
 """A real `roamcast agent` of a running service, in a process of its own."""
 
-import subprocess
-import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import msgspec
-
-from tests.running_service import START_DEADLINE_S, RunningService, _line
+from tests.running_service import RunningService
 
 
 class RunningAgent(RunningService):
@@ -26,17 +21,10 @@ class RunningAgent(RunningService):
         self.operator = token or service.operator
         self._arguments = [service.url, "--token", self.operator, *arguments]
 
-    def start(self) -> None:
-        command = [sys.executable, "-m", "roamcast", "agent", *self._arguments, "--json"]
-        command += ["--settings", str(self._settings), "--listen", f"127.0.0.1:{self.port}"]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
-        line = _line(self.process, START_DEADLINE_S)
-        if not line:
-            self.kill()
-            raise AssertionError(f"the agent did not start: {self.log}")
-        self.url = msgspec.json.decode(line)["url"]
-        self.port = urlsplit(self.url).port or 0
+    def words(self) -> list[str]:
+        """Give the command and its options."""
+        words = ["agent", *self._arguments, "--json", "--settings", str(self._settings)]
+        return [*words, "--listen", f"127.0.0.1:{self.port}"]
 
     def held(self, what: str) -> float:
         """Read one of the agent's numbers."""

@@ -7,6 +7,8 @@ what the others may not.
 """
 
 import re
+import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,10 @@ import pytest
 
 from tests.live import namespaces
 from tests.live.certificates import write_certificate
-from tests.live.members import OBJECTS, PRIVATE
+from tests.live.members import DEADLINE_S, OBJECTS, PRIVATE, members, wait_until_equal
 from tests.live.namespaces import RELAY_FROM, RELAY_TO, SERVER, Namespaces
-from tests.live.processes import ROOT, Process, members, wait_until_equal
 from tests.nats_server import BINARY, MISSING, NatsServer
+from tests.processes import ROOT, Child
 from tests.running_service import RunningService
 
 pytestmark = pytest.mark.process
@@ -54,14 +56,14 @@ def of_half(service: RunningService, names: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def publish_all(processes: list[Process]) -> None:
+def publish_all(processes: list[Child]) -> None:
     for process in processes:
         assert process.answer() == "ready"
     for process in processes:
         process.ask("publish", UPDATES // len(WANTED))
 
 
-def check_all(processes: list[Process], way: str) -> dict[str, Any]:
+def check_all(processes: list[Child], way: str) -> dict[str, Any]:
     wait_until_equal(processes, way)  # who was asked first may have answered before the last update
     reports = wait_until_equal(processes, way)
     everything = len(WANTED) * OBJECTS
@@ -93,8 +95,9 @@ udp_interface = "{SERVER}"
         for around in places:
             namespaces.drop(around, f"udp dport {PORT}", 8)  # and everyone's own
         script = str(ROOT / "tests" / "live" / "bad_network.py")
-        command = (script, RELAY_FROM, RELAY_TO, str(PORT), *ADDRESSES)
-        relay = stack.enter_context(Process(*command, around=network.around("relay")))
+        command = (sys.executable, script, RELAY_FROM, RELAY_TO, str(PORT), *ADDRESSES)
+        around = network.around("relay")
+        relay = stack.enter_context(Child(*command, around=around, commands=True))
         assert relay.answer() == "ready"
         service = RunningService(tmp_path, settings, network.around("server"))
         service.token()  # beyond loopback it demands that keys were made
@@ -146,5 +149,7 @@ def updates_of(service: RunningService) -> float:
 
 
 def wait_for_updates(service: RunningService, updates: int) -> None:
+    end = time.monotonic() + DEADLINE_S
     while updates_of(service) < updates:
-        pass
+        assert time.monotonic() < end, "the updates stopped"
+        time.sleep(0.05)

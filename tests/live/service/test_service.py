@@ -223,14 +223,14 @@ COUNTING = """
 import gc, os, signal, sys
 from roamcast.broker import Broker
 from roamcast.live.service.running import run
-from roamcast.live.config.settings import Server, Settings
+from roamcast.live.config.settings import ServerSection, Settings
 
 def started(url, token):
     print(gc.get_freeze_count())
     print(any(isinstance(one, Broker) for one in gc.get_objects()))
     os.kill(os.getpid(), signal.SIGTERM)
 
-run(Settings(server=Server(port=0, data=sys.argv[1])), started=started)
+run(Settings(server=ServerSection(port=0, data=sys.argv[1])), started=started)
 """
 
 

@@ -9,15 +9,13 @@ import pytest
 
 from roamcast.errors import ContextError, LimitError, StoreError
 from roamcast.identity.rules import Viewer
-from roamcast.live.auth.keys import TokenKeys
 from roamcast.live.config.settings import Settings, with_server
 from roamcast.live.http.feature_input import read_feature
-from roamcast.live.observe.metrics import Metrics
 from roamcast.live.service import tickets
 from roamcast.live.service.service import Service
 from roamcast.live.service.tickets import Tickets
-from roamcast.live.store.store import SqliteStore
 from roamcast.model.contexts import Context
+from tests.live.in_process import service_here
 from tests.running_service import feature
 
 START = 1_794_800_000_000_000
@@ -57,14 +55,8 @@ def with_service(
     monkeypatch.setattr("roamcast.live.service.service.wall_clock", lambda: clock)
 
     async def body() -> None:
-        disk = SqliteStore.open(folder / "s.db")
-        service = Service(Settings(), disk=disk, keys=TokenKeys.open(folder), metrics=Metrics())
-        service.driver.start()
-        try:
+        async with service_here(folder, serving=False) as service:
             await use(service, clock)
-        finally:
-            await service.goodbye()
-            await service.stop()
 
     asyncio.run(body())
 
