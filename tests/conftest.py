@@ -57,7 +57,7 @@ TOOLS = {"fc-list"}
 """Programs that libraries may ask about this machine: matplotlib looks for fonts."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # `make test &` starts us so, and tests that interrupt a process would wait for ever: it inherits
+    # `make test &` starts us so; a process that a test interrupts would inherit it, and not end
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
