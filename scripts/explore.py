@@ -110,7 +110,9 @@ def show(found: Turn) -> None:
     command = " ".join(f"'{word}'" if " " in word else word for word in found.words)
     say("to see it again, with the same seeds:")
     say(f"  PYTHONHASHSEED={found.hash_seed} {command}")
-    say("or put the @reproduce_failure line above on the test.\n")
+    if "@reproduce_failure" in found.output:
+        say("or put the @reproduce_failure line above on the test.")
+    say("")
 
 
 def say(text: str) -> None:
