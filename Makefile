@@ -27,8 +27,8 @@ run: setup ## run the service with a simulated campus, on loopback
 tools: ## what some tests look for beside Python: GDAL, nftables, ip (Debian, as root; else they skip)
 	@scripts/tools.sh
 
-quick: lint ## in under two minutes: lint, then the tests without Spark, processes and long runs
-	@$(PYTEST) -m "not spark and not process and not slow and not soak"
+quick: lint ## in under two minutes: lint, then the fast tests (no Spark, no processes, fewer examples)
+	@$(PYTEST) --hypothesis-profile=quick -m "not spark and not process and not slow and not soak"
 
 test: tools lint ## lint, then every test but the long ones; the same examples in every run
 	@$(PYTEST)

@@ -24,12 +24,17 @@ COMMON: dict[str, Any] = {
     "suppress_health_check": [HealthCheck.too_slow],
 }
 # `test`: a landing must not fail by luck, so the examples follow from the test's own source and
-# nothing is remembered from an earlier run. `explore`: new examples (scripts/explore.py).
+# nothing is remembered from an earlier run. `quick`: the same, but fewer. `explore`: new examples
+# (scripts/explore.py).
 settings.register_profile("test", derandomize=True, database=None, **COMMON)
+settings.register_profile("quick", settings.get_profile("test"))
 settings.register_profile(
     "explore", database=DirectoryBasedExampleDatabase(".hypothesis/examples"), **COMMON
 )
 settings.load_profile("test")
+
+QUICK_SHARE = 5
+"""`make quick` draws this many times fewer examples."""
 
 HASH_SEED = "0"
 """PYTHONHASHSEED of every run that names no other."""
@@ -82,10 +87,10 @@ def pytest_sessionstart() -> None:
     """Make examples independent of what was imported before a test.
 
     Hypothesis draws one value in 20 from the constants of our modules loaded so far: the same test
-    would see other examples alone, in another worker or after another test. The profile `test`
-    draws none of them, `explore` draws from all.
+    would see other examples alone, in another worker or after another test. Only `explore` draws
+    from them, and from all.
     """
-    if settings.get_current_profile_name() == "test":
+    if settings.get_current_profile_name() != "explore":
         nothing = providers.Constants()
         providers._get_local_constants = lambda: nothing
         return
@@ -104,6 +109,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marks = {mark.name for mark in item.iter_markers()}
         seconds[unit] = seconds.get(unit, 0) + sum(MARKED_S.get(name, 0) for name in marks) + 0.1
     items.sort(key=lambda item: -seconds[unit_of(item.nodeid)])
+    if settings.get_current_profile_name() == "quick":
+        for test in {getattr(item, "obj", None) for item in items}:
+            draw_fewer(test)
+
+
+def draw_fewer(test: Any) -> None:
+    """Lower the number of examples of a hypothesis test, whatever its own settings say."""
+    test = getattr(test, "__func__", test)  # of a method
+    own = getattr(test, "_hypothesis_internal_use_settings", None)
+    if own is not None:
+        fewer = max(own.max_examples // QUICK_SHARE, 5)
+        test._hypothesis_internal_use_settings = settings(own, max_examples=fewer)
 
 
 @pytest.hookimpl(wrapper=True)
