@@ -14,7 +14,7 @@ import numpy as np
 
 from roamcast.placement._limited import solve_limited
 from roamcast.placement._sparse import sparse
-from roamcast.placement.flows import Subscriptions, flows
+from roamcast.placement.flows import LeafWants, flows
 from roamcast.placement.heuristic import best_move
 from roamcast.placement.incremental import Replanner
 from roamcast.placement.optimal import optimal
@@ -38,13 +38,13 @@ def shaped(shape: str, vertices: int) -> Tree:
     return Tree.of(parent)
 
 
-def subscribed(tree: Tree, items: int, chance: float, seed: int = 1) -> Subscriptions:
+def subscribed(tree: Tree, items: int, chance: float, seed: int = 1) -> LeafWants:
     source = np.random.default_rng(seed)
     leaves = np.flatnonzero(tree.size[tree.position] == 1)
     start = np.zeros(tree.vertices + 1, dtype=np.int64)
     start[leaves + 1] = source.binomial(items, chance, leaves.size)
     start = np.cumsum(start)
-    return Subscriptions(start, source.integers(0, items, start[-1], dtype=np.int32), items)
+    return LeafWants(start, source.integers(0, items, start[-1], dtype=np.int32), items)
 
 
 def demanded(shape: str, vertices: int, items: int = 1024, chance: float = 0.05) -> Problem:

@@ -21,7 +21,7 @@ from roamcast.channels.server.messages import (
     context_of,
 )
 from roamcast.channels.server.settings import MapSettings
-from roamcast.lab._ams import Driver, person
+from roamcast.lab._ams import ServerDriver, person
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.matching import FilterSet
 from roamcast.model.contexts import Context
@@ -68,7 +68,7 @@ def run(quick: bool, progress: Steps) -> Report:
 
 def _row(count: int) -> dict[str, Any]:
     """Everybody asks for ten places or floors; people move between places all over the building."""
-    driver = Driver(MapSettings())
+    driver = ServerDriver(MapSettings())
     for start in range(0, count, 10):
         asked = (_text(number) for number in range(start, min(start + 10, count)))
         driver.request(f"c{start}", *(Subscribe(f"s{at}", text) for at, text in enumerate(asked)))
@@ -101,7 +101,7 @@ class _Rounds:
     Nothing is kept of a round that is measured but its time: what a server sends it forgets.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: ServerDriver) -> None:
         self.seconds: dict[str, list[float]] = {}
         self.per_update: list[float] = []
         self._driver = driver

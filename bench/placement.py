@@ -24,7 +24,7 @@ from bench._placement_parts import (
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.placement._limited import decisions_needed
 from roamcast.placement._sparse import sparse
-from roamcast.placement.flows import UNION_BYTES_MAX, Subscriptions, flows
+from roamcast.placement.flows import UNION_BYTES_MAX, LeafWants, flows
 from roamcast.placement.heuristic import best_move
 from roamcast.placement.incremental import Replanner
 from roamcast.placement.optimal import optimal
@@ -277,9 +277,7 @@ def _incremental(rows: Any, claims: Any, quick: bool, repeats: int) -> None:
     )
 
 
-def _changed(
-    old: Subscriptions, leaves: np.ndarray, counts: np.ndarray, item: np.ndarray
-) -> Subscriptions:
+def _changed(old: LeafWants, leaves: np.ndarray, counts: np.ndarray, item: np.ndarray) -> LeafWants:
     """Write the changes into a copy, so that starting again has all it needs."""
     lengths = np.diff(old.start)
     pieces, at, taken = [], 0, 0
@@ -289,7 +287,7 @@ def _changed(
         at, taken = old.start[leaf + 1], taken + count
     lengths[leaves] = counts
     start = np.concatenate(([0], np.cumsum(lengths)))
-    return Subscriptions(start, np.concatenate([*pieces, old.item[at:]]), old.items)
+    return LeafWants(start, np.concatenate([*pieces, old.item[at:]]), old.items)
 
 
 def _million_leaves(rows: Any, claims: Any, quick: bool) -> None:

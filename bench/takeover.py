@@ -85,7 +85,7 @@ class Pair:
             "\n".join(
                 (
                     "[journal]\non = false\n[limits]\nrequests_burst = 1000000",
-                    f'[cluster]\nsecret_file = "{secret}"\n{extra}\n[cluster.hosts]',
+                    f'[cluster]\nsecret_file = "{secret}"\n{extra}\n[cluster.replicas]',
                     *lines,
                 )
             ),

@@ -73,8 +73,8 @@ SECTIONS = (
     Section(
         "Between hosts",
         "What the hosts that may serve say over `/peer` beside the messages above "
-        "(`channels/failover/replica_messages.py`, `live/cluster/replicas.py`, [two hosts]"
-        "(service.md#two-hosts-or-more)).",
+        "(`channels/failover/replica_messages.py`, `live/cluster/replicas.py`, [replicas]"
+        "(service.md#two-replicas-or-more)).",
         Registry(REPLICA_MESSAGES),
         (),
     ),
@@ -128,19 +128,20 @@ def configuration_page() -> str:
         "",
         "Written by `make docs` from `live/config/settings.py`; do not edit.",
         "",
-        "One TOML file, `roamcast serve --settings roamcast.toml`. What it does not say has the",
-        "default given here. A mistake ends the start with one line that names the file, the line",
-        "and the key; an unknown key is a mistake, too. Sizes are in bytes, times in seconds.",
+        "One TOML file, `roamcast serve --settings roamcast.toml`. A key that it leaves out has",
+        "the default given here. With a mistake, such as an unknown key, the service does not",
+        "start, and one line names the file, the line and the key. Sizes are in bytes, times in",
+        "seconds.",
         "",
         "The service listens on loopback only, unless `tls_cert` and `tls_key` are set and keys",
-        "exist (`roamcast token` makes them). Filters have further limits of their own, fixed by",
-        "the language ([filters](filters.md)).",
+        "exist (`roamcast token` makes them). The filter language has further, fixed limits",
+        "([filters](filters.md)).",
         "",
     ]
     example = ["```toml"]
     for section in msgspec.structs.fields(Settings):
         lines += [f"## `[{section.name}]`", "", inspect.cleandoc(section.type.__doc__), ""]
-        lines += ["| key | type | default | says |", "|---|---|---|---|"]
+        lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
         example += [f"[{section.name}]"]
         for field in msgspec.structs.fields(section.type):
             kind, said = _setting(field.type)

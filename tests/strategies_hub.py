@@ -7,14 +7,24 @@ import msgspec
 
 from roamcast.broker import (
     Acknowledged,
+    AdmitClient,
+    Admitted,
     Broker,
+    CloseSession,
     CutOff,
+    DismissClient,
     Failed,
     Frame,
+    LimitSession,
+    OpenSession,
     PublishFor,
     Retired,
+    SessionDrained,
+    SessionSlow,
     SetRules,
+    SubscribeSession,
     UnpublishFor,
+    UnsubscribeSession,
 )
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.sessions.publications import PublicationSettings
@@ -22,7 +32,8 @@ from roamcast.channels.sessions.settings import HubSettings
 from roamcast.identity.rules import Rule, Viewer
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
-from roamcast.model.machine import Effect, Input, Store, Stored
+from roamcast.model.machine import Effect, Entry, Input, Store, Stored
+from roamcast.model.parts import Adopt
 
 START = 1_700_000_000_000_000
 
@@ -32,7 +43,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.views: dict[int, dict[str, Any]] = {}
-        self.watch_of: dict[str, int] = {}
+        self.query_of: dict[str, int] = {}
         self.complete: set[int] = set()
         self.frames: list[tuple[int, int]] = []
         self.pending = 0
@@ -42,13 +53,13 @@ class Reader:
         self.frames.append((now, len(data)))
         frame = msgspec.json.decode(data)
         if frame["type"] == "subscribed":
-            self.watch_of[frame["re"]] = frame["watch"]
-            self.views[frame["watch"]] = {one["id"]: one for one in frame["features"]}
+            self.query_of[frame["re"]] = frame["query"]
+            self.views[frame["query"]] = {one["id"]: one for one in frame["features"]}
         elif frame["type"] == "current":
-            self.complete.add(frame["watch"])
+            self.complete.add(frame["query"])
         else:
             self.pending = frame.get("pending", 0)
-            view = self.views[frame["watch"]]
+            view = self.views[frame["query"]]
             for event in frame["events"]:
                 kind = event["type"].rpartition(".")[2]
                 vid = event["subject"]
@@ -63,9 +74,9 @@ class Desk:
     """A broker, a disk that always works, and readers."""
 
     def __init__(
-        self, hub: HubSettings | None = None, kept: PublicationSettings | None = None
+        self, hub: HubSettings | None = None, publications: PublicationSettings | None = None
     ) -> None:
-        self.hub_settings, self.kept_settings = hub, kept
+        self.hub_settings, self.publication_settings = hub, publications
         self.now = START
         self.disk: dict[str, bytes] = {}
         self.readers: dict[str, Reader] = {}
@@ -79,11 +90,14 @@ class Desk:
             "test",
             epoch=self.now,
             now=self.now,
-            stored=self.disk,
+            load=self.load,
             map_settings=MapSettings(),
             hub_settings=self.hub_settings,
-            kept_settings=self.kept_settings,
+            publication_settings=self.publication_settings,
         )
+
+    def load(self, prefix: str) -> dict[str, bytes]:
+        return {key: value for key, value in self.disk.items() if key.startswith(prefix)}
 
     def carry(self, effects: Any) -> None:
         for effect in list(effects):
@@ -102,11 +116,26 @@ class Desk:
                     self.readers[session].cut = reason
                 case Retired(view_class):
                     self.retired.append(view_class)
-                case Acknowledged(ticket) | Failed(ticket):
+                case Acknowledged(ticket) | Failed(ticket) | Admitted(ticket):
                     self.answers[ticket] = effect
 
     def give(self, given: Input) -> None:
         self.carry(self.broker.receive(given, self.now))
+
+    def request(self, make: Any, *given: Any) -> Effect:
+        """Give an input with a ticket, and its answer back; raise if it was refused."""
+        self.tickets += 1
+        self.give(make(self.tickets, *given))
+        answer = self.answers[self.tickets]
+        if isinstance(answer, Failed):
+            raise answer.error
+        return answer
+
+    def adopt(self, *entries: tuple[str, bytes | None]) -> None:
+        """Let come into force what another host had newer, as replication does."""
+        newer = tuple(Entry(key, value, self.now) for key, value in entries)
+        broker = self.broker
+        self.carry(broker._router.perform(broker._replication, [Adopt(newer)], self.now))
 
     def keep(self, vid: str, place: str, owner: str = "ann", **more: Any) -> Effect:
         self.tickets += 1
@@ -135,13 +164,35 @@ class Desk:
         return self.answers[self.tickets]
 
     def open(self, session: str, viewer: Viewer | None = None) -> Reader:
-        self.broker.open_session(session, viewer or Viewer(session))
+        self.request(OpenSession, session, viewer or Viewer(session))
         self.readers[session] = Reader()
         return self.readers[session]
 
+    def close(self, session: str) -> None:
+        self.give(CloseSession(session))
+
     def watch(self, session: str, text: str, about: str = "w") -> None:
-        hub = self.broker.hub
-        self.carry(hub.watch(session, about, Filter.parse(text), self.now))
+        self.request(SubscribeSession, session, about, Filter.parse(text))
+
+    def unwatch(self, session: str, about: str = "w") -> None:
+        self.request(UnsubscribeSession, session, about)
+
+    def limit(self, session: str, limit_bytes: int) -> None:
+        self.request(LimitSession, session, limit_bytes)
+
+    def slow(self, session: str) -> None:
+        self.give(SessionSlow(session))
+
+    def drained(self, session: str) -> None:
+        self.give(SessionDrained(session))
+
+    def admit(self, client: str, viewer: Viewer) -> str:
+        answer = self.request(AdmitClient, client, viewer)
+        assert isinstance(answer, Admitted)
+        return answer.view_class
+
+    def dismiss(self, client: str) -> None:
+        self.give(DismissClient(client))
 
     def run(self, microseconds: int) -> None:
         """Let time pass, waking the broker whenever it is due."""
@@ -153,5 +204,5 @@ class Desk:
 
     def sees(self, session: str, about: str = "w") -> dict[str, str]:
         reader = self.readers[session]
-        view = reader.views[reader.watch_of[about]]
+        view = reader.views[reader.query_of[about]]
         return {vid: one["properties"]["place"] for vid, one in sorted(view.items())}

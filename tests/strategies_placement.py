@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from hypothesis import strategies as st
 
-from roamcast.placement.flows import Subscriptions, flows
+from roamcast.placement.flows import LeafWants, flows
 from roamcast.placement.problem import Problem, combined, delay, traffic
 from roamcast.placement.tree import Tree
 
@@ -148,7 +148,7 @@ def shape_of(parent: list[int], mark: list[object]) -> object:
 
 def flow_of(parent: list[int], wants: Wants) -> tuple[Tree, list[float]]:
     tree = Tree.of(parent)
-    return tree, list(flows(tree, Subscriptions.of(tree, wants)))
+    return tree, list(flows(tree, LeafWants.of(tree, wants)))
 
 
 @st.composite
@@ -171,7 +171,7 @@ def problems(draw: st.DrawFn, vertices_max: int = 11) -> Problem:
     """A small problem with any of the objectives."""
     parent, wants = draw(demands(vertices_max))
     tree = Tree.of(parent)
-    flow = flows(tree, Subscriptions.of(tree, wants))
+    flow = flows(tree, LeafWants.of(tree, wants))
     kind = draw(st.sampled_from(["traffic", "delay", "combined"]))
     whole = st.integers(0, 6)
     if kind == "traffic":

@@ -45,7 +45,7 @@ class RecoveryWorld:
                 now=now,
                 settings=self.settings,
                 make_matcher=ScanMatcher,
-                peers=self.seats,
+                replicas=self.seats,
             )
 
         self.world.add_host(

@@ -96,7 +96,7 @@ class Service:
             settings=self.settings,
             policy=self.policy,
             make_matcher=ScanMatcher,
-            peers=self.seats,
+            replicas=self.seats,
         )
         self.driver = Driver(machine, clock=self.now, carry=self._carry)
         self.driver.start()

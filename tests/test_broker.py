@@ -168,8 +168,9 @@ def test_a_client_beyond_the_view_classes_is_dropped_with_a_reason(
 def test_a_viewer_named_for_the_first_time_loses_the_keys_it_had() -> None:
     desk = Desk()
     broker = desk.broker
-    shared, _ = broker.admit("eve#1", Viewer("eve"))
-    assert broker.admit("bob#1", Viewer("bob")) == (shared, [])
+    shared = desk.admit("eve#1", Viewer("eve"))
+    assert desk.admit("bob#1", Viewer("bob")) == shared
+    assert not desk.retired
     desk.keep("ann", "hq/2")
     desk.open("eve#ws", Viewer("eve"))
     desk.watch("eve#ws", "within(place, 'hq')")
@@ -184,8 +185,8 @@ def test_a_viewer_named_for_the_first_time_loses_the_keys_it_had() -> None:
     assert Retired(shared) in effects
     desk.carry(effects)
     assert desk.sees("eve#ws") == {}
-    apart, _ = broker.admit("eve#1", Viewer("eve"))
-    others, _ = broker.admit("bob#1", Viewer("bob"))
+    apart = desk.admit("eve#1", Viewer("eve"))
+    others = desk.admit("bob#1", Viewer("bob"))
     assert len({shared, apart, others}) == 3
     assert broker.get(Viewer("eve"), "ann", desk.now) is None
     assert broker.get(Viewer("bob"), "ann", desk.now) is not None
@@ -193,12 +194,13 @@ def test_a_viewer_named_for_the_first_time_loses_the_keys_it_had() -> None:
 
 def test_whose_keys_are_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roamcast.broker.KEYED_MAX", 2)
-    broker = Desk().broker
-    first, _ = broker.admit("a#1", Viewer("a"))
-    assert broker.admit("b#1", Viewer("b"))[0] == first
-    later, effects = broker.admit("c#1", Viewer("c"))
-    assert effects == [Retired(first)]
+    desk = Desk()
+    broker = desk.broker
+    first = desk.admit("a#1", Viewer("a"))
+    assert desk.admit("b#1", Viewer("b")) == first
+    later = desk.admit("c#1", Viewer("c"))
+    assert desk.retired == [first]
     assert later != first
     for client in ("a#1", "b#1", "c#1"):
-        broker.dismiss(client)
-    assert not broker.viewers
+        desk.dismiss(client)
+    assert not broker._admission.viewers

@@ -2,7 +2,7 @@
 
 import pytest
 
-from roamcast.broker import Acknowledged, Adopt, Failed, PublishFor, SetRules, StoreFailed
+from roamcast.broker import Acknowledged, Failed, PublishFor, SetRules
 from roamcast.channels.client.publications import PublishContext
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.sessions.publications import PublicationSettings
@@ -11,7 +11,7 @@ from roamcast.identity import rulebook
 from roamcast.identity.rulebook import RuleBook
 from roamcast.identity.rules import Rule, Viewer
 from roamcast.model.contexts import Context
-from roamcast.model.machine import Effect, Store
+from roamcast.model.machine import Effect, Store, StoreFailed
 from tests.strategies_hub import Desk
 from tests.strategies_map import MapWorld
 
@@ -99,7 +99,7 @@ def test_a_client_on_a_link_is_refused_under_a_vid_with_others_rules() -> None:
 
 
 def test_one_owner_sets_the_rules_of_so_many_vids_and_of_no_more() -> None:
-    desk = Desk(kept=PublicationSettings(publications_per_owner_max=3))
+    desk = Desk(publications=PublicationSettings(publications_per_owner_max=3))
     for number in range(3):
         assert isinstance(desk.rules(f"v{number}", EXACT), Acknowledged)
     for _ in range(2):
@@ -110,20 +110,20 @@ def test_one_owner_sets_the_rules_of_so_many_vids_and_of_no_more() -> None:
     desk.rules("v0", None)
     assert isinstance(desk.rules("v3", EXACT), Acknowledged)
     value = desk.disk["rules/v3"]
-    desk.give(Adopt((("rules/v3", None), ("rules/v4", value), ("rules/v4", value))))
+    desk.adopt(("rules/v3", None), ("rules/v4", value), ("rules/v4", value))
     assert refused(desk.rules("v5", EXACT)) is LimitError
 
 
 def test_who_is_named_again_and_again_costs_the_others_their_keys_once() -> None:
     desk = Desk()
-    shared, _ = desk.broker.admit("eve#1", Viewer("eve"))
+    shared = desk.admit("eve#1", Viewer("eve"))
     desk.open("eve#ws", Viewer("eve"))
     for _ in range(3):
         desk.rules("x", naming("eve"))
         assert desk.retired == [shared]
-        apart, _ = desk.broker.admit("eve#1", Viewer("eve"))
-        assert apart == desk.broker.hub.sessions["eve#ws"].view_class
-        assert desk.broker.admit("bob#1", Viewer("bob"))[0] not in (shared, apart)
+        apart = desk.admit("eve#1", Viewer("eve"))
+        assert apart == desk.broker._hub.sessions["eve#ws"].view_class
+        assert desk.admit("bob#1", Viewer("bob")) not in (shared, apart)
         desk.rules("x", None)
     desk.rules("x", naming("bob", "eve"))
     assert len(desk.retired) == 2
@@ -132,10 +132,10 @@ def test_who_is_named_again_and_again_costs_the_others_their_keys_once() -> None
 def test_many_who_are_named_at_once_end_a_class_once() -> None:
     desk = Desk()
     names = [f"v{number}" for number in range(20)]
-    shared = {desk.broker.admit(f"{name}#1", Viewer(name))[0] for name in names}
+    shared = {desk.admit(f"{name}#1", Viewer(name)) for name in names}
     desk.rules("x", naming(*names))
     assert desk.retired == [*shared]
-    assert len({desk.broker.admit(f"{name}#1", Viewer(name))[0] for name in names}) == 20
+    assert len({desk.admit(f"{name}#1", Viewer(name)) for name in names}) == 20
 
 
 def test_how_many_stay_told_apart_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,13 +163,13 @@ def test_classes_that_nobody_is_in_any_more_make_room_for_others(
         desk.watch(session, "within(place, 'hq')")
         desk.keep("ann", f"hq/{number}")
         assert desk.sees(session) == {"ann": f"hq/{number}"}
-        view = desk.broker.server.dissemination.classes[f"\ng{number % 6}"]
+        view = desk.broker._server.dissemination.classes[f"\ng{number % 6}"]
         names.add(view.pool.take())
         view.pool.give_back()
-        desk.broker.close_session(session, desk.now)
+        desk.close(session)
     assert len(names) == 12  # no channel's name comes again
-    assert len(desk.broker.server.dissemination.classes) <= 4
-    known = desk.broker.server.map.contexts["ann"]
+    assert len(desk.broker._server.dissemination.classes) <= 4
+    known = desk.broker._server.map.contexts["ann"]
     assert len(known.bodies) <= 4
     for number in range(4):
         desk.open(f"t{number}", Viewer("", frozenset({f"h{number}"})))
@@ -189,7 +189,7 @@ def test_a_session_for_which_there_is_no_class_of_its_own_is_cut_off(
     hides = (*EXACT, Rule(viewers=("eve",), precision="hidden"))
     assert isinstance(desk.rules("ann", hides), Acknowledged)
     assert desk.readers["eve#1"].cut.startswith("rules: ")
-    desk.broker.close_session("eve#1", desk.now)
+    desk.close("eve#1")
     desk.keep("ann", "hq/1")
     assert desk.sees("eve#1") == {}
     assert not desk.readers["sam#1"].cut
@@ -197,7 +197,7 @@ def test_a_session_for_which_there_is_no_class_of_its_own_is_cut_off(
 
 def test_a_group_that_is_called_as_a_class_is_counted_is_none_of_it() -> None:
     desk = Desk()
-    desk.broker.admit("eve#1", Viewer("eve"))
+    desk.admit("eve#1", Viewer("eve"))
     desk.rules("x", naming("eve"))
-    everyone, _ = desk.broker.admit("bob#1", Viewer("bob"))
-    assert desk.broker.admit("sam#1", Viewer("sam", frozenset({"~1"})))[0] != everyone
+    everyone = desk.admit("bob#1", Viewer("bob"))
+    assert desk.admit("sam#1", Viewer("sam", frozenset({"~1"}))) != everyone

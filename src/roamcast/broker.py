@@ -1,104 +1,256 @@
-"""What is one broker made of? Its machines, and what one lends the other.
+"""One broker: its parts behind one router, a machine like them.
 
-The map server under people's privacy rules, the hub for sessions held open in this process, and the
-objects the service keeps for those who have no machine of their own. What must survive a crash is
-asked of the driver as a `Store`; only when it is on disk does it come into force and is it
-acknowledged. What is seen by nobody who may not is decided here once, by `RulesPolicy`.
+The map server under people's privacy rules, the hub for sessions in this process, the publications
+and rules on disk, and their replication to other hosts. Everything that changes a broker is an
+input given to `receive`; `find`, `get`, `nearest`, `rules_for` and the like only read. Nothing is
+acknowledged, and nothing is shown, before it is on disk. `RulesPolicy` is the only place that
+decides visibility.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ClassVar, Final
 
-import msgspec
-
-from roamcast.channels.server.local import LocalQueries, LocalUpdate
-from roamcast.channels.server.map_server import MapServer
+from roamcast.channels.failover.replication import (
+    DropReplica,
+    ReplicaGone,
+    Replication,
+    ReplicationSettings,
+)
+from roamcast.channels.server.local import LocalQueries
+from roamcast.channels.server.map_server import MapServer, compiled_matcher
+from roamcast.channels.server.queries import Matcher
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.sessions.events import Format
-from roamcast.channels.sessions.hub import CutOff, Frame, Hub
+from roamcast.channels.sessions.hub import (
+    CutOff,
+    Frame,
+    Hub,
+    LimitSession,
+    SessionDrained,
+    SessionSlow,
+    SubscribeSession,
+    UnsubscribeSession,
+)
 from roamcast.channels.sessions.publications import (
-    PREFIX,
-    Acknowledged,
     PublicationSettings,
-    StoredPublication,
+    PublishFor,
     StoredPublications,
+    UnpublishFor,
 )
 from roamcast.channels.sessions.settings import HubSettings
-from roamcast.errors import LimitError, NotFoundError, RoamcastError, StoreError
+from roamcast.errors import LimitError
 from roamcast.identity.policy import RulesPolicy, subject_of
-from roamcast.identity.rule_sets import PREFIX as RULES_PREFIX
-from roamcast.identity.rule_sets import RuleSets
+from roamcast.identity.revocations import Revocations, RevokeTokens, TokenRevoked
+from roamcast.identity.rule_sets import RuleSets, SetRules
 from roamcast.identity.rulebook import PUBLIC, RuleBook
 from roamcast.identity.rules import Rule, Viewer
 from roamcast.model.contexts import Context
+from roamcast.model.events import (
+    Acknowledged,
+    ClassesEnded,
+    ClientsMoved,
+    Failed,
+    MapTouched,
+    RulesChanged,
+    SessionClosed,
+    SessionOpened,
+)
 from roamcast.model.filters import Filter
-from roamcast.model.machine import Effect, Input, Store, Stored, earliest
+from roamcast.model.machine import Effect, Input
 from roamcast.model.nearest import Found, nearest
+from roamcast.model.parts import Load, Occupancy, Part, Router
 from roamcast.model.places import Places
+from roamcast.model.wire import Message
 
-KEYED_MAX = 100_000
-"""Viewers of whom is remembered which keys they have; beyond, the first one's classes end."""
-
-
-class PublishFor(Input, frozen=True):
-    """Publish an object for an owner: for a lifetime, or as long as a session is open."""
-
-    ticket: int
-    owner: str
-    context: Context
-    session: str = ""
-    lifetime_us: int | None = None
+KEYED_MAX: Final = 100_000
+"""Maximum viewers whose keys we track; beyond it the oldest viewer's classes are retired."""
 
 
-class UnpublishFor(Input, frozen=True):
-    """Cancel the publication of an object that the service keeps."""
+class OpenSession(Input, frozen=True):
+    """A viewer holds a session open in this process; one of the same name gives way."""
 
     ticket: int
-    owner: str
-    vid: str
-    any_owner: bool = False
+    session: str
+    viewer: Viewer
+    form: Format = "json"
 
 
-class SetRules(Input, frozen=True):
-    """Set the privacy rules of a vid; None takes them away."""
+class CloseSession(Input, frozen=True):
+    """A session's connection is over."""
 
-    ticket: int
-    owner: str
-    vid: str
-    rules: tuple[Rule, ...] | None
-    any_owner: bool = False
+    session: str
 
 
-class StoreFailed(Input, frozen=True):
-    """The writes of the `Store` with this token did not reach the disk."""
-
-    token: int
-    reason: str
-
-
-class Adopt(Input, frozen=True):
-    """Another host had these newer: names of the store with their values, none if taken away."""
-
-    entries: tuple[tuple[str, bytes | None], ...]
-
-
-class Failed(Effect, frozen=True):
-    """What was asked with this ticket was not done, and nothing has changed."""
+class AdmitClient(Input, frozen=True):
+    """A client with a machine of its own has connected; answered by `Admitted` or `Failed`."""
 
     ticket: int
-    error: RoamcastError
+    client: str
+    viewer: Viewer
+
+
+class DismissClient(Input, frozen=True):
+    """A client's connection is over."""
+
+    client: str
+
+
+class Admitted(Effect, frozen=True):
+    """A client is in this view class, whose key it may have."""
+
+    ticket: int
+    view_class: str
 
 
 class Retired(Effect, frozen=True):
-    """Links of this view class end: they come again into another one, with another key."""
+    """Links of this view class end: their clients come again into another one, with another key."""
 
     view_class: str
 
 
-Pending = tuple[PublishFor | UnpublishFor | SetRules, StoredPublication | None]
+class Admission(Part):
+    """Who is connected, and in which view class.
+
+    Viewers who may see the same share a class and its keys. When rules name a viewer for the first
+    time, that viewer needs a class of its own: the classes whose keys it had are retired, so that
+    it can read nothing more of them.
+    """
+
+    part: ClassVar[str] = "admission"
+    inputs: ClassVar = (
+        OpenSession,
+        CloseSession,
+        AdmitClient,
+        DismissClient,
+        RulesChanged,
+        SessionClosed,
+    )
+
+    def __init__(self, hub: Hub, rules: RuleBook, policy: RulesPolicy) -> None:
+        self.viewers: dict[str, Viewer] = {}
+        """Clients on links → who they are."""
+        self._hub = hub
+        self._rules = rules
+        self._policy = policy
+        self._keyed: dict[str, dict[str, None]] = {}
+        """Viewers → the classes whose keys they were given."""
+        self._clients_of: dict[str, dict[str, None]] = {}
+        """Viewers → their clients on links."""
+        self._session_viewers: dict[str, Viewer] = {}
+        self._sessions_of: dict[str, dict[str, None]] = {}
+        """Viewers → their sessions."""
+
+    def occupancy(self) -> Occupancy:
+        """How many viewers are tracked."""
+        return {"keyed viewers": (len(self._keyed), KEYED_MAX)}
+
+    def receive(self, given: Any, now: int) -> Sequence[Effect]:
+        """Take connections that come and go, and rules that name viewers."""
+        match given:
+            case OpenSession(ticket):
+                try:
+                    return [*self._open(given), Acknowledged(ticket)]
+                except LimitError as error:
+                    return [Failed(ticket, error)]
+            case CloseSession(session):
+                if session not in self._session_viewers:
+                    return ()
+                self._hub.close(session)
+                return [SessionClosed(session)]
+            case SessionClosed(session):
+                self._forget(session)
+                return ()
+            case AdmitClient(ticket, client, viewer):
+                try:
+                    return self._admit(ticket, client, viewer)
+                except LimitError as error:
+                    return [Failed(ticket, error)]
+            case DismissClient(client):
+                self._dismiss(client)
+                return ()
+            case RulesChanged(_, viewers):
+                return self._tell_apart(viewers, now)
+            case _:
+                raise AssertionError(f"admission takes no {type(given).__name__}")
+
+    def _open(self, given: OpenSession) -> list[Effect]:
+        name, viewer = given.session, given.viewer
+        view_class = self._policy.class_of(viewer)
+        effects: list[Effect] = []
+        if name in self._session_viewers:
+            # It is not closed for the other parts: under the same name it goes on.
+            self._hub.close(name)
+            self._forget(name)
+            effects.append(CutOff(name, "replaced: the same device connected again"))
+        self._hub.open(name, view_class, given.form)
+        self._session_viewers[name] = viewer
+        self._sessions_of.setdefault(viewer.name, {})[name] = None
+        return [*effects, SessionOpened(name)]
+
+    def _forget(self, name: str) -> None:
+        viewer = self._session_viewers.pop(name, None)
+        if viewer is not None:
+            sessions = self._sessions_of[viewer.name]
+            del sessions[name]
+            if not sessions:
+                del self._sessions_of[viewer.name]
+
+    def _admit(self, ticket: int, client: str, viewer: Viewer) -> list[Effect]:
+        view_class = self._policy.class_of(viewer)
+        effects: list[Effect] = []
+        if viewer.name not in self._keyed and len(self._keyed) >= KEYED_MAX:
+            effects = self._retire(self._keyed.pop(next(iter(self._keyed))))
+            view_class = self._policy.class_of(viewer)
+        self._keyed.setdefault(viewer.name, {})[view_class] = None
+        self._dismiss(client)
+        self.viewers[client] = viewer
+        self._clients_of.setdefault(viewer.name, {})[client] = None
+        return [*effects, Admitted(ticket, view_class)]
+
+    def _dismiss(self, client: str) -> None:
+        viewer = self.viewers.pop(client, None)
+        if viewer is not None:
+            clients = self._clients_of[viewer.name]
+            del clients[client]
+            if not clients:
+                del self._clients_of[viewer.name]
+
+    def _tell_apart(self, viewers: Sequence[str], now: int) -> list[Effect]:
+        """Give viewers whom rules name for the first time a class of their own."""
+        classes: dict[str, None] = {}
+        sessions: list[str] = []
+        clients: list[str] = []
+        for viewer in viewers:
+            if viewer in self._keyed or viewer in self._sessions_of:
+                classes |= self._keyed.pop(viewer, {})
+                sessions += self._sessions_of.get(viewer, ())
+                # A client registers later than it is admitted: it may be in another class than
+                # the one whose key it was given, if rules changed in between.
+                clients += self._clients_of.get(viewer, ())
+                self._rules.keep_apart(viewer)
+        ended = self._retire(classes)
+        effects: list[Effect] = []
+        for session in sessions:
+            try:
+                view_class = self._policy.class_of(self._session_viewers[session])
+                effects += self._hub.reclass(session, view_class, now)
+            except LimitError as error:  # it may not stay in its class, and there is no other
+                self._hub.close(session)
+                reason = f"rules: what you may see has changed, and {error}"
+                effects += [CutOff(session, reason), SessionClosed(session)]
+        # Last: what leaves with clients of ended classes is an update of the new subscriptions.
+        moved = [ClientsMoved(tuple(clients))] if clients else []
+        return [*effects, *moved, *ended]
+
+    def _retire(self, classes: Collection[str]) -> list[Effect]:
+        ended = [view_class for view_class in classes if self._policy.retire(view_class)]
+        if not ended:
+            return []
+        return [ClassesEnded(tuple(ended)), *map(Retired, ended)]
 
 
 class Broker:
-    """One broker of the live service."""
+    """One broker, live or simulated."""
 
     def __init__(
         self,
@@ -106,282 +258,185 @@ class Broker:
         *,
         epoch: int,
         now: int,
-        stored: Mapping[str, bytes],
+        load: Load,
+        stamp: int = 0,
         map_settings: MapSettings,
         hub_settings: HubSettings | None = None,
-        kept_settings: PublicationSettings | None = None,
+        publication_settings: PublicationSettings | None = None,
+        replication_settings: ReplicationSettings | None = None,
         default_rules: Sequence[Rule] = PUBLIC,
         places: Places | None = None,
-        peers: Sequence[str] = (),
+        replicas: Sequence[str] = (),
+        make_matcher: Callable[[], Matcher] = compiled_matcher,
     ) -> None:
-        """`peers`: the hosts that may serve, by seat, this one among them; see `watchdog.py`."""
-        self.viewers: dict[str, Viewer] = {}
-        """Clients on links → who they are; the driver admits them."""
-        self._keyed: dict[str, dict[str, None]] = {}
-        """Viewers → the classes whose keys they were given."""
-        self.rules = RuleBook(default_rules)
-        self.policy = RulesPolicy(
-            self.rules.of,
+        """`load` reads stored values by prefix, `stamp` is the newest one on this disk.
+
+        `replicas`: the hosts that may serve this node, by seat, this one among them.
+        """
+        self.name = name
+        self.epoch = epoch
+        publication_settings = publication_settings or PublicationSettings()
+        rules = RuleBook(default_rules)
+        self._policy = RulesPolicy(
+            rules.of,
             self._viewer_of,
-            names=self.rules.names,
-            restricted=self.rules.restricted,
+            names=rules.names,
+            restricted=rules.restricted,
             places=places,
             used=self._classes_used,
         )
-        self.server = MapServer(
-            name, epoch=epoch, now=now, settings=map_settings, policy=self.policy, peers=peers
+        self._rules = rules
+        self._server = MapServer(
+            name,
+            epoch=epoch,
+            now=now,
+            settings=map_settings,
+            policy=self._policy,
+            make_matcher=make_matcher,
+            replicas=replicas,
         )
-        self.hub = Hub(LocalQueries(self.server), hub_settings or HubSettings(), epoch)
-        kept_settings = kept_settings or PublicationSettings()
-        self.kept = StoredPublications(self.server.contexts, kept_settings)
-        self.rule_sets = RuleSets(self.rules, kept_settings.publications_per_owner_max)
-        self.server.contexts.publisher_of = self.rule_sets.publisher_of
-        self.server.merging.keeps = self.kept.keeps
-        self._session_viewers: dict[str, Viewer] = {}
-        self._sessions_of: dict[str, dict[str, None]] = {}
-        """Viewers → their sessions."""
-        self._pending: dict[int, Pending] = {}
-        self._token = 0
-        self._restore(stored, now)
-
-    def _restore(self, stored: Mapping[str, bytes], now: int) -> None:
-        self.rule_sets.restore(stored)
-        self.kept.restore(stored, now)
-        self.server.changed(now)  # nobody watches yet
-
-    def _viewer_of(self, client: str) -> Viewer:
-        return self.viewers.get(client) or Viewer(subject_of(client))
+        self._hub = Hub(LocalQueries(self._server), hub_settings or HubSettings(), epoch)
+        self._publications = StoredPublications(self._server, publication_settings)
+        self._rule_sets = RuleSets(
+            rules, publication_settings.publications_per_owner_max, self._publications.check_owner
+        )
+        self._server.contexts.publisher_of = self._rule_sets.publisher_of
+        self._server.merging.is_stored = self._publications.holds
+        self._admission = Admission(self._hub, rules, self._policy)
+        self._replication = Replication(
+            name,
+            epoch=epoch,
+            replicas=replicas,
+            stamp=stamp,
+            settings=replication_settings or ReplicationSettings(),
+        )
+        # The order is that of events and of restoring: rules before what they hide, who may see
+        # before what is shown, the store before the map that is handed over with it.
+        self._router = Router(
+            (
+                self._replication,
+                self._rule_sets,
+                self._admission,
+                self._publications,
+                Revocations(),
+                self._server,
+                self._hub,
+            ),
+            disk=self._replication,
+        )
+        self._router.restore(load, now)
+        self._router.receive_event(MapTouched(), now)  # nobody subscribes yet
 
     def receive(self, given: Input, now: int) -> Sequence[Effect]:
-        """Take an input of the broker's own, or hand it to the map server."""
-        match given:
-            case Stored(token):
-                return self._stored(token, now)
-            case StoreFailed(token, reason):
-                return self._store_failed(token, reason)
-            case PublishFor() | UnpublishFor() | SetRules():
-                return self._ask(given, now)
-            case Adopt(entries):
-                return self._adopt(entries, now)
-            case _:
-                return self._told(self.server.receive(given, now), now)
+        """Take one input."""
+        return self._router.receive(given, now)
 
     def advance(self, now: int) -> Sequence[Effect]:
-        """Do what is due in each machine."""
-        effects = [*self.kept.expired(now)]
-        if effects:
-            effects += self._told(self.server.changed(now), now)
-        effects += self._told(self.server.advance(now), now)
-        effects += self.hub.advance(now)
-        return effects
+        """Do what is due in each part."""
+        return self._router.advance(now)
 
     def deadline(self) -> int | None:
-        """When the first of the machines is due."""
-        return earliest(self.server.deadline(), self.hub.deadline(), self.kept.deadline())
+        """When the first part is due."""
+        return self._router.deadline()
 
-    def _told(self, effects: Sequence[Effect], now: int) -> list[Effect]:
-        """Let the hub make frames of what it is told; everything else is the driver's."""
-        out: list[Effect] = []
-        for effect in effects:
-            if isinstance(effect, LocalUpdate):
-                out += self.hub.tell(effect, now)
-            else:
-                out.append(effect)
-        return out
+    def occupancy(self) -> Occupancy:
+        """How much each part holds, and the bound of each."""
+        return self._router.occupancy()
 
-    def _ask(self, given: PublishFor | UnpublishFor | SetRules, now: int) -> Sequence[Effect]:
-        """Check what is asked and ask the disk; refuse with the reason before anything changes."""
-        kept: StoredPublication | None = None
-        write: tuple[str, bytes | None]
-        try:
-            match given:
-                case PublishFor(_, owner, context, session, lifetime):
-                    kept, write = self.kept.write(
-                        context, owner, session=session, lifetime_us=lifetime, now=now
-                    )
-                case UnpublishFor(_, owner, vid, any_owner):
-                    self._check_kept(owner, vid, any_owner)
-                    write = (PREFIX + vid, None)
-                case SetRules(_, owner, vid, rules, any_owner):
-                    if not any_owner:
-                        self.rule_sets.check_owner(vid, owner)
-                        self.kept.check_owner(vid, owner)
-                    write = self.rule_sets.write(owner, vid, rules, for_others=any_owner)
-        except RoamcastError as error:
-            return [Failed(given.ticket, error)]
-        self._token += 1
-        self._pending[self._token] = given, kept
-        return [Store(self._token, (write,))]
-
-    def _check_kept(self, owner: str, vid: str, any_owner: bool) -> None:
-        known = self.kept.contexts.get(vid)
-        if known is None or (known.owner != owner and not any_owner):
-            # The same for both: whether somebody else has it may be hidden from who asks.
-            raise NotFoundError(f"you have published no context {vid[:100]!r}")
-
-    def _stored(self, token: int, now: int) -> Sequence[Effect]:
-        pending = self._pending.pop(token, None)
-        if pending is None:
-            return ()
-        given, kept = pending
-        fresh = False
-        self.server.desk.now = now
-        effects: list[Effect] = []
-        match given:
-            case PublishFor():
-                assert kept is not None
-                is_open = kept.session in self._session_viewers
-                fresh = self.kept.written(kept, open_session=is_open, now=now)
-            case UnpublishFor(_, _, vid):
-                self.kept.removed(vid)
-            case SetRules(_, _, vid, rules):
-                effects += self._tell_apart(self.rule_sets.written(vid, rules), now)
-                self.server.contexts.reconsider(vid)
-        effects += self._told(self.server.changed(now), now)
-        effects.append(Acknowledged(given.ticket, fresh))
-        return effects
-
-    def _adopt(self, entries: Sequence[tuple[str, bytes | None]], now: int) -> list[Effect]:
-        """Let come into force what another host has newer; rules before what they hide."""
-        self.server.desk.now = now
-        effects: list[Effect] = []
-        for key, value in entries:
-            if key.startswith(RULES_PREFIX):
-                vid = key[len(RULES_PREFIX) :]
-                effects += self._tell_apart(self.rule_sets.adopt(vid, value), now)
-                self.server.contexts.reconsider(vid)
-        for key, value in entries:
-            if key.startswith(PREFIX):
-                held = (
-                    None
-                    if value is None
-                    else msgspec.msgpack.decode(value, type=StoredPublication).session
-                )
-                is_open = held in self._session_viewers
-                self.kept.adopt(key[len(PREFIX) :], value, open_session=is_open, now=now)
-        return effects + self._told(self.server.changed(now), now)
-
-    def _tell_apart(self, viewers: Sequence[str], now: int) -> list[Effect]:
-        """Rules name viewers for the first time: a class of its own for all sessions of each.
-
-        They have the keys of the classes they were in: those end, and the others get new ones.
-        """
-        classes: dict[str, None] = {}
-        sessions: list[str] = []
-        for viewer in viewers:
-            if viewer in self._keyed or viewer in self._sessions_of:
-                classes |= self._keyed.pop(viewer, {})
-                sessions += self._sessions_of.get(viewer, ())
-                self.rules.keep_apart(viewer)
-        effects = self._retire(classes)
-        for session in sessions:
-            try:
-                view_class = self.policy.class_of(self._session_viewers[session])
-                effects += self.hub.reclass(session, view_class, now)
-            except LimitError as error:  # it may not stay where it is
-                self.hub.close(session)
-                effects.append(CutOff(session, f"rules: what you may see has changed, and {error}"))
-        return effects
-
-    def _retire(self, classes: Collection[str]) -> list[Effect]:
-        ended = [one for one in classes if self.policy.retire(one)]
-        if ended:
-            for client in [*self.server.desk.clients.values()]:
-                if client.view_class in ended:
-                    self.server.remove(client, "its view class has ended")
-        return [Retired(view_class) for view_class in ended]
+    def _viewer_of(self, client: str) -> Viewer:
+        return self._admission.viewers.get(client) or Viewer(subject_of(client))
 
     def _classes_used(self) -> Collection[str]:
         """Name the view classes that somebody is in, and forget the others."""
-        used = {client.view_class for client in self.server.desk.clients.values()}
-        used.update(session.view_class for session in self.hub.sessions.values())
-        dissemination = self.server.dissemination
-        self.server.contexts.forget_classes({*dissemination.forget_empty(used)})
+        used = {client.view_class for client in self._server.desk.clients.values()}
+        used.update(session.view_class for session in self._hub.sessions.values())
+        dissemination = self._server.dissemination
+        self._server.contexts.forget_classes({*dissemination.forget_empty(used)})
         return used | dissemination.classes.keys()
 
-    def admit(self, client: str, viewer: Viewer) -> tuple[str, list[Effect]]:
-        """Let a client in by a link; give its view class, whose key it may have."""
-        view_class = self.policy.class_of(viewer)
-        effects: list[Effect] = []
-        if viewer.name not in self._keyed and len(self._keyed) >= KEYED_MAX:
-            effects = self._retire(self._keyed.pop(next(iter(self._keyed))))
-            view_class = self.policy.class_of(viewer)
-        self._keyed.setdefault(viewer.name, {})[view_class] = None
-        self.viewers[client] = viewer
-        return view_class, effects
+    # --- reads: none of these changes anything --------------------------------------------------
 
-    def dismiss(self, client: str) -> None:
-        """A client's link is over."""
-        self.viewers.pop(client, None)
+    def takes(self, message: Message) -> bool:
+        """Whether a message of another host or client is for this broker."""
+        return self._router.takes(message)
 
-    def _store_failed(self, token: int, reason: str) -> Sequence[Effect]:
-        pending = self._pending.pop(token, None)
-        if pending is None:
-            return ()
-        given, kept = pending
-        if kept is not None:
-            self.kept.failed(kept)
-        elif isinstance(given, SetRules):
-            self.rule_sets.settled(given.vid)
-        return [Failed(given.ticket, StoreError(reason))]
+    @property
+    def map_settings(self) -> MapSettings:
+        """How large and how patient the map service is; clients are told."""
+        return self._server.settings
 
-    def open_session(self, name: str, viewer: Viewer, form: Format = "json") -> None:
-        """Let a viewer hold a session open in this process."""
-        self.hub.open(name, self.policy.class_of(viewer), form)
-        self._session_viewers[name] = viewer
-        self._sessions_of.setdefault(viewer.name, {})[name] = None
-        self.kept.session_back(name)
+    def held(self) -> dict[str, int]:
+        """How much is held of what, for metrics."""
+        server, replication = self._server, self._replication
+        return {
+            "contexts": len(server.map),
+            "clients": len(server.desk.clients),
+            "sessions": len(self._hub.sessions),
+            "queries": server.subscriptions.records,
+            "channels": len(server.desk.channels),
+            "followers": replication.current,
+            "entries behind": replication.behind,
+        }
 
-    def close_session(self, name: str, now: int) -> None:
-        """A session is over: what it published stays for a while."""
-        viewer = self._session_viewers.pop(name, None)
-        if viewer is not None:
-            sessions = self._sessions_of[viewer.name]
-            del sessions[name]
-            if not sessions:
-                del self._sessions_of[viewer.name]
-        self.hub.close(name)
-        self.kept.session_gone(name, now)
+    def class_of_group(self, group: str) -> str | None:
+        """Name the view class whose channel a group is."""
+        use = self._server.desk.channels.get(group)
+        return None if use is None else use.view_class
+
+    def class_of_client(self, client: str) -> str:
+        """Name the view class a client would be in if it came now."""
+        return self._policy.name_of(self._viewer_of(client))
 
     def rules_for(self, owner: str, vid: str, any_owner: bool) -> tuple[Rule, ...] | None:
         """Give the rules of a vid to who set them."""
-        if self.rule_sets.owner_of(vid) != owner and not any_owner:
+        if self._rule_sets.owner_of(vid) != owner and not any_owner:
             return None
-        return self.rules.own(vid)
+        return self._rules.own(vid)
 
     def find(self, viewer: Viewer, wanted: Filter, now: int) -> list[Context]:
         """Answer a query once, as this viewer may see the map: by vid (AMS 3)."""
         found = []
-        contexts = self.server.map.contexts
-        for vid in sorted(self.server.contexts.candidates(wanted)):
-            seen = self.policy.visible_to(contexts[vid].context, viewer, now)
+        contexts = self._server.map.contexts
+        for vid in sorted(self._server.contexts.candidates(wanted)):
+            seen = self._policy.visible_to(contexts[vid].context, viewer, now)
             if seen is not None and wanted.matches(seen):
                 found.append(seen)
         return found
 
     def get(self, viewer: Viewer, vid: str, now: int) -> Context | None:
-        """Give one object as this viewer may see it."""
-        known = self.server.map.contexts.get(vid)
-        return None if known is None else self.policy.visible_to(known.context, viewer, now)
+        """Give one context as this viewer may see it."""
+        known = self._server.map.contexts.get(vid)
+        return None if known is None else self._policy.visible_to(known.context, viewer, now)
 
     def nearest(
         self, viewer: Viewer, to: tuple[float, float], wanted: Filter, count: int, now: int
     ) -> list[Found]:
-        """Give the nearest objects that this viewer may see and a filter wants."""
+        """Give the nearest contexts that this viewer may see and a filter wants."""
         return nearest(self.find(viewer, wanted, now), to, wanted, count=count)
 
 
 __all__ = [
     "Acknowledged",
-    "Adopt",
+    "AdmitClient",
+    "Admitted",
     "Broker",
+    "CloseSession",
     "CutOff",
+    "DismissClient",
+    "DropReplica",
     "Failed",
     "Frame",
+    "LimitSession",
+    "OpenSession",
     "PublishFor",
+    "ReplicaGone",
     "Retired",
-    "RulesPolicy",
+    "RevokeTokens",
+    "SessionDrained",
+    "SessionSlow",
     "SetRules",
-    "StoreFailed",
+    "SubscribeSession",
+    "TokenRevoked",
     "UnpublishFor",
+    "UnsubscribeSession",
 ]

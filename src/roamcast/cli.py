@@ -1,4 +1,4 @@
-"""The `roamcast` command: gathers `roamcast.commands` and turns errors into one line."""
+"""The `roamcast` command: collects the modules of `roamcast.commands` (decision 0002)."""
 
 import importlib
 import os
@@ -19,7 +19,7 @@ def _show_version(wanted: bool) -> None:
 
 
 def build() -> typer.Typer:
-    """Make the application; every module of `commands` registers what it offers."""
+    """Return the application; every module of `commands` registers its commands."""
     app = typer.Typer(
         name="roamcast",
         no_args_is_help=True,
@@ -44,18 +44,18 @@ def build() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line; the world's errors become one line on stderr and exit code 2."""
+    """Run the command line. A RoamcastError becomes one line on stderr and exit code 2."""
     try:
         code = build()(standalone_mode=False)
     except RoamcastError as error:
         _fail(str(error))
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
-        say = getattr(error, "format_message", None)  # what typer raises for a wrong call
+        say = getattr(error, "format_message", None)  # typer's errors for a wrong command line
         if say is None:
             raise
         if type(error).__name__ == "NoArgsIsHelpError":

@@ -1,35 +1,43 @@
-"""What can go wrong in the world's input, as one tree.
+"""Everything we refuse, as one tree under `RoamcastError`.
 
-RoamcastError                   the root: one line that says what to do
-├── InputError                  something we were given is malformed; carries source, line, position
-│   ├── FilterError             a filter does not parse, or uses what we do not support
-│   ├── ContextError            a context (or a Feature, or a row of Arrow) is not valid
+Each class states the HTTP status and the title under which the service reports it: in problem
+details (RFC 9457) over HTTP and in `error` messages of a session. A class without its own inherits
+its parent's. The number in brackets is the status.
+
+RoamcastError            [400]  root; the text is one line: what is wrong, what to do
+├── InputError           [400]  malformed input; carries source, line and position
+│   ├── FilterError             a filter does not parse, or uses an unsupported construct
+│   ├── ContextError            a context (a Feature, a row of Arrow) is not valid
 │   ├── PlaceError              a place or a hierarchy of places is not valid
 │   ├── MessageError            a cast, an item or a wire message is not valid
 │   ├── TreeError               a dissemination tree or a placement request is not valid
-│   ├── ConflictError           somebody else has what was asked for
-│   ├── NotFoundError           there is no such thing, or the asker may not see it: both look alike
-│   ├── SettingsError           the settings file, or what the command line says instead, is wrong
-│   └── LimitError              well-formed, but larger, deeper or more than a limit allows
-│       └── RateError           more often than a limit allows; carries when to try again
-├── AuthError                   no token, a bad one (401), or one that does not allow this (403)
-├── StoreError                  the disk refused: nothing of this was acknowledged
-├── UnreachableError            a service does not answer, or not as ours does; it may later
-└── MissingError                something this machine lacks; says what to install
-    └── GroupsUnavailable       it cannot join groups this way (UDP, NATS); there are others
+│   ├── ConflictError    [409]  it belongs to somebody else
+│   ├── NotFoundError    [404]  it does not exist, or the caller may not see it: both look alike
+│   ├── SettingsError           the settings file, or a command-line option, is wrong
+│   └── LimitError       [400]  well-formed, but larger, deeper or more than a limit allows
+│       └── RateError    [429]  more often than a limit allows; carries when to try again
+├── AuthError            [401]  no token, or one that is not valid
+│   └── ForbiddenError   [403]  a valid token without the scope that is needed
+├── StoreError           [503]  the disk refused; nothing was acknowledged
+├── UnreachableError     [503]  a service does not answer, or not as ours does; retry later
+└── MissingError         [503]  something this machine lacks; the text says what to install
+    └── GroupsUnavailable       this machine cannot join groups (UDP, NATS); the socket is left
 
-Assert states our own mistakes; these are raised for the world's.
+We assert against our own mistakes and raise these for the world's.
 """
 
-from typing import Literal
+from typing import ClassVar
 
 
 class RoamcastError(Exception):
-    """Anything the world did that we refuse; its text is one line that says what to do."""
+    """Root of everything we refuse; its text is one line that says what to do."""
+
+    status: ClassVar[int] = 400
+    title: ClassVar[str] = "Bad Request"
 
 
 class InputError(RoamcastError):
-    """Malformed input, with where it was found: file, line and position as far as known."""
+    """Malformed input, with its file, line and position as far as they are known."""
 
     def __init__(
         self,
@@ -46,7 +54,7 @@ class InputError(RoamcastError):
         self.position = position
 
     def located(self, source: str, line: int | None = None) -> "InputError":
-        """Return the same error, told from which file and line it came."""
+        """Return the same error with the file and line it came from."""
         return type(self)(self.problem, source=source, line=line, position=self.position)
 
     def __str__(self) -> str:
@@ -78,11 +86,17 @@ class TreeError(InputError):
 
 
 class ConflictError(InputError):
-    """Somebody else has what was asked for."""
+    """What was asked for belongs to somebody else."""
+
+    status = 409
+    title = "Conflict"
 
 
 class NotFoundError(InputError):
-    """There is no such thing, or the asker may not see it: both look alike."""
+    """It does not exist, or the caller may not see it: both look alike, so none can be probed."""
+
+    status = 404
+    title = "Not Found"
 
 
 class SettingsError(InputError):
@@ -92,31 +106,49 @@ class SettingsError(InputError):
 class LimitError(InputError):
     """Well-formed input beyond a limit; the text names the limit and its value."""
 
+    title = "beyond a limit"
+
 
 class RateError(LimitError):
     """More often than a limit allows; `retry_us` says when to try again."""
 
+    status = 429
     retry_us: int = 0
 
 
 class AuthError(RoamcastError):
-    """Who asks is unknown (status 401), or known and not allowed (403)."""
+    """The caller shows no token, or one that is not valid."""
 
-    def __init__(self, problem: str, *, status: Literal[401, 403] = 401) -> None:
-        super().__init__(problem)
-        self.status = status
+    status = 401
+    title = "no valid token"
+
+
+class ForbiddenError(AuthError):
+    """The caller's token is valid and lacks the scope that is needed."""
+
+    status = 403
+    title = "no permission"
 
 
 class StoreError(RoamcastError):
     """The disk refused a write; whoever waited for it must take it as not done."""
 
+    status = 503
+    title = "Service Unavailable"
+
 
 class UnreachableError(RoamcastError):
     """A service that does not answer, or not as ours does; the same may work later."""
 
+    status = 503
+    title = "Service Unavailable"
+
 
 class MissingError(RoamcastError):
     """Something this machine lacks; the text says what to install or where to look."""
+
+    status = 503
+    title = "Service Unavailable"
 
 
 class GroupsUnavailable(MissingError):  # noqa: N818 — a state of this machine, not a mistake

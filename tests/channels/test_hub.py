@@ -42,7 +42,7 @@ def test_equal_filters_share_one_frame() -> None:
     desk.run(SECOND)
     sizes = {tuple(size for _, size in desk.readers[f"s{n}"].frames[2:]) for n in range(5)}
     assert len(sizes) == 1
-    assert len(desk.broker.hub.watches) == 1
+    assert len(desk.broker._hub.queries) == 1
 
 
 def test_what_changes_while_a_frame_waits_is_coalesced() -> None:
@@ -63,14 +63,14 @@ def test_a_slow_session_gets_the_latest_states_and_nobody_else_waits() -> None:
     slow, fast = desk.open("slow"), desk.open("fast")
     for name in ("slow", "fast"):
         desk.watch(name, "within(place, 'hq')")
-    desk.carry(desk.broker.hub.slow("slow", desk.now))
+    desk.slow("slow")
     begun = len(slow.frames)
     for number in range(50):
         desk.keep("p", f"hq/{number}")
         desk.run(SECOND // 10)
     assert len(slow.frames) == begun
     assert desk.sees("fast") == {"p": "hq/49"}
-    desk.carry(desk.broker.hub.drained("slow", desk.now))
+    desk.drained("slow")
     assert desk.sees("slow") == {"p": "hq/49"}
     assert len(slow.frames) == begun + 1
     desk.keep("p", "hq/50")
@@ -83,20 +83,20 @@ def test_a_session_that_takes_nothing_for_too_long_is_cut_off() -> None:
     desk = Desk(HubSettings(slow_us_max=5 * SECOND))
     reader = desk.open("s")
     desk.watch("s", "within(place, 'hq')")
-    desk.carry(desk.broker.hub.slow("s", desk.now))
+    desk.slow("s")
     desk.run(5 * SECOND - 1)
     assert not reader.cut
     desk.run(1)
     assert reader.cut == "too slow: nothing was taken for 5 s"
-    assert not desk.broker.hub.sessions
-    assert not desk.broker.hub.watches
+    assert not desk.broker._hub.sessions
+    assert not desk.broker._hub.queries
 
 
 def test_a_session_that_lacks_too_much_is_cut_off_at_the_limit() -> None:
     desk = Desk(HubSettings(queue_events_max=10))
     reader = desk.open("s")
     desk.watch("s", "within(place, 'hq')")
-    desk.carry(desk.broker.hub.slow("s", desk.now))
+    desk.slow("s")
     for number in range(10):
         desk.keep(f"p{number}", "hq")
     assert not reader.cut
@@ -112,7 +112,7 @@ def test_a_large_current_set_follows_in_pages_and_its_end_is_told_once() -> None
     desk.watch("s", "within(place, 'hq')")
     desk.run(SECOND)
     assert len(desk.sees("s")) == 50
-    assert reader.complete == {reader.watch_of["w"]}
+    assert reader.complete == {reader.query_of["w"]}
 
 
 def window_max(frames: list[tuple[int, int]]) -> int:
@@ -124,7 +124,7 @@ def window_max(frames: list[tuple[int, int]]) -> int:
 def test_a_limit_holds_in_every_second_and_says_what_is_pending() -> None:
     desk = Desk()
     reader = desk.open("s")
-    desk.carry(desk.broker.hub.limit("s", 4_000, desk.now))
+    desk.limit("s", 4_000)
     desk.watch("s", "within(place, 'hq')")
     draw = random.Random(1)
     for _ in range(200):
@@ -143,11 +143,11 @@ def test_a_limit_below_the_least_is_refused(limit: int) -> None:
     desk = Desk()
     desk.open("s")
     with pytest.raises(LimitError, match="at least 1024"):
-        desk.broker.hub.limit("s", limit, desk.now)
+        desk.limit("s", limit)
 
 
 def test_sessions_and_watches_are_bounded() -> None:
-    desk = Desk(HubSettings(sessions_max=2, watches_per_session_max=2))
+    desk = Desk(HubSettings(sessions_max=2, subscriptions_per_session_max=2))
     desk.open("a")
     desk.open("b")
     with pytest.raises(LimitError, match="at most 2 sessions"):
@@ -155,14 +155,14 @@ def test_sessions_and_watches_are_bounded() -> None:
     desk.watch("a", "n = 1", "1")
     desk.watch("a", "n = 2", "2")
     desk.watch("a", "n = 3", "2")  # replaces
-    with pytest.raises(LimitError, match="at most 2 watches"):
+    with pytest.raises(LimitError, match="at most 2 subscriptions"):
         desk.watch("a", "n = 4", "3")
     with pytest.raises(InputError, match="no subscription '9'"):
-        desk.broker.hub.unwatch("a", "9")
+        desk.unwatch("a", "9")
     for name in ("a", "b"):
-        desk.broker.close_session(name, desk.now)
-    assert not desk.broker.hub.watches
-    assert not desk.broker.server.subscriptions.records
+        desk.close(name)
+    assert not desk.broker._hub.queries
+    assert not desk.broker._server.subscriptions.records
 
 
 @settings(max_examples=60, deadline=None)
@@ -185,7 +185,7 @@ def test_in_the_end_every_session_has_read_the_true_view(seed: int) -> None:
             desk.open(name)
             watching[name] = {}
             if draw.random() < 0.3:
-                desk.carry(desk.broker.hub.limit(name, 20_000, desk.now))
+                desk.limit(name, 20_000)
         elif what == 7 and names:
             name, about = draw.choice(names), draw.choice("ab")
             watching[name][about] = draw.choice(texts)
@@ -194,14 +194,14 @@ def test_in_the_end_every_session_has_read_the_true_view(seed: int) -> None:
             name = draw.choice(names)
             if name in slow:
                 slow.discard(name)
-                desk.carry(desk.broker.hub.drained(name, desk.now))
+                desk.drained(name)
             else:
                 slow.add(name)
-                desk.carry(desk.broker.hub.slow(name, desk.now))
+                desk.slow(name)
         else:
             desk.run(draw.randrange(200_000))
     for name in sorted(slow):
-        desk.carry(desk.broker.hub.drained(name, desk.now))
+        desk.drained(name)
     desk.run(20 * SECOND)
     for name, watches in watching.items():
         reader: Reader = desk.readers[name]
@@ -209,4 +209,4 @@ def test_in_the_end_every_session_has_read_the_true_view(seed: int) -> None:
         for about, text in watches.items():
             found = desk.broker.find(Viewer(name), Filter.parse(text), desk.now)
             assert desk.sees(name, about) == {one.vid: one.place for one in found}, (name, text)
-            assert reader.watch_of[about] in reader.complete
+            assert reader.query_of[about] in reader.complete

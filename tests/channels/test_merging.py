@@ -142,7 +142,7 @@ def make(
         settings=limits or MapSettings(),
         policy=policy,
         make_matcher=ScanMatcher,
-        peers=SEATS,
+        replicas=SEATS,
     )
     made.advance(0)
     return made

@@ -120,7 +120,7 @@ BAD_FILTERS: list[tuple[str | bytes, int, int, str]] = [
     ('{"id": 5, "filter": "true"}', 1, 1, '"id" is not a text'),
     ('{"id": "", "filter": "true"}', 1, 1, '"id" is not a text, or empty'),
     ('{"id": "f", "filter": 5}', 1, 1, "a filter is CQL2 text"),
-    (ONE_FILTER + "\n" + ONE_FILTER, 3, 1, "a second time"),
+    (ONE_FILTER + "\n" + ONE_FILTER, 3, 1, "duplicate id"),
     ('{"id": "f", "filter": "age > "}', 1, 7, "not CQL2"),
     ('{"id": "f", "filter": "age > 1 AND foo(age)"}', 1, 13, "foo is not supported"),
     ('{"id": "f", "filter": {"op": "foo", "args": []}}', 1, 1, "foo is not supported"),

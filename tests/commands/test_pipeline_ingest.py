@@ -38,7 +38,7 @@ def archive(tmp_path: Path) -> Path:
         (("{in}/a.txt", "--places", "{in}/none.geojson"), "cannot read places"),
         (("{in}/a.txt", "--watch"), "--watch takes one folder"),
         (("{in}/a.jsonl", "--archive-resolution", "14"), "from 0 to 13"),
-        (("{in}/a.jsonl", "--trusted-node", "no name"), "no domain name"),
+        (("{in}/a.jsonl", "--trusted-node", "no name"), "not a domain name"),
         (("{in}", "--watch", "--spark", "sc://host"), "Spark Connect"),
     ],
 )

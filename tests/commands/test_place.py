@@ -156,11 +156,11 @@ def test_traffic_and_delay_together(run, example):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "say how many filters (--filters K), or what one delays (--filter-delay F)"),
+        ([], "give the number of filters (--filters K) or the delay of one (--filter-delay F)"),
         (["--filters", "-1"], "number of filters is -1"),
         (["--filter-delay", "nan"], "the filter delay is nan"),
         (["--filter-delay", "-3"], "the filter delay is -3"),
-        (["--filters", "1", "--traffic-weight", "1"], "give --filter-delay, too"),
+        (["--filters", "1", "--traffic-weight", "1"], "give --filter-delay as well"),
         (["--filters", "1", "--move-cost", "1"], "--move-cost needs --from"),
         (["--filters", "1", "--from", "nowhere.json"], "nowhere.json: cannot be read"),
         (["--filters", "1", "--draw", "tree.txt"], "must end in .png, .svg, .pdf"),
@@ -195,7 +195,7 @@ def test_the_drawing_is_a_picture(run, tmp_path, vertices):
 def test_a_deep_tree_with_many_filters_is_folded_into_few_spots(tmp_path):
     from roamcast.lab import _cbm_drawing as drawing
     from roamcast.placement.cost import stand
-    from roamcast.placement.flows import Subscriptions, flows
+    from roamcast.placement.flows import LeafWants, flows
     from roamcast.placement.optimal import optimal
     from roamcast.placement.problem import traffic
     from roamcast.placement.tree import Tree
@@ -204,10 +204,10 @@ def test_a_deep_tree_with_many_filters_is_folded_into_few_spots(tmp_path):
     source = random.Random(1)
     tree = Tree.of(parent)
     wants = random_wants(source, parent, 40, 0.02)
-    problem = traffic(tree, flows(tree, Subscriptions.of(tree, wants)))
+    problem = traffic(tree, flows(tree, LeafWants.of(tree, wants)))
     found = optimal(problem, 300)
     standing = stand(problem, tree.flags(found.filters))
-    spots = drawing._spots(problem, standing, drawing._kept(problem, standing))
+    spots = drawing._spots(problem, standing, drawing._drawn(problem, standing))
     assert len(spots) <= drawing.DRAWN_MAX
     assert max(spot.level for spot in spots.values()) <= drawing.LEVELS_MAX
     # Nothing is lost by folding: every vertex and every filter is drawn or counted somewhere.

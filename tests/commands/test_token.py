@@ -62,7 +62,7 @@ def test_the_bare_command_prints_the_token_alone_and_rotation_can_end_it(tmp_pat
     ("words", "said"),
     [
         (["--lifetime", "soon"], "--lifetime takes a number with s, m, h or d"),
-        (["--scope", "write"], "'write' is no scope"),
+        (["--scope", "write"], "'write' is not a scope"),
         (["revoke", "x"], "neither a token nor a token's id"),
     ],
 )

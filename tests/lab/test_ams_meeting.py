@@ -7,7 +7,7 @@ import pytest
 from roamcast.channels.server.messages import Subscribe
 from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.lab import _ams
-from roamcast.lab._ams import MEETING_S, ROOM, Driver, largest_meeting, mean_delay_s, watching
+from roamcast.lab._ams import MEETING_S, ROOM, ServerDriver, largest_meeting, mean_delay_s, watching
 from roamcast.lab.ams_3 import share_row, whole_meeting
 from roamcast.lab.report import QUIET
 
@@ -31,7 +31,7 @@ def test_the_largest_meeting_is_near_what_fills_the_time() -> None:
 
 def test_an_update_takes_one_transmission_by_channel_and_one_each_by_unicast() -> None:
     for mode, expected in ((Mode.UNICAST, 30), (Mode.MANY, 1), (Mode.SINGLE, 1)):
-        driver = Driver(MapSettings(mode=mode))
+        driver = ServerDriver(MapSettings(mode=mode))
         for number in range(30):
             driver.request(f"c{number}", Subscribe("here", watching(ROOM)))
         before = driver.transmissions

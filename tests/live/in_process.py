@@ -69,9 +69,9 @@ async def service_here(
     folder: Path, settings: Settings | None = None, *, serving: bool = True
 ) -> AsyncIterator[Service]:
     """Hold a service open in this process, on a real disk; `serving`: with its own timers, too."""
-    disk = SqliteStore.open(folder / "store.db")
-    keys = TokenKeys.open(folder)
-    service = Service(settings or Settings(), disk=disk, keys=keys, metrics=Metrics())
+    settings = settings or Settings()
+    disk = SqliteStore.open(folder / "store.db", copied=bool(settings.cluster.replicas))
+    service = Service(settings, disk=disk, keys=TokenKeys.open(folder), metrics=Metrics())
     if serving:
         service.start()
     else:

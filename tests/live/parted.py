@@ -49,7 +49,7 @@ class Parted:
                 f'[server]\nhost = "{address}"\nport = {PORT}\nname = "{name}"\n'
                 f'data = "{data}"\ntls_cert = "{certificate}"\ntls_key = "{key}"\n'
                 f'[journal]\non = false\n[cluster]\nsilent_s = 5\nsecret_file = "{secret}"\n'
-                f'tls_ca = "{self.bundle}"\n[cluster.hosts]\n{hosts}',
+                f'tls_ca = "{self.bundle}"\n[cluster.replicas]\n{hosts}',
                 encoding="utf-8",
             )
         self.bundle.write_bytes(bundle)

@@ -51,7 +51,7 @@ def test_more_rows_than_are_searched_together_count_through(index: FilterSet) ->
         ("colour", pa.array(["red"]), "not an attribute column"),
         ("float:n", pa.array([1.5]), "two values"),
         ("float:m", pa.array([float("nan")]), "not finite"),
-        ("lon", pa.array([None], pa.float64()), "alone"),
+        ("lon", pa.array([None], pa.float64()), "without a latitude"),
     ],
 )
 def test_what_is_no_context_is_refused(

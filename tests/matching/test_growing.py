@@ -19,7 +19,7 @@ from roamcast.matching.layout import (
     SLOTS_MAX,
     Tuning,
 )
-from roamcast.matching.texts import SETTLED_ONE_BY_ONE, Labels, TextOrder
+from roamcast.matching.texts import SETTLED_SINGLY_MAX, Labels, TextOrder
 from roamcast.model.context_arrow import to_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter, syntax
@@ -232,9 +232,9 @@ def test_a_refused_filter_leaves_nothing_behind(
     assert known(index) == before
     assert index.match(here) == ["a"]
     index.add("d", Filter.parse("zz1 = 5"))  # the last column is still to be had
-    assert len(index._index._one[0]) < 3
+    assert len(index._index._scratch[0]) < 3
     assert index.match(here) == ["a", "d"]
-    assert len(index._index._one[0]) == 3, "compiled code writes a key for every column"
+    assert len(index._index._scratch[0]) == 3, "compiled code writes a key for every column"
     assert FilterSet.load(index.snapshot()).match(here) == ["a", "d"]
 
 
@@ -284,7 +284,7 @@ def test_labels_keep_the_order_of_texts_however_they_arrive(order: str) -> None:
     for text in arriving[150:]:
         column.number(text, labels)
     column.settle(labels)
-    assert len(arriving) - 150 <= SETTLED_ONE_BY_ONE
+    assert len(arriving) - 150 <= SETTLED_SINGLY_MAX
     found = [column.label(text, labels) for text in texts]
     assert np.all(np.diff(np.array(found)) >= 4)
     assert all(column.label(text, labels) < column.label(text + "!", labels) for text in texts)

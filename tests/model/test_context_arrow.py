@@ -147,7 +147,7 @@ REFUSED: list[tuple[Any, str]] = [
     (changed("t_d", stamps(-1)), "t_d lies before t_r"),
     (changed("t_d", stamps(INTEGER_MAX)), "after the year 9999"),
     (changed("lon", pa.array([None], pa.float64())), "row 0 has a longitude or a latitude alone"),
-    (changed("lat", pa.array([float("nan")])), "no WGS84"),
+    (changed("lat", pa.array([float("nan")])), "not a WGS84"),
     (changed("place", pa.array(["a//b"])), "is not a place"),
     (changed("string:y", pa.array(["5"]), "string:x"), "'x' has two values in row 0"),
     (changed("string:y", broken_text()), "not UTF-8"),

@@ -13,7 +13,7 @@ from roamcast.model.items import (
     KEY_NAMES,
     SUBKEYS_MAX,
     Criterion,
-    Item,
+    InformationItem,
     Triple,
     decode_item,
     encode_item,
@@ -22,7 +22,7 @@ from roamcast.model.items import (
 )
 
 # The paper's own example, section 3.1.
-QUOTE = Item(
+QUOTE = InformationItem(
     Triple("string", "financial", "NYSE"),
     Triple("string", "symbol", "IBM"),
     (
@@ -48,17 +48,17 @@ values: st.SearchStrategy[tuple[str, Any]] = st.one_of(
 
 
 @st.composite
-def items(draw: st.DrawFn) -> Item:
+def items(draw: st.DrawFn) -> InformationItem:
     def triple(name: str) -> Triple:
         kind, value = draw(values)
         return Triple(kind, name, value)  # type: ignore[arg-type]
 
     subkeys = draw(st.lists(names, unique=True, max_size=4))
-    return Item(triple(draw(names)), triple(draw(names)), tuple(map(triple, subkeys)))
+    return InformationItem(triple(draw(names)), triple(draw(names)), tuple(map(triple, subkeys)))
 
 
 @given(items())
-def test_an_item_survives_as_a_context_and_as_json(item: Item) -> None:
+def test_an_item_survives_as_a_context_and_as_json(item: InformationItem) -> None:
     context = to_context(item, "item-1", 5, 9)
     assert (context.vid, context.place, context.t_r, context.t_d) == ("item-1", None, 5, 9)
     assert from_context(context) == item
@@ -87,7 +87,7 @@ def test_the_papers_criterion_is_a_filter() -> None:
 
 
 @given(items(), st.sampled_from(["=", "<>", "<", "<=", ">", ">="]))
-def test_a_criterion_holds_as_its_operator_does(item: Item, operator: str) -> None:
+def test_a_criterion_holds_as_its_operator_does(item: InformationItem, operator: str) -> None:
     context = to_context(item, "q", 0)
     for triple in item.subkeys:
         if isinstance(triple.value, str) and not triple.value.isprintable():
@@ -99,35 +99,44 @@ def test_a_criterion_holds_as_its_operator_does(item: Item, operator: str) -> No
 @pytest.mark.parametrize(
     "item",
     [
-        Item(QUOTE.major, QUOTE.minor, (Triple("float", "major", 1.0),)),
-        Item(QUOTE.major, QUOTE.minor, (Triple("float", "x", 1.0), Triple("float", "x", 2.0))),
-        Item(QUOTE.major, QUOTE.minor, (Triple("float", "place", 1.0),)),
-        Item(QUOTE.major, QUOTE.minor, (Triple("float", "x", "1"),)),
-        Item(QUOTE.major, QUOTE.minor, (Triple("integer", "x", True),)),
-        Item(QUOTE.major, QUOTE.minor, (Triple("integer", "x", 2**63),)),
-        Item(QUOTE.major, QUOTE.minor, (Triple("float", "x", float("nan")),)),
-        Item(QUOTE.major, Triple("colour", "x", "red")),  # type: ignore[arg-type]
-        Item(Triple("string", "", "x"), QUOTE.minor),
+        InformationItem(QUOTE.major, QUOTE.minor, (Triple("float", "major", 1.0),)),
+        InformationItem(
+            QUOTE.major, QUOTE.minor, (Triple("float", "x", 1.0), Triple("float", "x", 2.0))
+        ),
+        InformationItem(QUOTE.major, QUOTE.minor, (Triple("float", "place", 1.0),)),
+        InformationItem(QUOTE.major, QUOTE.minor, (Triple("float", "x", "1"),)),
+        InformationItem(QUOTE.major, QUOTE.minor, (Triple("integer", "x", True),)),
+        InformationItem(QUOTE.major, QUOTE.minor, (Triple("integer", "x", 2**63),)),
+        InformationItem(QUOTE.major, QUOTE.minor, (Triple("float", "x", float("nan")),)),
+        InformationItem(QUOTE.major, Triple("colour", "x", "red")),  # type: ignore[arg-type]
+        InformationItem(Triple("string", "", "x"), QUOTE.minor),
     ],
 )
-def test_a_wrong_item_is_refused(item: Item) -> None:
+def test_a_wrong_item_is_refused(item: InformationItem) -> None:
     with pytest.raises(MessageError):
         to_context(item, "q", 0)
 
 
 def test_an_integer_may_stand_for_a_float() -> None:
-    item = Item(QUOTE.major, QUOTE.minor, (Triple("float", "x", 3),))
+    item = InformationItem(QUOTE.major, QUOTE.minor, (Triple("float", "x", 3),))
     assert type(to_context(item, "q", 0).attributes["x"]) is float
     with pytest.raises(MessageError, match="too large"):
-        to_context(Item(QUOTE.major, QUOTE.minor, (Triple("float", "x", 10**400),)), "q", 0)
+        to_context(
+            InformationItem(QUOTE.major, QUOTE.minor, (Triple("float", "x", 10**400),)), "q", 0
+        )
 
 
 def test_subkeys_stop_at_their_limit() -> None:
     most = tuple(Triple("integer", f"k{n}", n) for n in range(SUBKEYS_MAX))
     assert (
-        len(from_context(to_context(Item(QUOTE.major, QUOTE.minor, most), "q", 0)).subkeys) == 252
+        len(
+            from_context(
+                to_context(InformationItem(QUOTE.major, QUOTE.minor, most), "q", 0)
+            ).subkeys
+        )
+        == 252
     )
-    more = Item(QUOTE.major, QUOTE.minor, (*most, Triple("integer", "one more", 1)))
+    more = InformationItem(QUOTE.major, QUOTE.minor, (*most, Triple("integer", "one more", 1)))
     with pytest.raises(LimitError):
         to_context(more, "q", 0)
     with pytest.raises(LimitError):

@@ -199,7 +199,7 @@ def test_numbers_do_not_depend_on_the_order_in_the_file(shuffler: Any, document:
 
 
 def test_an_unknown_place_is_an_error_that_names_it() -> None:
-    with pytest.raises(PlaceError, match="no place is called 'x'"):
+    with pytest.raises(PlaceError, match="there is no place 'x'"):
         Places([]).number("x")
 
 

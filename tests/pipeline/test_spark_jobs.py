@@ -201,7 +201,7 @@ def test_a_sweep_does_not_depend_on_how_it_is_spread(spark: Any) -> None:
 def test_a_task_that_fails_is_a_row_and_the_others_go_on(spark: Any) -> None:
     sets = [{"workload": "nothing"}, SETS[0]]
     bad, good = outcomes(sweep(spark, PLAY, sets, 1))
-    assert bad.error.startswith("InputError: no workload is called 'nothing'")
+    assert bad.error.startswith("InputError: there is no workload 'nothing'")
     assert not good.error
     assert good.result == play_workload(seed=0, **SETS[0])
 

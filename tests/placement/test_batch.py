@@ -17,7 +17,7 @@ from roamcast.placement.batch import (
     signals,
 )
 from roamcast.placement.cost import cost
-from roamcast.placement.flows import Subscriptions, flows
+from roamcast.placement.flows import LeafWants, flows
 from roamcast.placement.optimal import optimal
 from roamcast.placement.problem import traffic
 from roamcast.placement.tree import Tree
@@ -58,15 +58,15 @@ def test_a_batch_reports_what_it_costs(demand, data):
     moves = data.draw(st.sampled_from([None, 0, 1, 2]))
     batch = next_batch(
         tree,
-        Subscriptions.of(tree, before),
-        flows(tree, Subscriptions.of(tree, after)),  # footnote 2: flows alone are enough
+        LeafWants.of(tree, before),
+        flows(tree, LeafWants.of(tree, after)),  # footnote 2: flows alone are enough
         current,
         limit=limit,
         moves=moves,
         costs=ChangeCosts(migrate=10, spawn=100, activate=1),
     )
-    old = traffic(tree, flows(tree, Subscriptions.of(tree, before)))
-    new = traffic(tree, flows(tree, Subscriptions.of(tree, after)))
+    old = traffic(tree, flows(tree, LeafWants.of(tree, before)))
+    new = traffic(tree, flows(tree, LeafWants.of(tree, after)))
     assert batch.cost_before == cost(old, current.active)
     assert batch.cost_unmoved == cost(new, current.active)
     assert batch.cost == cost(new, batch.filters.active) <= batch.cost_unmoved

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from roamcast.errors import TreeError
 from roamcast.placement.cost import carried, cost, importance
-from roamcast.placement.flows import Subscriptions, flows
+from roamcast.placement.flows import LeafWants, flows
 from roamcast.placement.problem import combined, delay, traffic
 from roamcast.placement.tree import Tree
 from tests.strategies_placement import (
@@ -25,7 +25,7 @@ from tests.strategies_placement import (
 def test_costs_equal_sending_every_item_down_the_tree(demand, data):
     parent, wants = demand
     tree = Tree.of(parent)
-    flow = flows(tree, Subscriptions.of(tree, wants))
+    flow = flows(tree, LeafWants.of(tree, wants))
     filters = [vertex for vertex in inner_of(parent) if data.draw(st.booleans())]
     assert cost(traffic(tree, flow), filters) == sent_traffic(parent, wants, filters)
     assert cost(delay(tree, flow, 3, 2), filters) == sent_delay(parent, wants, filters, 3, 2)
@@ -38,7 +38,7 @@ def test_costs_equal_sending_every_item_down_the_tree(demand, data):
 def test_a_combined_cost_is_the_weighted_sum(demand, data):
     parent, wants = demand
     tree = Tree.of(parent)
-    flow = flows(tree, Subscriptions.of(tree, wants))
+    flow = flows(tree, LeafWants.of(tree, wants))
     inner = inner_of(parent)
     filters = [vertex for vertex in inner if data.draw(st.booleans())]
     now = [vertex for vertex in inner if data.draw(st.booleans())]
@@ -86,7 +86,7 @@ def test_a_filter_is_worth_no_more_among_more_filters(problem, data):
 
 def test_the_worked_example_of_figure_1_costs_120_63_and_50():
     tree = Tree.of(EXAMPLE_PARENT)
-    problem = traffic(tree, flows(tree, Subscriptions.of(tree, EXAMPLE_WANTS)))
+    problem = traffic(tree, flows(tree, LeafWants.of(tree, EXAMPLE_WANTS)))
     assert problem.unfiltered == 120
     assert cost(problem, inner_of(EXAMPLE_PARENT)) == 50
     assert cost(problem, [1, 5, 6]) == 63
@@ -107,4 +107,4 @@ def test_the_worked_example_of_figure_1_costs_120_63_and_50():
 def test_prices_that_are_no_prices_are_refused(setting, said):
     tree = Tree.of([-1, 0])
     with pytest.raises(TreeError, match=said):
-        combined(tree, flows(tree, Subscriptions.of(tree, {})), **setting)
+        combined(tree, flows(tree, LeafWants.of(tree, {})), **setting)

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from roamcast.errors import LimitError, TreeError
 from roamcast.placement import flows as module
-from roamcast.placement.flows import Subscriptions, checked_flows, flows
+from roamcast.placement.flows import LeafWants, checked_flows, flows
 from roamcast.placement.tree import Tree
 from tests.strategies_placement import demands, wanted_below
 
@@ -15,7 +15,7 @@ from tests.strategies_placement import demands, wanted_below
 def test_flows_are_sizes_of_unions(demand):
     parent, wants = demand
     tree = Tree.of(parent)
-    assert list(flows(tree, Subscriptions.of(tree, wants))) == [
+    assert list(flows(tree, LeafWants.of(tree, wants))) == [
         len(items) for items in wanted_below(parent, wants)
     ]
 
@@ -24,7 +24,7 @@ def test_many_items_are_taken_in_several_passes(monkeypatch):
     generator = np.random.default_rng(1)
     tree = Tree.of([-1, *[(vertex - 1) // 2 for vertex in range(1, 127)]])
     wanted = generator.random((64, 1000)) < 0.1
-    subscriptions = Subscriptions.of_table(tree, range(63, 127), wanted)
+    subscriptions = LeafWants.of_table(tree, range(63, 127), wanted)
     at_once = flows(tree, subscriptions)
     assert at_once[0] == np.count_nonzero(wanted.any(axis=0))
     assert at_once[1] == np.count_nonzero(wanted[:32].any(axis=0))
@@ -35,21 +35,21 @@ def test_many_items_are_taken_in_several_passes(monkeypatch):
 def test_a_table_and_lists_say_the_same():
     tree = Tree.of([-1, 0, 0, 0])
     table = np.array([[True, False, True], [False, False, False], [False, True, True]])
-    by_table = flows(tree, Subscriptions.of_table(tree, [3, 1, 2], table))
-    by_lists = flows(tree, Subscriptions.of(tree, {3: [0, 2], 1: [], 2: [1, 2]}))
+    by_table = flows(tree, LeafWants.of_table(tree, [3, 1, 2], table))
+    by_lists = flows(tree, LeafWants.of(tree, {3: [0, 2], 1: [], 2: [1, 2]}))
     assert np.array_equal(by_table, by_lists)
 
 
 def test_an_item_named_twice_is_wanted_once_and_any_number_names_an_item():
     tree = Tree.of([-1, 0])
     wants = {1: [7, 7, -3, 2**62]}
-    assert list(flows(tree, Subscriptions.of(tree, wants))) == [3, 3]
+    assert list(flows(tree, LeafWants.of(tree, wants))) == [3, 3]
 
 
 @pytest.mark.parametrize(
     ("wants", "said"),
     [
-        ({0: [1]}, "vertex 0 is no leaf"),
+        ({0: [1]}, "vertex 0 is not a leaf"),
         ({9: [1]}, "vertex 9 is not in the tree"),
         ({1: [2**70]}, "an item is not a whole number"),
         ({1: ["a"]}, "an item is not a whole number"),
@@ -57,19 +57,19 @@ def test_an_item_named_twice_is_wanted_once_and_any_number_names_an_item():
 )
 def test_wrong_wants_are_refused_by_name(wants, said):
     with pytest.raises(TreeError, match=said):
-        Subscriptions.of(Tree.of([-1, 0, 0]), wants)
+        LeafWants.of(Tree.of([-1, 0, 0]), wants)
 
 
 def test_items_and_subscriptions_have_limits(monkeypatch):
     tree = Tree.of([-1, 0, 0])
     monkeypatch.setattr(module, "ITEMS_MAX", 2)
-    Subscriptions.of(tree, {1: [1, 2], 2: [1]})
+    LeafWants.of(tree, {1: [1, 2], 2: [1]})
     with pytest.raises(LimitError, match="3 distinct items"):
-        Subscriptions.of(tree, {1: [1, 2], 2: [3]})
+        LeafWants.of(tree, {1: [1, 2], 2: [3]})
     monkeypatch.setattr(module, "WANTS_MAX", 3)
-    Subscriptions.of(tree, {1: [1, 2], 2: [1]})
+    LeafWants.of(tree, {1: [1, 2], 2: [1]})
     with pytest.raises(LimitError, match="4 subscriptions"):
-        Subscriptions.of(tree, {1: [1, 2], 2: [1, 2]})
+        LeafWants.of(tree, {1: [1, 2], 2: [1, 2]})
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_flows_may_be_rates():
 def test_items_far_apart_and_close_together_are_numbered_alike(monkeypatch):
     tree = Tree.of([-1, 0, 0])
     wants = {1: [9, 4, 4, 30], 2: [4, 17]}
-    by_table = Subscriptions.of(tree, wants)
+    by_table = LeafWants.of(tree, wants)
     monkeypatch.setattr(module, "SPREAD_MAX", 0)
-    by_sorting = Subscriptions.of(tree, wants)
+    by_sorting = LeafWants.of(tree, wants)
     assert by_table.items == by_sorting.items == 4
     assert list(by_table.item) == list(by_sorting.item) == [1, 0, 0, 3, 0, 2]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from roamcast.errors import TreeError
 from roamcast.placement import heuristic as module
 from roamcast.placement.cost import cost, importance
-from roamcast.placement.flows import Subscriptions, checked_flows, flows
+from roamcast.placement.flows import LeafWants, checked_flows, flows
 from roamcast.placement.heuristic import best_move, greedy, settle, step
 from roamcast.placement.optimal import optimal
 from roamcast.placement.problem import delay, traffic
@@ -25,7 +25,7 @@ def _random_problems(count: int, seed: int):
         parent = random_parents(source, source.randint(2, 14), "any")
         tree = Tree.of(parent)
         wants = random_wants(source, parent, 8, 0.3)
-        flow = flows(tree, Subscriptions.of(tree, wants))
+        flow = flows(tree, LeafWants.of(tree, wants))
         inner = inner_of(parent)
         filters = sorted(source.sample(inner, source.randint(0, len(inner))))
         yield parent, traffic(tree, flow), filters

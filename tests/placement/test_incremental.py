@@ -8,7 +8,7 @@ import pytest
 from roamcast.errors import LimitError, TreeError
 from roamcast.placement import incremental as module
 from roamcast.placement import optimal as optimal_module
-from roamcast.placement.flows import Subscriptions, flows
+from roamcast.placement.flows import LeafWants, flows
 from roamcast.placement.incremental import Replanner
 from roamcast.placement.optimal import optimal
 from roamcast.placement.problem import combined, traffic
@@ -30,14 +30,14 @@ def test_changes_lead_to_the_optimum_of_a_fresh_start(kind, objective, monkeypat
         tree = Tree.of(parent)
         wants = random_wants(source, parent, 200, 0.02)
         table = np.array([[item in wants[leaf] for item in range(200)] for leaf in wants])
-        start = Subscriptions.of_table(tree, wants, table)
+        start = LeafWants.of_table(tree, wants, table)
         replanner = Replanner(tree, start, limit, objective)
         for _ in range(6):
             changed = source.sample(sorted(wants), min(len(wants), 3))
             fresh = {leaf: source.sample(range(200), source.randint(0, 9)) for leaf in changed}
             wants.update(fresh)
             found = replanner.change(fresh)
-            flow = flows(tree, Subscriptions.of(tree, wants))
+            flow = flows(tree, LeafWants.of(tree, wants))
             again = objective(tree, flow)
             assert np.array_equal(replanner.flow, flow)
             assert np.array_equal(replanner.problem.solo, again.solo)
@@ -49,13 +49,13 @@ def test_the_starting_flows_are_those_of_the_subscriptions():
     source = random.Random(3)
     parent = random_parents(source, 60, "any")
     tree = Tree.of(parent)
-    subscriptions = Subscriptions.of(tree, random_wants(source, parent, 130, 0.1))
+    subscriptions = LeafWants.of(tree, random_wants(source, parent, 130, 0.1))
     assert np.array_equal(Replanner(tree, subscriptions, 3).flow, flows(tree, subscriptions))
 
 
 def test_nothing_changed_changes_nothing():
     tree = Tree.of([-1, 0, 0, 1, 1])
-    replanner = Replanner(tree, Subscriptions.of(tree, {2: [0], 3: [1], 4: [2]}), 1)
+    replanner = Replanner(tree, LeafWants.of(tree, {2: [0], 3: [1], 4: [2]}), 1)
     before = replanner.placement
     assert replanner.change({}) == before
 
@@ -63,7 +63,7 @@ def test_nothing_changed_changes_nothing():
 @pytest.mark.parametrize(
     ("wants", "said"),
     [
-        ({1: [0]}, "vertex 1 is no leaf"),
+        ({1: [0]}, "vertex 1 is not a leaf"),
         ({7: [0]}, "vertex 7 is not in the tree"),
         ({2: [3]}, "not among the 3 known"),
         ({2: [-1]}, "not among the 3 known"),
@@ -71,7 +71,7 @@ def test_nothing_changed_changes_nothing():
 )
 def test_wrong_changes_are_refused_and_change_nothing(wants, said):
     tree = Tree.of([-1, 0, 0, 1, 1])
-    replanner = Replanner(tree, Subscriptions.of(tree, {2: [0], 3: [1], 4: [2]}), 1)
+    replanner = Replanner(tree, LeafWants.of(tree, {2: [0], 3: [1], 4: [2]}), 1)
     before = replanner.flow.copy()
     with pytest.raises(TreeError, match=said):
         replanner.change(wants)
@@ -80,7 +80,7 @@ def test_wrong_changes_are_refused_and_change_nothing(wants, said):
 
 def test_the_unions_kept_have_a_limit(monkeypatch):
     tree = Tree.of([-1, 0, 0])
-    subscriptions = Subscriptions.of(tree, {1: [0], 2: [1]})
+    subscriptions = LeafWants.of(tree, {1: [0], 2: [1]})
     monkeypatch.setattr(module, "BITMAP_BYTES_MAX", 3 * 8)
     Replanner(tree, subscriptions, 1)
     monkeypatch.setattr(module, "BITMAP_BYTES_MAX", 3 * 8 - 1)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roamcast.placement import optimal as optimal_module
-from roamcast.placement.flows import Subscriptions, flows
+from roamcast.placement.flows import LeafWants, flows
 from roamcast.placement.heuristic import greedy, settle, step
 from roamcast.placement.optimal import curve, optimal
 from roamcast.placement.problem import delay, traffic
@@ -52,7 +52,7 @@ def test_renaming_vertices_changes_nothing_but_names(demand, limit, kind, data):
     placed = []
     for shape, wanted in ((parent, wants), renamed(parent, names, wants)):
         tree = Tree.of(shape)
-        flow = flows(tree, Subscriptions.of(tree, wanted))
+        flow = flows(tree, LeafWants.of(tree, wanted))
         problem = traffic(tree, flow) if kind == "traffic" else delay(tree, flow, 2)
         below = wanted_below(shape, wanted)
         with pytest.MonkeyPatch.context() as patch:
@@ -77,7 +77,7 @@ def test_one_heuristic_step_sees_no_names(demand, limit, data):
         (*renamed(parent, names, wants), [names[v] for v in filters]),
     ):
         tree = Tree.of(shape)
-        problem = traffic(tree, flows(tree, Subscriptions.of(tree, wanted)))
+        problem = traffic(tree, flows(tree, LeafWants.of(tree, wanted)))
         after = step(problem, start, max(limit, len(start)))[0]
         below = wanted_below(shape, wanted)
         marks = [(len(below[v]), v in start, v in after.filters) for v in range(len(shape))]
@@ -90,7 +90,7 @@ def test_when_everyone_wants_everything_filters_save_nothing(demand, limit):
     parent, wants = demand
     tree = Tree.of(parent)
     all_items = {leaf: [0, 1, 2, 3] for leaf in wants}
-    problem = traffic(tree, flows(tree, Subscriptions.of(tree, all_items)))
+    problem = traffic(tree, flows(tree, LeafWants.of(tree, all_items)))
     found = optimal(problem, limit)
     assert (found.filters, found.cost) == ((), problem.unfiltered)
 

@@ -11,7 +11,7 @@ from roamcast.errors import LimitError, TreeError
 from roamcast.placement import _bounds, _limited, _sparse
 from roamcast.placement import optimal as module
 from roamcast.placement.cost import cost
-from roamcast.placement.flows import Subscriptions, checked_flows, flows
+from roamcast.placement.flows import LeafWants, checked_flows, flows
 from roamcast.placement.optimal import Placement, curve, filled, optimal, worthwhile
 from roamcast.placement.problem import Problem, combined, delay, traffic
 from roamcast.placement.tree import Tree
@@ -42,7 +42,7 @@ def test_the_optimum_equals_exhaustive_search_on_300_trees():
         parent = random_parents(source, source.randint(1, 12), KINDS[number % 4])
         wants = random_wants(source, parent, source.randint(0, 9), source.choice([0.1, 0.3, 0.6]))
         tree = Tree.of(parent)
-        flow = flows(tree, Subscriptions.of(tree, wants))
+        flow = flows(tree, LeafWants.of(tree, wants))
         limit = source.randint(0, len(parent) + 1)
         found = optimal(traffic(tree, flow), limit)
         tried = {
@@ -82,7 +82,7 @@ def test_the_bound_changes_no_cost_on_larger_trees(monkeypatch):
         tree = Tree.of(parent)
         leaves = [v for v in range(600) if v not in set(parent)]
         wanted = generator.random((len(leaves), 100)) < 0.02
-        problem = traffic(tree, flows(tree, Subscriptions.of_table(tree, leaves, wanted)))
+        problem = traffic(tree, flows(tree, LeafWants.of_table(tree, leaves, wanted)))
         for limit in (1, 2, 5, 17, 60):
             monkeypatch.setattr(module, "BOUND_FROM", 1 << 62)
             whole = optimal(problem, limit)
@@ -110,7 +110,7 @@ def test_filters_stop_where_the_next_stops_paying(problem, price):
 
 def test_a_price_per_filter_chooses_the_number_the_curve_chooses():
     tree = Tree.of(EXAMPLE_PARENT)
-    flow = flows(tree, Subscriptions.of(tree, EXAMPLE_WANTS))
+    flow = flows(tree, LeafWants.of(tree, EXAMPLE_WANTS))
     costs = curve(traffic(tree, flow))
     for price in (0, 1, 2, 4, 8, 16):
         priced = optimal(combined(tree, flow, traffic_weight=1, filter_cost=price))
@@ -120,7 +120,7 @@ def test_a_price_per_filter_chooses_the_number_the_curve_chooses():
 
 def test_a_price_per_move_keeps_filters_where_they_are():
     tree = Tree.of(EXAMPLE_PARENT)
-    flow = flows(tree, Subscriptions.of(tree, EXAMPLE_WANTS))
+    flow = flows(tree, LeafWants.of(tree, EXAMPLE_WANTS))
     free = optimal(combined(tree, flow, traffic_weight=1, move_cost=0, current=[2, 3, 4]), 3)
     dear = optimal(combined(tree, flow, traffic_weight=1, move_cost=99, current=[2, 3, 4]), 3)
     assert free.filters == (1, 5, 6)
@@ -129,16 +129,14 @@ def test_a_price_per_move_keeps_filters_where_they_are():
 
 def test_the_worked_example_places_three_filters_for_63():
     tree = Tree.of(EXAMPLE_PARENT)
-    problem = traffic(tree, flows(tree, Subscriptions.of(tree, EXAMPLE_WANTS)))
+    problem = traffic(tree, flows(tree, LeafWants.of(tree, EXAMPLE_WANTS)))
     assert optimal(problem, 3) == Placement((1, 5, 6), 63)
     assert optimal(problem).cost == 50
 
 
 def test_all_filters_are_used_when_asked():
     tree = Tree.of(EXAMPLE_PARENT)
-    problem = traffic(
-        tree, flows(tree, Subscriptions.of(tree, {leaf: [1] for leaf in range(7, 16)}))
-    )
+    problem = traffic(tree, flows(tree, LeafWants.of(tree, {leaf: [1] for leaf in range(7, 16)})))
     assert optimal(problem, 4) == Placement((), 15)
     assert filled(problem, optimal(problem, 4), 4) == Placement((0, 1, 3, 4), 15)
     assert filled(problem, optimal(problem, 4), 99).filters == (0, 1, 2, 3, 4, 5, 6)
@@ -146,7 +144,7 @@ def test_all_filters_are_used_when_asked():
 
 def test_a_limit_beyond_the_tree_is_no_limit_and_one_below_zero_is_refused():
     tree = Tree.of(EXAMPLE_PARENT)
-    problem = traffic(tree, flows(tree, Subscriptions.of(tree, EXAMPLE_WANTS)))
+    problem = traffic(tree, flows(tree, LeafWants.of(tree, EXAMPLE_WANTS)))
     assert optimal(problem, 10**9) == optimal(problem)
     with pytest.raises(TreeError, match="number of filters is -1"):
         optimal(problem, -1)
@@ -155,15 +153,15 @@ def test_a_limit_beyond_the_tree_is_no_limit_and_one_below_zero_is_refused():
 @pytest.mark.parametrize("parent", [[-1], [-1, 0], [-1, 0, 1]])
 def test_a_tree_without_branches_needs_no_filter(parent):
     tree = Tree.of(parent)
-    problem = traffic(tree, flows(tree, Subscriptions.of(tree, {len(parent) - 1: [1, 2]})))
+    problem = traffic(tree, flows(tree, LeafWants.of(tree, {len(parent) - 1: [1, 2]})))
     assert optimal(problem, 5) == Placement((), 2 * (len(parent) - 1))
 
 
 def test_what_nobody_wants_costs_nothing():
     tree = Tree.of(EXAMPLE_PARENT)
-    problem = traffic(tree, flows(tree, Subscriptions.of(tree, {})))
+    problem = traffic(tree, flows(tree, LeafWants.of(tree, {})))
     assert optimal(problem, 3) == Placement((), 0)
-    assert optimal(delay(tree, flows(tree, Subscriptions.of(tree, {})), 5)) == Placement((), 0)
+    assert optimal(delay(tree, flows(tree, LeafWants.of(tree, {})), 5)) == Placement((), 0)
 
 
 def test_a_vertex_with_a_million_children_is_one_filter():
@@ -191,7 +189,7 @@ def test_decisions_have_a_limit(monkeypatch):
     generator = np.random.default_rng(2)
     tree = Tree.of([-1, *[(vertex - 1) // 2 for vertex in range(1, 127)]])
     wanted = generator.random((64, 64)) < 0.1
-    problem = traffic(tree, flows(tree, Subscriptions.of_table(tree, range(63, 127), wanted)))
+    problem = traffic(tree, flows(tree, LeafWants.of_table(tree, range(63, 127), wanted)))
     folded = module.sparse(problem, module.paying(problem))
     needed = sum(_limited.decisions_needed(folded, 5))
     monkeypatch.setattr(_limited, "DECISIONS_MAX", needed)
@@ -237,7 +235,7 @@ def test_a_bound_that_costs_too_much_is_not_looked_for(monkeypatch):
     generator = np.random.default_rng(9)
     tree = Tree.of([-1, *[(vertex - 1) // 2 for vertex in range(1, 1023)]])
     wanted = generator.random((512, 64)) < 0.05
-    problem = traffic(tree, flows(tree, Subscriptions.of_table(tree, range(511, 1023), wanted)))
+    problem = traffic(tree, flows(tree, LeafWants.of_table(tree, range(511, 1023), wanted)))
     expected = optimal(problem, 20)
     monkeypatch.setattr(_bounds, "DECISIONS_MAX", 0)
     assert optimal(problem, 20).cost == expected.cost
@@ -273,6 +271,6 @@ def test_a_later_filter_may_save_more_than_the_one_before():
         12: [9, 11, 13, 15, 18, 19],
     }
     tree = Tree.of(parent)
-    problem = traffic(tree, flows(tree, Subscriptions.of(tree, wants)))
+    problem = traffic(tree, flows(tree, LeafWants.of(tree, wants)))
     assert list(curve(problem, 5)) == [342, 231, 206, 178, 160, 147]
     assert sent_traffic(parent, wants, optimal(problem, 3).filters) == 178

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from roamcast.sim.checkers import (
     AtMostOncePerUser,
     BandwidthLimit,
-    Ledger,
+    DeliveryLedger,
     OnlyMatching,
     OrderPerProducer,
     SequenceOrSnapshot,
@@ -19,7 +19,7 @@ from roamcast.sim.checkers import (
 
 
 def test_the_ledger_finds_a_loss_and_a_duplicate() -> None:
-    ledger = Ledger()
+    ledger = DeliveryLedger()
     for item in ("a", "b"):
         ledger.expect("ann", item)
     ledger.deliver("ann", "a")
@@ -32,7 +32,7 @@ def test_the_ledger_finds_a_loss_and_a_duplicate() -> None:
 
 
 def test_who_was_told_is_owed_nothing() -> None:
-    ledger = Ledger()
+    ledger = DeliveryLedger()
     ledger.expect("ann", "a")
     ledger.excuse("ann", "a")
     ledger.finish()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from roamcast.errors import InputError, LimitError, PlaceError
 from roamcast.sim.movement.commuters import commuters, wishes
-from roamcast.sim.movement.groups import GroupMovement, Groups
-from roamcast.sim.movement.moves import Feed, Move
+from roamcast.sim.movement.groups import GroupMovement, GroupSettings
+from roamcast.sim.movement.moves import Move, MoveFeed
 from roamcast.sim.movement.replay import LINE_BYTES_MAX, read_positions, read_sightings
 from roamcast.sim.movement.waypoint import Area, RandomWaypoint, ticks
 
@@ -78,7 +78,7 @@ def test_adding_nodes_moves_nobody_else() -> None:
 
 
 def test_ticks_tell_everybodys_position_in_order() -> None:
-    moves = list(Feed(ticks(roaming(3), 5 * SECOND)).until(10 * SECOND))
+    moves = list(MoveFeed(ticks(roaming(3), 5 * SECOND)).until(10 * SECOND))
     assert [(m.time_us, m.person) for m in moves] == [
         (t * 5 * SECOND, person) for t in range(3) for person in range(3)
     ]
@@ -106,11 +106,11 @@ def test_time_only_goes_forward() -> None:
         model.positions(4)
 
 
-# Groups
+# GroupSettings
 
 
 def test_members_stay_about_their_reference_and_in_the_area() -> None:
-    model = GroupMovement(Groups([5, 1, 10], 50.0), Area(400, 300), random.Random(1))
+    model = GroupMovement(GroupSettings([5, 1, 10], 50.0), Area(400, 300), random.Random(1))
     assert model.people == 16
     seen = []
     for second in range(0, 900, 7):
@@ -127,7 +127,12 @@ def test_members_stay_about_their_reference_and_in_the_area() -> None:
 
 
 def test_impossible_groups_are_refused() -> None:
-    for groups in (Groups([]), Groups([0]), Groups([1], 0.0), Groups([1], 5.0, 0.0)):
+    for groups in (
+        GroupSettings([]),
+        GroupSettings([0]),
+        GroupSettings([1], 0.0),
+        GroupSettings([1], 5.0, 0.0),
+    ):
         with pytest.raises(LimitError):
             GroupMovement(groups, Area(), random.Random(1))
 

@@ -210,6 +210,7 @@ def test_a_scenario_is_drawn_within_its_bounds_and_reaches_both_ends() -> None:
         "Partition",
         "Deafness",
         "Weather",
+        "DiskTrouble",
     }
 
 

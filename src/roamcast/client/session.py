@@ -16,7 +16,7 @@ from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, FILTER_LENGTH_M
 from roamcast.client.asking import Asking, Where
 from roamcast.client.runner import Runner
 from roamcast.client.views import View
-from roamcast.errors import AuthError, ContextError, InputError, LimitError
+from roamcast.errors import ContextError, ForbiddenError, InputError, LimitError
 from roamcast.model.contexts import Attribute, Context, check
 from roamcast.model.filters import Filter
 from roamcast.transport.address import Token, find, scopes_of
@@ -185,10 +185,9 @@ class Session(Asking):
         """Refuse what the service would end the session for."""
         scopes = scopes_of(self._runner.link.key)
         if scopes is not None and not scopes & {scope, "admin"}:
-            raise AuthError(
+            raise ForbiddenError(
                 f"your token does not allow to {scope}: make one with `roamcast token --scope "
-                f"{scope}`",
-                status=403,
+                f"{scope}`"
             )
 
     def _made(

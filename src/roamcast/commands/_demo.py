@@ -5,7 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from roamcast.sim.movement.workloads import Workload, normal
+from roamcast.sim.movement.workloads import BuildingWorkload, normal
 
 PRINTERS = 12
 SEED = 7
@@ -25,7 +25,7 @@ def campus(people: int) -> Callable[[str, str], Awaitable[None]]:
     return move
 
 
-async def _publish(me: Any, workload: Workload, people: int) -> None:
+async def _publish(me: Any, workload: BuildingWorkload, people: int) -> None:
     """Publish everybody at their desk, then every move when it happens."""
     places = workload.places
     rooms = places.of_kind("kitchen") + places.of_kind("meeting")

@@ -1,4 +1,4 @@
-"""How do commands print? Reports, lists and progress, for people or as JSON."""
+"""How figures and benches print: reports, lists and progress, for people or as JSON."""
 
 import sys
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from roamcast.lab.report import Report, Steps, to_json, to_text
 
 
 def steps(*, json: bool) -> Steps:
-    """Give a progress display: on a terminal and for people only."""
+    """Give a progress display, shown on a terminal and not with --json."""
     return Steps(show=not json and sys.stderr.isatty())
 
 
@@ -27,7 +27,7 @@ def print_report(report: Report, *, json: bool) -> None:
 def print_titles(
     found: list[str], load: Callable[[str], ModuleType], *, names: bool, json: bool
 ) -> None:
-    """Print what can be run: bare names, or each with its title."""
+    """Print what can be run: names alone, or each with its title."""
     if names:
         typer.echo("\n".join(found))
         return

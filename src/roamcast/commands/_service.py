@@ -1,4 +1,4 @@
-"""How do client commands find the service, and what do they ask? Options that they share."""
+"""What client commands share: their options, how they find the service, how they print."""
 
 from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 def _templates(incomplete: str) -> list[tuple[str, str]]:
-    """Complete a template's name, with what it says."""
+    """Complete a template's name, with its description."""
     from roamcast.model.templates import STANDARD
 
     return [
@@ -24,64 +24,64 @@ def _templates(incomplete: str) -> list[tuple[str, str]]:
 
 
 def _values(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a value that the chosen template takes, or that any does."""
+    """Complete the name of a value of the chosen template, or of any."""
     from roamcast.model.templates import STANDARD
 
     chosen = STANDARD.get(context.params.get("template") or "")
     templates = [chosen] if chosen else list(STANDARD.values())
-    given = {said.partition("=")[0] for said in context.params.get("values") or ()}
+    given = {pair.partition("=")[0] for pair in context.params.get("values") or ()}
     names = dict.fromkeys(name for template in templates for name in template.parameters)
     return [f"{name}=" for name in names if name not in given and name.startswith(incomplete)]
 
 
 WhereOption = Annotated[
-    str | None, typer.Option("--where", help="A filter in CQL2; everything without one.")
+    str | None, typer.Option("--where", help="Filter in CQL2; everything without one.")
 ]
 TemplateOption = Annotated[
     str | None,
-    typer.Option(help="A standard query instead of a filter.", autocompletion=_templates),
+    typer.Option(help="Standard query instead of a filter.", autocompletion=_templates),
 ]
 ValuesOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--with", help="NAME=VALUE for the template; may be repeated.", autocompletion=_values
+        "--with", help="NAME=VALUE for the template; repeat for several.", autocompletion=_values
     ),
 ]
 DataOption = Annotated[
     Path | None,
     typer.Option(
-        "--data", envvar="ROAMCAST_DATA", help="The data folder of a service on this machine."
+        "--data", envvar="ROAMCAST_DATA", help="Data folder of a service on this machine."
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def wanted(where: str | None, template: str | None, values: list[str] | None) -> "Filter":
-    """Read what is asked for: a filter, a template filled with values, or everything."""
+    """Give the filter of the options: --where, a template filled with values, or everything."""
     from roamcast.errors import FilterError, InputError
     from roamcast.model.filters import Filter
     from roamcast.model.templates import STANDARD
 
     if template is None:
         if values:
-            raise InputError("--with fills a --template; there is none")
+            raise InputError("--with needs a --template to fill")
         return Filter.parse("TRUE" if where is None else where)
     if where is not None:
-        raise InputError("--where and --template ask for two things; say one")
+        raise InputError("--where and --template exclude each other: give one")
     chosen = STANDARD.get(template)
     if chosen is None:
         raise FilterError(f"there is no template {template!r}; there are {', '.join(STANDARD)}")
     filled: dict[str, str] = {}
-    for said in values or ():
-        name, equals, value = said.partition("=")
+    for pair in values or ():
+        name, equals, value = pair.partition("=")
         if not equals:
-            raise InputError(f"--with takes NAME=VALUE, not {said!r}")
+            raise InputError(f"--with takes NAME=VALUE, not {pair!r}")
         filled[name] = value
     return chosen.fill(filled)
 
 
 def asking(data: Path | None) -> "Asking":
-    """Give who answers questions about the present."""
+    """Connect to the service for one-time questions."""
     from roamcast.client.asking import Asking
     from roamcast.transport.address import find
     from roamcast.transport.http import HttpClient
@@ -97,7 +97,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 def cells(context: "Context") -> list[str]:
-    """Give a context as a row: vid, place, point, attributes, since when."""
+    """Give a context as a row of the table."""
     from roamcast.model.time import format_instant
 
     point = "" if context.point is None else "{:.5f}, {:.5f}".format(*context.point)
@@ -116,7 +116,7 @@ def show(
     *,
     json: bool,
 ) -> None:
-    """Print what was found: as GeoJSON, or as a table."""
+    """Print contexts as GeoJSON or as a table."""
     import sys
 
     import msgspec

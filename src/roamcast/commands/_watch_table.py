@@ -1,4 +1,4 @@
-"""How does a standing query look on a terminal? A table of what is there, the latest on top."""
+"""A standing query on a terminal: a table of the current set, the latest change on top."""
 
 import asyncio
 import contextlib
@@ -17,30 +17,30 @@ from roamcast.model.filters import Filter
 
 REFRESH_S: Final = 0.2
 FRESH_S: Final = 2.0
-"""How long a change stands out."""
+"""How long a change is highlighted."""
 
 STYLES: Final = {"appeared": "bold green", "changed": "bold yellow", "left": "dim strike"}
 
 
 class Board:
-    """What a terminal shows: at most as many rows as it has, the latest change first."""
+    """The rows of the table: at most as many as the terminal has, the latest change first."""
 
     def __init__(self, rows_max: int) -> None:
         self.rows_max = rows_max
         self.counts = {"appeared": 0, "changed": 0, "left": 0}
         self._rows: dict[str, tuple[Context, str, float]] = {}
-        """vid → state, what happened to it last, until when that stands out."""
+        """vid → context, its last change, and until when that is highlighted."""
 
-    def tell(self, change: Change, now: float) -> None:
-        """Take a change."""
+    def add(self, change: Change, now: float) -> None:
+        """Apply a change."""
         if change.context is None:
             return
         self.counts[change.kind] += 1
-        self._rows.pop(change.vid, None)  # so that it comes last in order, and first on the screen
+        self._rows.pop(change.vid, None)  # moves it to the end, which is drawn first
         self._rows[change.vid] = (change.context, change.kind, now + FRESH_S)
 
     def draw(self, title: str, now: float) -> Table:
-        """Draw the table; what left is struck out for a moment and then gone."""
+        """Draw the table; a context that left is struck out for a moment, then removed."""
         table = Table(*HEADS, title=title, title_justify="left", expand=True)
         gone = [vid for vid, row in self._rows.items() if row[1] == "left" and row[2] <= now]
         for vid in gone:
@@ -56,10 +56,10 @@ class Board:
         return table
 
 
-async def show(asked: Filter, data: Path | None, most: int, console: Console | None = None) -> None:
-    """Follow a query on a terminal until it is enough."""
+async def show(query: Filter, data: Path | None, most: int, console: Console | None = None) -> None:
+    """Follow a query on a terminal, for at most `most` changes; 0: without end."""
     console = console or Console()
-    async with connect(data=data) as me, me.watch(asked) as view:
+    async with connect(data=data) as me, me.watch(query) as view:
         board = Board(max(1, console.height - 8))
         with Live(console=console, auto_refresh=False) as live:
             drawing = asyncio.create_task(_draw(live, board, me, view))
@@ -74,11 +74,11 @@ async def show(asked: Filter, data: Path | None, most: int, console: Console | N
 
 async def _read(view: View, board: Board, most: int) -> None:
     loop = asyncio.get_running_loop()
-    told = 0
+    seen = 0
     async for change in view:
-        board.tell(change, loop.time())
-        told += 1
-        if told == most:
+        board.add(change, loop.time())
+        seen += 1
+        if seen == most:
             return
 
 
@@ -90,6 +90,6 @@ async def _draw(live: Live, board: Board, me: Session, view: View) -> None:
 
 def _screen(board: Board, me: Session, view: View) -> Group:
     counts = ", ".join(f"{count:,} {kind}" for kind, count in board.counts.items())
-    state = "" if me.connected else " · the service is away, trying again"
+    state = "" if me.connected else " · the service is unreachable, retrying"
     table = board.draw(view.filter.source, asyncio.get_running_loop().time())
     return Group(table, Text(f"{len(view.contexts):,} there now · {counts}{state}"))

@@ -43,7 +43,7 @@ def agent(
     """Serve clients on unicast links: channels come in once, each client is told what it asked for.
 
     Clients connect as to the service, with their own tokens. An agent needs a token of an admin, or
-    of a subject named in the service's `channels.agents`. Ctrl-C or SIGTERM end it cleanly.
+    of a subject named in the service's `channels.relays`. Ctrl-C or SIGTERM end it cleanly.
     """
     host, port = _where(listen)
     from roamcast.live.config.settings import Settings, load_settings, with_server

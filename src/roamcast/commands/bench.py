@@ -1,10 +1,12 @@
-"""`roamcast bench`: our speed beside a named peer's in the same run."""
+"""`roamcast bench`: our speed beside a named program's, in the same run."""
 
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Measure ours beside a peer in the same run.")
+app = typer.Typer(
+    no_args_is_help=True, help="Compare our speed with other software in the same run."
+)
 
 
 def register(root: typer.Typer) -> None:
@@ -14,7 +16,7 @@ def register(root: typer.Typer) -> None:
 
 @app.command("list")
 def list_benches(
-    names: Annotated[bool, typer.Option(help="Names only, one a line.")] = False,
+    names: Annotated[bool, typer.Option(help="Names only, one per line.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the benches."""

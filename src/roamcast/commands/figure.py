@@ -15,7 +15,7 @@ def register(root: typer.Typer) -> None:
 
 @app.command("list")
 def list_figures(
-    names: Annotated[bool, typer.Option(help="Names only, one a line.")] = False,
+    names: Annotated[bool, typer.Option(help="Names only, one per line.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the figures."""

@@ -1,4 +1,4 @@
-"""`roamcast keep`: the live service, started again whenever it falls."""
+"""`roamcast keep`: the live service under a watchdog that restarts it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,19 +19,19 @@ def keep(
     port: Annotated[int | None, typer.Option(help="Port; 0 lets the system choose.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder for keys, store and journal.")] = None,
     name: Annotated[
-        str | None, typer.Option(help="Which of the hosts in [cluster.hosts] this one is.")
+        str | None, typer.Option(help="Which of [cluster.replicas] this one is.")
     ] = None,
     spare: Annotated[
-        bool, typer.Option(help="Keep a second process loaded, so that a restart takes no time.")
+        bool, typer.Option(help="Keep a second process loaded, so that a restart is immediate.")
     ] = True,
     json: Annotated[
         bool, typer.Option("--json", help="Print the address as JSON, at every start.")
     ] = False,
 ) -> None:
-    """Run the service under a watchdog: one that ends, or answers nothing, is started again.
+    """Run the service under a watchdog, which restarts it if it exits or stops answering.
 
-    Takes what `roamcast serve` takes. Ctrl-C or SIGTERM end both. With several hosts in the
-    settings it runs on one of them, and another takes over when that one is gone.
+    Takes the options of `roamcast serve`. Ctrl-C or SIGTERM end both. With several hosts in the
+    settings, the service runs on one of them, and another takes over if that host fails.
     """
     import asyncio
     import sys
@@ -57,7 +57,9 @@ def keep(
 
     def ready(url: str, token: str, pid: int) -> None:
         said = msgspec.json.encode({"url": url, "token": token, "pid": pid}).decode()
-        typer.echo(said if json else f"Roamcast is ready at {url}, and kept so; Ctrl-C ends it")
+        typer.echo(
+            said if json else f"Roamcast is ready at {url}, under a watchdog; Ctrl-C ends it"
+        )
         sys.stdout.flush()
 
     async def run() -> None:

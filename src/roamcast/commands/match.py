@@ -15,14 +15,14 @@ def match(
     filters: Annotated[Path, typer.Argument(help='Lines of {"id": …, "filter": CQL2}.')],
     contexts: Annotated[Path, typer.Argument(help="Lines of GeoJSON Features.")],
     reference: Annotated[
-        bool, typer.Option(help="Use the slow, obvious evaluator instead of the index.")
+        bool, typer.Option(help="Use the slow reference evaluator instead of the index.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON lines, as always.")] = False,
 ) -> None:
-    """Print every pair (context, filter) that matches, one JSON object a line.
+    """Print every pair (context, filter) that matches, one JSON object per line.
 
-    Pairs come in the order of the contexts' file, then of the filters' file. Bad input prints
-    nothing but one line on stderr with file, line and position.
+    Pairs are in the order of the contexts' file, then of the filters' file. Bad input prints only
+    one line on stderr, with file, line and position.
     """
     del json
     import sys

@@ -1,4 +1,4 @@
-"""`roamcast nearest`: what satisfies a filter, by distance."""
+"""`roamcast nearest`: query the map by distance."""
 
 from typing import Annotated
 
@@ -29,18 +29,18 @@ def nearest(
     where: WhereOption = None,
     template: TemplateOption = None,
     values: ValuesOption = None,
-    count: Annotated[int, typer.Option(help="How many.")] = 1,
+    count: Annotated[int, typer.Option(help="Most contexts to print.")] = 1,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Find the nearest on the map that satisfies a filter, the nearest first."""
+    """Find the contexts nearest to a point that satisfy a filter, nearest first."""
     from roamcast.model.contexts import to_feature
 
     found = run(asking(data).nearest(_point(to), wanted(where, template, values), count=count))
-    features = [to_feature(one.context) for one in found]
-    for feature, one in zip(features, found, strict=True):
-        feature["properties"]["distance_m"] = one.metres
-    rows = [[f"{one.metres:,.1f}", *cells(one.context)] for one in found]
+    features = [to_feature(near.context) for near in found]
+    for feature, near in zip(features, found, strict=True):
+        feature["properties"]["distance_m"] = near.metres
+    rows = [[f"{near.metres:,.1f}", *cells(near.context)] for near in found]
     show(features, ["metres", *HEADS], rows, json=json)
 
 

@@ -24,9 +24,9 @@ def register(root: typer.Typer) -> None:
 
 def place(
     tree: Annotated[str, typer.Argument(metavar="TREE.json", help="The tree; - reads stdin.")],
-    filters: Annotated[int | None, typer.Option(help="Place at most so many filters.")] = None,
+    filters: Annotated[int | None, typer.Option(help="Maximum number of filters.")] = None,
     filter_delay: Annotated[
-        float | None, typer.Option(help="Minimise delay; a filter delays by this much.")
+        float | None, typer.Option(help="Minimise delay; this is the delay of a filter.")
     ] = None,
     heuristic: Annotated[
         bool, typer.Option("--heuristic", help="The paper's moves instead of the optimum.")
@@ -36,10 +36,14 @@ def place(
     ] = 0.0,
     filter_cost: Annotated[float, typer.Option(help="Cost of each filter.")] = 0.0,
     current: Annotated[
-        Path | None, typer.Option("--from", help="An earlier answer: where filters are now.")
+        Path | None, typer.Option("--from", help="An earlier result: the current filters.")
     ] = None,
-    move_cost: Annotated[float, typer.Option(help="With --from: cost of each new place.")] = 0.0,
-    moves: Annotated[int, typer.Option(help="With --from --heuristic: moves at most.")] = 1,
+    move_cost: Annotated[
+        float, typer.Option(help="With --from: cost of each newly placed filter.")
+    ] = 0.0,
+    moves: Annotated[
+        int, typer.Option(help="With --from --heuristic: maximum number of moves.")
+    ] = 1,
     curve: Annotated[
         bool, typer.Option("--curve", help="Print the least cost for every number of filters.")
     ] = False,
@@ -48,13 +52,17 @@ def place(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say which vertices of a tree should filter, and the traffic or delay that is left."""
+    """Compute which vertices of a tree should filter, and the remaining traffic or delay."""
     from roamcast.placement.document import read_demand, read_filters
 
     if filters is None and filter_delay is None and filter_cost == 0 and not curve:
-        raise TreeError("say how many filters (--filters K), or what one delays (--filter-delay F)")
+        raise TreeError(
+            "give the number of filters (--filters K) or the delay of one (--filter-delay F)"
+        )
     if filter_delay is None and traffic_weight != 0:
-        raise TreeError("--traffic-weight weighs traffic against delay: give --filter-delay, too")
+        raise TreeError(
+            "--traffic-weight weighs traffic against delay: give --filter-delay as well"
+        )
     if current is None and move_cost != 0:
         raise TreeError("--move-cost needs --from: where the filters are now")
     demand = _parsed(tree, read_demand)

@@ -1,4 +1,4 @@
-"""`roamcast serve`: the live service, with a simulated campus if one likes."""
+"""`roamcast serve`: run the live service, optionally with a simulated campus."""
 
 import shutil
 import sys
@@ -15,19 +15,20 @@ def register(root: typer.Typer) -> None:
 
 def serve(
     settings_file: Annotated[
-        Path | None, typer.Option("--settings", help="A TOML file (docs/configuration.md).")
+        Path | None,
+        typer.Option("--settings", help="Settings, a TOML file (docs/configuration.md)."),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 lets the system choose.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder for keys, store and journal.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of keys, store and journal.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Add a simulated campus.")] = False,
-    people: Annotated[int, typer.Option(help="How many people move about the campus.")] = 200,
+    people: Annotated[int, typer.Option(help="People on the simulated campus.")] = 200,
     json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
-    """Run the service: maps, standing queries and changes over HTTP, WebSocket, SSE, UDP and NATS.
+    """Run the service: maps and standing queries over HTTP, WebSocket, SSE, UDP and NATS.
 
-    It listens on loopback unless TLS is set up, prints its address and a token when it is ready,
-    and ends cleanly with Ctrl-C or SIGTERM.
+    It listens on loopback unless TLS is configured, prints its address and a token when it is
+    ready, and stops cleanly on Ctrl-C or SIGTERM.
     """
     from roamcast.errors import SettingsError
     from roamcast.live.config.settings import Settings, load_settings, with_server
@@ -35,8 +36,8 @@ def serve(
 
     settings = load_settings(settings_file) if settings_file is not None else Settings()
     settings = with_server(settings, host=host, port=port, data=None if data is None else str(data))
-    if settings.cluster.hosts:
-        raise SettingsError("several hosts take over from each other with `roamcast keep`")
+    if settings.cluster.replicas:
+        raise SettingsError("[cluster] names replicas: start each of them with `roamcast keep`")
     from roamcast.live.service.running import run
 
     configure(settings.log)
@@ -48,13 +49,13 @@ def serve(
         beside.append(campus(people))
 
     def started(url: str, token: str) -> None:
-        _say(url, token, settings.server.data, demo=demo, json=json)
+        _print_address(url, token, settings.server.data, demo=demo, json=json)
 
     run(settings, started=started, beside=beside)
 
 
-def _say(url: str, token: str, data: str, *, demo: bool, json: bool) -> None:
-    """Print where the service is and what to try; people look before they read."""
+def _print_address(url: str, token: str, data: str, *, demo: bool, json: bool) -> None:
+    """Print the address, a token and commands to try."""
     if json:
         import msgspec
 
@@ -63,14 +64,14 @@ def _say(url: str, token: str, data: str, *, demo: bool, json: bool) -> None:
         return
     program = "roamcast" if shutil.which("roamcast") else sys.argv[0]
     where = "" if data == "roamcast-data" else f" --data {data}"
-    asked = "within(place, 'lab/2')" if demo else "true"
+    example = "within(place, 'lab/2')" if demo else "true"
     typer.echo(
         f"Roamcast is ready at {url}\n"
         f"token: {token}\n\n"
         "Try, in another terminal:\n"
-        f'  {program} who --where "{asked}"{where}\n'
-        f'  {program} watch --where "{asked}"{where}\n'
+        f'  {program} who --where "{example}"{where}\n'
+        f'  {program} watch --where "{example}"{where}\n'
         f'  curl -N "{url}/changes?access_token={token}"\n\n'
-        "Ctrl-C ends it."
+        "Ctrl-C stops it."
     )
     sys.stdout.flush()

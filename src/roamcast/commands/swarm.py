@@ -1,4 +1,4 @@
-"""`roamcast swarm`: random faults under virtual time, until a promise breaks or none does."""
+"""`roamcast swarm`: random faults under virtual time, over many seeds."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +7,7 @@ import typer
 
 if TYPE_CHECKING:
     from roamcast.journal.segments import Segments
-    from roamcast.sim.scenario import Narrowing, Outcome
+    from roamcast.sim.scenario import Narrowing, RunOutcome
     from roamcast.sim.swarm import Failure
 
 SEEDS_MAX = 10_000_000
@@ -19,7 +19,7 @@ def register(root: typer.Typer) -> None:
 
 
 def swarm(
-    seeds: Annotated[int, typer.Option(help="How many seeds to try.")] = 1000,
+    seeds: Annotated[int, typer.Option(help="Number of seeds to try.")] = 1000,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     seed: Annotated[int | None, typer.Option(help="Run this seed alone.")] = None,
     only: Annotated[
@@ -45,12 +45,12 @@ def swarm(
     for name in names:
         find_workload(name)
     if seed is not None:
-        _one(names, seed, _narrowing(settings, faults), journal, json=json)
+        _single(names, seed, _narrowing(settings, faults), journal, json=json)
         return
     if settings or faults or journal:
-        raise InputError("--set, --faults and --journal are for one seed: name it with --seed")
+        raise InputError("--set, --faults and --journal need a single seed: give it with --seed")
     if not 1 <= seeds <= SEEDS_MAX:
-        raise InputError(f"--seeds lies between 1 and {SEEDS_MAX}")
+        raise InputError(f"--seeds is between 1 and {SEEDS_MAX}")
     _many(names, range(first, first + seeds), workers, json=json)
 
 
@@ -63,7 +63,7 @@ def _many(names: list[str], seeds: range, workers: int, *, json: bool) -> None:
     from roamcast.sim.workload import find_workload
 
     began = perf_counter()
-    outcomes: list[Outcome] = []
+    outcomes: list[RunOutcome] = []
     failure: Failure | None = None
     show = steps(json=json)
     with show("seeds", len(seeds) * len(names)) as step:
@@ -79,7 +79,7 @@ def _many(names: list[str], seeds: range, workers: int, *, json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _one(
+def _single(
     names: list[str], seed: int, narrowing: "Narrowing", folder: Path | None, *, json: bool
 ) -> None:
     import msgspec
@@ -116,7 +116,7 @@ def _segments(folder: Path, name: str) -> "Segments":
 
 
 def _print_summary(
-    outcomes: "list[Outcome]", failure: "Failure | None", seconds: float, *, json: bool
+    outcomes: "list[RunOutcome]", failure: "Failure | None", seconds: float, *, json: bool
 ) -> None:
     import msgspec
 
@@ -137,19 +137,19 @@ def _print_summary(
         }
         typer.echo(msgspec.json.encode(found).decode())
         return
-    said = ", ".join(f"{value:,.0f} {name}" for name, value in totals.items())
-    typer.echo(f"{len(outcomes):,} runs in {seconds:.1f} s ({rate:.1f} a second): {said}")
+    summary = ", ".join(f"{value:,.0f} {name}" for name, value in totals.items())
+    typer.echo(f"{len(outcomes):,} runs in {seconds:.1f} s ({rate:.1f} a second): {summary}")
     if failure is None:
         typer.echo("every promise was kept")
         return
     outcome = failure.outcome
     typer.echo(f"seed {outcome.seed} of {outcome.workload} FAILS: {_verdict(outcome)}")
-    typer.echo(f"narrowed down in {failure.runs} runs; to see it again:\n  {failure.command}")
+    typer.echo(f"reduced in {failure.runs} runs; to reproduce it:\n  {failure.command}")
     typer.echo("the journal's last lines:")
     typer.echo("\n".join(outcome.tail))
 
 
-def _verdict(outcome: "Outcome") -> str:
+def _verdict(outcome: "RunOutcome") -> str:
     return f"{outcome.promise}: {outcome.detail}" if outcome.failed else "every promise was kept"
 
 
@@ -158,10 +158,10 @@ def _narrowing(settings: list[str] | None, faults: str | None) -> "Narrowing":
     from roamcast.sim.scenario import Narrowing
 
     chosen: dict[str, int] = {}
-    for said in settings or []:
-        name, _, value = said.partition("=")
+    for setting in settings or []:
+        name, _, value = setting.partition("=")
         if not value.isdecimal():
-            raise InputError(f"--set takes NAME=NUMBER, not {said!r}")
+            raise InputError(f"--set takes NAME=NUMBER, not {setting!r}")
         chosen[name] = int(value)
     if faults is None:
         return Narrowing(None, chosen)

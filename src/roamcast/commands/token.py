@@ -1,4 +1,4 @@
-"""`roamcast token`: make, revoke and rotate the tokens a service accepts."""
+"""`roamcast token`: make and revoke tokens of a service, and rotate the keys that sign them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from roamcast.live.auth.keys import TokenKeys
 
-app = typer.Typer(help="Make a token for the service; rotate keys, revoke tokens.")
+app = typer.Typer(help="Make a token for the service; revoke tokens, rotate keys.")
 
 DataOption = Annotated[
     Path | None, typer.Option("--data", envvar="ROAMCAST_DATA", help="The service's data folder.")
@@ -26,19 +26,19 @@ def register(root: typer.Typer) -> None:
 @app.callback(invoke_without_command=True)
 def make(
     context: typer.Context,
-    subject: Annotated[str, typer.Option(help="Whose token it is: a person or a program.")] = "me",
+    subject: Annotated[str, typer.Option(help="Owner of the token: a person or a program.")] = "me",
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="read, publish, subscribe, cast or admin; may be repeated."),
+        typer.Option(help="read, publish, subscribe, cast or admin; repeat for several."),
     ] = None,
     group: Annotated[
-        list[str] | None, typer.Option(help="A group that privacy rules name; may be repeated.")
+        list[str] | None, typer.Option(help="Group for privacy rules; repeat for several.")
     ] = None,
-    lifetime: Annotated[str, typer.Option(help="Such as 90s, 15m, 8h or 30d.")] = "30d",
+    lifetime: Annotated[str, typer.Option(help="Lifetime, such as 90s, 15m, 8h or 30d.")] = "30d",
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print a token that the service of this data folder accepts."""
+    """Print a token for the service of this data folder."""
     if context.invoked_subcommand is not None:
         context.obj = data
         return
@@ -53,7 +53,7 @@ def make(
         typer.echo(token)
         return
     grant = keys.check(token, now)
-    told = {
+    printed = {
         "token": token,
         "id": grant.token_id,
         "subject": grant.subject,
@@ -61,21 +61,19 @@ def make(
         "groups": sorted(grant.groups),
         "expires": format_instant(grant.expires_us),
     }
-    typer.echo(msgspec.json.encode(told).decode())
+    typer.echo(msgspec.json.encode(printed).decode())
 
 
 @app.command("rotate")
 def rotate(
     context: typer.Context,
-    at_once: Annotated[
-        bool, typer.Option(help="End every token there is, not only sign anew.")
-    ] = False,
+    at_once: Annotated[bool, typer.Option(help="Also end every existing token at once.")] = False,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Sign with a new key; tokens of the old one last until they expire."""
+    """Sign with a new key; existing tokens stay valid until they expire."""
     keys, now = _keys(data or context.obj)
-    _tell("key", keys.rotate(now, at_once=at_once), json=json)
+    _print("key", keys.rotate(now, at_once=at_once), json=json)
 
 
 @app.command("revoke")
@@ -85,9 +83,9 @@ def revoke(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Have the service refuse a token from now on, and end what it opened."""
+    """Refuse a token from now on, and end its open connections."""
     keys, now = _keys(data or context.obj)
-    _tell("revoked", keys.revoke(token, now), json=json)
+    _print("revoked", keys.revoke(token, now), json=json)
 
 
 def _keys(folder: Path | None) -> "tuple[TokenKeys, int]":
@@ -98,16 +96,18 @@ def _keys(folder: Path | None) -> "tuple[TokenKeys, int]":
     return TokenKeys.open(folder or DATA), time.time_ns() // 1000
 
 
-def _tell(name: str, value: str, *, json: bool) -> None:
+def _print(name: str, value: str, *, json: bool) -> None:
     import msgspec
 
     typer.echo(msgspec.json.encode({name: value}).decode() if json else f"{name} {value}")
 
 
-def _seconds(said: str) -> float:
+def _seconds(lifetime: str) -> float:
     from roamcast.errors import InputError
 
-    number, unit = said[:-1], said[-1:]
+    number, unit = lifetime[:-1], lifetime[-1:]
     if unit not in _UNITS or not number.isdecimal():
-        raise InputError(f"--lifetime takes a number with s, m, h or d such as 8h, not {said!r}")
+        raise InputError(
+            f"--lifetime takes a number with s, m, h or d such as 8h, not {lifetime!r}"
+        )
     return int(number) * _UNITS[unit]

@@ -1,8 +1,8 @@
-"""Where is this person? The user agent of one person, live: sightings in, contexts out.
+"""The user agent of one person: sightings in, contexts out (AMS 18).
 
-A machine without IO around the compiled rules of `agent_core` (AMS 18). It names no vid: whoever
-drives it asks the trusted node for one per context (`pseudonyms`), and applies the person's rules
-(`rules`) before anyone is shown anything.
+A sans-IO machine around the compiled rules of `agent_core`. Its contexts have no vid: the caller
+gets one per context from the trusted node (`pseudonyms`), and applies the person's privacy rules
+(`rules`) before anybody sees the context.
 
 | state  | sighting                              | silence past the heartbeat |
 |--------|---------------------------------------|----------------------------|
@@ -24,7 +24,7 @@ from roamcast.model.contexts import Attribute
 from roamcast.model.machine import Effect
 
 FUTURE_MAX = 60 * 1_000_000
-"""How far a sensor's clock may run ahead of ours; µs."""
+"""Maximum lead of a sensor's clock over ours, in microseconds."""
 
 _KEYS_MAX = 64
 
@@ -46,19 +46,19 @@ class Closed(Effect, frozen=True, tag="agent_closed"):
 
 
 class Opened(Effect, frozen=True, tag="agent_opened"):
-    """This is the person's context from t_r on; it replaces one that began at the same moment."""
+    """The person's context from t_r on; it replaces one that began at the same moment."""
 
     stay: Stay
 
 
 class SightingRefused(Effect, frozen=True, tag="agent_refused"):
-    """A sighting changed nothing, and why."""
+    """A sighting changed nothing, for this reason."""
 
     reason: str
 
 
 class UserAgent:
-    """One person's agent. Time is in microseconds and always an argument."""
+    """The agent of one person. Time is an argument, in microseconds."""
 
     def __init__(
         self,
@@ -77,20 +77,20 @@ class UserAgent:
         core.clear(self._state)
 
     def receive(self, sighting: Sighting, now: int) -> list[Effect]:
-        """Take one sighting; give what it closed and opened, or why it changed nothing."""
+        """Apply one sighting; return what it closed and opened, or why it changed nothing."""
         check(sighting)
         if sighting.person != self.person:
             return [SightingRefused("it is a sighting of somebody else")]
         if sighting.time > now + FUTURE_MAX:
             return [SightingRefused("time lies in the future")]
         text, point = self._whereabouts.locate(sighting.place, sighting.point)
-        said = sighting.attributes
+        reported = sighting.attributes
         row = (
             sighting.time,
             SOURCES.index(sighting.source),
             self._key(text),
             *bits(point),
-            core.UNSAID if said is None else self._key(attributes.to_text(said)),
+            core.UNSAID if reported is None else self._key(attributes.to_text(reported)),
         )
         answer = core.step(self._state, self._settings, np.array(row, np.int64), self._closed)
         if answer & core.LATE:
@@ -104,19 +104,20 @@ class UserAgent:
         return effects
 
     def advance(self, now: int) -> list[Effect]:
-        """Let time pass: silence past the heartbeat closes the context at the last sighting."""
+        """Advance to `now`: silence past the heartbeat closes the context at the last sighting."""
         if core.expire(self._state, self._settings, now, self._closed[0]) == 0:
             return []
         return [Closed(self._stay(self._closed[0]))]
 
     def deadline(self) -> int | None:
-        """Give the first moment at which silence would close the context."""
+        """Return the first moment at which silence would close the context."""
         if not self._state[core.OPEN]:
             return None
+        # Silence must be longer than the heartbeat, hence one microsecond later.
         return int(self._state[core.SEEN] + self._settings[HEARTBEAT]) + 1
 
     def present(self) -> Stay | None:
-        """Give the context that lasts, if any."""
+        """Return the open context, if any."""
         return self._present() if self._state[core.OPEN] else None
 
     def _present(self) -> Stay:
@@ -143,7 +144,7 @@ class UserAgent:
         )
 
     def _key(self, text: str) -> int:
-        if text == attributes.NOTHING:  # no path is called so: a person without attributes
+        if text == attributes.NOTHING:  # no path is "{}", so this key can stand for "no attributes"
             return core.NONE
         key = self._keys.get(text)
         if key is None:
@@ -155,13 +156,15 @@ class UserAgent:
     def _forget_unused_keys(self) -> None:
         if len(self._keys) <= _KEYS_MAX:
             return
+        # Keys are only compared, so numbers of texts that the state no longer has can be dropped;
+        # they are never reused.
         used = {int(self._state[column]) for column in core.KEY_COLUMNS}
         self._texts = {key: text for key, text in self._texts.items() if key in used}
         self._keys = {text: key for key, text in self._texts.items()}
 
 
 def bits(point: tuple[float, float] | None) -> tuple[int, int]:
-    """Give a point as the bits of its floats, as the rules keep it."""
+    """Return a point as the bits of its floats, the representation of `agent_core`."""
     if point is None:
         return core.NO_POINT, core.NO_POINT
     lon, lat = struct.unpack("<qq", struct.pack("<dd", *point))
@@ -169,7 +172,7 @@ def bits(point: tuple[float, float] | None) -> tuple[int, int]:
 
 
 def point_of(lon: int, lat: int) -> tuple[float, float] | None:
-    """Give the point of these bits."""
+    """Return the point with these bits, None for NO_POINT."""
     if lon == core.NO_POINT:
         return None
     east, north = struct.unpack("<dd", struct.pack("<qq", lon, lat))

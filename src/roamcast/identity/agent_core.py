@@ -1,22 +1,23 @@
-"""What does one more sighting change? The user agent's rules, compiled, on a row of integers.
+"""The user agent's rules, compiled: `step` applies one sighting to a person's state.
 
 AMS: "Location information for each person is synthesized from these various sources by the user
-agent for that person." This is its only implementation: `step` is called for one sighting at a
-time by the live agent (`agent`) and for whole columns by the pipeline (`scan`, below).
+agent for that person." This is the only implementation (decision 0050): the live agent (`agent`)
+calls `step` for each sighting, the pipeline calls `scan` for whole columns.
 
-A person's state is one row of 64-bit integers. Places and attributes are keys, numbers that stand
-for texts and are only ever compared; a point is the bits of its two floats, so nothing is rounded.
+A person's state is one row of 64-bit integers. Places and attributes are keys: numbers that stand
+for texts and are only compared. A point is the bits of its two floats, so nothing is rounded.
 The rules, in the order in which `step` applies them:
 
-1. A sighting older than the last one is late and changes nothing; one that repeats what its source
-   just said changes nothing.
-2. After a silence longer than the heartbeat the context ended at the last sighting, and what the
-   sources said before is forgotten.
-3. Each source's last word supports its place with its reliability, fading to nothing over its
-   freshness. The place with most support wins; it must beat the place held by the margin, unless
-   nothing supports that one any more.
-4. A new winner becomes the place when it has won for the dwell time, from its first win on.
-5. A source's attributes count while it is fresh; any change of the four cuts the context.
+1. A sighting older than the last one is late and changes nothing. One that repeats its source's
+   previous sighting changes nothing.
+2. After a silence longer than the heartbeat, the context ended at the last sighting, and earlier
+   sightings no longer count.
+3. Each source's last sighting supports its place with the source's reliability, fading to nothing
+   over its freshness. The place with most support wins. It must beat the current place by the
+   margin, unless nothing supports the current place any more.
+4. A winner becomes the current place once it has won for the dwell time, from its first win on.
+5. A source's attributes count while it is fresh. A change of any source's attributes ends the
+   context and opens the next.
 
 A context that a later sighting of the same moment replaces has no length and is not reported.
 """
@@ -35,50 +36,57 @@ Integers = npt.NDArray[np.int64]
 
 SOURCE_COUNT = len(SOURCES)
 NEVER = -(2**62)
-"""Earlier than every moment."""
+"""Earlier than every instant."""
 NO_POINT = 0x7FF8000000000000
-"""The bits of the float that is no number."""
+"""The bits of NaN."""
 NONE, UNSAID = 0, -1
-"""Keys: no text; and, of attributes in a sighting only, nothing said about them."""
+"""Keys: no text; and, for a sighting's attributes only, that the source does not report any."""
 
-# The state's columns; then for each source: time, place, lon, lat, attributes.
+# Columns of the state; then for each source: time, place, lon, lat, attributes.
 OPEN, SINCE, SEEN, PLACE, LON, LAT, ATTRIBUTES = 0, 1, 2, 3, 4, 5, 6
 CANDIDATE = ATTRIBUTES + SOURCE_COUNT
 CANDIDATE_SINCE, CANDIDATE_LON, CANDIDATE_LAT = CANDIDATE + 1, CANDIDATE + 2, CANDIDATE + 3
-HEARD = CANDIDATE + 4
-HEARD_TIME, HEARD_PLACE, HEARD_LON, HEARD_LAT, HEARD_ATTRIBUTES, HEARD_WIDTH = 0, 1, 2, 3, 4, 5
-STATE_WIDTH = HEARD + SOURCE_COUNT * HEARD_WIDTH
+REPORT = CANDIDATE + 4
+REPORT_TIME, REPORT_PLACE, REPORT_LON, REPORT_LAT, REPORT_ATTRIBUTES, REPORT_WIDTH = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+)
+STATE_WIDTH = REPORT + SOURCE_COUNT * REPORT_WIDTH
 
 KEY_COLUMNS = (
     PLACE,
     *range(ATTRIBUTES, ATTRIBUTES + SOURCE_COUNT),
     CANDIDATE,
-    *(HEARD + s * HEARD_WIDTH + HEARD_PLACE for s in range(SOURCE_COUNT)),
-    *(HEARD + s * HEARD_WIDTH + HEARD_ATTRIBUTES for s in range(SOURCE_COUNT)),
+    *(REPORT + s * REPORT_WIDTH + REPORT_PLACE for s in range(SOURCE_COUNT)),
+    *(REPORT + s * REPORT_WIDTH + REPORT_ATTRIBUTES for s in range(SOURCE_COUNT)),
 )
-"""The columns of a state that hold keys: what to translate when keys get other numbers."""
+"""Columns of a state that hold keys, to be translated when keys are renumbered."""
 
 # A closed context: its interval, place, point, and the key of each source's attributes.
 CLOSED_FROM, CLOSED_TO, CLOSED_PLACE, CLOSED_LON, CLOSED_LAT, CLOSED_ATTRIBUTES = 0, 1, 2, 3, 4, 5
 CLOSED_WIDTH = CLOSED_ATTRIBUTES + SOURCE_COUNT
 CLOSED_MAX = 2
-"""One sighting closes at most two contexts: its place was confirmed, and an attribute changed."""
+"""A sighting closes at most two contexts: one by confirming a place, one by new attributes."""
 
-# What `step` answers: the number of contexts closed, and these flags.
+# The result of `step`: the number of contexts closed, plus these flags.
 CLOSED_MASK, CHANGED, LATE, REPEATED = 3, 4, 8, 16
 
 
 @numba.njit(cache=True)
 def clear(state: Integers) -> None:
-    """Make the state that of a person never seen."""
+    """Reset the state to that of a person never seen."""
     state[:] = 0
     state[SEEN] = NEVER
     state[LON] = state[LAT] = NO_POINT
     state[CANDIDATE_LON] = state[CANDIDATE_LAT] = NO_POINT
     for source in range(SOURCE_COUNT):
-        heard = HEARD + source * HEARD_WIDTH
-        state[heard + HEARD_TIME] = NEVER
-        state[heard + HEARD_LON] = state[heard + HEARD_LAT] = NO_POINT
+        report = REPORT + source * REPORT_WIDTH
+        state[report + REPORT_TIME] = NEVER
+        state[report + REPORT_LON] = state[report + REPORT_LAT] = NO_POINT
 
 
 @numba.njit(cache=True)
@@ -94,7 +102,7 @@ def _close(state: Integers, until: int, closed: Integers) -> None:
 
 @numba.njit(cache=True)
 def expire(state: Integers, settings: Integers, now: int, closed: Integers) -> int:
-    """Close the context if its heartbeats have stopped by `now`; give the number closed, 0 or 1."""
+    """Close the context if its heartbeats have stopped by `now`; return the number closed."""
     if state[OPEN] == 0 or state[SEEN] >= now - settings[HEARTBEAT]:
         return 0
     _close(state, state[SEEN], closed)
@@ -106,25 +114,26 @@ def expire(state: Integers, settings: Integers, now: int, closed: Integers) -> i
 def _support(state: Integers, settings: Integers, place: int, time: int) -> int:
     total = 0
     for source in range(SOURCE_COUNT):
-        heard = HEARD + source * HEARD_WIDTH
+        report = REPORT + source * REPORT_WIDTH
         fresh = settings[FRESH + source]
-        age = time - state[heard + HEARD_TIME]
-        if state[heard + HEARD_PLACE] == place and age <= fresh:
+        age = time - state[report + REPORT_TIME]
+        if state[report + REPORT_PLACE] == place and age <= fresh:
+            # Integer arithmetic, so that the live agent and the pipeline agree bit by bit (0050).
             total += settings[RELIABILITY + source] * (fresh - age) // fresh
     return total
 
 
 @numba.njit(cache=True)
 def _winner(state: Integers, settings: Integers, time: int, sighted: int) -> int:
-    """Give the source whose place has most support, -1 while the place held is good enough."""
+    """Return the source whose place has most support, -1 if the current place stays."""
     held = state[PLACE]
     best, best_support = -1, 0
-    for offset in range(SOURCE_COUNT):  # the source that just spoke first: it wins ties
+    for offset in range(SOURCE_COUNT):  # start with the source of this sighting: it wins ties
         source = (sighted + offset) % SOURCE_COUNT
-        heard = HEARD + source * HEARD_WIDTH
-        if time - state[heard + HEARD_TIME] > settings[FRESH + source]:
+        report = REPORT + source * REPORT_WIDTH
+        if time - state[report + REPORT_TIME] > settings[FRESH + source]:
             continue
-        place = state[heard + HEARD_PLACE]
+        place = state[report + REPORT_PLACE]
         support = _support(state, settings, place, time)
         if place != held and support > best_support:
             best, best_support = source, support
@@ -136,22 +145,24 @@ def _winner(state: Integers, settings: Integers, time: int, sighted: int) -> int
 
 @numba.njit(cache=True)
 def _move(state: Integers, settings: Integers, time: int, sighted: int, closed: Integers) -> int:
-    """Apply rules 3 and 4; give 1 if a context closed, CHANGED if the place did."""
+    """Apply rules 3 and 4; return 1 if a context closed, plus CHANGED if the place changed."""
     winner = _winner(state, settings, time, sighted)
     if winner < 0:
         state[CANDIDATE] = NONE
         return 0
-    heard = HEARD + winner * HEARD_WIDTH
-    if state[CANDIDATE] != state[heard + HEARD_PLACE]:
-        state[CANDIDATE] = state[heard + HEARD_PLACE]
+    report = REPORT + winner * REPORT_WIDTH
+    if state[CANDIDATE] != state[report + REPORT_PLACE]:
+        state[CANDIDATE] = state[report + REPORT_PLACE]
         state[CANDIDATE_SINCE] = time
-        state[CANDIDATE_LON] = state[heard + HEARD_LON]
-        state[CANDIDATE_LAT] = state[heard + HEARD_LAT]
+        state[CANDIDATE_LON] = state[report + REPORT_LON]
+        state[CANDIDATE_LAT] = state[report + REPORT_LAT]
     if time - state[CANDIDATE_SINCE] < settings[DWELL]:
         return 0
+    # The move counts from the first win, but a context never begins before the one it replaces: an
+    # attribute may have opened that one in the meantime.
     cut = max(state[CANDIDATE_SINCE], state[SINCE])
     answer = CHANGED
-    if cut > state[SINCE]:
+    if cut > state[SINCE]:  # otherwise the old context has no length and is replaced silently
         _close(state, cut, closed)
         answer += 1
     state[SINCE] = cut
@@ -164,12 +175,12 @@ def _move(state: Integers, settings: Integers, time: int, sighted: int, closed: 
 
 @numba.njit(cache=True)
 def _refresh(state: Integers, settings: Integers, time: int, closed: Integers) -> int:
-    """Apply rule 5; give 1 if a context closed, CHANGED if the attributes did."""
+    """Apply rule 5; return 1 if a context closed, plus CHANGED if attributes changed."""
     changed = False
     for source in range(SOURCE_COUNT):
-        heard = HEARD + source * HEARD_WIDTH
-        fresh = time - state[heard + HEARD_TIME] <= settings[FRESH + source]
-        if state[ATTRIBUTES + source] != (state[heard + HEARD_ATTRIBUTES] if fresh else NONE):
+        report = REPORT + source * REPORT_WIDTH
+        fresh = time - state[report + REPORT_TIME] <= settings[FRESH + source]
+        if state[ATTRIBUTES + source] != (state[report + REPORT_ATTRIBUTES] if fresh else NONE):
             changed = True
     if not changed:
         return 0
@@ -179,9 +190,9 @@ def _refresh(state: Integers, settings: Integers, time: int, closed: Integers) -
         state[SINCE] = time
         answer += 1
     for source in range(SOURCE_COUNT):
-        heard = HEARD + source * HEARD_WIDTH
-        fresh = time - state[heard + HEARD_TIME] <= settings[FRESH + source]
-        state[ATTRIBUTES + source] = state[heard + HEARD_ATTRIBUTES] if fresh else NONE
+        report = REPORT + source * REPORT_WIDTH
+        fresh = time - state[report + REPORT_TIME] <= settings[FRESH + source]
+        state[ATTRIBUTES + source] = state[report + REPORT_ATTRIBUTES] if fresh else NONE
     return answer
 
 
@@ -189,28 +200,30 @@ def _refresh(state: Integers, settings: Integers, time: int, closed: Integers) -
 def step(state: Integers, settings: Integers, sighting: Integers, closed: Integers) -> int:
     """Apply one sighting (time, source, place, lon, lat, attributes) to a person's state.
 
-    Closed contexts go to the first rows of `closed`; the answer is how many, plus the flags.
+    Closed contexts go to the first rows of `closed`; returns their number, plus the flags.
     """
     time, source, attributes = sighting[0], sighting[1], sighting[5]
     if time < state[SEEN]:
         return LATE
-    heard = HEARD + source * HEARD_WIDTH
+    report = REPORT + source * REPORT_WIDTH
     said = attributes != UNSAID
     if (
-        time == state[heard + HEARD_TIME]
-        and sighting[2] == state[heard + HEARD_PLACE]
-        and sighting[3] == state[heard + HEARD_LON]
-        and sighting[4] == state[heard + HEARD_LAT]
-        and (not said or attributes == state[heard + HEARD_ATTRIBUTES])
+        time == state[report + REPORT_TIME]
+        and sighting[2] == state[report + REPORT_PLACE]
+        and sighting[3] == state[report + REPORT_LON]
+        and sighting[4] == state[report + REPORT_LAT]
+        and (not said or attributes == state[report + REPORT_ATTRIBUTES])
     ):
         return REPEATED
+    # Silence is decided when the next sighting comes, so that no timer is needed in the pipeline
+    # (0050); the live agent's timer reaches the same end earlier.
     count = expire(state, settings, time, closed[0])
-    state[heard + HEARD_TIME] = time
-    state[heard + HEARD_PLACE] = sighting[2]
-    state[heard + HEARD_LON] = sighting[3]
-    state[heard + HEARD_LAT] = sighting[4]
+    state[report + REPORT_TIME] = time
+    state[report + REPORT_PLACE] = sighting[2]
+    state[report + REPORT_LON] = sighting[3]
+    state[report + REPORT_LAT] = sighting[4]
     if said:
-        state[heard + HEARD_ATTRIBUTES] = attributes
+        state[report + REPORT_ATTRIBUTES] = attributes
     state[SEEN] = time
     flags = 0
     if state[OPEN] == 0:
@@ -242,7 +255,7 @@ def scan(
     """Apply rows of sightings, sorted by person and time, each to the state of its person.
 
     `people[row]` is the person's row in `states`. Closed contexts go to `closed`, which has room
-    for two a row, with the person in `whose`; the answer is how many there are.
+    for two per row, with the person in `whose`; returns their number.
     """
     count = 0
     for row in range(len(people)):
@@ -258,7 +271,7 @@ def scan(
 def expire_all(
     states: Integers, settings: Integers, now: int, closed: Integers, whose: Integers
 ) -> int:
-    """Close every context whose heartbeats have stopped by `now`; give how many."""
+    """Close every context whose heartbeats have stopped by `now`; return their number."""
     count = 0
     for person in range(len(states)):
         if expire(states[person], settings, now, closed[count]) == 1:

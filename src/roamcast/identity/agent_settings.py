@@ -1,4 +1,4 @@
-"""How does a user agent weigh what it hears? Trust in each source, freshness, dwell, heartbeats."""
+"""Settings of user agents: trust in each source, freshness, dwell time, heartbeat."""
 
 import msgspec
 import numpy as np
@@ -10,27 +10,27 @@ from roamcast.model.time import MICROSECONDS
 
 RELIABILITY_MAX = 1_000
 DURATION_MAX = 366 * 86_400 * MICROSECONDS
-"""A year: products of the two fit 64 bits with room to spare."""
+"""A year, in microseconds; times RELIABILITY_MAX, it fits into 64 bits with room to spare."""
 
 HEARTBEAT, DWELL, MARGIN, RELIABILITY = 0, 1, 2, 3
 FRESH = RELIABILITY + len(SOURCES)
 SETTINGS_WIDTH = FRESH + len(SOURCES)
-"""Where each number stands in the vector that the compiled rules read."""
+"""Indices and length of the vector that the compiled rules read."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """How far a kind of source is trusted, and for how long after it spoke."""
+    """How far a kind of source is trusted, and for how long after a sighting."""
 
     reliability: int
     fresh_s: float
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's knobs; durations in seconds.
+    """Settings of a user agent; durations in seconds.
 
-    `heartbeat_s`: silence of all sources longer than this ends the context at the last sighting.
-    `dwell_s`: a new place must hold this long before it counts, and then counts from its start.
-    `margin`: by how much a new place's support must exceed that of the place held (hysteresis).
+    `heartbeat_s`: silence of all sources for longer ends the context at the last sighting.
+    `dwell_s`: a new place must win for this long before it counts, then from its first win on.
+    `margin`: by how much a new place's support must exceed the current place's (hysteresis).
     """
 
     heartbeat_s: float = 300.0
@@ -42,7 +42,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     gps: Source = Source(40, 120.0)
 
     def vector(self) -> npt.NDArray[np.int64]:
-        """Give the checked numbers, durations in microseconds, as the compiled rules read them."""
+        """Return the checked settings as the vector of `agent_core` (durations in µs)."""
         sources: list[Source] = [getattr(self, name) for name in SOURCES]
         if not 0 <= self.margin <= RELIABILITY_MAX:
             raise InputError(f"margin is not between 0 and {RELIABILITY_MAX}")
@@ -61,7 +61,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def _microseconds(name: str, seconds: float, *, least: int) -> int:
     limit_s = DURATION_MAX // MICROSECONDS
-    if not 0 <= seconds <= limit_s or round(seconds * MICROSECONDS) < least:  # false for NaN
+    if not 0 <= seconds <= limit_s or round(seconds * MICROSECONDS) < least:  # also catches NaN
         raise InputError(
             f"{name} is not a duration between {'0' if least == 0 else '1 µs'} and {limit_s} s"
         )

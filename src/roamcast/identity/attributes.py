@@ -1,8 +1,8 @@
-"""How do a person's attributes travel between sources and contexts? As one canonical JSON text.
+"""The canonical JSON text of a person's attributes.
 
-`{"integer:age":5,"string:role":"guest"}`: the columns of `model.context_arrow` in sorted order,
-so equal attributes are equal texts, a text can stand for them as a key, and Spark reads the values
-with their types.
+`{"integer:age":5,"string:role":"guest"}` has the columns of `model.context_arrow` in sorted order.
+Equal attributes have equal texts, so a text serves as a key, and Spark reads the values with their
+types.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ NOTHING = "{}"
 
 
 def to_text(attributes: Mapping[str, Attribute]) -> str:
-    """Write attributes as their canonical text."""
+    """Return the canonical text of attributes."""
     columns = {
         column_of(name, value): time.format_instant(time.from_datetime(value))
         if isinstance(value, datetime)
@@ -31,7 +31,7 @@ def to_text(attributes: Mapping[str, Attribute]) -> str:
 
 
 def from_text(text: str) -> dict[str, Attribute]:
-    """Read the canonical text again; only ever given what `to_text` wrote."""
+    """Parse a canonical text; only for texts written by `to_text`."""
     attributes: dict[str, Attribute] = {}
     for column, value in msgspec.json.decode(
         text, type=dict[str, str | int | float | bool]
@@ -45,12 +45,12 @@ def from_text(text: str) -> dict[str, Attribute]:
 
 
 def canonical(text: str) -> str:
-    """Turn the JSON that a source wrote into the canonical text, or raise with what is wrong."""
+    """Convert a source's JSON to the canonical text; raise if it is invalid."""
     return to_text(decode_attributes(text))
 
 
 def merged(texts: Sequence[str | None], reliability: Sequence[int]) -> str:
-    """Join what several sources say; where two speak of one name, the more reliable is right."""
+    """Merge the attributes of several sources; for the same name the most reliable source wins."""
     spoken = [text for text in texts if text not in (None, NOTHING)]
     if len(spoken) <= 1:
         return spoken[0] or NOTHING if spoken else NOTHING

@@ -1,7 +1,7 @@
-"""Which key sealed a vid? The trusted node's keys, one an epoch, in a file for its owner only.
+"""The trusted node's keys, one per epoch, in a file that only its owner can read.
 
 Rotation adds a key and seals with it from then on. Destroying an epoch's key makes all its vids
-meaningless for ever: nobody, the trusted node included, can say whose they were.
+permanently unresolvable, even for the trusted node.
 """
 
 import os
@@ -18,16 +18,16 @@ KEY_BYTES = 32
 EPOCH_MAX = 2**16 - 1
 FILE_BYTES_MAX = 8 << 20
 NAME_LENGTH_MAX = 200
-"""Leaves room for the opaque part within a context's longest vid."""
+"""Leaves room for the opaque part within the maximum length of a vid."""
 
 _NAME = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
 
 RandomBytes = Callable[[int], bytes]
-"""Where randomness comes from: `secrets.token_bytes` in a service, a seeded one in tests."""
+"""A source of randomness: `secrets.token_bytes` in a service, a seeded one in tests."""
 
 
 class TrustedKeys(msgspec.Struct, frozen=True):
-    """A trusted node's name and the keys of the epochs that have not been destroyed."""
+    """A trusted node's name, and the keys of all epochs not yet destroyed."""
 
     node: str
     epochs: Mapping[int, bytes]
@@ -35,20 +35,20 @@ class TrustedKeys(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> bytes:
-        """The key that seals now."""
+        """The key of the current epoch."""
         if self.current not in self.epochs:
             raise InputError(f"the key of epoch {self.current} is destroyed: rotate first")
         return self.epochs[self.current]
 
     def rotated(self, random_bytes: RandomBytes) -> "TrustedKeys":
-        """Begin the next epoch with a fresh key; the old keys still resolve."""
+        """Return keys with a new epoch, which seals from now on; older keys still resolve."""
         if self.current >= EPOCH_MAX:
             raise LimitError(f"a trusted node has at most {EPOCH_MAX} epochs")
         number = self.current + 1
         return TrustedKeys(self.node, {**self.epochs, number: random_bytes(KEY_BYTES)}, number)
 
     def without(self, epoch: int) -> "TrustedKeys":
-        """Destroy the key of an epoch."""
+        """Return keys without an epoch's key."""
         if epoch not in self.epochs:
             raise InputError(f"there is no key of epoch {epoch}")
         kept = {number: key for number, key in self.epochs.items() if number != epoch}
@@ -56,9 +56,9 @@ class TrustedKeys(msgspec.Struct, frozen=True):
 
 
 def new_keys(node: str, random_bytes: RandomBytes) -> TrustedKeys:
-    """Make the first key of a trusted node called by its fully qualified domain name."""
+    """Return the first key of a trusted node, named by its fully qualified domain name."""
     if len(node) > NAME_LENGTH_MAX or not _NAME.fullmatch(node):
-        raise InputError(f"{node[:60]!r} is no domain name such as trusted.example.org")
+        raise InputError(f"{node[:60]!r} is not a domain name such as trusted.example.org")
     return TrustedKeys(node, {1: random_bytes(KEY_BYTES)}, 1)
 
 
@@ -85,14 +85,14 @@ def save_keys(keys: TrustedKeys, path: Path) -> None:
 
 
 def load_keys(path: Path) -> TrustedKeys:
-    """Read a key file; one that others may read is refused, for its secrets may be out."""
+    """Read a key file; raise if others may read it, since its secrets may have leaked."""
     try:
         status = path.stat()
         if stat.S_IMODE(status.st_mode) & 0o077:
             raise InputError("others may read this key file: chmod 600 it", source=str(path))
         if status.st_size > FILE_BYTES_MAX:
             raise LimitError(f"larger than {FILE_BYTES_MAX} bytes", source=str(path))
-        document = msgspec.json.decode(path.read_bytes(), type=_Document)
+        document = msgspec.json.decode(path.read_bytes(), type=_KeyFile)
         epochs = {int(number): bytes.fromhex(key) for number, key in document.epochs.items()}
     except OSError as error:
         raise InputError(f"cannot read the key file: {error.strerror}", source=str(path)) from None
@@ -104,7 +104,7 @@ def load_keys(path: Path) -> TrustedKeys:
     return TrustedKeys(document.node, epochs, document.current)
 
 
-class _Document(msgspec.Struct):
+class _KeyFile(msgspec.Struct):
     node: str
     current: int
     epochs: dict[str, str]

@@ -1,4 +1,7 @@
-"""Who may see the same, and what of an object? People's rules as the map server asks for them."""
+"""`RulesPolicy`: the only place that decides visibility, by people's rules.
+
+Viewers who may see the same form a view class, which shares channels and keys.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -11,10 +14,10 @@ from roamcast.model.places import Places
 VIEW_CLASSES_MAX = 10_000
 
 RulesOf = Callable[[str], Sequence[Rule]]
-"""The rules of whoever is behind a vid."""
+"""Gives the rules of a vid."""
 
 ViewerOf = Callable[[str], Viewer]
-"""Who is behind a client."""
+"""Gives the viewer behind a client."""
 
 
 def subject_of(client: str) -> str:
@@ -23,7 +26,7 @@ def subject_of(client: str) -> str:
 
 
 class RulesPolicy:
-    """Decides by people's rules who sees what."""
+    """Decides who sees what of a context."""
 
     def __init__(
         self,
@@ -35,11 +38,11 @@ class RulesPolicy:
         places: Places | None = None,
         used: Callable[[], Collection[str]] | None = None,
     ) -> None:
-        """`names`: whether some rule names a viewer, who therefore gets a class of its own.
+        """`names`: whether some rule names a viewer, which then gets a view class of its own.
 
-        Viewers whom no rule names are told apart by their groups only, so that all who may see the
-        same share a class, and its channels. `used` names the classes in which anybody is: where
-        there would be too many, the others are forgotten.
+        All other viewers are classed by their groups alone, so that everybody who may see the same
+        shares a class and its channels. `used` gives the classes with members: at the limit the
+        empty ones are dropped.
         """
         self._rules_of = rules_of
         self._viewer_of = viewer_of
@@ -51,19 +54,26 @@ class RulesPolicy:
         self._retired: dict[str, int] = {}
 
     def view_class(self, client: str) -> str:
-        """Name the class of a client when its session begins; it stays until the next one."""
+        """Give the class of a client at the start of its session, for all of that session."""
         return self.class_of(self._viewer_of(client))
 
-    def class_of(self, viewer: Viewer) -> str:
-        """Name the class of a viewer."""
+    def name_of(self, viewer: Viewer) -> str:
+        """Name the class that a viewer would be in, without opening it."""
         name = viewer.name if self._names(viewer.name) else ""
-        view_class = self._current("\n".join([name, *sorted(viewer.groups)]))
+        return self._current("\n".join([name, *sorted(viewer.groups)]))
+
+    def class_of(self, viewer: Viewer) -> str:
+        """Name the class of a viewer, and open it if nobody is in it yet."""
+        name = viewer.name if self._names(viewer.name) else ""
+        view_class = self.name_of(viewer)
         if view_class not in self._viewers:
             if len(self._viewers) >= VIEW_CLASSES_MAX and self._used is not None:
                 used = self._used()
-                self._viewers = {one: who for one, who in self._viewers.items() if one in used}
+                self._viewers = {
+                    known: who for known, who in self._viewers.items() if known in used
+                }
             if len(self._viewers) >= VIEW_CLASSES_MAX:
-                raise LimitError(f"a broker tells at most {VIEW_CLASSES_MAX} view classes apart")
+                raise LimitError(f"a broker has {VIEW_CLASSES_MAX} view classes at most: try later")
             self._viewers[view_class] = Viewer(name, viewer.groups)
         return view_class
 
@@ -71,9 +81,9 @@ class RulesPolicy:
         return f"{base}\n#{self._retired[base]}" if base in self._retired else base
 
     def retire(self, view_class: str) -> bool:
-        """Let nobody come into a class any more: someone who has its key may no longer read it.
+        """Admit nobody to a class any more, because somebody with its key may no longer read it.
 
-        False if it has ended already.
+        False if it is retired already.
         """
         base = view_class.partition("\n#")[0]
         if self._current(base) != view_class:
@@ -82,25 +92,25 @@ class RulesPolicy:
         return True
 
     def visible(self, context: Context, view_class: str, now: int) -> Context | None:
-        """Give an object as a class may see it, or nothing."""
+        """Give a context as a class may see it, or nothing."""
         return self.visible_to(context, self._viewers[view_class], now)
 
     def visible_to(self, context: Context, viewer: Viewer, now: int) -> Context | None:
-        """Give an object as a viewer may see it, or nothing."""
+        """Give a context as a viewer may see it, or nothing."""
         rules = self._rules_of(context.vid)
         if rules is PUBLIC:
             return context
         return visible(context, rules, viewer, now, self._places)
 
     def changes_at(self, context: Context, now: int) -> int | None:
-        """Give when the clock alone may next change what anybody sees of an object, or never."""
+        """Give when time alone may next change what anybody sees of a context; None: never."""
         rules = self._rules_of(context.vid)
         return None if rules is PUBLIC else changes_at(context, rules, now)
 
     def restricted(self) -> Collection[str] | None:
-        """Name the objects that some may see otherwise than they are; None: any may be."""
+        """Give the vids that some viewers may not see exactly; None: it may be any."""
         return self._restricted()
 
     def may_take(self, client: str, owner: str) -> bool:
-        """A subject's devices may change what another of its devices publishes."""
+        """Whether a client may change what another publishes: devices of one subject may."""
         return subject_of(client) == subject_of(owner)

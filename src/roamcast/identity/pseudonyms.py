@@ -1,19 +1,19 @@
-"""Who is behind a vid? Only the trusted node can say; nobody else can link two of them.
+"""Vids: pseudonyms that only the trusted node can resolve, and nobody else can link.
 
-TCC's virtual identity is `opaque@fqdn`, a new one for every context. Ours:
+TCC's virtual identity is `opaque@fqdn`, a new one for every context. Ours (decision 0051):
 
     opaque = base64url( epoch (2 bytes) ‖ AES-256_key(epoch)( handle (10) ‖ nonce (6) ) )
 
-A person's handle is 80 random bits that stand for the person in one place only, the trusted
-node's register. AES is a permutation that nobody without the key can tell from a random one, so
-two vids of one person share nothing but the epoch, which everyone's vids of that time share; a
-forged vid opens to a handle that is in no register. One block a vid also means that a whole column
-is sealed by one call into the AES hardware, and that vids stay short (24 characters and the name).
+A person's handle is 80 random bits; only the trusted node's register maps handles to people.
+Without the key, AES is indistinguishable from a random permutation, so two vids of one person have
+nothing in common but the epoch, which all vids of that time share. A forged vid opens to a handle
+that is not in the register. Since a vid is one AES block, one call seals a whole column, and vids
+stay short (24 characters and the node's name).
 
-Forgetting: without an epoch's key (`keys.Keys.without`) no vid of the epoch opens. Without the
-person's line in the register, the person's vids open to a number that means nothing any more, to
-anybody. What still hangs together by that number is broken by erasing the vids from the archive
-(`vids_of` lists them), or by the epoch's end.
+Erasure: without an epoch's key (`keys.TrustedKeys.without`) no vid of that epoch opens. Without the
+person's row in the register, the person's vids open to a meaningless number. That number still
+links them for whoever has the key, until the vids are erased from the archive (`vids_of` lists
+them) or the epoch's key is destroyed.
 """
 
 import base64
@@ -33,7 +33,7 @@ EPOCH_BYTES = 2
 BLOCK_BYTES = HANDLE_BYTES + NONCE_BYTES
 SEALED_BYTES = EPOCH_BYTES + BLOCK_BYTES
 OPAQUE_LENGTH = 24
-"""18 bytes are 24 characters without padding: columns are encoded as one long text."""
+"""18 bytes are 24 base64 characters without padding, so a column is encoded in one call."""
 
 HANDLE = pa.binary(HANDLE_BYTES)
 REGISTER = pa.schema([pa.field("person", pa.string(), False), pa.field("handle", HANDLE, False)])
@@ -48,7 +48,7 @@ def new_handles(count: int, random_bytes: RandomBytes) -> pa.Array:
 
 
 def seal(handles: pa.Array, keys: TrustedKeys, random_bytes: RandomBytes) -> pa.Array:
-    """Give a fresh vid for each handle; a handle that stands twice gets two unlike vids."""
+    """Return a fresh vid for each handle; a handle given twice gets two unrelated vids."""
     count = len(handles)
     blocks = np.empty((count, BLOCK_BYTES), dtype=np.uint8)
     blocks[:, :HANDLE_BYTES] = _matrix(handles, HANDLE_BYTES)
@@ -63,7 +63,7 @@ def seal(handles: pa.Array, keys: TrustedKeys, random_bytes: RandomBytes) -> pa.
 
 
 def open_vids(vids: pa.Array, keys: TrustedKeys) -> pa.Array:
-    """Give the handle in each vid; null where it is not ours, malformed, or its key destroyed."""
+    """Return the handle in each vid; null if it is not ours, malformed, or its key is destroyed."""
     count = len(vids)
     handles = np.zeros((count, HANDLE_BYTES), dtype=np.uint8)
     opened = np.zeros(count, dtype=bool)
@@ -88,7 +88,7 @@ def open_vids(vids: pa.Array, keys: TrustedKeys) -> pa.Array:
 
 
 def resolve(vids: pa.Array, keys: TrustedKeys, register: pa.Table) -> pa.Array:
-    """Give the person behind each vid, null where there is none (any more)."""
+    """Return the person behind each vid, null if there is none or no longer one."""
     known = register.combine_chunks()
     handles = open_vids(vids, keys)
     found = pc.index_in(handles, value_set=known["handle"].combine_chunks(), skip_nulls=True)
@@ -96,28 +96,28 @@ def resolve(vids: pa.Array, keys: TrustedKeys, register: pa.Table) -> pa.Array:
 
 
 def vids_of(person: str, vids: pa.Array, keys: TrustedKeys, register: pa.Table) -> pa.Array:
-    """Choose those vids that are this person's: what to hand to the archive for erasure."""
+    """Return those vids that are this person's, for erasure from the archive."""
     return vids.filter(pc.fill_null(pc.equal(resolve(vids, keys, register), person), False))
 
 
 def forget(person: str, register: pa.Table) -> pa.Table:
-    """Give the register without this person; a person it does not know is an error."""
+    """Return the register without this person; raise if it has no such person."""
     kept = register.filter(pc.not_equal(register["person"], person))
     if kept.num_rows == register.num_rows:
-        raise InputError("the register knows no such person")
+        raise InputError("there is no such person in the register")
     return kept
 
 
 def trusted_node_of(vid: str) -> str:
-    """Give the name after the @: which trusted node resolves this vid."""
+    """Return the name after the @: which trusted node resolves this vid."""
     opaque, at, node = vid.rpartition("@")
     if not at or not opaque or not node:
-        raise InputError(f"{vid[:60]!r} is no vid such as opaque@trusted.example.org")
+        raise InputError(f"{vid[:60]!r} is not a vid such as opaque@trusted.example.org")
     return node
 
 
 def _cipher(key: bytes) -> Cipher[modes.ECB]:
-    # ECB is right here and only here: every block is one whole vid with its own random nonce.
+    # ECB is safe here (0051): each block is a vid with a random nonce, so none repeats.
     return Cipher(algorithms.AES(key), modes.ECB())  # noqa: S305
 
 
@@ -130,7 +130,7 @@ def _matrix(column: pa.Array, width: int) -> Bytes:
 
 
 def _joined(opaque: pa.Array) -> bytes:
-    """Give the letters of equally long texts in one piece, without a Python object a text."""
+    """Return equally long texts as one string, without a Python object per text."""
     offsets = np.frombuffer(opaque.buffers()[1], np.int32)[opaque.offset :]
     if not len(opaque):
         return b""

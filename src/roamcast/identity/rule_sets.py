@@ -1,18 +1,39 @@
-"""Whose are the rules of a vid? Rule sets by who set them, claimed as soon as they are asked for.
+"""Rule sets: the privacy rules of each vid on disk, and whose they are.
 
 Rules hold for a vid, whoever publishes under it. So that nobody decides what others see of somebody
-else, a vid with rules is its owner's: nobody else may publish under it (decision 0082).
+else, a vid with rules belongs to its owner: nobody else may publish under it (decision 0082). It is
+claimed as soon as its rules are asked for, before they are on disk.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 import msgspec
 
-from roamcast.errors import ConflictError, LimitError
+from roamcast.errors import ConflictError, LimitError, RoamcastError, StoreError
 from roamcast.identity.rulebook import RuleBook
 from roamcast.identity.rules import Rule, check_rules
+from roamcast.model.events import Acknowledged, Failed, RulesChanged
+from roamcast.model.machine import Effect, Entry, Input, Store, Stored, StoreFailed
+from roamcast.model.parts import Occupancy, Part
 
-PREFIX = "rules/"
+PREFIX: Final = "rules/"
+
+CheckPublisher = Callable[[str, str], None]
+"""(vid, owner): refuses if somebody else publishes under the vid."""
+
+
+class SetRules(Input, frozen=True):
+    """Set the privacy rules of a vid; None takes them away.
+
+    `any_owner`: an operator asks, who may set the rules of others.
+    """
+
+    ticket: int
+    owner: str
+    vid: str
+    rules: tuple[Rule, ...] | None
+    any_owner: bool = False
 
 
 class OwnedRules(msgspec.Struct, frozen=True, array_like=True):
@@ -21,10 +42,10 @@ class OwnedRules(msgspec.Struct, frozen=True, array_like=True):
     owner: str
     rules: tuple[Rule, ...]
     binding: bool = True
-    """Whether nobody else may publish under the vid; not so if an operator set them for others."""
+    """Whether only the owner may publish under the vid; false where an operator set the rules."""
 
 
-class Claim(msgspec.Struct):
+class _Claim(msgspec.Struct):
     """A vid with rules on their way to the disk: whose they are, and how many."""
 
     owner: str
@@ -32,29 +53,68 @@ class Claim(msgspec.Struct):
     writes: int = 0
 
 
-class RuleSets:
+class RuleSets(Part):
     """The rules that are set, their owners, and those on their way."""
 
-    def __init__(self, book: RuleBook, sets_per_owner_max: int) -> None:
+    part: ClassVar[str] = "rules"
+    inputs: ClassVar = (SetRules,)
+    prefix: ClassVar[str] = PREFIX
+
+    def __init__(
+        self, book: RuleBook, sets_per_owner_max: int, check_publisher: CheckPublisher
+    ) -> None:
         self._book = book
         self._sets_per_owner_max = sets_per_owner_max
+        self._check_publisher = check_publisher
         self._owners: dict[str, tuple[str, bool]] = {}
         self._owned: dict[str, int] = {}
-        self._claims: dict[str, Claim] = {}
+        self._claims: dict[str, _Claim] = {}
+        self._pending: dict[int, SetRules] = {}
+        self._token = 0
 
-    def restore(self, stored: Mapping[str, bytes]) -> None:
+    def occupancy(self) -> Occupancy:
+        """How many sets the owner with the most has."""
+        return {
+            "sets of one owner": (max(self._owned.values(), default=0), self._sets_per_owner_max)
+        }
+
+    def restore(self, stored: Mapping[str, bytes], now: int) -> None:
         """Let come into force what was on disk."""
+        del now
         for key in sorted(stored):
-            if key.startswith(PREFIX):
-                self.adopt(key[len(PREFIX) :], stored[key])
+            self._take(key[len(PREFIX) :], stored[key])
+
+    def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
+        """Let come into force what a replica had newer."""
+        del now
+        vids = [entry.key[len(PREFIX) :] for entry in entries]
+        return [
+            RulesChanged(vid, tuple(self._take(vid, entry.value)))
+            for vid, entry in zip(vids, entries, strict=True)
+        ]
+
+    def receive(self, given: Any, now: int) -> Sequence[Effect]:
+        """Take a request, or the disk's answer to one."""
+        del now
+        match given:
+            case SetRules():
+                return self._ask(given)
+            case Stored(token):
+                return self._stored(self._pending.pop(token))
+            case StoreFailed(token, reason):
+                asked = self._pending.pop(token)
+                self._settled(asked.vid)
+                return [Failed(asked.ticket, StoreError(reason))]
+            case _:
+                raise AssertionError(f"rule sets take no {type(given).__name__}")
 
     def owner_of(self, vid: str) -> str | None:
-        """Say who set the rules of a vid, or is about to."""
+        """Give who set the rules of a vid, or is about to."""
         known = self._known(vid)
         return None if known is None else known[0]
 
     def publisher_of(self, vid: str) -> str | None:
-        """Say who alone may publish under a vid; None: everybody may."""
+        """Give who alone may publish under a vid; None: everybody may."""
         known = self._known(vid)
         return known[0] if known is not None and known[1] else None
 
@@ -64,7 +124,28 @@ class RuleSets:
             known = claim.owner, claim.binding
         return known
 
-    def check_owner(self, vid: str, owner: str) -> None:
+    def _ask(self, given: SetRules) -> list[Effect]:
+        """Check what is asked and ask the disk; refuse before anything changes."""
+        vid, rules = given.vid, given.rules
+        try:
+            if not given.any_owner:
+                self._check_owner(vid, given.owner)
+                self._check_publisher(vid, given.owner)
+            if rules is not None:
+                check_rules(rules)
+        except RoamcastError as error:
+            return [Failed(given.ticket, error)]
+        owner, binding = self._known(vid) or (given.owner, not given.any_owner)
+        claim = self._claims.setdefault(vid, _Claim(owner, binding))
+        claim.writes += 1
+        value = None
+        if rules is not None:
+            value = msgspec.msgpack.encode(OwnedRules(owner, tuple(rules), binding))
+        self._token += 1
+        self._pending[self._token] = given
+        return [Store(self._token, ((PREFIX + vid, value),))]
+
+    def _check_owner(self, vid: str, owner: str) -> None:
         """Refuse to change the rules that somebody else set."""
         known = self.owner_of(vid)
         if known is not None and known != owner:
@@ -73,33 +154,21 @@ class RuleSets:
         if known is None and self._owned.get(owner, 0) >= most:
             raise LimitError(f"one publisher sets the rules of at most {most} vids")
 
-    def write(
-        self, owner: str, vid: str, rules: Sequence[Rule] | None, *, for_others: bool
-    ) -> tuple[str, bytes | None]:
-        """Give what to write before rules come into force; from now on they are somebody's."""
-        if rules is not None:
-            check_rules(rules)
-        owner, binding = self._known(vid) or (owner, not for_others)
-        claim = self._claims.setdefault(vid, Claim(owner, binding))
-        claim.writes += 1
-        if rules is None:
-            return PREFIX + vid, None
-        return PREFIX + vid, msgspec.msgpack.encode(OwnedRules(owner, tuple(rules), binding))
+    def _stored(self, asked: SetRules) -> list[Effect]:
+        """Rules are on disk: they come into force now, and the map shows the vid anew."""
+        claim = self._claims[asked.vid]
+        self._settled(asked.vid)
+        named = self._set(asked.vid, claim.owner, asked.rules, claim.binding)
+        return [RulesChanged(asked.vid, tuple(named)), Acknowledged(asked.ticket)]
 
-    def written(self, vid: str, rules: Sequence[Rule] | None) -> list[str]:
-        """Rules are on disk: let them come into force; give viewers named for the first time."""
-        claim = self._claims[vid]
-        self.settled(vid)
-        return self._set(vid, claim.owner, rules, claim.binding)
-
-    def settled(self, vid: str) -> None:
+    def _settled(self, vid: str) -> None:
         """One write of rules has reached the disk, or never will."""
         claim = self._claims[vid]
         claim.writes -= 1
         if not claim.writes:
             del self._claims[vid]
 
-    def adopt(self, vid: str, value: bytes | None) -> list[str]:
+    def _take(self, vid: str, value: bytes | None) -> list[str]:
         """Let come into force what is on disk; give viewers named for the first time."""
         if value is None:
             return self._set(vid, "", None, False)

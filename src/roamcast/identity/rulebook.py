@@ -1,4 +1,4 @@
-"""Whose rules are in force? The rules of each vid, and the default for those that have none."""
+"""The rules in force: those of each vid, and the default for vids without any."""
 
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -6,10 +6,10 @@ from typing import Final
 from roamcast.identity.rules import EVERYONE, Rule, check_rules
 
 PUBLIC: Final = (Rule(viewers=(EVERYONE,), precision="exact", past=True),)
-"""The default of a service: what is published without rules everybody with a key may see."""
+"""The default of a service: everybody with a token sees what is published without rules."""
 
 APART_MAX: Final = 100_000
-"""Viewers who stay told apart though no rule names them any more; beyond, the first do not."""
+"""Most viewers with a view class of their own that no rule names any more; the oldest go first."""
 
 
 class RuleBook:
@@ -32,7 +32,7 @@ class RuleBook:
         return self._rules.get(vid)
 
     def set(self, vid: str, rules: Sequence[Rule] | None) -> list[str]:
-        """Set the rules of a vid, None takes them away; give viewers named for the first time."""
+        """Set or (None) remove the rules of a vid; return viewers named for the first time."""
         checked = () if rules is None else tuple(check_rules(rules))
         fresh = sorted(
             {viewer for rule in checked for viewer in rule.viewers if not self.names(viewer)}
@@ -47,21 +47,21 @@ class RuleBook:
         return fresh
 
     def names(self, viewer: str) -> bool:
-        """Whether some rule names a viewer, who then needs a view class of its own."""
+        """Whether some rule names a viewer, which then needs a view class of its own."""
         return viewer in self._named or viewer in self._apart
 
     def keep_apart(self, viewer: str) -> None:
-        """Let a viewer count as named from now on.
+        """Treat a viewer as named from now on.
 
-        To tell it apart cost those who shared its class their keys; once is enough, however often
-        somebody names it and takes that back.
+        Giving it a view class of its own made others of its former class change keys. That happens
+        once, however often somebody names the viewer and takes it back (decision 0082).
         """
         self._apart[viewer] = None
         if len(self._apart) > APART_MAX:
             del self._apart[next(iter(self._apart))]
 
     def restricted(self) -> Collection[str] | None:
-        """Name the vids that some may see otherwise than they are; None: any may be."""
+        """Give the vids that some viewers may not see exactly; None: it may be any."""
         return self._rules.keys() if self.public else None
 
     def _count(self, rules: Sequence[Rule], by: int) -> None:

@@ -1,29 +1,31 @@
-"""What may this viewer see of this person? A person's privacy rules, applied to one context.
+"""Privacy rules: what one viewer may see of one context.
 
-AMS: the agent publishes "subject to any privacy constraints the user has set". A rule says who may
-see, how precisely, when, which attributes, and whether also the past. Without a rule that allows
-it nothing is shown; a rule that hides wins over all others. Brokers apply `visible` to queries,
-subscriptions and current sets alike.
+A rule says who may see, how precisely, when, which attributes, and whether also the past (AMS: the
+user agent publishes "subject to any privacy constraints the user has set"). Without a rule that
+allows it nothing is shown; a rule that hides wins over all others. Brokers apply `visible` to
+queries, subscriptions and current sets alike.
 
 Precision cuts the place's path (`campus/b35/2/2104` on the floor is `campus/b35/2`) and moves the
-point to the centre of what is left, or hides it where no polygon is known. For the present alone,
-a context shows from now on and not since when it lasts. For the past, a rule with hours shows a
-context only if it lies within one span of them: a longer one would tell of the time outside.
+point to the centre of what is left, or removes it where no polygon is known. A rule for the present
+alone shows a context from now on and hides since when it lasts. For the past, a rule with hours
+shows a context only if it lies within one span of them: a longer one would reveal the time outside.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from roamcast.errors import InputError, LimitError
-from roamcast.model.contexts import Context
+from roamcast.model import json_text
+from roamcast.model.contexts import ATTRIBUTES_MAX, NAME_LENGTH_MAX, Context
 from roamcast.model.places import Places
 from roamcast.model.places_path import segments
 from roamcast.model.time import MICROSECONDS
 
 Precision = Literal["hidden", "presence", "region", "building", "floor", "room", "exact"]
-"""From nothing to everything; `presence` is that somebody is there at all, without where."""
+"""From nothing to everything; `presence` shows that a context exists, without where."""
 
 LEVELS: tuple[Precision, ...] = (
     "hidden",
@@ -35,24 +37,36 @@ LEVELS: tuple[Precision, ...] = (
     "exact",
 )
 DEPTHS: dict[Precision, int] = {"region": 1, "building": 2, "floor": 3, "room": 4}
-"""How many segments of a path a precision keeps, where no hierarchy tells the kinds of places."""
+"""Segments of a path that a precision keeps, where no hierarchy knows the kinds of places."""
 
 EVERYONE = "*"
 RULES_MAX = 1_000
 VIEWERS_MAX = 10_000
 VIEWER_LENGTH_MAX = 128
+DAYS_MAX = 7
 MINUTES_A_DAY = 1_440
 _MINUTE = 60 * MICROSECONDS
 _DAY = MINUTES_A_DAY * _MINUTE
 
+# The limits stand on the fields: the decoder enforces them and the API's schema shows them.
+# `check_rules` repeats them for rules that Python made.
+ViewerName = Annotated[
+    str,
+    Meta(
+        min_length=1, max_length=VIEWER_LENGTH_MAX, description="a subject, a group, or * for all"
+    ),
+]
+Weekday = Annotated[int, Meta(ge=0, le=6, description="0 is Monday")]
+ShownAttribute = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 
-class Hours(msgspec.Struct, frozen=True):
-    """A span of minutes on some weekdays (Monday is 0), `offset_min` east of UTC."""
 
-    days: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
-    start_min: int = 0
-    end_min: int = MINUTES_A_DAY
-    offset_min: int = 0
+class Hours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A span of minutes on some weekdays, `offset_min` east of UTC; `end_min` is exclusive."""
+
+    days: Annotated[tuple[Weekday, ...], Meta(max_length=DAYS_MAX)] = (0, 1, 2, 3, 4, 5, 6)
+    start_min: Annotated[int, Meta(ge=0, lt=MINUTES_A_DAY)] = 0
+    end_min: Annotated[int, Meta(gt=0, le=MINUTES_A_DAY)] = MINUTES_A_DAY
+    offset_min: Annotated[int, Meta(ge=-MINUTES_A_DAY, le=MINUTES_A_DAY)] = 0
 
     def span(self, instant: int) -> tuple[int, int] | None:
         """Give the span around an instant, half-open, or none if it lies outside."""
@@ -78,14 +92,21 @@ class Hours(msgspec.Struct, frozen=True):
         return None
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """Viewers by name or group (`*` is everyone); `attributes` None shows all of them."""
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What some viewers may see; an unknown field is an error, for it might have hidden something.
 
-    viewers: tuple[str, ...]
+    `attributes` None shows all of them. `past` false shows the present only, and not since when.
+    """
+
+    viewers: Annotated[tuple[ViewerName, ...], Meta(max_length=VIEWERS_MAX)]
     precision: Precision
     hours: Hours | None = None
     past: bool = False
-    attributes: tuple[str, ...] | None = None
+    attributes: Annotated[tuple[ShownAttribute, ...], Meta(max_length=ATTRIBUTES_MAX)] | None = None
+
+
+Rules = Annotated[tuple[Rule, ...], Meta(max_length=RULES_MAX)]
+"""The rules of one vid."""
 
 
 class Viewer(msgspec.Struct, frozen=True):
@@ -95,10 +116,38 @@ class Viewer(msgspec.Struct, frozen=True):
     groups: frozenset[str] = frozenset()
 
 
+_decode = msgspec.json.Decoder(Rules).decode
+
+
+def decode_rules(body: bytes) -> tuple[Rule, ...]:
+    """Decode rules from JSON, checked."""
+    try:
+        try:
+            rules = _decode(body)
+        except msgspec.ValidationError:
+            # To JSON Schema 1.0 is an integer, to msgspec it is not; few programs write it so.
+            rules = msgspec.convert(_with_integers(msgspec.json.decode(body)), Rules)
+        return tuple(check_rules(rules))
+    except msgspec.ValidationError as error:
+        raise InputError(f"these are not rules: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        json_text.read(body, InputError)  # raises, with the position
+        raise
+
+
+def _with_integers(value: Any) -> Any:
+    """Turn every float with an integral value into an integer."""
+    if isinstance(value, dict):
+        return {name: _with_integers(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def check_rules(rules: Sequence[Rule]) -> Sequence[Rule]:
     """Return the rules if they are valid."""
     if len(rules) > RULES_MAX:
-        raise LimitError(f"a person has at most {RULES_MAX} rules")
+        raise LimitError(f"a vid has at most {RULES_MAX} rules")
     for rule in rules:
         if len(rule.viewers) > VIEWERS_MAX:
             raise LimitError(f"a rule names at most {VIEWERS_MAX} viewers")
@@ -106,13 +155,17 @@ def check_rules(rules: Sequence[Rule]) -> Sequence[Rule]:
             raise LimitError(f"a viewer's name has 1 to {VIEWER_LENGTH_MAX} characters")
         if rule.precision not in LEVELS:
             raise InputError(f"precision is not one of {', '.join(LEVELS)}")
+        if rule.attributes is not None and len(rule.attributes) > ATTRIBUTES_MAX:
+            raise LimitError(f"a rule names at most {ATTRIBUTES_MAX} attributes")
         hours = rule.hours
         if hours is None:
             continue
         if not 0 <= hours.start_min < hours.end_min <= MINUTES_A_DAY:
             raise InputError("hours begin before they end, within one day")
+        if len(hours.days) > DAYS_MAX:
+            raise LimitError(f"hours name at most {DAYS_MAX} days")
         if not all(0 <= day <= 6 for day in hours.days) or abs(hours.offset_min) > MINUTES_A_DAY:
-            raise InputError("days are 0 (Monday) to 6, the offset less than a day")
+            raise InputError("days are 0 (Monday) to 6, the offset at most a day")
     return rules
 
 
@@ -128,7 +181,8 @@ def visible(
     shown = [rule for rule in theirs if _applies(rule, context, now)]
     if any(rule.precision == "hidden" for rule in shown) or not shown:
         return None
-    # The finest precision granted; what else a rule grants is granted only as precisely as itself.
+    # The finest precision granted decides alone: attributes or a past that a coarser rule grants
+    # are granted at that rule's precision only.
     best = max(shown, key=lambda rule: (LEVELS.index(rule.precision), rule.past))
     attributes = {
         name: value
@@ -151,9 +205,9 @@ def visible(
 
 
 def changes_at(context: Context, rules: Collection[Rule], now: int) -> int | None:
-    """Give when the clock alone may next change what anybody sees, apart from t_r; or never.
+    """Give when time alone may next change what anybody sees, apart from t_r; None: never.
 
-    Hours begin and end, and so does the context: then rules about the past decide.
+    Hours begin and end, and so does the context: from then on rules about the past decide.
     """
     edges = [rule.hours.next_edge(now) for rule in rules if rule.hours is not None]
     edges += [instant for instant in (context.t_r, context.t_d) if instant is not None]
@@ -187,7 +241,7 @@ def _applies(rule: Rule, context: Context, now: int) -> bool:
     if _lasts(context, now):
         return rule.hours is None or rule.hours.span(now) is not None
     if rule.precision == "hidden":
-        return True  # what is hidden in some hours is hidden when it is told about later, too
+        return True  # hidden in some hours is hidden from later questions about the past, too
     if not rule.past:
         return False
     if rule.hours is None:

@@ -1,8 +1,8 @@
-"""What is a sighting? One person, noticed by one source at one moment, at a place or a point.
+"""Sightings: one person, noticed by one source at one moment, at a place or a point.
 
 `{"person": "ann", "source": "badge", "time": "2026-11-15T09:00:00Z", "place": "campus/b35/2",
-"attributes": {"role": "guest"}}`, or `"lon"` and `"lat"` instead of (or beside) the place. What
-these checks refuse live, the pipeline puts among the dead letters with the same words.
+"attributes": {"role": "guest"}}`, or `"lon"` and `"lat"` instead of the place, or beside it. The
+pipeline writes sightings that these checks reject to the dead letters, with the same message.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from roamcast.model import contexts, time
 from roamcast.model.contexts import Attribute, Context
 
 SOURCES = ("badge", "wifi", "login", "gps")
-"""The kinds of source; a source's number is its position here, also on disk: append only."""
+"""The kinds of source. A source's number, also on disk, is its position here: append only."""
 
 PERSON_LENGTH_MAX = 256
 ATTRIBUTES_LENGTH_MAX = 65_536
@@ -22,7 +22,7 @@ LINE_LENGTH_MAX = 1_000_000
 
 
 class Sighting(msgspec.Struct, frozen=True, tag=True):
-    """One person noticed once. `attributes` None: the source says nothing about them."""
+    """A sighting. `attributes` is None if the source does not report any."""
 
     person: str
     source: str
@@ -33,13 +33,13 @@ class Sighting(msgspec.Struct, frozen=True, tag=True):
 
 
 def check(sighting: Sighting) -> Sighting:
-    """Return the sighting if it is valid; every way in calls this once."""
+    """Return the sighting, or raise if it is invalid. Every entry point calls this once."""
     check_person(sighting.person)
     if sighting.source not in SOURCES:
         raise ContextError(f"source is not one of {', '.join(SOURCES)}")
     if sighting.place is None and sighting.point is None:
         raise ContextError("a sighting needs a place, or lon and lat")
-    # The rest obeys the limits of the context that it becomes part of.
+    # The rest has the limits of the context that it becomes part of.
     contexts.check(
         Context(
             "a@b",
@@ -53,18 +53,18 @@ def check(sighting: Sighting) -> Sighting:
 
 
 def check_person(person: str) -> str:
-    """Return the person's id if it is one."""
+    """Return the person's id, or raise if it is invalid."""
     if not person:
         raise ContextError("person is missing")
     if len(person) > PERSON_LENGTH_MAX:
         raise LimitError(f"person is longer than {PERSON_LENGTH_MAX} characters")
-    if not person.isprintable() or person[0] in "{[":  # a JSON object or list, read as text
+    if not person.isprintable() or person[0] in "{[":  # JSON read as text
         raise ContextError("person is not printable text")
     return person
 
 
 def from_document(document: Any) -> Sighting:
-    """Read a sighting that was decoded from JSON."""
+    """Convert a sighting, already decoded from JSON."""
     if not isinstance(document, dict):
         raise ContextError("a sighting is a JSON object")
     person, source, moment = (document.get(name) for name in ("person", "source", "time"))
@@ -81,13 +81,13 @@ def from_document(document: Any) -> Sighting:
     place = document.get("place")
     if place is not None and not isinstance(place, str):
         raise ContextError("place is not text")
-    said = document.get("attributes")
-    attributes = None if said is None else read_attributes(said)
+    given = document.get("attributes")
+    attributes = None if given is None else read_attributes(given)
     return check(Sighting(person, source, instant, place, _point(document), attributes))
 
 
 def decode(line: bytes | str) -> Sighting:
-    """Read one line of JSON."""
+    """Decode one line of JSON."""
     if len(line) > LINE_LENGTH_MAX:
         raise LimitError(f"the line is longer than {LINE_LENGTH_MAX}")
     try:
@@ -97,34 +97,34 @@ def decode(line: bytes | str) -> Sighting:
     return from_document(document)
 
 
-def read_attributes(said: Any) -> dict[str, Attribute]:
-    """Read the attributes that a source says, by the rules of a context's properties."""
-    if not isinstance(said, dict):
+def read_attributes(given: Any) -> dict[str, Attribute]:
+    """Convert a source's attributes, by the rules of a context's properties."""
+    if not isinstance(given, dict):
         raise ContextError("attributes is not a JSON object")
     feature = {
         "type": "Feature",
         "id": "a@b",
-        "properties": {"t_r": "1970-01-01T00:00:00Z", **_unreserved(said)},
+        "properties": {"t_r": "1970-01-01T00:00:00Z", **_unreserved(given)},
     }
     return contexts.from_feature(feature).attributes
 
 
 def decode_attributes(text: str) -> dict[str, Attribute]:
-    """Read attributes from JSON text."""
+    """Decode attributes from JSON text."""
     if len(text) > ATTRIBUTES_LENGTH_MAX:
         raise LimitError(f"attributes are longer than {ATTRIBUTES_LENGTH_MAX} characters")
     try:
-        said = msgspec.json.decode(text)
+        given = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ContextError(f"attributes are not JSON: {error}") from None
-    return read_attributes(said)
+    return read_attributes(given)
 
 
-def _unreserved(said: dict[str, Any]) -> dict[str, Any]:
-    for name in said:
+def _unreserved(given: dict[str, Any]) -> dict[str, Any]:
+    for name in given:
         if name in contexts.RESERVED:
             raise ContextError(f"{name!r} is reserved; give the attribute another name")
-    return said
+    return given
 
 
 def _point(document: dict[str, Any]) -> tuple[float, float] | None:

@@ -1,7 +1,7 @@
-"""Where was somebody sighted? The place said, else the deepest place around the point, else a cell.
+"""The location of sightings: the given place, else the deepest place around the point, else a cell.
 
-The answer is a text that the agent compares: a place's path, or `/` and an H3 cell, which no path
-can be. A place said without a point gets its centre, where the hierarchy draws it.
+A location is a text that the agent compares: a place's path, or `/` and an H3 cell (no path starts
+with `/`). A place given without a point gets its centre, if the hierarchy has its polygon.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from roamcast.errors import InputError
 from roamcast.model.places import Places
 
 CELL_RESOLUTION = 9
-"""H3 cells of about 0.1 km²: what counts as one place where no hierarchy reaches."""
+"""H3 cells of about 0.1 km² stand for places where the hierarchy has none."""
 CELL_RESOLUTION_MAX = 15
 
 Floats = npt.NDArray[np.float64]
 
 
 class Whereabouts(msgspec.Struct, frozen=True):
-    """How points and places become each other: a hierarchy, if there is one, and cells."""
+    """Converts between points and places, by a hierarchy if there is one, and by H3 cells."""
 
     places: Places | None = None
     resolution: int = CELL_RESOLUTION
@@ -37,7 +37,7 @@ class Whereabouts(msgspec.Struct, frozen=True):
     def locate(
         self, place: str | None, point: tuple[float, float] | None
     ) -> tuple[str, tuple[float, float] | None]:
-        """Give the text of where one sighting was, and its point."""
+        """Return the location of a sighting as text, and its point."""
         lon, lat = point if point is not None else (np.nan, np.nan)
         texts, lons, lats = self.locate_many(
             pa.array([place], pa.string()), np.array([lon]), np.array([lat])
@@ -47,7 +47,7 @@ class Whereabouts(msgspec.Struct, frozen=True):
     def locate_many(
         self, places: pa.Array, lons: Floats, lats: Floats
     ) -> tuple[pa.Array, Floats, Floats]:
-        """Give text and point of many sightings; a point that is not known is NaN."""
+        """Return locations and points of many sightings; an unknown point is NaN."""
         lons, lats = self._centred(places, lons, lats)
         texts = self._around(places, lons, lats)
         unplaced = np.flatnonzero(texts.is_null().to_numpy(zero_copy_only=False))
@@ -61,11 +61,11 @@ class Whereabouts(msgspec.Struct, frozen=True):
             texts = _filled(texts, unplaced, map("/{:x}".format, cells))
         return texts, lons, lats
 
-    def _centred(self, said: pa.Array, lons: Floats, lats: Floats) -> tuple[Floats, Floats]:
+    def _centred(self, places: pa.Array, lons: Floats, lats: Floats) -> tuple[Floats, Floats]:
         rows = np.flatnonzero(np.isnan(lons))
         if self.places is None or not len(rows):
             return lons, lats
-        encoded = said.take(pa.array(rows)).dictionary_encode()
+        encoded = places.take(pa.array(rows)).dictionary_encode()
         centres = [self._centre(path) for path in encoded.dictionary.to_pylist()]
         table = np.array([*centres, (np.nan, np.nan)], dtype=np.float64)
         codes = encoded.indices.fill_null(len(centres)).to_numpy(zero_copy_only=False)
@@ -78,19 +78,19 @@ class Whereabouts(msgspec.Struct, frozen=True):
         centre = self.places.centre(path) if known and self.places is not None else None
         return centre or (np.nan, np.nan)
 
-    def _around(self, said: pa.Array, lons: Floats, lats: Floats) -> pa.Array:
-        rows = np.flatnonzero(said.is_null().to_numpy(zero_copy_only=False))
+    def _around(self, places: pa.Array, lons: Floats, lats: Floats) -> pa.Array:
+        rows = np.flatnonzero(places.is_null().to_numpy(zero_copy_only=False))
         if self.places is None or not len(rows):
-            return said
+            return places
         found = self.places.deepest_many(np.column_stack([lons[rows], lats[rows]]))
         inside = found >= 0
         paths = pa.array(self.places.paths, pa.string())
         texts = iter(paths.take(pa.array(found[inside])).to_pylist())
-        return _filled(said, rows[inside], texts)
+        return _filled(places, rows[inside], texts)
 
 
 def cell_or_place(texts: pa.Array) -> pa.Array:
-    """Give the places of these texts, null where a text stands for a cell."""
+    """Return the places of these locations, null where a location is a cell."""
     return pc.if_else(pc.starts_with(texts, "/"), pa.scalar(None, pa.string()), texts)
 
 

@@ -1,9 +1,8 @@
-"""How long does the real map server take? A driver that feeds it and a queue that follows.
+"""Measurement of the real map server in AMS's meetings, and a queue that turns times into delays.
 
-The server runs here as it runs anywhere; each request's processor time is measured, with the
-encoding of everything it sends and a datagram's way into the kernel for each transmission, measured
-at the start on loopback. Delays then come from one queue at one core: nothing about the broker is
-assumed.
+The server runs here as it runs anywhere. Each request's processor time is measured, including the
+encoding of everything it sends, plus the cost of a datagram for each transmission, measured first
+on loopback. Delays follow from one queue at one core; nothing about the broker is assumed.
 """
 
 import random
@@ -49,12 +48,12 @@ ROOM = "lab/0/auditorium"
 PEOPLE_MAX = 1 << 23
 WARM_UP = 3
 DELAY_S_MAX = 1.0
-"""A meeting is carried while updates take less than this on average; the paper's figure 3 ends
+"""A meeting is sustained while updates take less than this on average. The paper's figure 3 ends
 where delays leave its scale of a few seconds."""
 
 
-class Guest:
-    """A real client in the crowd: whatever reaches it is counted, and shown to its user."""
+class MeetingGuest:
+    """A real client in the crowd; counts what reaches it and what it shows its user."""
 
     def __init__(self, machine: MapClient, now: int) -> None:
         self.machine = machine
@@ -62,19 +61,19 @@ class Guest:
         self.complete_us: int | None = None
         self.bytes = 0
         self.listing_bytes = 0
-        """Of these for the current set: its pages, and what came by unicast before it was whole."""
+        """Bytes of these for the current set: its pages, and unicast before it was complete."""
 
 
-class Driver:
-    """A map server, people as far as the server can tell, and what everything costs.
+class ServerDriver:
+    """A map server, simulated people, and the measured costs.
 
-    A few of the people may be real clients, so that what a client hears and sees is not assumed
-    either; their own time is not the server's.
+    A few of the people may be real clients, so that what a client receives and shows is not assumed
+    either; their own processor time does not count as the server's.
     """
 
     def __init__(self, settings: MapSettings) -> None:
         self.now = 1
-        # People say that they are here once a minute, and only when the driver lets them.
+        # People send a heartbeat once a minute, and only when the driver lets them.
         self.settings = msgspec.structs.replace(
             settings, heartbeat_us=HEARTBEAT_US, client_timeout_us=1 << 60
         )
@@ -86,25 +85,25 @@ class Driver:
         self.bytes_sent = 0
         self.bytes_unicast = 0
         self.send_s = datagram_s()
-        self.guests: dict[str, Guest] = {}
+        self.guests: dict[str, MeetingGuest] = {}
         self._numbers: dict[str, int] = {}
         self._encode = MAP_PROTOCOL.encode
-        self._listeners: dict[str, dict[str, Guest]] = {}
-        self._post: deque[tuple[Guest, Message, str, bool]] = deque()
+        self._listeners: dict[str, dict[str, MeetingGuest]] = {}
+        self._post: deque[tuple[MeetingGuest, Message, str, bool]] = deque()
 
     def request(self, client: str, *operations: Operation) -> float:
-        """Take a client's operations; give the seconds the server was busy."""
+        """Serve a client's operations; return the seconds the server was busy."""
         return self._serve(client, self.next_request(client, *operations))
 
     def next_request(self, client: str, *operations: Operation) -> Request:
-        """Number a client's operations; its first ones begin its session."""
+        """Return a client's operations as its next request; the first begins its session."""
         number = self._numbers.get(client, 0)
         said = operations if number else (Hello(), *operations)
         self._numbers[client] = number + len(said)
         return Request(1, 1, number + 1, said)
 
     def advance(self, now: int) -> float:
-        """Let time pass; give the seconds the server was busy."""
+        """Advance the server to `now`; return the seconds it was busy."""
         busy = 0.0
         while True:
             server_at = self.server.deadline()
@@ -122,7 +121,7 @@ class Driver:
         return busy
 
     def admit(self, name: str, context: Context, query: str) -> float:
-        """Let a real client in: it publishes an object and asks; give the server's seconds."""
+        """Add a real client, which publishes and subscribes; return the server's seconds."""
         machine = MapClient(
             name,
             server="server",
@@ -130,13 +129,13 @@ class Driver:
             settings=self.settings,
             draw=random.Random(name).random,
         )
-        guest = self.guests[name] = Guest(machine, self.now)
+        guest = self.guests[name] = MeetingGuest(machine, self.now)
         machine.receive(PublishContext(context), self.now)
         machine.receive(SubscribeFilter("here", query), self.now)
         return self._act(guest, machine.advance(self.now)) + self._deliver()
 
     @staticmethod
-    def _guest_at(guest: Guest) -> int:
+    def _guest_at(guest: MeetingGuest) -> int:
         at = guest.machine.deadline()
         return NEVER if at is None else at
 
@@ -145,14 +144,14 @@ class Driver:
         return self._timed(lambda: self.server.receive(given, self.now)) + self._deliver()
 
     def _timed(self, act: Callable[[], Sequence[Effect]]) -> float:
-        """Give what the server's work costs, with encoding and sending what comes of it."""
+        """Return the seconds of the server's work, with encoding and sending its effects."""
         started = process_time()
         before = self.transmissions
         self._take(act())
         return process_time() - started + (self.transmissions - before) * self.send_s
 
     def _deliver(self) -> float:
-        """Bring guests what was sent to them; give the seconds their answers cost the server."""
+        """Deliver messages to guests; return the seconds that their answers cost the server."""
         busy = 0.0
         while self._post:
             guest, message, group, page = self._post.popleft()
@@ -164,7 +163,7 @@ class Driver:
             busy += self._act(guest, guest.machine.receive(given, self.now))
         return busy
 
-    def _act(self, guest: Guest, effects: Sequence[Effect]) -> float:
+    def _act(self, guest: MeetingGuest, effects: Sequence[Effect]) -> float:
         busy = 0.0
         for effect in effects:
             if isinstance(effect, Listen):
@@ -215,7 +214,7 @@ class Driver:
 
 
 def datagram_s(count: int = 2_000, size: int = 500) -> float:
-    """Measure what one datagram costs its sender, on loopback."""
+    """Return the measured cost of sending one datagram on loopback, in seconds."""
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
@@ -231,35 +230,35 @@ def datagram_s(count: int = 2_000, size: int = 500) -> float:
 
 
 def person(number: int, place: str, now: int) -> Publish:
-    """An object of AMS's size, 400 to 500 bytes, at a place."""
+    """Return a publication of AMS's size, 400 to 500 bytes, at a place."""
     return Publish(body_of(located(number, place, now)), now)
 
 
 def located(number: int, place: str, now: int) -> Context:
-    """Give the same object as a context."""
+    """Return the same as a context."""
     return Context(f"p{number:06d}", place, None, located_context(number), now)
 
 
 def watching(place: str) -> str:
-    """The standard query: everything at a place."""
+    """Return the standard query: everything at a place."""
     return f"place = '{place}'"
 
 
-def arrival(driver: Driver, number: int, query: str) -> float:
-    """One person enters the meeting: published there, asking there and no more where it was."""
+def arrival(driver: ServerDriver, number: int, query: str) -> float:
+    """Move one person into the meeting: publish and subscribe there, unsubscribe elsewhere."""
     return driver.request(f"c{number}", person(number, ROOM, driver.now), Subscribe("here", query))
 
 
 def move_s(settings: MapSettings, people: int, queries: Sequence[str], samples: int) -> float:
-    """Measure one update of a meeting of so many people: the median over some arrivals."""
+    """Return the time of one update in a meeting of so many people: the median of arrivals."""
     return measured_moves(settings, people, queries, range(samples + WARM_UP))[0]
 
 
 def measured_moves(
     settings: MapSettings, people: int, queries: Sequence[str], arriving: Sequence[int]
 ) -> tuple[float, float]:
-    """Give the median seconds of an update and its mean transmissions, over some who arrive."""
-    driver = Driver(settings)
+    """Return the median seconds of an update and its mean transmissions, over some who arrive."""
+    driver = ServerDriver(settings)
     for number in range(people):
         driver.request(f"c{number}", Subscribe("here", queries[number % len(queries)]))
     driver.advance(driver.now + 1)
@@ -268,25 +267,25 @@ def measured_moves(
         driver.now += 1_000
         before = driver.transmissions
         spent = driver.request(f"c{number % people}", person(number, ROOM, driver.now))
-        transmissions = driver.transmissions - before - 1  # without the answer
+        transmissions = driver.transmissions - before - 1  # without the reply
         driver.request(f"c{number % people}", Unpublish(f"p{number:06d}"))
-        if at >= WARM_UP:  # the first arrivals earn the channels
+        if at >= WARM_UP:  # channels are assigned during the first arrivals
             busy.append(spent)
             sent.append(transmissions)
     return float(np.median(busy)), float(np.mean(sent))
 
 
 def mean_delay_s(service_s: float, people: int, generator: random.Random) -> float:
-    """Follow one queue at one core: so many arrivals at random moments within the meeting."""
+    """Simulate one queue at one core, with random arrivals within the meeting."""
     moments = np.sort(np.random.default_rng(generator.getrandbits(32)).random(people)) * MEETING_S
     steps = np.arange(people)
-    # Whoever finds the core free starts at once: the end of service k is the latest of all such.
+    # A request starts at once if the core is free, so service k ends at the maximum of these.
     ends = (steps + 1) * service_s + np.maximum.accumulate(moments - steps * service_s)
     return float((ends - moments).mean())
 
 
 def largest_meeting(service_s: Callable[[int], float]) -> int:
-    """Find the largest meeting whose mean delay stays under the bar, by the time of an update."""
+    """Return the largest meeting whose mean delay is below the bar, from the time of an update."""
 
     def holds(people: int) -> bool:
         return mean_delay_s(service_s(people), people, random.Random(7)) <= DELAY_S_MAX
@@ -301,11 +300,11 @@ def largest_meeting(service_s: Callable[[int], float]) -> int:
 
 
 def line(sizes: Sequence[int], seconds: Sequence[float]) -> Callable[[int], float]:
-    """Give the straight line through measured times: unicast costs as much again per person."""
+    """Fit a line through measured times: unicast costs are linear in the number of people."""
     slope, start = (float(part) for part in np.polyfit(sizes, seconds, 1))
     return lambda people: max(start, 0.0) + max(slope, 0.0) * people
 
 
 def level(seconds: Sequence[float]) -> Callable[[int], float]:
-    """Give the median of measured times: by channel, the size of the meeting does not matter."""
+    """Return the median of measured times: with channels, the meeting's size does not matter."""
     return lambda _: float(np.median(seconds))

@@ -1,8 +1,8 @@
-"""Who comes to a live meeting? SDK machines in a process of their own, perhaps in a namespace.
+"""The clients of a live meeting: SDK machines in a process of their own, optionally in a namespace.
 
-`python -m roamcast.lab._ams_live JSON` connects everybody, says by which way they hear channels,
-waits for a line, lets them arrive and says how long each update took to reach each of them, all in
-lines of JSON. `Namespace` is a network of its own, in which multicast goes over loopback.
+`python -m roamcast.lab._ams_live JSON` connects everybody, prints how they receive channels, waits
+for a line, lets them arrive, and prints how long each update took to reach each of them, as JSON
+lines. `Namespace` is a network namespace in which multicast goes over loopback.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ from roamcast.transport.address import ServiceAddress
 
 ROOM: Final = "lab/1/meeting"
 NOTE: Final = "n" * 330
-"""Objects have 400 to 500 bytes (AMS, figure 2)."""
+"""Contexts have 400 to 500 bytes (AMS, figure 2)."""
 CONNECTING_MAX: Final = 32
 WAY_S: Final = 30.0
 LATE_S: Final = 30.0
-"""So long after the last arrival updates may still come; then the meeting counts as overloaded."""
+"""Maximum wait for updates after the last arrival; beyond it the meeting counts as overloaded."""
 
 
 class Meeting(msgspec.Struct, frozen=True):
-    """What the process is told."""
+    """Parameters of the process."""
 
     url: str
     token: str
@@ -48,7 +48,7 @@ class Meeting(msgspec.Struct, frozen=True):
 
 
 class Person(Runner):
-    """One of the people: the SDK's own machine and link, told as soon as the machine is."""
+    """One of the people: the SDK's machine and link, timing updates when the machine has them."""
 
     def __init__(self, meeting: Meeting, number: int, delays_ms: list[float]) -> None:
         super().__init__(
@@ -74,13 +74,13 @@ class Person(Runner):
         self.listed = True
 
     def arrive(self, number: int, sent: int) -> None:
-        """Publish oneself; `sent` is when this was meant to happen, late or not."""
+        """Publish this person; `sent` is the planned time, so that lateness counts as delay."""
         attributes: dict[str, Attribute] = {"sent": sent, "type": "person", "note": NOTE}
         self.publish(Context(f"p{number}", ROOM, None, attributes, self.now()))
 
 
 async def meet(meeting: Meeting) -> None:
-    """Connect, wait for the word, arrive."""
+    """Connect, wait for the start signal, arrive."""
     delays_ms: list[float] = []
     people = [Person(meeting, number, delays_ms) for number in range(meeting.people)]
     door = asyncio.Semaphore(CONNECTING_MAX)
@@ -96,16 +96,16 @@ async def meet(meeting: Meeting) -> None:
     end = time.monotonic() + WAY_S
     while time.monotonic() < end and any(one.ways.using != meeting.way for one in people):
         await asyncio.sleep(0.05)
-    _tell({"ways": dict(Counter(person.ways.using for person in people))})
+    _print({"ways": dict(Counter(person.ways.using for person in people))})
     await asyncio.to_thread(sys.stdin.readline)
-    _tell(await _converge(meeting, people, delays_ms))
+    _print(await _converge(meeting, people, delays_ms))
     await asyncio.gather(*(person.stop() for person in people))
 
 
 async def _converge(
     meeting: Meeting, people: list[Person], delays_ms: list[float]
 ) -> dict[str, Any]:
-    """Let everybody arrive at a moment of their own, and wait until all have seen all."""
+    """Let everybody arrive at a random moment, and wait until everybody has seen everybody."""
     draw = random.Random(meeting.seed)
     moments = sorted(draw.random() * meeting.seconds for _ in people)
     spent, began = _processor_s(), time.monotonic_ns()
@@ -117,7 +117,7 @@ async def _converge(
     while len(delays_ms) < len(people) ** 2 and time.monotonic() < end:
         await asyncio.sleep(0.02)
     seconds = (time.monotonic_ns() - began) / 1e9
-    # Who has not seen an update yet has waited for it until now, at least.
+    # An update not seen yet has taken at least until now.
     missing = len(people) ** 2 - len(delays_ms)
     waited = [seconds * 1e3 - moment * 1e3 for moment in moments]
     delays = sorted([*delays_ms, *random.Random(1).choices(waited, k=missing)])
@@ -135,15 +135,15 @@ def _processor_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _tell(said: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(said) + "\n")
+def _print(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document) + "\n")
     sys.stdout.flush()
 
 
 class Namespace:
     """A network namespace with nothing but loopback, which carries multicast; needs root.
 
-    Where there can be none, `around` is empty and `missing` says why.
+    If it cannot be created, `around` is empty and `missing` is the reason.
     """
 
     def __init__(self) -> None:

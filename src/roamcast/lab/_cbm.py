@@ -1,4 +1,4 @@
-"""What do CBM's experiments share? Its tree, its users' subscriptions, means with error bars.
+"""Shared parts of CBM's experiments: its tree, its users' subscriptions, means with error bars.
 
 Section 7: a complete binary tree of seven levels, 127 vertices, 64 users at its leaves, 64 items.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roamcast.placement.flows import Subscriptions, flows
+from roamcast.placement.flows import LeafWants, flows
 from roamcast.placement.problem import Problem, traffic
 from roamcast.placement.tree import Floats, Tree
 
@@ -25,12 +25,12 @@ Chances = NDArray[np.float64]
 
 
 def paper_tree() -> Tree:
-    """Give the complete binary tree; user i is at vertex 63 + i."""
+    """Return the complete binary tree; user i is at vertex 63 + i."""
     return Tree.of([-1, *[(vertex - 1) // 2 for vertex in range(1, 2 * USERS - 1)]])
 
 
 def generator(*numbers: int) -> np.random.Generator:
-    """Give the random numbers of one run: the same figure, parameters and seed, the same run."""
+    """Return the generator of one run, determined by figure, parameters and seed."""
     return np.random.default_rng(numbers)
 
 
@@ -40,7 +40,7 @@ def uniform(chance: float) -> Chances:
 
 
 def meeting_heights() -> NDArray[np.int64]:
-    """Give r(i, j), the height of the lowest common ancestor of leaves i and j."""
+    """Return r(i, j), the height of the lowest common ancestor of leaves i and j."""
     numbers = range(USERS)
     heights = [[(left ^ right).bit_length() for right in numbers] for left in numbers]
     return np.array(heights, dtype=np.int64)
@@ -49,8 +49,8 @@ def meeting_heights() -> NDArray[np.int64]:
 def locality(skew: float, mean: float, *, keep_mean: bool = True) -> Chances:
     """P(i, j) = q^r / N (7.1.2), N such that the mean is a.
 
-    Below q ≈ 0.7 some of these exceed 1; a probability cannot, so they are cut at 1 and N chosen
-    anew until the mean is a again (`keep_mean`), or not.
+    Below q ≈ 0.7 some of these exceed 1. They are then clipped to 1, and with `keep_mean` N is
+    chosen again so that the mean is a.
     """
     shape: Chances = np.power(skew, meeting_heights().astype(np.float64))
     low = high = mean / float(shape.mean())
@@ -65,14 +65,14 @@ def locality(skew: float, mean: float, *, keep_mean: bool = True) -> Chances:
             low = middle
         else:
             high = middle
-    kept: Chances = np.minimum(1.0, shape * high)
-    return kept
+    clipped: Chances = np.minimum(1.0, shape * high)
+    return clipped
 
 
 def commuters(skew: float, moved: int) -> Chances:
-    """Let users want with 0.3 + q in the left half, 0.3 - q in the right (7.1.4).
+    """P(i, j) = 0.3 + q in the left half and 0.3 - q in the right (7.1.4).
 
-    At time `moved` the first so many users of each half have changed places.
+    At time `moved`, the first `moved` users of each half have changed places.
     """
     half = USERS // 2
     gone = np.arange(half) < moved
@@ -82,23 +82,23 @@ def commuters(skew: float, moved: int) -> Chances:
 
 
 def draw_wanted(source: np.random.Generator, chances: Chances) -> Wanted:
-    """Let every user choose every item or not."""
+    """Draw which user wants which item."""
     return source.random(chances.shape) < chances
 
 
 def flow_of(tree: Tree, wanted: Wanted) -> Floats:
-    """Give f(v) for a table of who wants what."""
+    """Return f(v) for a table of who wants what."""
     leaves = range(FIRST_USER, FIRST_USER + USERS)
-    return flows(tree, Subscriptions.of_table(tree, leaves, wanted))
+    return flows(tree, LeafWants.of_table(tree, leaves, wanted))
 
 
 def traffic_of(tree: Tree, wanted: Wanted) -> Problem:
-    """Give the traffic problem for a table of who wants what."""
+    """Return the traffic problem for a table of who wants what."""
     return traffic(tree, flow_of(tree, wanted))
 
 
 def mean_error(values: Sequence[float] | NDArray[Any]) -> tuple[float, float]:
-    """Give the mean and its standard error."""
+    """Return the mean and its standard error."""
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.size < 2:
         return float(numbers.mean()), 0.0

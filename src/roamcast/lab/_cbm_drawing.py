@@ -1,8 +1,8 @@
-"""How does a tree with its filters look? Links as wide as their traffic, large trees folded.
+"""Drawings of trees with their filters: links as wide as their traffic, large trees folded.
 
-Up to `WHOLE_MAX` vertices every one is drawn. Beyond, the root, the filters that save most, the
-vertices where ways to them part and the busiest rest are drawn; what lies between two drawn
-vertices becomes a dashed link, what hangs below one becomes a wedge with its count.
+Up to `WHOLE_MAX` vertices, all are drawn. Beyond, we draw the root, the filters that save most, the
+vertices where the paths to them part, and the busiest others. Vertices between two drawn ones
+become a dashed link, those below a drawn one become a wedge with their count.
 """
 
 import heapq
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from roamcast.errors import InputError
-from roamcast.placement.cost import Standing, stand
+from roamcast.placement.cost import PlacementState, stand
 from roamcast.placement.optimal import Placement
 from roamcast.placement.problem import Problem
 
@@ -32,11 +32,11 @@ ENDINGS = (".png", ".svg", ".pdf")
 
 @dataclass
 class _Spot:
-    """A drawn vertex: where it stands, what it hangs on and what is folded below it."""
+    """A drawn vertex: its position, its parent in the drawing, and what is folded below it."""
 
     place: int
     above: int | None  # position of the drawn vertex above
-    skipped: int = 0  # vertices on the way from there that are not drawn
+    skipped: int = 0  # vertices in between that are not drawn
     children: list[int] = field(default_factory=list)
     folded: int = 0  # vertices below that are not drawn
     folded_filters: int = 0
@@ -49,12 +49,12 @@ def draw_tree(problem: Problem, placement: Placement, path: Path, title: str) ->
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"cannot draw into {path.name}: the name must end in {', '.join(ENDINGS)}")
     standing = stand(problem, problem.tree.flags(placement.filters))
-    spots = _spots(problem, standing, _kept(problem, standing))
+    spots = _spots(problem, standing, _drawn(problem, standing))
     _lay_out(spots)
     _paint(problem, standing, spots, path, title)
 
 
-def _kept(problem: Problem, standing: Standing) -> list[int]:
+def _drawn(problem: Problem, standing: PlacementState) -> list[int]:
     """Choose the positions to draw."""
     tree = problem.tree
     if tree.vertices <= WHOLE_MAX:
@@ -62,33 +62,33 @@ def _kept(problem: Problem, standing: Standing) -> list[int]:
     worth = standing.importance(problem)
     filters = np.flatnonzero(standing.filters)
     chosen = filters[np.argsort(-worth[filters], kind="stable")[:FILTERS_DRAWN_MAX]]
-    kept = _with_meetings(problem, {0, *map(int, chosen)})
-    while chosen.size and _deepest(problem, standing, kept) > LEVELS_MAX:
+    drawn = _with_meetings(problem, {0, *map(int, chosen)})
+    while chosen.size and _deepest(problem, standing, drawn) > LEVELS_MAX:
         chosen = chosen[: chosen.size * 3 // 4]
-        kept = _with_meetings(problem, {0, *map(int, chosen)})
-    # Fill up from the busiest children of what is drawn, so the picture grows where traffic is;
-    # never between two drawn vertices, where a dashed link says enough and keeps the tree flat.
-    fixed = sorted(kept)
+        drawn = _with_meetings(problem, {0, *map(int, chosen)})
+    # Add the busiest children of what is drawn, so that the picture grows where traffic is; never
+    # between two drawn vertices, where a dashed link is enough and keeps the tree flat.
+    fixed = sorted(drawn)
     load = standing.entering * (problem.below + problem.link)
-    level = {place: spot.level for place, spot in _spots(problem, standing, sorted(kept)).items()}
+    level = {place: spot.level for place, spot in _spots(problem, standing, sorted(drawn)).items()}
     heap: list[tuple[float, int, int]] = []
-    for place in sorted(kept):
+    for place in sorted(drawn):
         heap += [(-load[c], c, level[place] + 1) for c in _children(problem, place)]
     heapq.heapify(heap)
-    while heap and len(kept) < DRAWN_MAX:
+    while heap and len(drawn) < DRAWN_MAX:
         _, place, depth = heapq.heappop(heap)
         following = bisect_left(fixed, place)
         end = place + int(tree.size[place])
         between = following < len(fixed) and fixed[following] < end
         if not between and depth <= FILL_LEVELS_MAX:
-            kept.add(place)
+            drawn.add(place)
             for child in _children(problem, place):
                 heapq.heappush(heap, (-load[child], child, depth + 1))
-    return sorted(kept)
+    return sorted(drawn)
 
 
-def _deepest(problem: Problem, standing: Standing, kept: set[int]) -> int:
-    return max(spot.level for spot in _spots(problem, standing, sorted(kept)).values())
+def _deepest(problem: Problem, standing: PlacementState, drawn: set[int]) -> int:
+    return max(spot.level for spot in _spots(problem, standing, sorted(drawn)).values())
 
 
 def _children(problem: Problem, place: int, most: int = 64) -> list[int]:
@@ -102,24 +102,24 @@ def _children(problem: Problem, place: int, most: int = 64) -> list[int]:
 
 
 def _with_meetings(problem: Problem, places: set[int]) -> set[int]:
-    """Add the vertices where the ways from the given ones to the root meet."""
+    """Add the vertices where the paths from the given ones to the root meet."""
     tree = problem.tree
     ordered = sorted(places)
-    kept = set(places)
+    drawn = set(places)
     for left, right in pairwise(ordered):
         meeting = left
         while meeting + int(tree.size[meeting]) <= right:
             meeting = int(tree.up[meeting])
-        kept.add(meeting)
-    return kept
+        drawn.add(meeting)
+    return drawn
 
 
-def _spots(problem: Problem, standing: Standing, kept: list[int]) -> dict[int, _Spot]:
+def _spots(problem: Problem, standing: PlacementState, drawn: list[int]) -> dict[int, _Spot]:
     tree = problem.tree
     filters_before = np.concatenate(([0], np.cumsum(standing.filters)))
     spots: dict[int, _Spot] = {}
     open_spots: list[int] = []
-    for place in kept:
+    for place in drawn:
         while open_spots and open_spots[-1] + int(tree.size[open_spots[-1]]) <= place:
             open_spots.pop()
         above = open_spots[-1] if open_spots else None
@@ -135,8 +135,8 @@ def _spots(problem: Problem, standing: Standing, kept: list[int]) -> dict[int, _
         open_spots.append(place)
     for spot in spots.values():
         end = spot.place + int(tree.size[spot.place])
-        drawn = sum(int(tree.size[c]) + spots[c].skipped for c in spot.children)
-        spot.folded = end - spot.place - 1 - drawn
+        beneath = sum(int(tree.size[c]) + spots[c].skipped for c in spot.children)
+        spot.folded = end - spot.place - 1 - beneath
         inside = sum(
             int(filters_before[c + int(tree.size[c])] - filters_before[c]) for c in spot.children
         )
@@ -146,7 +146,7 @@ def _spots(problem: Problem, standing: Standing, kept: list[int]) -> dict[int, _
 
 
 def _lay_out(spots: dict[int, _Spot]) -> None:
-    """Give leaves of the drawing equal room and put the others above the middle of theirs."""
+    """Space the drawing's leaves evenly and centre the others above their children."""
     room = 0.0
     for place in sorted(spots, reverse=True):
         spot = spots[place]
@@ -158,7 +158,7 @@ def _lay_out(spots: dict[int, _Spot]) -> None:
 
 
 def _paint(
-    problem: Problem, standing: Standing, spots: dict[int, _Spot], path: Path, title: str
+    problem: Problem, standing: PlacementState, spots: dict[int, _Spot], path: Path, title: str
 ) -> None:
     import matplotlib as mpl
 
@@ -182,7 +182,9 @@ def _paint(
     plt.close(figure)
 
 
-def _paint_links(axes: Any, problem: Problem, standing: Standing, spots: dict[int, _Spot]) -> None:
+def _paint_links(
+    axes: Any, problem: Problem, standing: PlacementState, spots: dict[int, _Spot]
+) -> None:
     import matplotlib as mpl
     from matplotlib.collections import LineCollection
 
@@ -207,7 +209,7 @@ def _paint_links(axes: Any, problem: Problem, standing: Standing, spots: dict[in
 
 
 def _paint_vertices(
-    axes: Any, problem: Problem, standing: Standing, spots: dict[int, _Spot], small: float
+    axes: Any, problem: Problem, standing: PlacementState, spots: dict[int, _Spot], small: float
 ) -> None:
     order = problem.tree.order
     for spot in spots.values():
@@ -221,7 +223,7 @@ def _paint_vertices(
         axes.text(
             spot.x,
             -spot.level,
-            _said(int(order[spot.place]), spot),
+            _label(int(order[spot.place]), spot),
             linespacing=0.95,
             fontsize=small + (1.0 if filtering else 0.0),
             color="white" if filtering else PLAIN,
@@ -245,14 +247,14 @@ def _paint_vertices(
             )
 
 
-def _said(number: int, spot: _Spot) -> str:
-    """Give a vertex's label: its number, and below it what is folded under it."""
-    said = str(number)
+def _label(number: int, spot: _Spot) -> str:
+    """Return a vertex's label: its number, then what is folded below it."""
+    label = str(number)
     if spot.folded:
-        said += f"\n+{_short(spot.folded)}"
+        label += f"\n+{_short(spot.folded)}"
     if spot.folded_filters:
-        said += f"\n{_short(spot.folded_filters)} filt."
-    return said
+        label += f"\n{_short(spot.folded_filters)} filt."
+    return label
 
 
 def _short(count: int) -> str:

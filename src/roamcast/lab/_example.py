@@ -1,4 +1,4 @@
-"""What can one do with Roamcast? A Tuesday in a small building, asked about in three tenses."""
+"""The worked example: a Tuesday in a small building, queried in three tenses."""
 
 import random
 from pathlib import Path
@@ -35,17 +35,17 @@ QUESTIONS = {
 
 
 def building() -> Places:
-    """Give a building of two small storeys."""
+    """Return a building of two small storeys."""
     return campus("campus", 1, 2, FloorPlan(cells=8, rooms_per_side=1, meeting_rooms=1))
 
 
 def hall(places: Places) -> str:
-    """Give the path of the meeting room on the first floor."""
+    """Return the path of the meeting room on the first floor."""
     return places.of_kind("meeting", "campus/b1/1")[0]
 
 
 def day(places: Places, seed: int = 1) -> list[Context]:
-    """Give everybody's contexts of the day; each has a vid of its own, so none can be linked."""
+    """Return everybody's contexts of the day; each has its own vid, so they cannot be linked."""
     draw = random.Random(seed)
     rooms = offices(places)
     contexts = []
@@ -75,7 +75,7 @@ def _context(
 
 
 def run() -> tuple[Report, Places, list[Context], dict[str, list[str]]]:
-    """Ask every question of the day; give the report and who answers to each."""
+    """Run every query of the day; return the report and the contexts that match each."""
     places = building()
     contexts = day(places)
     filters = {

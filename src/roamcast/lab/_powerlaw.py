@@ -1,8 +1,8 @@
-"""How heavy is a tail? Power laws on bounded whole numbers, fitted by maximum likelihood.
+"""Power laws on bounded integers, fitted by maximum likelihood.
 
-Straight lines through log-log plots mislead (Clauset, Shalizi, Newman 2009), and a degree has both
-a least and a largest value, so the law is p(k) ∝ k^-λ on low…high (Hanel et al. 2017), which is
-defined for every λ. How far the law is from the data is Kolmogorov and Smirnov's distance.
+Straight lines through log-log plots mislead (Clauset, Shalizi, Newman 2009), and degrees are
+bounded on both sides, so the law is p(k) ∝ k^-λ on low…high (Hanel et al. 2017), which is defined
+for every λ. The distance between law and data is Kolmogorov and Smirnov's.
 """
 
 import math
@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """A law on low…high: its exponent, its greatest distance to the data, and how many they are."""
+    """A law on low…high: its exponent, its largest distance to the data, and their number."""
 
     exponent: float
     low: int
@@ -37,15 +37,15 @@ def fit_power(values: Ints, low: int, high: int) -> Fit:
 
 
 def fit_body(values: Ints, low: int = 2, covering: float = 0.95) -> Fit:
-    """Fit from `low` to where `covering` of the values from there on end; the rest bunch."""
+    """Fit from `low` up to the `covering` quantile; the largest degrees bunch and are left out."""
     above = values[values >= low]
     return fit_power(values, low, max(int(np.quantile(above, covering)), low + 1))
 
 
 def power_over_exponential(values: Ints, low: int = 2) -> float:
-    """Give the log-likelihood a value gains, on average, by a power law over an exponential one.
+    """Return the mean log-likelihood gain per value of a power law over an exponential law.
 
-    Both on low…max, both fitted: above 0 the tail is heavy, below 0 it is not.
+    Both are fitted on low…max. Above 0 the tail is heavy, below 0 it is not.
     """
     inside = values[values >= low]
     support = np.arange(low, int(inside.max()) + 1)
@@ -71,7 +71,7 @@ def _law(score: Floats, exponent: float) -> Floats:
 
 
 def _best(score: Floats, mean: float) -> float:
-    """Find the exponent under which the law's mean score is the data's: the likelihood's peak."""
+    """Return the maximum-likelihood exponent: there the law's mean score equals the data's."""
 
     def excess(exponent: float) -> float:
         return float(_law(score, exponent) @ score) - mean

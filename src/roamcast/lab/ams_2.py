@@ -1,4 +1,4 @@
-"""What does the map server's work cost per object? AMS's figure 2, on the real code."""
+"""AMS figure 2: the map server's cost per context, on the real code."""
 
 from pathlib import Path
 from time import process_time
@@ -82,7 +82,7 @@ def _context(number: int) -> Context:
 
 
 def _match_s(count: int) -> float:
-    """A simple query that looks at all objects and finds one."""
+    """Return the seconds of a simple query that examines all contexts and finds one."""
     active = ActiveMap(count)
     for number in range(count):
         active.put(_context(number), 1, "owner")
@@ -91,7 +91,7 @@ def _match_s(count: int) -> float:
 
 
 def _return_s(count: int) -> float:
-    """Objects encoded for a client, in as many batches as they need."""
+    """Return the seconds of encoding contexts for a client, in as many batches as needed."""
     states = [State(number, f"p{number:06d}", body_of(_context(number))) for number in range(count)]
 
     def give() -> None:

@@ -1,4 +1,4 @@
-"""How large a meeting can one broker carry? AMS's figure 3: unicast, one channel, many channels."""
+"""AMS figure 3: the largest meeting of one broker, by unicast, one channel and many channels."""
 
 import gc
 import random
@@ -11,7 +11,7 @@ from roamcast.lab._ams import (
     HEARTBEAT_US,
     MEETING_S,
     ROOM,
-    Driver,
+    ServerDriver,
     arrival,
     largest_meeting,
     level,
@@ -32,7 +32,7 @@ OWN_SAMPLES = 23
 EXTENSIONS = 6_000
 """Telephone extensions of the people, from 4000 on (`located_context`)."""
 AFTERWARDS_S = 120.0
-"""How long after the last arrival pages may still come."""
+"""Seconds after the last arrival in which pages may still come."""
 
 
 def run(quick: bool, progress: Steps) -> Report:
@@ -60,7 +60,7 @@ def run(quick: bool, progress: Steps) -> Report:
                 by_size = line(sizes, times) if mode is Mode.UNICAST else level(times)
                 largest[mode.value] = largest_meeting(by_size)
     meeting = whole_meeting(5_000 if quick else 100_000, progress, guests=8)
-    # The carousel's pace is fixed, so its share of the core is too; the rest is for arrivals.
+    # The carousel's pace is fixed, so its share of the core is too; arrivals get the rest.
     free = max(1e-9, 1 - meeting["carousel_share"])
     largest[Mode.MANY.value] = largest_meeting(level([meeting["seconds_per_arrival"] / free]))
     crowd_times = 2 if quick else 100
@@ -92,12 +92,12 @@ def whole_meeting(
 ) -> dict[str, Any]:
     """Let everybody arrive within four minutes at a server that starts empty.
 
-    Every arrival, heartbeat, answer and page is the real server's work; what it takes goes through
-    one queue. `guests` of the people, spread over the meeting, are real clients, too.
+    Every arrival, heartbeat, reply and page is the real server's work, and its measured time goes
+    through one queue. `guests` of the people, spread over the meeting, are real clients.
     """
     gc.collect()
-    gc.freeze()  # a broker's collections pass over its own objects, not over an earlier meeting's
-    driver = Driver(MapSettings(mode=mode))
+    gc.freeze()  # the collector should not scan objects of earlier meetings
+    driver = ServerDriver(MapSettings(mode=mode))
     draw = random.Random(11)
     moments = sorted(int(draw.random() * MEETING_S * 1e6) + 1 for _ in range(people))
     real = {people * (2 * number + 1) // (2 * guests) for number in range(guests)}
@@ -144,7 +144,7 @@ def whole_meeting(
 
 
 class _Queue:
-    """One core: what comes waits until everything before it is done."""
+    """One core: work waits until everything before it is done."""
 
     def __init__(self) -> None:
         self.waited = self.wait_max = 0.0
@@ -152,7 +152,7 @@ class _Queue:
         self._free_at = 0.0
 
     def serve(self, moment_s: float, work_s: float) -> None:
-        """Take work that comes at a moment."""
+        """Queue work that arrives at a moment."""
         self._free_at = max(self._free_at, moment_s) + work_s
         wait = self._free_at - moment_s
         self.waited += wait
@@ -160,8 +160,8 @@ class _Queue:
         self.late += wait > DELAY_S_MAX
 
 
-def _seen(driver: Driver, people: int) -> dict[str, Any]:
-    """Let the last pages come, then hold what the real clients show against the map."""
+def _seen(driver: ServerDriver, people: int) -> dict[str, Any]:
+    """Wait for the last pages, then compare what the real clients show with the map."""
     driver.advance(driver.now + int(AFTERWARDS_S * 1e6))
     everybody = {f"p{number:06d}" for number in range(people)}
     guests = list(driver.guests.values())
@@ -181,10 +181,10 @@ def _seen(driver: Driver, people: int) -> dict[str, Any]:
 
 
 def share_row(percent: int, people: int) -> dict[str, Any]:
-    """Measure an update when some of the people ask in words of their own.
+    """Measure an update when some of the people use a query of their own.
 
-    Each of their queries holds for other people than the next one's, so hardly two updates have the
-    same query set, and no channel can be earned for it.
+    Each of these queries matches different people, so hardly two updates have the same query set,
+    and no channel is assigned to it.
     """
     own = people * percent // 100
     queries = [
@@ -253,7 +253,7 @@ def _claims(largest: dict[str, int], meeting: dict[str, Any]) -> list[Claim]:
 
 
 def draw(report: Report, path: Path) -> None:
-    """Draw the mean delay of each mode, and what queries of one's own cost."""
+    """Draw the mean delay of each mode, and the cost of individual queries."""
     import matplotlib.pyplot as plt
 
     figure, (axes, own) = plt.subplots(1, 2, figsize=(12, 4.5))

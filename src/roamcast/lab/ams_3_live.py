@@ -1,11 +1,11 @@
-"""Does a meeting come out live as it does in figure 3? A real service, sockets and multicast.
+"""AMS figure 3, live: the largest meeting of a real service, with sockets and multicast.
 
 People watch a room, then arrive in it at random moments and publish themselves through the SDK's
-own machines. Ways: everybody is told alone (AMS's unicast), one channel for everything, many
-channels; by UDP multicast in a network namespace of the figure's own, and by sockets, where a frame
-made once is written to each. Meetings grow until updates take longer than the bound on average.
-Service and people share one machine, so the figure says which of them was busy; what an update
-costs the service does not depend on how busy the people were.
+machines. The ways: unicast to everybody (as in AMS), one channel for everything, many channels; by
+UDP multicast in a network namespace of its own, and by sockets, where a frame is encoded once and
+written to each. Meetings grow until updates take longer than the bound on average. Service and
+people share one machine, so the figure reports which of them was busy; the service's cost per
+update does not depend on how busy the people were (decision 0081).
 """
 
 import json
@@ -44,7 +44,7 @@ WAYS: Final = {
     "one channel by sockets": (Mode.SINGLE, "socket"),
     "many channels by sockets": (Mode.MANY, "socket"),
 }
-"""Way → the service's mode, and how its channels travel."""
+"""Way → the service's mode, and the transport of its channels."""
 SETTINGS: Final = """
 [limits]
 connections_per_subject_max = 10000
@@ -58,26 +58,26 @@ client_timeout_s = 60
 probe_s = 0.25
 """
 BUSY: Final = 0.9
-"""A process that used so much of a core was what everybody waited for."""
+"""A process that used more than this share of a core was the bottleneck."""
 
 
 class Spent(NamedTuple):
-    """Processor time: all of it, and how many ticks of it were a program's and the kernel's."""
+    """Processor time: in all, and as ticks of the program and of the kernel."""
 
     seconds: float
     own: int
     kernels: int
 
     def since(self, before: "Spent") -> tuple[float, float]:
-        """Give the seconds of the program itself, and of the kernel for it."""
+        """Return the seconds spent since then by the program, and by the kernel for it."""
         seconds = self.seconds - before.seconds
         own, kernels = self.own - before.own, self.kernels - before.kernels
         share = kernels / (own + kernels) if own + kernels else 0.0
         return seconds * (1 - share), seconds * share
 
 
-class Service:
-    """`roamcast serve` in a process of its own, and what it spends."""
+class ServiceProcess:
+    """`roamcast serve` in a process of its own, with its processor time."""
 
     def __init__(self, folder: Path, mode: Mode, travels: str, around: list[str]) -> None:
         said = SETTINGS.format(mode=WORDS[mode])
@@ -91,11 +91,11 @@ class Service:
             [*around, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         assert self._process.stdout is not None
-        told = json.loads(self._process.stdout.readline())
-        self.url, self.token = str(told["url"]), str(told["token"])
+        meeting = json.loads(self._process.stdout.readline())
+        self.url, self.token = str(meeting["url"]), str(meeting["token"])
 
     def spent(self) -> Spent:
-        """Give the processor time it has taken so far."""
+        """Return the processor time used so far."""
         folder = Path(f"/proc/{self._process.pid}")
         fields = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         threads = [one.read_text(encoding="utf-8") for one in folder.glob("task/*/schedstat")]
@@ -103,7 +103,7 @@ class Service:
         return Spent(nanoseconds / 1e9, int(fields[11]), int(fields[12]))
 
     def end(self) -> None:
-        """Let it go down."""
+        """Stop the process."""
         self._process.terminate()
         self._process.wait(60)
         assert self._process.stdout is not None
@@ -111,20 +111,27 @@ class Service:
 
 
 def measure(way: str, people: int, seconds: float, around: list[str]) -> dict[str, Any]:
-    """Let one meeting happen at a service of its own."""
+    """Run one meeting at a service of its own."""
     mode, travels = WAYS[way]
     with tempfile.TemporaryDirectory() as folder:
-        service = Service(Path(folder), mode, travels, around)
+        service = ServiceProcess(Path(folder), mode, travels, around)
         try:
             interface = LOOPBACK if travels == "udp" else ""
-            told = Meeting(service.url, service.token, people, seconds, travels, interface, people)
-            return {"way": way, "people": people, **_meeting(service, told, around)}
+            meeting = Meeting(
+                service.url, service.token, people, seconds, travels, interface, people
+            )
+            return {"way": way, "people": people, **_meeting(service, meeting, around)}
         finally:
             service.end()
 
 
-def _meeting(service: Service, told: Meeting, around: list[str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "roamcast.lab._ams_live", msgspec.json.encode(told).decode()]
+def _meeting(service: ServiceProcess, meeting: Meeting, around: list[str]) -> dict[str, Any]:
+    command = [
+        sys.executable,
+        "-m",
+        "roamcast.lab._ams_live",
+        msgspec.json.encode(meeting).decode(),
+    ]
     with subprocess.Popen(  # noqa: S603 - ours
         [*around, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as crowd:
@@ -143,13 +150,13 @@ def _meeting(service: Service, told: Meeting, around: list[str]) -> dict[str, An
     ]
     return {
         "by": ", ".join(sorted(ways)),
-        "updates_per_s": round(told.people / told.seconds, 1),
+        "updates_per_s": round(meeting.people / meeting.seconds, 1),
         "mean_ms": round(found["mean_ms"], 2),
         "p95_ms": round(found["p95_ms"], 2),
         "missing": found["missing"],
         "carried": carried,
-        "service_us_per_update": round(own / told.people * 1e6),
-        "kernel_us_per_update": round(kernels / told.people * 1e6),
+        "service_us_per_update": round(own / meeting.people * 1e6),
+        "kernel_us_per_update": round(kernels / meeting.people * 1e6),
         "service_busy": round(busy, 2),
         "people_busy": round(found["clients_busy"], 2),
         "waited_for": " and ".join(waited_for),
@@ -157,7 +164,7 @@ def _meeting(service: Service, told: Meeting, around: list[str]) -> dict[str, An
 
 
 def run(quick: bool, progress: Steps) -> Report:
-    """Let meetings of each way grow until one is too large."""
+    """Grow the meetings of each way until one is too large."""
     sizes = (5, 15) if quick else (25, 50, 100, 150, 200, 300, 400, 600, 800)
     seconds = 1.0 if quick else 8.0
     rows: list[dict[str, Any]] = []
@@ -187,10 +194,10 @@ def _largest(rows: list[dict[str, Any]], way: str) -> int:
 
 
 def _calculated(rows: list[dict[str, Any]], quick: bool) -> dict[str, Any]:
-    """Give what figure 3 asks, from the measured times of an update: the paper's meeting lasts.
+    """Return the largest meeting of the paper's duration, from the measured times of an update.
 
-    By sockets every person costs a write of the kernel's. By UDP the kernel's time is left out:
-    here it copies to every listener, on a network it sends once.
+    By sockets, every person costs the kernel a write. By UDP, the kernel's time is left out: on
+    loopback it copies to every listener, on a network it sends once.
     """
     found: dict[str, Any] = {}
     for way, (_, travels) in WAYS.items():
@@ -201,7 +208,7 @@ def _calculated(rows: list[dict[str, Any]], quick: bool) -> dict[str, Any]:
             (row["service_us_per_update"] + more) / 1e6
             for row, more in zip(mine, kernels, strict=True)
         ]
-        if not quick and len(sizes) > 1:  # of few updates most of the time is the clock's own
+        if not quick and len(sizes) > 1:  # with few updates, the clock's resolution dominates
             found[f"by the service in meeting_s, {way}"] = largest_meeting(line(sizes, times))
     simulated = (50, 200) if quick else (50, 200, 800)
     for mode in Mode:
@@ -222,7 +229,7 @@ def _claims(rows: list[dict[str, Any]], parameters: dict[str, Any]) -> list[Clai
     for way in ("one channel by UDP", "many channels by UDP"):
         too_large = [row for row in rows if row["way"] == way and not row["carried"]]
         if not too_large and all(row["carried"] for row in rows if row["way"] == "unicast"):
-            continue  # nobody has tried a meeting that is too large for either
+            continue  # no meeting was too large for either
         after = too_large[0]["waited_for"] if too_large else ""
         end = f"beyond it the {after} had no time left" if after else "larger ones were not tried"
         claims.append(

@@ -1,7 +1,7 @@
-"""How does the largest meeting depend on messages per update? AMS's figure 4.
+"""AMS figure 4: the largest meeting as a function of messages per update.
 
-The channels of recurring query sets are off, and the meeting asks in 1, 2, 4, … different ways:
-each way has a channel of its own, so an update takes as many messages.
+Channels of recurring query sets are off, and the meeting uses 1, 2, 4, … different queries. Each
+query has its own channel, so an update takes as many messages.
 """
 
 from pathlib import Path

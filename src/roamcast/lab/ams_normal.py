@@ -1,8 +1,8 @@
-"""Does a normal day of 1,000 people load the unicast server? AMS's normal workload.
+"""AMS's normal workload: the load of a unicast server on a normal day of 1,000 people.
 
-Everybody watches only their own place. A move publishes the person at the next place and asks
-there; whoever is there already is told. The delay is the wait for the core and the server's own
-time, both from measured times; the paper's 11 ms unloaded are mostly its network and workstation.
+Everybody watches only their own place. A move publishes the person at the next place and subscribes
+there; those already there are notified. The delay is the wait for the core plus the server's time,
+both from measured times. The paper's 11 ms unloaded are mostly its network and workstation.
 """
 
 import random
@@ -12,23 +12,23 @@ import numpy as np
 
 from roamcast.channels.server.messages import Subscribe
 from roamcast.channels.server.settings import MapSettings, Mode
-from roamcast.lab._ams import Driver, person, watching
+from roamcast.lab._ams import ServerDriver, person, watching
 from roamcast.lab.report import Claim, Report, Steps
-from roamcast.sim.movement.moves import Feed
+from roamcast.sim.movement.moves import MoveFeed
 from roamcast.sim.movement.workloads import AMS_MOVES_PER_MINUTE, AMS_PEOPLE, MINUTE_US, normal
 
 TITLE = "1,000 people on a normal day by unicast: delay, encounters, load (AMS, normal workload)"
 
 
 def run(quick: bool, progress: Steps) -> Report:
-    """Let everybody be in their office, then follow the moves of some minutes."""
+    """Start with everybody in their office, then follow the moves of some minutes."""
     minutes = 4 if quick else 20
     workload = normal(AMS_PEOPLE)
-    feed = Feed(workload.moves(random.Random(4)))
-    driver = Driver(MapSettings(mode=Mode.UNICAST))
+    feed = MoveFeed(workload.moves(random.Random(4)))
+    driver = ServerDriver(MapSettings(mode=Mode.UNICAST))
     places: dict[int, str] = {}
     here: dict[str, int] = {}
-    warm_us = 20 * MINUTE_US  # at first everybody is in the office
+    warm_us = 20 * MINUTE_US  # everybody starts in the office
     times: list[int] = []
     spent: list[float] = []
     encounters = 0

@@ -1,8 +1,8 @@
-"""AMS, SimMob: does our normal workload have the paper's shape, and do meetings converge?
+"""AMS, SimMob: the shape of our normal workload beside the paper's, and how meetings converge.
 
 Rates are not tuned: the travel rate and the mean pause follow from the building, 12 % and 600
-(`sim.movement.workloads`). What is measured here is what people then do: where they choose to go,
-how many walk, how often they are sighted, whom they meet.
+(`sim.movement.workloads`). This measures what people then do: where they choose to go, how many
+walk, how often they are sighted, whom they meet.
 """
 
 import random
@@ -16,9 +16,9 @@ import numpy as np
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.model.contexts import Context, encode
 from roamcast.sim.movement import workloads
-from roamcast.sim.movement.modes import Mode, Row
-from roamcast.sim.movement.moves import Feed
-from roamcast.sim.movement.workloads import MINUTE_US, Workload
+from roamcast.sim.movement.modes import MovementMode, Row
+from roamcast.sim.movement.moves import MoveFeed
+from roamcast.sim.movement.workloads import MINUTE_US, BuildingWorkload
 
 TITLE = "AMS SimMob: 1,000 people on a normal day, and meetings that converge in 3 to 5 minutes"
 
@@ -34,7 +34,7 @@ SIGHTED_EVERY_S_PAPER = 8.9
 class _Counting:
     """A mode that counts how often the office is chosen."""
 
-    def __init__(self, mode: Mode, offices: Sequence[int]) -> None:
+    def __init__(self, mode: MovementMode, offices: Sequence[int]) -> None:
         self._mode, self._offices = mode, offices
         self.decisions = self.office = 0
 
@@ -46,7 +46,7 @@ class _Counting:
         return goal
 
     def row(self, person: int, here: int, /) -> Row:
-        """Give the mode's row."""
+        """Return the mode's row."""
         return self._mode.row(person, here)
 
 
@@ -85,12 +85,12 @@ PAPER: dict[str, float | None] = {
 }
 
 
-def _day(work: Workload, minutes: int, seed: int) -> dict[str, float]:
+def _day(work: BuildingWorkload, minutes: int, seed: int) -> dict[str, float]:
     """Run one seed and measure it after the warm-up."""
     counting = _Counting(work.mode, work.offices)
-    counted = Workload(work.places, work.offices, counting, work.rates)
+    counted = BuildingWorkload(work.places, work.offices, counting, work.rates)
     simulation = counted.moves(random.Random(seed))
-    feed = Feed(simulation)
+    feed = MoveFeed(simulation)
     paths, kinds = work.places.paths, {path: work.places[path].kind for path in work.places.paths}
     people = len(work.offices)
     homes = [paths[home] for home in work.offices]
@@ -133,10 +133,10 @@ def _day(work: Workload, minutes: int, seed: int) -> dict[str, float]:
     return measured | {f"encounters: {kind}": met[kind] / moved[kind] for kind in KINDS}
 
 
-def _meeting(work: Workload, within: int, seed: int) -> np.ndarray:
-    """Call a part of the people to one room; give their arrivals in minutes after the call."""
+def _meeting(work: BuildingWorkload, within: int, seed: int) -> np.ndarray:
+    """Call some of the people to one room; return their arrivals in minutes after the call."""
     called = range(0, len(work.offices), len(work.offices) // MEETING_PEOPLE)
-    # Whoever has the longest way needs a central room: the middle of the building.
+    # A central room, so that those furthest away can arrive in time.
     rooms = work.places.of_kind("meeting")
     activity = workloads.meeting(
         work, called, place=rooms[len(rooms) // 2], within_us=within * MINUTE_US
@@ -165,7 +165,7 @@ def _row(name: str, days: list[dict[str, float]], paper: float | None) -> dict[s
     }
 
 
-def _parameters(work: Workload, seeds: int, minutes: int) -> dict[str, Any]:
+def _parameters(work: BuildingWorkload, seeds: int, minutes: int) -> dict[str, Any]:
     sizes = _context_bytes()
     return {
         "people": len(work.offices),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from roamcast.lab._cbm_drawing import draw_tree
 from roamcast.lab.report import Claim, Report, Steps
-from roamcast.placement.flows import Subscriptions, flows
+from roamcast.placement.flows import LeafWants, flows
 from roamcast.placement.optimal import Placement, optimal
 from roamcast.placement.problem import Problem, traffic
 from roamcast.placement.tree import Tree
@@ -28,9 +28,9 @@ WANTS = {
 
 
 def example() -> Problem:
-    """Give the example as a traffic problem."""
+    """Return the example as a traffic problem."""
     tree = Tree.of(PARENT)
-    return traffic(tree, flows(tree, Subscriptions.of(tree, WANTS)))
+    return traffic(tree, flows(tree, LeafWants.of(tree, WANTS)))
 
 
 def run(quick: bool, progress: Steps) -> Report:  # noqa: ARG001 (every figure takes both)

@@ -24,11 +24,11 @@ def run(quick: bool, progress: Steps) -> Report:
     seeds = SEEDS_QUICK if quick else SEEDS
     tree = cbm.paper_tree()
     rows = []
-    kept: Curves = {}
+    mean_fixed: Curves = {}
     cut: Curves = {}
     with progress("skews", len(SKEWS)) as step:
         for number, skew in enumerate(SKEWS):
-            for keep_mean, curves in ((True, kept), (False, cut)):
+            for keep_mean, curves in ((True, mean_fixed), (False, cut)):
                 chances = cbm.locality(skew, MEAN, keep_mean=keep_mean)
                 costs = np.array(
                     [
@@ -52,22 +52,24 @@ def run(quick: bool, progress: Steps) -> Report:
                             "k": k,
                             "traffic": traffic,
                             "error": error,
-                            "further": float(1 - traffic / kept[1.0][k]),
+                            "further": float(1 - traffic / mean_fixed[1.0][k]),
                             "P_max": float(chances.max()),
                         }
                     )
             step(1)
     parameters = {"vertices": 127, "users": 64, "items": 64, "mean": MEAN, "seeds": seeds}
-    return Report("cbm-4", parameters, rows, _claims(kept, cut))
+    return Report("cbm-4", parameters, rows, _claims(mean_fixed, cut))
 
 
-def _claims(kept: Curves, cut: Curves) -> list[Claim]:
+def _claims(mean_fixed: Curves, cut: Curves) -> list[Claim]:
     steady = [
-        float(kept[low][k] - kept[high][k])
+        float(mean_fixed[low][k] - mean_fixed[high][k])
         for k in (1, 3, 15, 31, 63)
         for high, low in pairwise(SKEWS[2:])
     ]
-    further = {k: {q: float(1 - kept[q][k] / kept[1.0][k]) for q in SKEWS} for k in (3, 63)}
+    further = {
+        k: {q: float(1 - mean_fixed[q][k] / mean_fixed[1.0][k]) for q in SKEWS} for k in (3, 63)
+    }
     claims = [
         Claim(
             "more locality, less traffic, whatever the number of filters (q from 0.8 down)",
@@ -89,14 +91,14 @@ def _claims(kept: Curves, cut: Curves) -> list[Claim]:
                 note=f"q = {nearest:g}",
             )
         )
-    claims.append(_both(kept, cut))
+    claims.append(_both(mean_fixed, cut))
     return claims
 
 
-def _both(kept: Curves, cut: Curves) -> Claim:
-    """Look for one q at which k = 3 gives 15 % and k = 63 almost 30 %, in every reading we know."""
+def _both(mean_fixed: Curves, cut: Curves) -> Claim:
+    """Search for a q at which k = 3 gives 15 % and k = 63 almost 30 %, in any reading we know."""
     tried = []
-    for name, curves in (("mean kept", kept), ("cut at 1, mean not kept", cut)):
+    for name, curves in (("mean kept", mean_fixed), ("cut at 1, mean not kept", cut)):
         for unit in ("of the traffic at q = 1", "of the traffic without filters"):
             for q in SKEWS[1:]:
                 base = curves[1.0]
@@ -107,7 +109,7 @@ def _both(kept: Curves, cut: Curves) -> Claim:
                 )
                 miss = max(abs(pair[0] - 0.15), abs(pair[1] - 0.3))
                 tried.append((miss, name, unit, q, pair))
-    tried.sort(key=lambda one: one[0])
+    tried.sort(key=lambda reading: reading[0])
     miss, name, unit, q, pair = tried[0]
     return Claim(
         "15 % at k = 3 and almost 30 % at k = 63 at one and the same q",

@@ -1,4 +1,4 @@
-"""Figure 6 of CBM: commuters swap halves of the tree; what is it worth that filters follow?"""
+"""Figure 6 of CBM: commuters swap halves of the tree; how much do filters that follow save?"""
 
 from itertools import pairwise
 from pathlib import Path
@@ -15,19 +15,19 @@ TITLE = "CBM figure 6: saving 1 - Tm/Ts by mobile filters when users commute, ag
 
 SKEWS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
 COMMUTERS = 32
-ONE_MOVE_COUNTS = (4, 8, 16, 24, 31)
+SINGLE_MOVE_COUNTS = (4, 8, 16, 24, 31)
 SEEDS, SEEDS_QUICK = 150, 12
 
 Savings = dict[float, np.ndarray]
 
 
 def run(quick: bool, progress: Steps) -> Report:
-    """Compare filters that stay where t = 0 put them with filters placed for t = 32."""
+    """Compare filters placed for t = 0 that stay with filters placed for t = 32."""
     seeds = SEEDS_QUICK if quick else SEEDS
     rows = []
     saving: Savings = {}
     left: dict[float, float] = {}
-    one_move: dict[float, list[float]] = {skew: [] for skew in SKEWS}
+    single_moves: dict[float, list[float]] = {skew: [] for skew in SKEWS}
     with progress("seeds", seeds * len(SKEWS)) as tick:
         for number, skew in enumerate(SKEWS):
             runs, lefts = [], []
@@ -36,7 +36,7 @@ def run(quick: bool, progress: Steps) -> Report:
                 runs.append(found)
                 lefts.append(in_left)
                 if seed < 4:
-                    one_move[skew].append(_one_move_a_unit(skew, number, seed))
+                    single_moves[skew].append(_single_moves(skew, number, seed))
                 tick(1)
             costs = np.array(runs)
             saving[skew] = costs.mean(axis=0)
@@ -45,11 +45,11 @@ def run(quick: bool, progress: Steps) -> Report:
                 mean, error = cbm.mean_error(costs[:, k - 1])
                 rows.append({"q": skew, "k": k, "saved": mean, "error": error})
     parameters = {"P": "0.3 ± q", "t": COMMUTERS, "seeds": seeds, "ties": "all k are used"}
-    return Report("cbm-6", parameters, rows, _claims(saving, left, one_move))
+    return Report("cbm-6", parameters, rows, _claims(saving, left, single_moves))
 
 
 def _commute(skew: float, number: int, seed: int) -> tuple[list[float], float]:
-    """Give 1 - Tm/Ts for every k, and the share of the first four filters in the dense half."""
+    """Return 1 - Tm/Ts for every k, and the share of the first four filters in the dense half."""
     tree = cbm.paper_tree()
     source = cbm.generator(6, number, seed)
     before = cbm.traffic_of(tree, cbm.draw_wanted(source, cbm.commuters(skew, 0)))
@@ -66,13 +66,13 @@ def _commute(skew: float, number: int, seed: int) -> tuple[list[float], float]:
     return saved, float(np.mean([dense_half[tree.position[v]] for v in few])) if few else 0.5
 
 
-def _one_move_a_unit(skew: float, number: int, seed: int) -> float:
-    """Give how far one heuristic move per time unit stays above the optimum at t = 32."""
+def _single_moves(skew: float, number: int, seed: int) -> float:
+    """Return how far one heuristic move per time unit stays above the optimum at t = 32."""
     tree = cbm.paper_tree()
     source = cbm.generator(66, number, seed)
     wanted = cbm.draw_wanted(source, cbm.commuters(skew, 0))
     start = cbm.traffic_of(tree, wanted)
-    placed = {k: optimal(start, k).filters for k in ONE_MOVE_COUNTS}
+    placed = {k: optimal(start, k).filters for k in SINGLE_MOVE_COUNTS}
     problem = start
     for moved in range(1, COMMUTERS + 1):
         fresh = cbm.draw_wanted(source, cbm.commuters(skew, moved))
@@ -86,12 +86,12 @@ def _one_move_a_unit(skew: float, number: int, seed: int) -> float:
 
 
 def _dip(saving: np.ndarray) -> int:
-    """Give the k between 8 and 24 at which mobility saves least."""
+    """Return the k between 8 and 24 at which mobility saves least."""
     return 8 + int(np.argmin(saving[7:24]))
 
 
 def _claims(
-    saving: Savings, left: dict[float, float], one_move: dict[float, list[float]]
+    saving: Savings, left: dict[float, float], single_moves: dict[float, list[float]]
 ) -> list[Claim]:
     claims = []
     for skew in SKEWS:
@@ -129,10 +129,10 @@ def _claims(
         ),
         Claim(
             "ours: one heuristic move a time unit follows the commuters (above optimum, q = 0.2)",
-            float(np.mean(one_move[0.2])),
-            bool(np.mean(one_move[0.2]) < 0.02),
+            float(np.mean(single_moves[0.2])),
+            bool(np.mean(single_moves[0.2]) < 0.02),
             bar=0.02,
-            note=f"mean over k in {', '.join(map(str, ONE_MOVE_COUNTS))}",
+            note=f"mean over k in {', '.join(map(str, SINGLE_MOVE_COUNTS))}",
         ),
     ]
     return claims

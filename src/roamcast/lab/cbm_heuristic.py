@@ -33,7 +33,9 @@ def run(quick: bool, progress: Steps) -> Report:
                 runs.append(_follow(workload, cbm.generator(713, number, seed)))
                 tick(1)
             costs = np.array(runs)
-            above = costs / costs[:, :, [2]] - 1  # run by run: subscriptions vary more than plans
+            above = (
+                costs / costs[:, :, [2]] - 1
+            )  # per run, because subscriptions vary more than plans
             excess[workload] = above.mean(axis=0)
             for batch in range(BATCHES):
                 row = {"workload": workload, "batch": batch}
@@ -54,7 +56,7 @@ def run(quick: bool, progress: Steps) -> Report:
 
 
 def _follow(workload: str, source: np.random.Generator) -> np.ndarray:
-    """Give per batch the traffic of the initial, heuristic, optimal and random placement."""
+    """Return per batch the traffic of the initial, heuristic, optimal and random placement."""
     tree = cbm.paper_tree()
     rates = np.full(cbm.USERS, CHANCE)
     wanted = cbm.draw_wanted(source, _table(rates))

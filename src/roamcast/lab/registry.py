@@ -1,4 +1,4 @@
-"""Which figures and benches are there? Found by file name: `lab/cbm_3.py` is `cbm-3`."""
+"""The figures and benches, found by file name: `lab/cbm_3.py` is `cbm-3` (decision 0002)."""
 
 import importlib
 import importlib.util
@@ -11,14 +11,14 @@ from roamcast import lab
 from roamcast.errors import InputError, MissingError
 
 SUPPORT = {"registry", "report", "plots"}
-"""Modules of this package that help figures and are none themselves."""
+"""Modules of this package that are not figures."""
 
 BENCHES = Path(__file__).resolve().parents[3] / "bench"
-"""The benches measure beside other people's software, so they live in the checkout only."""
+"""Benches measure other software as well, which only the checkout's environment has."""
 
 
 def figure_names() -> list[str]:
-    """Name every figure, in order."""
+    """Return the names of all figures, sorted."""
     found = (info.name for info in pkgutil.iter_modules(lab.__path__) if not info.ispkg)
     return sorted(_spoken(name) for name in found if name not in SUPPORT and name[0] != "_")
 
@@ -30,7 +30,7 @@ def figure(name: str) -> ModuleType:
 
 
 def bench_names() -> list[str]:
-    """Name every bench, in order."""
+    """Return the names of all benches, sorted."""
     if not BENCHES.is_dir():
         raise MissingError(f"benches live in the source checkout; none at {BENCHES}")
     return sorted(_spoken(path.stem) for path in BENCHES.glob("*.py") if path.stem[0] != "_")
@@ -41,7 +41,7 @@ def bench(name: str) -> ModuleType:
     _known("bench", name, bench_names())
     module = name.replace("-", "_")
     checkout = str(BENCHES.parent)
-    if checkout not in sys.path:  # benches share parts: `from bench.fanout import …`
+    if checkout not in sys.path:  # benches import each other: `from bench.fanout import …`
         sys.path.append(checkout)
     spec = importlib.util.spec_from_file_location(f"bench.{module}", BENCHES / f"{module}.py")
     assert spec is not None

@@ -1,4 +1,4 @@
-"""What does a figure or a bench print? Rows and claims, as text or as one JSON object."""
+"""Reports of figures and benches: rows and claims, as text or as one JSON object."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One statement to hold ours to: the paper's, or a bar of our own."""
+    """A statement about the results: the paper's, or a bar of our own."""
 
     claim: str
     ours: Any
@@ -22,7 +22,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A named table with the parameters it was made with and the claims it tests."""
+    """A named table, its parameters, and the claims it tests."""
 
     name: str
     parameters: dict[str, Any]
@@ -64,12 +64,12 @@ QUIET = Steps(show=False)
 
 
 def to_json(report: Report) -> str:
-    """Give the report as one JSON object, the form that checks read."""
+    """Return the report as one JSON object."""
     return msgspec.json.encode(report).decode()
 
 
 def to_text(report: Report, console: Console) -> None:
-    """Print the report for a person: the table first, then what it means."""
+    """Print the report for people: the table, then the claims."""
     if report.rows:
         console.print(_table(report.name, report.rows))
     if report.parameters:

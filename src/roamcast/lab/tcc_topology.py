@@ -1,10 +1,10 @@
-"""TCC, section IV: has the overlay the heavy tail of its source, and who serves people on it?
+"""TCC section IV: the degree distribution of the overlay, and its access and trusted nodes.
 
 Fabrikant, Koutsoupias and Papadimitriou (2002) prove a power-law bound for 4 ≤ α = o(√n), a star
 for α < 1/√2 and an exponential tail for α beyond √n. Berger, Bollobás, Borgs, Chayes and Riordan
 (2003) add that almost all nodes are leaves and that degrees bunch near the largest: the law holds
-for the body of the inner nodes, not at either end. So the fit leaves out the leaves and the
-twentieth of the inner nodes with the most links (`_powerlaw`).
+for the body of the inner nodes, not at either end. So the fit leaves out the leaves and the 5 % of
+inner nodes with the most links (`_powerlaw`).
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ CASES = ((TCC_ROUTERS, 4.0), (TCC_ROUTERS, TCC_ALPHA), (LARGE, TCC_ALPHA), (TCC_
 
 
 def run(quick: bool, progress: Steps) -> Report:
-    """Build every case over several seeds; choose access and trusted nodes on TCC's own."""
+    """Build every case over several seeds; choose access and trusted nodes on TCC's case."""
     seeds = SEEDS_QUICK if quick else SEEDS
     rows: list[dict[str, Any]] = []
     tails: list[dict[str, Any]] = []
@@ -81,7 +81,7 @@ def _shape(topology: Topology) -> dict[str, float]:
 
 
 def _rows(case: str, found: list[dict[str, float]]) -> list[dict[str, Any]]:
-    """Give a row for each quantity: its mean over the seeds, and its ends."""
+    """Return a row for each quantity: its mean over the seeds, and its ends."""
     rows = []
     for name in found[0]:
         values = [float(one[name]) for one in found]
@@ -95,13 +95,13 @@ def _case(routers: int, alpha: float) -> str:
 
 
 def _top_share(topology: Topology) -> float:
-    """Share of links that touch the hundredth of the routers with the most."""
+    """Return the share of links that touch the 1 % of routers with the most links."""
     top = np.argsort(topology.degrees, kind="stable")[-topology.nodes // 100 :]
     return float(np.isin(topology.links, top).any(axis=1).mean())
 
 
 def _tail(routers: int, alpha: float, degrees: np.ndarray) -> list[dict[str, Any]]:
-    """Give how many routers have at least so many links, at a few dozen degrees, of one seed."""
+    """Return the number of routers with at least d links, at a few dozen d, of one seed."""
     marks = np.unique(np.geomspace(1, degrees.max(), 20).round().astype(int)).tolist()
     return [
         {"case": _case(routers, alpha), "degree": d, "at_least": int((degrees >= d).sum())}
@@ -110,7 +110,7 @@ def _tail(routers: int, alpha: float, degrees: np.ndarray) -> list[dict[str, Any
 
 
 def _roles(seed: int) -> dict[str, float]:
-    """Choose nodes on one topology and tell how the choice came out."""
+    """Choose nodes on one topology and summarise the choice."""
     generator = np.random.default_rng(seed)
     topology = tradeoff_tree(TCC_ROUTERS, generator)
     access = access_nodes(topology, TCC_ACCESS_NODES, generator)

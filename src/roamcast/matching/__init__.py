@@ -1,7 +1,7 @@
-"""Matching: who wants it?
+"""The matching kernel: which filters does a context satisfy?
 
-Goes in: filters by id, then contexts, one by one or as Arrow batches. Comes out: the ids of the
-filters each context satisfies; whether one filter covers another; summaries of many contexts.
+In: filters by id, then contexts, one at a time or as Arrow batches. Out: the ids of the filters
+that each context satisfies; whether one filter covers another; summaries of many contexts.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ __all__ = ["FilterSet", "Pairs"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the compiled part on first use: it takes half a second that covering can spare."""
+    """Import `FilterSet` on first use: loading Numba takes half a second."""
     if name in __all__:
         from roamcast.matching import filter_set
 

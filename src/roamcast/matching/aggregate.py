@@ -1,7 +1,7 @@
-"""What do many contexts have in common? A summary that every filter matching a member matches.
+"""Summaries of many contexts: bounds that admit every filter that a member satisfies.
 
-Brokers send summaries upwards instead of contexts (TCC II-A): a message that matches one context
-must also match the summary, so that nothing is ever missed; the other way round may fail.
+Brokers send summaries upwards instead of contexts (TCC II-A). A summary may admit a filter that no
+member satisfies, which costs a message. It never rejects one that a member satisfies.
 """
 
 from collections.abc import Iterable
@@ -27,24 +27,24 @@ from roamcast.model.filters.atoms import (
 from roamcast.model.filters.values import Interval, Intervals, Kind
 
 INTERVALS_MAX = 16
-"""How finely a summary tells values apart; beyond it, values become the range they span."""
+"""Maximum intervals per property; beyond it, values are widened to the range they span."""
 
 PROPERTIES_MAX = 256
-"""How many properties a summary tells apart; beyond it, it can exclude nothing by the others."""
+"""Maximum properties of a summary; it excludes nothing by properties beyond it."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """Bounds on a group of contexts; the empty summary stands for nobody."""
+    """Bounds on a group of contexts; an empty group admits nothing."""
 
     count: int = 0
     values: dict[tuple[str, Kind], Intervals] = {}
     held: dict[str, int] = {}
-    """How many members have a value for each property."""
+    """Number of members that have a value for each property."""
     box: Box | None = None
     overflowed: bool = False
 
     def admits(self, wanted: Filter) -> bool:
-        """Tell whether some member may match; never False if one does."""
+        """Return whether some member may match; never False if one does."""
         return self.count > 0 and self._admits(wanted.normal)
 
     def _admits(self, normal: Normal) -> bool:
@@ -74,12 +74,12 @@ def summarise(contexts: Iterable[Context]) -> Summary:
     """Summarise contexts."""
     total = EMPTY
     for context in contexts:
-        total = combine(total, _one(context))
+        total = combine(total, _of_context(context))
     return total
 
 
 def combine(left: Summary, right: Summary) -> Summary:
-    """Summarise two groups together; safe in any order, though not equally fine in each."""
+    """Merge two summaries. Every order is safe, but the order affects how fine the result is."""
     values: dict[tuple[str, Kind], Intervals] = {}
     for key in sorted(left.values.keys() | right.values.keys()):
         mine, theirs = left.values.get(key), right.values.get(key)
@@ -92,12 +92,12 @@ def combine(left: Summary, right: Summary) -> Summary:
     }
     overflowed = left.overflowed or right.overflowed
     overflowed = overflowed or len(left.values.keys() | right.values.keys()) > PROPERTIES_MAX
-    if overflowed:  # presence is not told any more: keep the table bounded
+    if overflowed:  # presence no longer excludes anything, so the table need not grow
         held = {}
     return Summary(left.count + right.count, values, held, _hull(left.box, right.box), overflowed)
 
 
-def _one(context: Context) -> Summary:
+def _of_context(context: Context) -> Summary:
     values: dict[tuple[str, Kind], Intervals] = {
         (T_R, "instant"): sets.point(context.t_r),
         (T_D, "instant"): sets.point(context.end),

@@ -1,4 +1,4 @@
-"""Does this context satisfy this row? Every predicate of its record, exactly."""
+"""Exact checks of a context against the predicates of a row's record."""
 
 import numpy as np
 
@@ -9,21 +9,21 @@ from roamcast.matching.layout import COLUMN_BITS, MORE, ORDERED, PREDICATE_WORDS
 
 @kernel
 def number_key(value: float) -> Int:
-    """Turn a float64 into an integer of the same order; -0.0 and 0.0 are one."""
-    bits = np.float64(value + 0.0).view(np.int64)
+    """Map a float64 to an int64 of the same order; -0.0 and 0.0 get the same key."""
+    bits = np.float64(value + 0.0).view(np.int64)  # + 0.0 turns -0.0 into 0.0
     return bits if bits >= 0 else bits ^ np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 @kernel
 def number_keys(values: Array, keys: Array) -> None:
-    """Turn many numbers into their keys."""
+    """Map many numbers to their keys."""
     for i in range(len(values)):
         keys[i] = number_key(values[i])
 
 
 @inlined
 def satisfied_plain(records: Array, keys: Array, at: Int, predicates: Int) -> Int:
-    """Check every predicate without a branch: a wrong guess costs more than all five checks."""
+    """Check every predicate without a branch: a misprediction costs more than 5 checks (0005)."""
     ok = True
     for _ in range(predicates):
         key = keys[records[at] & COLUMN_BITS]

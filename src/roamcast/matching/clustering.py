@@ -1,7 +1,7 @@
-"""Which cluster suits a row? The one whose tokens fewest contexts have, as far as we can tell.
+"""The choice of a row's cluster: the one whose tokens the fewest contexts are likely to have.
 
-A cluster keeps what comes until it is full. Later rows go on to a child by their most selective
-token, so small sets stay flat and large ones become deep, without any row being moved.
+A cluster takes rows until it is full. Later rows go to a child by their most selective token. Small
+sets stay flat, large ones become deep, and no row is ever moved (decisions 0005, 0006).
 """
 
 import numpy as np
@@ -64,14 +64,14 @@ from roamcast.matching.layout import (
 )
 from roamcast.matching.placing import put_in_cluster, take_from_cluster
 
-SELECTIVE_TOKEN = 0.5  # an equality shared by more of its column's filters is no good key
+SELECTIVE_TOKEN = 0.5  # a token used by a larger share of its column's filters is not selective
 SELECTIVE_CELL = 0.2
-POOL_SPARE = 3 * SLOTS_MAX * LINES_MAX * WIDTH_MAX  # a page that widens may take so many words
+POOL_SPARE = 3 * SLOTS_MAX * LINES_MAX * WIDTH_MAX  # words that widening a page may take
 
 
 @inlined
 def column_bit(column: Int) -> np.uint64:
-    """Give the bit that a column has in a cluster's mask of its children's columns."""
+    """Return a column's bit in a cluster's mask of its children's columns."""
     return np.uint64(1) << np.uint64(column & 63)
 
 
@@ -101,7 +101,7 @@ def _make_child(s: Arrays, parent: Int, token: Int, column: Int) -> Int:
 
 @kernel
 def _drop_empty(s: Arrays, cluster: Int) -> None:
-    """Free a cluster without rows and children, then perhaps its parent."""
+    """Free a cluster without rows and children, then its parents that become empty."""
     while (
         cluster != 0
         and s.clusters[cluster, CLUSTER_ROWS] == 0
@@ -121,7 +121,7 @@ def _drop_empty(s: Arrays, cluster: Int) -> None:
 
 @kernel
 def _best_token(s: Arrays, tokens: Int, count: Int, used: Int) -> Int:
-    """Give the place among the row's tokens of the most selective one not used yet, or -1."""
+    """Return the index of the row's most selective unused token, or -1."""
     best, best_share = -1, SELECTIVE_TOKEN
     for i in range(count):
         if (used >> i) & 1:
@@ -135,9 +135,9 @@ def _best_token(s: Arrays, tokens: Int, count: Int, used: Int) -> Int:
 
 @kernel
 def _best_cell(s: Arrays, row: Int, cluster: Int) -> Int:
-    """Give the narrowest cell that holds one of the row's intervals, or -1.
+    """Return the narrowest cell that contains one of the row's intervals, or -1.
 
-    A column serves once on a path: the clusters above already used theirs.
+    Columns that a cluster further up uses are skipped.
     """
     best, best_share = -1, SELECTIVE_CELL
     at = np.int64(s.rows[row, ROW_RECORD]) + 1
@@ -198,7 +198,7 @@ def _choose_cluster(s: Arrays, row: Int, tokens: Int, count: Int) -> Int:
 
 @kernel
 def _record_class(words: Int) -> Int:
-    """Name the class of a record's size: multiples of 4 up to 256 words, then powers of two."""
+    """Return the size class of a record: multiples of 4 up to 256 words, then powers of two."""
     if words <= 256:
         return (words + 3) // 4
     size, place = 512, 65
@@ -235,10 +235,10 @@ def _give_record(s: Arrays, start: Int, words: Int) -> None:
 
 @kernel
 def used_token(s: Arrays, at: Int, tokens: Int) -> Int:
-    """Give the token that this word of a record keeps in use, or -1.
+    """Return the token that this word of a record refers to, or -1.
 
-    A predicate on a column of codes keeps its code; of the tokens after the predicates only those
-    of other columns count, or an equality of texts would be counted twice.
+    A predicate on a column of codes refers to its code. Of the tokens after the predicates only
+    those of other columns count; otherwise an equality of texts would be counted twice.
     """
     if at < tokens:
         column = s.records[at] & COLUMN_BITS
@@ -281,9 +281,10 @@ def insert(
     marks: Array,
     rows: Array,
 ) -> tuple[Int, Int]:
-    """Insert rows from number `begin` on; stop before one there is no room for.
+    """Insert rows from `begin` on, until one does not fit into the arrays.
 
-    Gives how many are inserted, and where the next one's words begin.
+    Returns the next row to insert and where its words begin: compiled code cannot grow arrays, so
+    `Index` grows them and calls again.
     """
     for i in range(begin, len(owners)):
         count = min(tokens[i], TOKENS_MAX)
@@ -316,7 +317,7 @@ def insert(
 
 @kernel
 def name_owner(s: Arrays, row: Int, owner: Int) -> None:
-    """Let a row belong to this number, and note whether that has twins."""
+    """Set a row's owner, and flag whether the owner has twins (ids of the same filter)."""
     s.rows[row, ROW_OWNER] = owner
     start = s.rows[row, ROW_RECORD]
     header = s.records[start] & (HEADER_COUNT | VERIFY | PLAIN)
@@ -327,7 +328,7 @@ def name_owner(s: Arrays, row: Int, owner: Int) -> None:
 
 @kernel
 def delete(s: Arrays, row: Int, dropped: Array) -> Int:
-    """Delete a row; list the tokens that no row uses any more, and give how many."""
+    """Delete a row; write the tokens that became unused to `dropped` and return their number."""
     start = np.int64(s.rows[row, ROW_RECORD]) + 1
     length = PREDICATE_WORDS * s.rows[row, ROW_PREDICATES]
     tokens = s.rows[row, ROW_TOKENS]

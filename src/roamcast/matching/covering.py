@@ -1,8 +1,9 @@
-"""Does one filter want everything that another wants? Never wrong when it says yes.
+"""Covering: whether every context that satisfies one filter also satisfies another.
 
-Brokers forward only what nothing already forwarded covers (CBM's subsumption, JIT's routing
-table). Complete for conjunctions of equalities, ranges, sets, places and boxes; for shapes and
-circles it uses geometry; for the rest it knows only that equals cover each other.
+Brokers forward only filters that no forwarded filter covers (CBM's subsumption, JIT's routing
+table). The test is sound: a yes is always right. It is complete for conjunctions of equalities,
+ranges, sets, places and boxes. Shapes and circles are compared geometrically; any other predicate
+covers only itself.
 """
 
 import shapely
@@ -28,7 +29,7 @@ CONJUNCTIONS_MAX = 64
 
 
 def covers(wide: Filter, narrow: Filter) -> bool:
-    """Tell whether every context that matches `narrow` also matches `wide`, if we can see it."""
+    """Return whether every context that matches `narrow` provably matches `wide`."""
     if wide.text == narrow.text:
         return True
     inner = narrow.conjunctions(CONJUNCTIONS_MAX)
@@ -43,7 +44,7 @@ def _covers(wide: Conjunction, narrow: Conjunction) -> bool:
 
 
 def _implied(atom: Atom, by: Conjunction) -> bool:
-    """Tell whether a conjunction makes one atom true."""
+    """Return whether a conjunction implies an atom."""
     if atom in by:
         return True
     match atom:
@@ -63,7 +64,7 @@ def _implied(atom: Atom, by: Conjunction) -> bool:
 
 
 def _allowed(name: str, kind: str, by: Conjunction) -> Intervals | None:
-    """Give the values that a conjunction allows a property, also through t_r ≤ t_d."""
+    """Return the values that a conjunction allows a property, using t_r ≤ t_d as well."""
     allowed: Intervals | None = None
     for other in by:
         if not isinstance(other, Values) or other.kind != kind:
@@ -80,7 +81,7 @@ def _allowed(name: str, kind: str, by: Conjunction) -> Intervals | None:
 
 
 def _needs(name: str, atom: Atom) -> bool:
-    """Tell whether an atom can only be true of a context that has the property."""
+    """Return whether an atom implies that the context has the property."""
     if isinstance(atom, Values):
         return atom.property == name
     if name == "geometry":
@@ -109,7 +110,7 @@ def _within_box(atom: Atom, box: Box) -> bool:
 
 
 def _within_shape(atom: Atom, shape: shapely.Geometry) -> bool:
-    """Tell whether the atom's points all lie in the shape or on its border."""
+    """Return whether all points of the atom lie in the shape or on its border."""
     match atom:
         case Residual(syntax.Spatial(op, inner, point_first), True):
             inside = op in ("s_intersects", "s_equals", "s_touches")

@@ -1,19 +1,19 @@
-"""How does a context come in? As numbers, keys and tokens of the columns that filters speak of."""
+"""Encoding of one context for the kernel: numbers, keys and tokens of the columns filters use."""
 
 from datetime import datetime
 from typing import Any
 
-from roamcast.matching.vocabulary import Property, Vocabulary
+from roamcast.matching.vocabulary import PropertyColumns, Vocabulary
 from roamcast.model import time
 from roamcast.model.contexts import Context
 from roamcast.model.filters.atoms import T_D, T_R
 
 Event = tuple[list[float], list[int], list[int]]
-"""Columns and their numbers in turn; tokens; columns and their keys in turn."""
+"""Alternating columns and numbers; tokens; alternating columns and keys."""
 
 
 def encode(vocabulary: Vocabulary, context: Context) -> Event:
-    """Say a context in the vocabulary's terms; what no filter speaks of is left out."""
+    """Encode a context with the vocabulary; attributes that no filter mentions are left out."""
     numbers: list[float] = []
     tokens: list[int] = []
     other: list[int] = []
@@ -46,7 +46,7 @@ def _frame(
     other: list[int],
     tokens: list[int],
 ) -> None:
-    """Add what every context has beside its attributes: place, vid, time and point."""
+    """Add the properties beside the attributes: place, vid, time and point."""
     properties = vocabulary.properties
     for name, value in (("place", context.place), ("vid", context.vid)):
         known = properties.get(name)
@@ -73,9 +73,9 @@ def _frame(
 
 
 def _special(
-    vocabulary: Vocabulary, known: Property, value: Any, other: list[int], tokens: list[int]
+    vocabulary: Vocabulary, known: PropertyColumns, value: Any, other: list[int], tokens: list[int]
 ) -> None:
-    """Add what is asked beyond equality: order, place, truth, instant, presence."""
+    """Add columns for comparisons beyond equality: order, place, boolean, instant, presence."""
     if known.presence >= 0:
         other += (known.presence, 1)
     if isinstance(value, str):
@@ -96,8 +96,8 @@ def _special(
         other += (known.instant, time.from_datetime(value))
 
 
-def places_of(known: Property, path: str) -> list[int]:
-    """List the tokens of the places that a path is within, from the whole path upwards."""
+def places_of(known: PropertyColumns, path: str) -> list[int]:
+    """Return the tokens of the places that contain a path, from the path itself upwards."""
     found = []
     end = len(path)
     while end >= 0:

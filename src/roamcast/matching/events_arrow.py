@@ -1,4 +1,4 @@
-"""How does a batch of contexts come in? Column by column, each distinct text looked at once."""
+"""Encoding of Arrow batches for the kernel, column by column: a distinct text is encoded once."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from roamcast.errors import ContextError
 from roamcast.matching.checking import number_keys
 from roamcast.matching.events import places_of
 from roamcast.matching.layout import MISSING, Array
-from roamcast.matching.vocabulary import Property, Vocabulary
+from roamcast.matching.vocabulary import PropertyColumns, Vocabulary
 from roamcast.model import time
 from roamcast.model.context_arrow import FIXED, KINDS
 from roamcast.model.filters.atoms import T_D, T_R
 
 
 class _Batch:
-    """Keys and tokens of a batch while they are filled in."""
+    """Keys and tokens of a batch, under construction."""
 
     def __init__(self, vocabulary: Vocabulary, rows: int) -> None:
         self.vocabulary = vocabulary
@@ -33,7 +33,7 @@ class _Batch:
 
 
 def encode_batch(vocabulary: Vocabulary, batch: pa.RecordBatch | pa.Table) -> tuple[Array, Array]:
-    """Give a row of keys and a row of tokens (-1: none) for every context of the batch."""
+    """Return a row of keys and a row of tokens (-1: none) for every context of the batch."""
     rows = batch.num_rows
     out = _Batch(vocabulary, rows)
     columns = {name: _whole(batch.column(name)) for name in _checked(batch.schema)}
@@ -77,7 +77,7 @@ def _whole(column: Any) -> Any:
 
 
 def _valid(column: Any) -> Array | None:
-    """Give which rows have a value; None if all have."""
+    """Return the mask of rows that have a value; None if all have one."""
     return column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
 
 
@@ -91,7 +91,7 @@ def _no_second_value(seen: dict[str, Array], attribute: str, column: Any) -> Non
     seen[attribute] = here
 
 
-def _attribute(out: _Batch, known: Property, kind: str, column: Any) -> None:
+def _attribute(out: _Batch, known: PropertyColumns, kind: str, column: Any) -> None:
     if kind == "string":
         _texts(out, known, column)
         return
@@ -137,13 +137,13 @@ def _instants(out: _Batch, at: int, column: Any, missing: int | None) -> None:
         out.set(at, _integers(instants), _valid(column))
 
 
-def _presence(out: _Batch, known: Property, column: Any) -> None:
+def _presence(out: _Batch, known: PropertyColumns, column: Any) -> None:
     if known.presence >= 0:
         out.set(known.presence, np.ones(len(column), np.int64), _valid(column))
 
 
 def _distinct(column: Any) -> tuple[Array, list[Any]]:
-    """Give each row's place in the list of distinct values; -1 where there is none."""
+    """Return each row's index into the distinct values; -1 where there is no value."""
     coded = column.dictionary_encode()
     places = coded.indices
     if column.null_count:
@@ -152,7 +152,7 @@ def _distinct(column: Any) -> tuple[Array, list[Any]]:
 
 
 def _spread(places: Array, values: list[int], missing: int) -> Array:
-    """Give each row its distinct value's entry; -1 finds `missing`, which stands last."""
+    """Map each row to the entry of its distinct value; -1 selects `missing`, appended last."""
     spread: Array = np.array([*values, missing], np.int64)[places]
     return spread
 
@@ -163,7 +163,7 @@ def _tokens(out: _Batch, known: dict[Any, int], column: Any) -> None:
         out.tokens.append(_spread(places, [known.get(value, -1) for value in values], -1))
 
 
-def _texts(out: _Batch, known: Property, column: Any) -> None:
+def _texts(out: _Batch, known: PropertyColumns, column: Any) -> None:
     places, values = _distinct(column)
     if known.text_tokens:
         tokens = _spread(places, [known.text_tokens.get(value, -1) for value in values], -1)
@@ -193,7 +193,7 @@ def _points(out: _Batch, longitudes: Any, latitudes: Any) -> None:
         longitudes.null_count
         and not pc.equal(longitudes.is_valid(), latitudes.is_valid()).true_count == len(longitudes)
     ):
-        raise ContextError("a row has a longitude or a latitude alone")
+        raise ContextError("a row has a longitude without a latitude, or the reverse")
     _numbers(out, out.vocabulary.longitude, longitudes)
     _numbers(out, out.vocabulary.latitude, latitudes)
     known = out.vocabulary.properties.get("geometry")

@@ -1,4 +1,4 @@
-"""Which contexts of one file satisfy which filters of another? JSON lines in, pairs out."""
+"""Matching of files, for `roamcast match`: JSON lines in, pairs out."""
 
 import shutil
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ LINE_BYTES_MAX = 1_048_576
 ID_LENGTH_MAX = 256
 BATCH = 4_096
 SPOOL_BYTES = 64 * 1_048_576
-"""Answers wait here, on disk beyond that, so that bad input prints nothing at all."""
+"""Output is buffered until all input is read, beyond this on disk: bad input prints nothing."""
 
 Pairs = Iterable[tuple[str, str]]
 
@@ -25,7 +25,7 @@ Pairs = Iterable[tuple[str, str]]
 def write_matches(
     filters_path: Path, contexts_path: Path, out: IO[bytes], *, reference: bool = False
 ) -> None:
-    """Write {"context": vid, "filter": id} a line: by context's line, then by filter's line."""
+    """Write {"context": vid, "filter": id} lines, in the order of contexts, then of filters."""
     filters = dict(read_filters(filters_path))
     contexts = read_contexts(contexts_path)
     pairs = _by_reference(filters, contexts) if reference else _by_index(filters, contexts)
@@ -39,13 +39,13 @@ def write_matches(
 
 
 def read_filters(path: Path) -> Iterator[tuple[str, Filter]]:
-    """Read FILTERS.jsonl: {"id": "f1", "filter": CQL2 text or JSON} a line, each id once."""
+    """Read FILTERS.jsonl: a line is {"id": "f1", "filter": CQL2 text or JSON}; ids are unique."""
     seen: set[str] = set()
     for number, line in _lines(path):
         try:
             name, parsed = read_filter(line)
             if name in seen:
-                raise FilterError(f"the id {name!r} stands here a second time")
+                raise FilterError(f"duplicate id {name!r}")
         except InputError as error:
             raise _located(error, path, number) from None
         seen.add(name)
@@ -62,7 +62,7 @@ def read_contexts(path: Path) -> Iterator[Context]:
 
 
 def _located(error: InputError, path: Path, number: int) -> InputError:
-    """Say in which line; what has no position of its own stands where the line's object begins."""
+    """Add file and line to an error; without a position, it is where the line's object begins."""
     located = error.located(str(path), number)
     located.position = 1 if error.position is None else error.position
     return located
@@ -82,7 +82,7 @@ def read_filter(line: str) -> tuple[str, Filter]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Read lines that are not blank, with their numbers from 1; bounded, UTF-8."""
+    """Yield the lines that are not blank, with their numbers from 1; bounded, UTF-8."""
     try:
         with path.open("rb") as file:
             number = 0

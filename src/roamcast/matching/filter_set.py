@@ -1,4 +1,4 @@
-"""Which filters does this context satisfy? `FilterSet`: add, remove, match one or a batch."""
+"""`FilterSet`: the compiled set of filters. Add, remove, match one context or a batch."""
 
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from roamcast.errors import InputError, LimitError
-from roamcast.matching import warming
+from roamcast.matching import hashing
 from roamcast.matching.events import encode
 from roamcast.matching.index import Index
 from roamcast.matching.layout import ROW_OWNER, ROW_SIBLING, VERIFY, Array, Tuning, grown
 from roamcast.matching.residuals import Residuals
 from roamcast.matching.vocabulary import Row
-from roamcast.model.context_arrow import from_arrow
+from roamcast.model.context_arrow import from_arrow, to_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import All, Conjunction, Normal, conjunctions
@@ -24,21 +24,21 @@ from roamcast.model.filters.normal import merge
 
 FILTERS_MAX = 1 << 24
 CONJUNCTIONS_MAX = 32
-"""A disjunction is taken apart into so many rows at most; beyond, the reference decides it."""
+"""Maximum rows of one disjunction; beyond it, the reference evaluator decides the filter."""
 
 CHUNK = 16_384
 """Filters compiled together by `add_many`."""
 
 BATCH_ROWS = 1024
-"""Contexts searched together by `match_batch`; enough to reuse a page while it is in the cache."""
+"""Contexts searched together by `match_batch`."""
 
 
 class Pairs(NamedTuple):
-    """What `match_batch` found: row numbers of the batch, ascending, beside each a filter's number.
+    """The result of `match_batch`: rows of the batch, ascending, and a filter's number for each.
 
-    The filters of one row are in no particular order.
-    A number stands for an id until a filter is added or removed. Group by number first where that
-    is possible: to read a million ids costs more than to find them.
+    The filters of one row are in no particular order. A number stands for an id until a filter is
+    added or removed. Group by number where possible: reading a million ids costs more than finding
+    them (decision 0005).
     """
 
     rows: Array
@@ -47,22 +47,21 @@ class Pairs(NamedTuple):
 
     @property
     def ids(self) -> Array:
-        """The ids, one beside each row."""
+        """The filter ids, one for each row."""
         ids: Array = self.names[self.numbers]
         return ids
 
     def to_arrow(self) -> pa.Table:
-        """Give the pairs as an Arrow table with the columns `row` and `id`."""
+        """Return the pairs as an Arrow table with the columns `row` and `id`."""
         return pa.table({"row": self.rows, "id": pa.array(self.ids, pa.string())})
 
 
 class FilterSet:
-    """Filters by id. Ids of one meaning share one compiled filter.
+    """Filters by id. Ids with equivalent filters share one compiled filter (they are *twins*).
 
-    `match` answers in the order of the filters' numbers: a filter gets the lowest number that was
-    never used, or the one that was freed last, and a removal may move an id of the same filter to
-    the number that became free. So without removals it is the order of addition, and it is the
-    same for every run with the same calls.
+    `match` returns ids in the order of the filters' numbers. A filter gets the number freed last,
+    else the next unused one; a removal may move a twin's id to the freed number. Without removals
+    this is the order of addition. The same calls always give the same order.
     """
 
     def __init__(self, *, tuning: Tuning | None = None, filters_max: int = FILTERS_MAX) -> None:
@@ -71,12 +70,12 @@ class FilterSet:
         self._numbers: dict[str, int] = {}
         self._names: Array = np.empty(64, object)
         self._free: list[int] = []
-        self._owners: Array = np.full(64, -1, np.int32)  # number → number that has the rows
+        self._owners: Array = np.full(64, -1, np.int32)  # number → number whose rows it shares
         self._first_rows: Array = np.full(64, -1, np.int32)
         self._digests: Array = np.empty(64, object)
         self._owner_of: dict[bytes, int] = {}
         self._residuals = Residuals()
-        self._split = 0  # filters of several rows: their ids may be found more than once
+        self._split = 0  # filters of several rows, whose ids can be found more than once
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -89,12 +88,12 @@ class FilterSet:
         """The ids, in the order they were added."""
         return iter(self._numbers)
 
-    def add(self, name: str, one: Filter) -> None:
+    def add(self, name: str, wanted: Filter) -> None:
         """Add a filter under a new id."""
-        self._add_chunk([(name, one)])
+        self._add_chunk([(name, wanted)])
 
     def add_many(self, items: Iterable[tuple[str, Filter]]) -> None:
-        """Add filters, much faster than one by one; if one is refused, none is added."""
+        """Add many filters, much faster than one at a time. If one is invalid, none is added."""
         added: list[str] = []
         chunk: list[tuple[str, Filter]] = []
         try:
@@ -105,7 +104,7 @@ class FilterSet:
                     added += (name for name, _ in chunk)
                     chunk = []
             self._add_chunk(chunk)
-        except BaseException:
+        except BaseException:  # also KeyboardInterrupt: the set must not stay half extended
             for name in added:
                 self.remove(name)
             raise
@@ -123,7 +122,7 @@ class FilterSet:
             del self._owner_of[self._digests[owner]]
             self._digests[owner] = None
             freed = owner
-        else:  # the owner's first twin goes, and its id takes the place that became free
+        else:  # remove the owner's first twin, and give the freed number to the twin's id
             twins[owner] = twins[freed]
             self._names[number] = moved = self._names[freed]
             if freed != number:
@@ -135,15 +134,15 @@ class FilterSet:
         self._free.append(freed)
 
     def match(self, context: Context) -> list[str]:
-        """Give the ids of the filters that the context satisfies."""
+        """Return the ids of the filters that the context satisfies."""
         ids: list[str] = self._names[self.match_numbers(context)].tolist()
         return ids
 
     def match_numbers(self, context: Context) -> Array:
-        """Give the numbers of the filters that the context satisfies, ascending.
+        """Return the numbers of the filters that the context satisfies, ascending.
 
-        A number stands for an id (`name_of`) until a filter is added or removed; the array is
-        used again by the next call. For callers that keep something of their own per filter.
+        A number stands for an id (`name_of`) until a filter is added or removed. The next call
+        reuses the array. For callers that store data of their own per filter.
         """
         found = self._index.search(encode(self._index.vocabulary, context))
         if len(self._residuals):
@@ -152,19 +151,19 @@ class FilterSet:
         return _distinct(found) if self._split and len(found) > 1 else found
 
     def number_of(self, name: str) -> int:
-        """Give the number that stands for an id; unknown: InputError."""
+        """Return the number of an id; InputError if unknown."""
         number = self._numbers.get(name)
         if number is None:
             raise InputError(f"no filter has the id {name!r}")
         return number
 
     def name_of(self, number: int) -> str:
-        """Give the id that a number stands for."""
+        """Return the id of a number."""
         name: str = self._names[number]
         return name
 
     def match_batch(self, batch: pa.RecordBatch | pa.Table) -> Pairs:
-        """Give the pairs of row and filter for contexts in the form of `model.context_arrow`."""
+        """Match contexts in the schema of `model.context_arrow`; return (row, filter) pairs."""
         from roamcast.matching.events_arrow import encode_batch
 
         rows: list[Array] = []
@@ -174,7 +173,7 @@ class FilterSet:
             found = self._index.search_batch(*encode_batch(self._index.vocabulary, part))
             if len(self._residuals):
                 found = self._verified(found, _Contexts(part))
-            if len(self._residuals) or self._split:  # else contexts are in order already
+            if len(self._residuals) or self._split:  # otherwise rows are in order already
                 found.sort()
             if self._split and len(found) > 1:
                 found = _distinct(found)
@@ -187,19 +186,30 @@ class FilterSet:
         return Pairs(np.concatenate(rows), np.concatenate(numbers), self._names)
 
     def warm_up(self) -> None:
-        """Load the compiled code now, so that the first call does not wait for it."""
-        warming.warm_up(FilterSet)
+        """Load all compiled code now, so that the first call does not wait for it.
+
+        A throw-away set calls every kernel once; this set does not change.
+        """
+        filters = FilterSet()
+        filters.add("a", Filter.parse("a = 'x' AND b > 1"))
+        context = Context("v", None, (0.0, 0.0), {"a": "x", "b": 2})
+        assert filters.match(context) == ["a"]
+        assert len(filters.match_batch(to_arrow([context])).rows) == 1
+        filters.remove("a")
+        # The hash table of so small a set is never rebuilt, so call that kernel directly.
+        keys, clusters = np.full(2, -1, np.int64), np.full(2, -1, np.int32)
+        hashing.rehash(keys, clusters, keys.copy(), clusters.copy())
 
     def snapshot(self) -> bytes:
-        """Give the set as bytes for `load`; only what cannot be derived is in it.
+        """Return the set as bytes for `load`, without what can be derived (decision 0007).
 
-        It is a pickle: load only what a process of one's own wrote.
+        It is a pickle: load only snapshots from trusted processes.
         """
         return pickle.dumps(self, protocol=pickle.HIGHEST_PROTOCOL)
 
     @classmethod
     def load(cls, data: bytes) -> "FilterSet":
-        """Make a set from `snapshot`'s bytes."""
+        """Restore a set from the bytes of `snapshot`."""
         loaded = pickle.loads(data)  # noqa: S301 – our own snapshot
         assert isinstance(loaded, cls)
         return loaded
@@ -215,16 +225,17 @@ class FilterSet:
         thaw(self, state)
 
     def _add_chunk(self, chunk: list[tuple[str, Filter]]) -> None:
-        """Compile and place filters; nothing is changed if one of them is refused."""
+        """Compile and place filters. If one is invalid, nothing changes."""
         names = [name for name, _ in chunk]
         for name in names:
             if name in self._numbers:
-                raise InputError(f"a filter has the id {name!r} already")
+                raise InputError(f"the id {name!r} is already in use")
         if len(set(names)) < len(names):
-            raise InputError("an id stands twice among the filters to add")
+            raise InputError("two of the filters to add have the same id")
         if len(self) + len(names) > self._filters_max:
             raise LimitError(f"a set has at most {self._filters_max} filters")
-        digests = [digest(one.normal) for _, one in chunk]
+        # Everything that can fail comes first; from `_take_number` on nothing raises.
+        digests = [digest(wanted.normal) for _, wanted in chunk]
         made = self._compiled(chunk, digests)
         rows: list[Row] = []
         owners: list[int] = []
@@ -245,13 +256,13 @@ class FilterSet:
     def _compiled(
         self, chunk: list[tuple[str, Filter]], digests: list[bytes]
     ) -> dict[bytes, list[Row]]:
-        """Give the rows of the meanings that are new; if that fails, none of their words stays."""
+        """Return the rows of filters that are new; on failure the vocabulary is restored."""
         made: dict[bytes, list[Row]] = {}
         self._index.vocabulary.mark()
         try:
-            for (_, one), key in zip(chunk, digests, strict=True):
+            for (_, wanted), key in zip(chunk, digests, strict=True):
                 if key not in self._owner_of and key not in made:
-                    made[key] = self._rows(one.normal)
+                    made[key] = self._rows(wanted.normal)
             self._index.check_room(sum(map(len, made.values())))
         except BaseException:
             self._index.undo()
@@ -269,12 +280,12 @@ class FilterSet:
             self._first_rows[owner] = number
 
     def _rows(self, normal: Normal) -> list[Row]:
-        """Take a filter apart into rows of which one must hold."""
+        """Return a filter's disjunctive normal form as rows."""
         found = conjunctions(normal, CONJUNCTIONS_MAX)
         parts: list[Conjunction] | list[tuple[Normal, ...]]
-        if found is None:  # too many: what must hold in any case, and the rest by the reference
+        if found is None:  # too many rows: index the common conjuncts, verify the rest by reference
             parts = [normal.parts if isinstance(normal, All) else (normal,)]
-        elif len(found) > 1:  # one atom for each property: `settling.implied` relies on it
+        elif len(found) > 1:  # merge to one atom per property, as `settling.implied` requires
             merged = (merge(part) for part in found)
             parts = list(dict.fromkeys(part for part in merged if part is not None))
         else:
@@ -319,7 +330,7 @@ class FilterSet:
         self._split -= count > 1
 
     def _verified(self, found: Array, contexts: "Sequence[Context] | _Contexts") -> Array:
-        """Ask the reference about rows that it must confirm; give all owners then."""
+        """Verify candidates that need the reference evaluator; return the owners of all matches."""
         doubtful = -1 - found[found < 0]
         if not len(doubtful):
             return found
@@ -337,14 +348,14 @@ class FilterSet:
 
 
 class _Contexts:
-    """The contexts of a batch, made from Arrow only where the reference needs one."""
+    """The contexts of a batch, converted from Arrow only where the reference needs them."""
 
     def __init__(self, batch: pa.RecordBatch | pa.Table) -> None:
         self._batch = batch
         self._made: dict[int, Context] = {}
 
     def make(self, rows: Array) -> None:
-        """Make the contexts of these rows, all at once."""
+        """Convert these rows, all at once."""
         needed = np.unique(rows)
         made = from_arrow(self._batch.take(pa.array(needed)))
         self._made = dict(zip(needed.tolist(), made, strict=True))
@@ -354,14 +365,14 @@ class _Contexts:
 
 
 def digest(normal: Normal) -> bytes:
-    """Name a meaning: filters with equal normal forms are compiled once."""
+    """Hash a normal form: filters with equal normal forms are compiled once."""
     try:
-        said = msgspec.msgpack.encode(normal)
-    except OverflowError:  # a number beyond 64 bits
-        said = repr(normal).encode()
-    return blake2b(said, digest_size=16).digest()
+        encoded = msgspec.msgpack.encode(normal)
+    except OverflowError:  # an integer beyond 64 bits
+        encoded = repr(normal).encode()
+    return blake2b(encoded, digest_size=16).digest()
 
 
 def _distinct(ascending: Array) -> Array:
-    kept: Array = ascending[np.concatenate([[True], ascending[1:] != ascending[:-1]])]
-    return kept
+    distinct: Array = ascending[np.concatenate([[True], ascending[1:] != ascending[:-1]])]
+    return distinct

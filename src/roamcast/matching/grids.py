@@ -1,7 +1,7 @@
-"""Into which bucket does a value fall? Grids cut a column where its predicates' ends are dense.
+"""Grids: buckets of a column's values, cut where the ends of its predicates are dense.
 
-A column gets a finer grid as more predicates are seen. Pages keep the grid they were made with,
-so a new grid costs nothing but its own table: no page is ever rebuilt for it.
+A column gets a finer grid as more predicates are seen. Pages keep the grid they were made with, so
+a new grid costs only its own table; no page is rebuilt (decision 0006).
 """
 
 import numpy as np
@@ -42,24 +42,24 @@ from roamcast.matching.layout import (
     Int,
 )
 
-RENEWALS_DENSE = 1024  # up to so many breakpoints a grid is renewed at every fourfold growth
-CODES_OWN = LINES_MAX // 2  # of more codes than lines, so many have a line of their own
-CELLS_MIN = 16  # a grid coarser than this gives no cells worth a cluster
+RENEWALS_DENSE = 1024  # up to this many breakpoints, a grid is renewed at every fourfold growth
+CODES_OWN = LINES_MAX // 2  # codes with a line of their own if there are more codes than lines
+CELLS_MIN = 16  # a coarser grid has no cells worth a cluster
 
 
 @inlined
 def cut_label(labels: Array, cut: Int) -> Int:
-    """Turn a cut (just before, at, or just after a known text) into its label of the moment."""
+    """Return the current label of a cut (just before, at, or just after a known text)."""
     return labels[cut >> 2] + (cut & 3) - 1
 
 
 @inlined
 def line_of(grids: Array, bounds: Array, tokens: Array, labels: Array, grid: Int, key: Int) -> Int:
-    """Give the line of a slot on which a context with this key finds who contradicts it."""
+    """Return the line of a slot that marks the rows contradicted by this key."""
     if key == MISSING:
         return 0
     kind = grids[grid, GRID_KIND]
-    if kind == CODES:  # the first codes have lines of their own, the others share the rest
+    if kind == CODES:  # the first codes have lines of their own, the others share
         ordinal, own = np.int64(tokens[key, TOKEN_ORDINAL]), grids[grid, GRID_BOUNDS]
         if ordinal < own:
             return 1 + ordinal
@@ -73,7 +73,7 @@ def line_of(grids: Array, bounds: Array, tokens: Array, labels: Array, grid: Int
                 place += step
             step >>= 1
         return 1 + place
-    while step:  # unused bounds are the highest key, so there is no branch to guess
+    while step:  # binary search without branches: unused bounds hold the highest key
         place += step * np.int64(bounds[first + place + step - 1] <= key)
         step >>= 1
     return 1 + min(place, count)
@@ -81,7 +81,7 @@ def line_of(grids: Array, bounds: Array, tokens: Array, labels: Array, grid: Int
 
 @kernel
 def lines_between(s: Arrays, grid: Int, low: Int, high: Int) -> np.uint64:
-    """Give the lines whose values may lie between low and high, as bits."""
+    """Return a bit for each line whose values may lie between low and high."""
     kind = s.grids[grid, GRID_KIND]
     if kind == ORDERS:
         low, high = cut_label(s.labels, low), cut_label(s.labels, high)
@@ -106,7 +106,7 @@ def _is_bound(s: Arrays, grid: Int, key: Int) -> Int:
 
 @kernel
 def is_exact(s: Arrays, grid: Int, low: Int, high: Int) -> Int:
-    """Tell whether the lines between low and high hold no value outside."""
+    """Return whether the lines between low and high contain no value outside."""
     kind = s.grids[grid, GRID_KIND]
     if kind == CODES:
         return s.tokens[low, TOKEN_ORDINAL] < s.grids[grid, GRID_BOUNDS]
@@ -119,9 +119,9 @@ def is_exact(s: Arrays, grid: Int, low: Int, high: Int) -> Int:
 
 @kernel
 def cell_token(s: Arrays, column: Int, low: Int, high: Int) -> Int:
-    """Give the smallest cell of the column's grid that holds the interval, or -1.
+    """Return the smallest cell of the column's grid that contains the interval, or -1.
 
-    The value is grid × 256 + level × 64 + cell.
+    A cell is encoded as grid × 256 + level × 64 + cell.
     """
     grid = s.columns[column, COLUMN_GRID]
     if grid < 0 or s.grids[grid, GRID_BOUNDS] < CELLS_MIN or s.grids[grid, GRID_KIND] == CODES:
@@ -140,7 +140,7 @@ def cell_token(s: Arrays, column: Int, low: Int, high: Int) -> Int:
 
 @kernel
 def _remember(s: Arrays, column: Int, end: Int) -> None:
-    """Keep a fair sample of the breakpoints (reservoir sampling, with a fixed hash as dice)."""
+    """Add a breakpoint to the column's sample (reservoir sampling; a fixed hash is the dice)."""
     seen = s.columns[column, COLUMN_SEEN]
     s.columns[column, COLUMN_SEEN] = seen + 1
     if seen < SAMPLE:
@@ -154,7 +154,7 @@ def _remember(s: Arrays, column: Int, end: Int) -> None:
 
 @kernel
 def _cut_ranges(s: Arrays, column: Int, grid: Int) -> Int:
-    """Cut where the sampled breakpoints are dense; give how many bounds that made."""
+    """Cut a grid at quantiles of the sampled breakpoints; return the number of bounds."""
     count = min(s.columns[column, COLUMN_SEEN], SAMPLE)
     sample = s.samples[column, :count].copy()
     if s.columns[column, COLUMN_KIND] == ORDERS:
@@ -179,7 +179,7 @@ def _cut_ranges(s: Arrays, column: Int, grid: Int) -> Int:
 
 @kernel
 def renew(s: Arrays, column: Int) -> None:
-    """Cut a new grid for the column if it saw enough since the last one."""
+    """Cut a new grid for the column if it has seen enough predicates since the last one."""
     kind = s.columns[column, COLUMN_KIND]
     old = s.columns[column, COLUMN_GRID]
     ordinals = s.columns[column, COLUMN_ORDINALS]
@@ -192,7 +192,7 @@ def renew(s: Arrays, column: Int) -> None:
         return
     grid = s.counters[GRIDS]
     if old >= 0 and s.grids[old, GRID_USES] == 0 and s.grids[old, GRID_LEVELS] == 0:
-        grid = old  # nobody uses the old one: its place is free
+        grid = old  # no page uses the old grid, so overwrite it
     else:
         s.counters[GRIDS] += 1
     bounds = 0
@@ -219,7 +219,7 @@ def renew(s: Arrays, column: Int) -> None:
 
 @kernel
 def survey(s: Arrays, words: Array, predicates: Array, tokens: Array) -> None:
-    """Take note of new rows' breakpoints and tokens, so that grids and clusters suit them."""
+    """Count new rows' breakpoints and tokens, on which grids and clusters are based."""
     at = 0
     for row in range(len(predicates)):
         for _ in range(predicates[row]):
@@ -249,7 +249,7 @@ def _count(s: Arrays, token: Int) -> None:
 
 @kernel
 def renew_all(s: Arrays, words: Array, predicates: Array, tokens: Array) -> None:
-    """Cut new grids for these rows' columns if it is time; there must be room for as many."""
+    """Cut new grids for these rows' columns where due; the arrays must have room for them."""
     at = 0
     for row in range(len(predicates)):
         for _ in range(predicates[row]):

@@ -1,4 +1,4 @@
-"""Which child has a cluster for a token? One open table for all clusters, without pointers."""
+"""A hash table from (cluster, token) to child cluster: open addressing, one table for all."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ def _hash(key: Int, size: Int) -> Int:
 
 @inlined
 def find_child(keys: Array, values: Array, cluster: Int, token: Int) -> Int:
-    """Give the child of a cluster for a token, or -1. The table is open, its size a power of 2."""
+    """Return the child of a cluster for a token, or -1. The table's size is a power of 2."""
     key = (np.int64(cluster) << 32) | np.int64(token)
     size = len(keys)
     at = _hash(key, size)
@@ -27,7 +27,7 @@ def find_child(keys: Array, values: Array, cluster: Int, token: Int) -> Int:
 
 @kernel
 def enter(keys: Array, values: Array, key: Int, value: Int) -> None:
-    """Enter a key that is not in the table yet; the caller keeps the table half empty."""
+    """Insert a key that is not in the table; the caller keeps the table at most half full."""
     size = len(keys)
     at = _hash(key, size)
     while keys[at] != -1:
@@ -38,7 +38,7 @@ def enter(keys: Array, values: Array, key: Int, value: Int) -> None:
 
 @kernel
 def rehash(old_keys: Array, old_values: Array, keys: Array, values: Array) -> None:
-    """Enter everything of one table into another, larger one."""
+    """Copy one table into another, larger one."""
     for at in range(len(old_keys)):
         if old_keys[at] != -1:
             enter(keys, values, old_keys[at], old_values[at])
@@ -46,7 +46,7 @@ def rehash(old_keys: Array, old_values: Array, keys: Array, values: Array) -> No
 
 @kernel
 def leave(keys: Array, values: Array, key: Int) -> None:
-    """Delete from the table and close the gap, so that searches still find what follows."""
+    """Delete a key and close the gap, so that linear probing still finds what follows."""
     size = len(keys)
     gap = _hash(key, size)
     while keys[gap] != key:

@@ -1,12 +1,11 @@
-"""Where does everything about a filter set lie? In flat arrays that compiled code can walk.
+"""The memory layout of a filter set: flat arrays for compiled code. docs/matching.md draws it.
 
 A *row* is one conjunction of a filter. Its *record* has a header and its predicates: closed
-intervals of 64-bit keys over columns. Rows lie in *clusters*; a cluster is entered only by
-contexts that have its *token* (an equality, a place they are within, or a cell of a column's grid)
-and its parent's. A small cluster chains its rows; a larger one keeps them on *pages* of 64 to
-4,096. On a page every constrained column has a *slot*: one line of bits for each bucket of the
-column's *grid*, with a bit for each row that a value in that bucket contradicts.
-docs/matching.md draws it.
+intervals of 64-bit keys over columns. Rows lie in *clusters*; a context enters a cluster only if it
+has its *token* (an equality, a place it is within, or a cell of a column's grid) and its parent's.
+A small cluster chains its rows; a larger one keeps them on *pages* of 64 to 4,096 rows. On a page,
+every constrained column has a *slot*: one line of bits for each bucket of the column's *grid*, with
+a bit for each row that a value in that bucket contradicts.
 """
 
 import math
@@ -16,17 +15,17 @@ import numpy as np
 
 Array = np.ndarray
 Int = Any
-"""A whole number in compiled code: Python's or NumPy's, the compiler tells them apart."""
+"""An integer in compiled code, of Python or NumPy: Numba infers which."""
 
 MISSING = -(2**63)
-"""The key of a column the context has no value for; no predicate's interval holds it."""
+"""The key of a column without a value; no predicate's interval contains it."""
 LOWEST, HIGHEST = MISSING + 1, 2**63 - 1
 
-# A record begins with owner × 2³² + flags + number of predicates, so that a candidate is decided
-# and reported from one place. A predicate is three words: its column with flags, low and high
-# (both included). After the predicates come the row's tokens.
+# A record begins with owner × 2³² + flags + number of predicates, so checking and reporting a
+# candidate touch the same cache line. A predicate is three words: its column with flags, low and
+# high (both included). The row's tokens follow the predicates.
 HEADER_COUNT = (1 << 16) - 1
-VERIFY = 1 << 16  # the reference must confirm the row
+VERIFY = 1 << 16  # the reference evaluator must confirm the row
 PLAIN = 1 << 17  # every predicate is one interval of keys
 TWINNED = 1 << 18  # the owner has twins
 PREDICATE_WORDS = 3
@@ -35,12 +34,12 @@ ORDERED = 1 << 40  # low and high are cuts between texts: read them through `lab
 MORE = 1 << 41  # the next predicate is an alternative to this one (a set of several intervals)
 
 WIDTH_MAX = 64
-"""A page's lines have 1 to 64 words; a page that is full grows to twice the width."""
+"""A page's lines have 1 to 64 words; a full page doubles its width."""
 PAGE_ROWS_MAX = 64 * WIDTH_MAX
-SLOTS_MAX = 48  # further columns on a page are left to the exact check
+SLOTS_MAX = 48  # further columns on a page are decided by the exact check alone
 LINES_MAX = 64  # lines of a slot: the first for a missing value, the others for buckets
 BOUNDS_MAX = LINES_MAX - 2
-SAMPLE = 256  # breakpoints remembered for each column, to cut its grid where they are dense
+SAMPLE = 256  # breakpoints sampled per column, to cut its grid where they are dense
 TOKENS_MAX = 16  # tokens considered for one row
 LEVELS = 4  # a grid's cells come in four widths: 1, 2, 4 and 8 buckets
 CELL_TOKEN = 1 << 30  # tokens from here on are cells: grid × 256 + level × 64 + cell
@@ -49,7 +48,7 @@ RECORD_CLASSES = 96
 CACHE_LINE_BYTES = 64
 CACHE_LINE = CACHE_LINE_BYTES // 8  # words
 
-# Which field of a two-dimensional array is what.
+# Fields of the two-dimensional arrays.
 CLUSTER_CHAIN, CLUSTER_CHAINED, CLUSTER_PAGE, CLUSTER_ROWS = 0, 1, 2, 3
 CLUSTER_PARENT, CLUSTER_CHILDREN, CLUSTER_TOKEN, CLUSTER_DEPTH = 4, 5, 6, 7
 PAGE_CLUSTER, PAGE_BEFORE, PAGE_AFTER, PAGE_COUNT = 0, 1, 2, 3
@@ -60,7 +59,7 @@ GRID_COLUMN, GRID_KIND, GRID_BOUNDS, GRID_LINES, GRID_USES, GRID_LEVELS = 0, 1, 
 RANGES, CODES, ORDERS = 0, 1, 2  # kinds of columns and of their grids
 TOKEN_COLUMN, TOKEN_SETS, TOKEN_ORDINAL, TOKEN_USES = 0, 1, 2, 3
 
-# Places of the counters: how many there are, and heads of the lists of free ones.
+# Indices into `counters`: numbers of entries, and heads of free lists.
 (
     ROWS,
     ROWS_FREE,
@@ -79,7 +78,7 @@ COUNTERS = RECORDS_FREE + RECORD_CLASSES
 
 
 class Arrays(NamedTuple):
-    """Everything compiled code works on; a field ends where its counter says."""
+    """All arrays of a filter set. An array's used length is in its counter."""
 
     counters: Array
     tuning: Array
@@ -101,15 +100,15 @@ class Arrays(NamedTuple):
     twins: Array
 
 
-# Places in `tuning`.
+# Indices into `tuning`.
 ROOT_ROWS, CLUSTER_ROWS_MAX, CHAIN_ROWS, DEPTH_MAX = 0, 1, 2, 3
-# Places in `columns`, a row for each: kind, its current grid, tokens in use, breakpoints seen,
-# when to cut a new grid, how many ordinals were given out.
+# Fields of `columns`: kind, current grid, tokens in use, breakpoints seen, when to cut a new grid,
+# number of ordinals assigned.
 COLUMN_KIND, COLUMN_GRID, COLUMN_USES, COLUMN_SEEN, COLUMN_RENEW, COLUMN_ORDINALS = range(6)
 
 
 class Tuning(NamedTuple):
-    """When to cluster, when to keep a bitmap: chosen by measurement (docs/decisions/0005)."""
+    """When to cluster and when to use bitmaps: chosen by measurement (decision 0005)."""
 
     root_rows: int = 4096
     cluster_rows: int = 32_768
@@ -117,12 +116,12 @@ class Tuning(NamedTuple):
     depth: int = 3
 
 
-CHAIN_MAX = 2048  # a chain is listed as a whole before it is checked
-DEEPEST = 6  # the stack of clusters still to enter has room for so many levels
+CHAIN_MAX = 2048  # rows of a chain: all are listed before any is checked
+DEEPEST = 6  # levels that the stack of clusters to enter has room for
 
 
 def empty(tuning: Tuning) -> Arrays:
-    """Give the arrays of a set without filters; cluster 0 is the one every context enters."""
+    """Return the arrays of an empty set. Every context enters cluster 0."""
     clusters = np.full((16, 8), -1, np.int32)
     clusters[0] = (-1, 0, -1, 0, -1, 0, -1, 0)
     counters = np.full(COUNTERS, -1, np.int64)
@@ -156,7 +155,7 @@ def empty(tuning: Tuning) -> Arrays:
 
 
 def grown(array: Array, length: int) -> Array:
-    """Give the array with room for `length` entries; half as much again, so growing is rare."""
+    """Return the array with room for `length` entries, at least half as much again as before."""
     if len(array) >= length:
         return array
     larger = _zeros((max(length, len(array) * 3 // 2), *array.shape[1:]), array.dtype)
@@ -165,7 +164,7 @@ def grown(array: Array, length: int) -> Array:
 
 
 def _zeros(shape: tuple[int, ...], kind: "np.dtype[Any]") -> Array:
-    """Give zeros that begin where a line of the cache does: lines of bits then fill whole ones."""
+    """Return zeros aligned to a cache line, so that lines of bits fill whole cache lines."""
     if kind.hasobject:
         return np.zeros(shape, kind)
     size = math.prod(shape) * kind.itemsize

@@ -1,7 +1,7 @@
-"""Where does a row lie in its cluster, and how does it leave? In a chain when few, on pages else.
+"""Placement of rows in a cluster: in a chain while there are few, then on pages of bits.
 
-Nothing is ever rebuilt as a whole: a row takes a free bit of a page and gives it back; a page that
-is full doubles its width, up to a bound.
+Nothing is rebuilt as a whole (decision 0006): a row takes a free bit of a page and later returns
+it; a full page doubles its width, up to a bound.
 """
 
 import numpy as np
@@ -46,7 +46,7 @@ from roamcast.matching.layout import (
 )
 from roamcast.matching.settling import find_slot, implied, settle
 
-MERGE_SHARE = 8  # a page with less than an eighth of its bits in use looks for another to join
+MERGE_SHARE = 8  # a page with less than an eighth of its bits in use is merged into another
 
 
 @kernel
@@ -60,15 +60,16 @@ def _size_class(words: Int) -> Int:
 
 @kernel
 def _take(s: Arrays, words: Int) -> Int:
-    """Give the first of so many (a power of two) words of the pool, all zero."""
+    """Allocate `words` (a power of two) zeroed words of the pool; return the first."""
     free = POOL_FREE + _size_class(words)
     first = s.counters[free]
     if first < 0:
         first = s.counters[POOL]
-        if words >= CACHE_LINE:
+        if words >= CACHE_LINE:  # a line of bits should not straddle two cache lines
             first = -(-first // CACHE_LINE) * CACHE_LINE
         s.counters[POOL] = first + words
         return first
+    # A free block's first word links to the next one, plus 1: the pool is unsigned, -1 ends a list.
     s.counters[free] = np.int64(s.pool[first]) - 1
     s.pool[first : first + words] = 0
     return first
@@ -138,7 +139,7 @@ def _free_page(s: Arrays, page: Int) -> None:
 
 @kernel
 def _widen(s: Arrays, old: Int, lines: Int, width: Int) -> Int:
-    """Copy lines of this width to where there is room for twice the width."""
+    """Copy lines to new memory with twice their width."""
     new = _take(s, 2 * width * lines)
     for line in range(lines):
         for word in range(width):
@@ -175,20 +176,21 @@ def _make_slot(s: Arrays, page: Int, column: Int) -> Int:
 
 @kernel
 def _write_bits(s: Arrays, page: Int, position: Int, row: Int) -> None:
-    """Set the row's bit on every line whose values contradict one of its predicates."""
+    """Set the row's bit on every line whose values all contradict one of its predicates."""
     cluster = s.pages[page, PAGE_CLUSTER]
     word, bit = position >> 6, np.uint64(1) << np.uint64(position & 63)
     width = np.int64(s.pages[page, PAGE_WIDTH])
     at = np.int64(s.rows[row, ROW_RECORD]) + 1
     end = at + PREDICATE_WORDS * s.rows[row, ROW_PREDICATES]
     while at < end:
-        if implied(s, cluster, at):
+        if implied(s, cluster, at):  # decided by the cluster's token: a slot would be wasted on it
             at += PREDICATE_WORDS
             continue
         column = s.records[at] & COLUMN_BITS
         slot = find_slot(s, page, column)
         if slot < 0:
             slot = _make_slot(s, page, column)
+        # Alternatives of one predicate (MORE) share a slot: a line is allowed if any of them is.
         allowed = np.uint64(0)
         more = True
         while more:
@@ -220,7 +222,7 @@ def _clear_bits(s: Arrays, page: Int, position: Int, row: Int) -> None:
 
 @kernel
 def _put_on_page(s: Arrays, page: Int, row: Int) -> None:
-    """Give the row the page's first free bit; the page must have one."""
+    """Put a row at the page's first free bit; there must be one."""
     alive = np.int64(s.pages[page, PAGE_ALIVE])
     position = -1
     for word in range(s.pages[page, PAGE_WIDTH]):
@@ -240,7 +242,7 @@ def _put_on_page(s: Arrays, page: Int, row: Int) -> None:
 
 @kernel
 def _page_with_room(s: Arrays, cluster: Int) -> Int:
-    """Give a page of the cluster with a free bit: pages with room stand in front."""
+    """Return a page of the cluster with a free bit, making one if needed; such pages come first."""
     page = s.clusters[cluster, CLUSTER_PAGE]
     if page < 0:
         return _make_page(s, cluster)
@@ -258,7 +260,7 @@ def _page_with_room(s: Arrays, cluster: Int) -> Int:
 
 @kernel
 def _move_behind(s: Arrays, page: Int) -> None:
-    """Put a full page behind all that have room."""
+    """Move a full page behind the pages with room."""
     last = s.pages[page, PAGE_AFTER]
     while s.pages[last, PAGE_AFTER] >= 0 and (
         s.pages[s.pages[last, PAGE_AFTER], PAGE_COUNT] < PAGE_ROWS_MAX
@@ -284,14 +286,15 @@ def _take_from_page(s: Arrays, row: Int) -> None:
 
 @kernel
 def _join_sparse_page(s: Arrays, page: Int) -> None:
-    """Move the last few rows of a page to another with room, so that no page stays almost empty."""
+    """Move the last few rows of a page to another page, so that no page stays almost empty."""
     cluster = s.pages[page, PAGE_CLUSTER]
     other = s.clusters[cluster, CLUSTER_PAGE]
     if other == page:
         other = s.pages[page, PAGE_AFTER]
     if other < 0:
         return
-    room = 64 * s.pages[other, PAGE_WIDTH] * 7 // 8  # never full: no to and fro
+    # Leave a margin: a page filled to the brim would soon be split again.
+    room = 64 * s.pages[other, PAGE_WIDTH] * 7 // 8
     if s.pages[other, PAGE_COUNT] + s.pages[page, PAGE_COUNT] > room:
         return
     alive, entries = np.int64(s.pages[page, PAGE_ALIVE]), np.int64(s.pages[page, PAGE_ENTRIES])
@@ -318,6 +321,8 @@ def put_in_cluster(s: Arrays, cluster: Int, row: Int) -> None:
     if s.clusters[cluster, CLUSTER_CHAINED] <= s.tuning[CHAIN_ROWS]:
         settle(s, row, cluster, -1)
         return
+    # The chain became too long: move all its rows to pages. They stay there for good, so a cluster
+    # near the threshold does not switch back and forth.
     row = s.clusters[cluster, CLUSTER_CHAIN]
     s.clusters[cluster, CLUSTER_CHAIN] = -1
     s.clusters[cluster, CLUSTER_CHAINED] = 0
@@ -329,7 +334,7 @@ def put_in_cluster(s: Arrays, cluster: Int, row: Int) -> None:
 
 @kernel
 def take_from_cluster(s: Arrays, row: Int) -> Int:
-    """Take the row out of its chain or page; give the cluster it was in."""
+    """Remove the row from its chain or page; return its cluster."""
     if s.rows[row, ROW_POSITION] < 0:
         cluster = s.rows[row, ROW_WHERE]
         before, here = -1, s.clusters[cluster, CLUSTER_CHAIN]

@@ -1,7 +1,7 @@
-"""What can no index decide? Parts of rows that are confirmed on candidates only.
+"""Predicates that the index cannot decide; they are evaluated for candidates only.
 
-A shape that the point must intersect (or must not) is the common case: its candidates are asked
-together, of shapes read and prepared once. Everything else goes to the reference evaluator.
+The common case is a shape that the point must intersect, or must not: shapes are prepared once, and
+all candidates are tested together. Everything else goes to the reference evaluator.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ class Contexts(Protocol):
     """Contexts by number."""
 
     def __getitem__(self, number: int, /) -> Context:
-        """Give the context of this number."""
+        """Return the context with this number."""
 
 
 class Residuals:
-    """By row: what must hold beside its predicates."""
+    """By row, the conditions beyond its indexed predicates."""
 
     def __init__(self) -> None:
         self.parts: dict[int, tuple[Normal, ...]] = {}
@@ -35,7 +35,7 @@ class Residuals:
         return len(self.parts)
 
     def add(self, row: int, parts: Sequence[Normal]) -> None:
-        """Note what must be confirmed of a row."""
+        """Add a row's conditions."""
         self.parts[row] = tuple(parts)
         part = parts[0]
         if len(parts) == 1 and isinstance(part, Residual) and isinstance(part.expression, Spatial):
@@ -46,12 +46,12 @@ class Residuals:
             self._shapes[row] = (shape, part.wanted)
 
     def drop(self, row: int) -> None:
-        """Forget a row."""
+        """Remove a row."""
         self.parts.pop(row, None)
         self._shapes.pop(row, None)
 
     def hold(self, rows: Array, where: Array, contexts: Contexts) -> Array:
-        """Tell of each row whether its parts hold for the context with the number beside it."""
+        """Return, for each row, whether its conditions hold for the context numbered in `where`."""
         told = np.zeros(len(rows), bool)
         asked: list[int] = []
         shapes: list[Any] = []

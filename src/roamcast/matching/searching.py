@@ -1,6 +1,6 @@
-"""Which rows does a context satisfy? Enter its clusters, AND the pages' lines, check what is left.
+"""The search: enter the context's clusters, combine the pages' lines, check what is left.
 
-Every candidate's record is checked exactly; bitmaps only spare that work.
+Every candidate's record is checked exactly; bitmaps only reduce the number of candidates.
 """
 
 import numpy as np
@@ -51,9 +51,9 @@ from roamcast.matching.layout import (
     Int,
 )
 
-LISTED_FULL = 2048  # candidates collected before they are checked: misses of the cache overlap
+LISTED_FULL = 2048  # candidates collected before they are checked, so that cache misses overlap
 LISTED_MAX = LISTED_FULL + PAGE_ROWS_MAX + 8
-AHEAD = 12  # records fetched before they are needed
+AHEAD = 12  # records prefetched ahead of the check
 ENTRY_BITS = (1 << 32) - 1
 
 
@@ -61,7 +61,7 @@ ENTRY_BITS = (1 << 32) - 1
 def _find_lines(
     grids: Array, bounds: Array, tokens: Array, labels: Array, count: Int, keys: Array, lines: Array
 ) -> None:
-    """Find the line of every grid that the context's keys lie in."""
+    """Find the context's line in every grid."""
     for grid in range(count):
         if grids[grid, GRID_USES] > 0 or grids[grid, GRID_LEVELS]:
             key = keys[grids[grid, GRID_COLUMN]]
@@ -72,7 +72,7 @@ def _find_lines(
 def _find_tokens(
     grids: Array, known: Array, count: Int, given: Array, lines: Array, tokens: Array
 ) -> Int:
-    """List the context's tokens with their columns' bits: the given ones, then its cells."""
+    """List the context's tokens with their columns' bits: the given ones, then those of cells."""
     found = 0
     for token in given:
         if token >= 0:
@@ -103,7 +103,8 @@ def _push_children(
     stack: Array,
     top: Int,
 ) -> Int:
-    """Note the children of a cluster that the context's tokens lead to."""
+    """Push the children of a cluster whose tokens the context has."""
+    # The mask has a bit per column (modulo 64) of the children: it spares most hash lookups.
     mask = np.int64(masks[cluster])
     if mask:
         for i in range(count):
@@ -117,7 +118,7 @@ def _push_children(
 
 @inlined
 def _list_bits(word: np.uint64, pool: Array, first: Int, listed: Array, n: Int) -> Int:
-    """Append the entries of a word's set bits; two are fetched in any case: no branch to guess."""
+    """Append the entries of a word's set bits, the first two without a branch to mispredict."""
     bits = np.uint64(count_bits(word))
     listed[n] = np.int64(pool[first + np.uint64(lowest_bit(word) & 63)])
     word &= word - np.uint64(1)
@@ -131,7 +132,7 @@ def _list_bits(word: np.uint64, pool: Array, first: Int, listed: Array, n: Int) 
 
 @inlined
 def _line(page_slots: Array, at: Int, width: Int, lines: Array) -> Int:
-    """Give where a slot's line for this context lies."""
+    """Return the position of a slot's line for this context."""
     line = np.uint64(lines[np.uint64(page_slots[at])])
     return np.uint64(page_slots[at + np.uint64(1)]) + width * line
 
@@ -149,15 +150,16 @@ def _list_page(
 ) -> Int:
     """List the entries of a page's rows that no line contradicts.
 
-    Indices are unsigned: a signed one may count from the end, and then nothing is vectorised.
+    Indices are unsigned: Numba does not vectorise loops over signed ones, which may count from the
+    end (decision 0005).
     """
     width = np.uint64(pages[page, PAGE_WIDTH])
     alive = np.uint64(pages[page, PAGE_ALIVE])
     for word in range(width):
-        contradicted[word] = ~pool[alive + word]
+        contradicted[word] = ~pool[alive + word]  # bits of no row count as contradicted
     at = np.uint64(page * SLOTS_MAX * 2)
     end = at + np.uint64(2 * pages[page, PAGE_SLOTS])
-    while at + np.uint64(8) <= end:  # four slots at a time: fewer passes, more fetched at once
+    while at + np.uint64(8) <= end:  # four slots at a time: fewer passes, more loads in flight
         a = _line(page_slots, at, width, lines)
         b = _line(page_slots, at + np.uint64(2), width, lines)
         c = _line(page_slots, at + np.uint64(4), width, lines)
@@ -202,10 +204,10 @@ def _report(
     pairs: Array,
     found: Int,
 ) -> Int:
-    """Check the listed entries; write down who owns those that hold.
+    """Check the listed entries; append a pair for the owner, and each twin, of those that hold.
 
-    A pair is context × 2³² + number, the owner's and its twins'; -1 - (context × 2³² + row) if the
-    reference must confirm it. Beyond the room it only counts.
+    A pair is context × 2³² + number, or -1 - (context × 2³² + row) if the reference evaluator must
+    confirm it. Pairs beyond the array's length are only counted.
     """
     base = np.int64(context) << 32
     for i in range(n):
@@ -219,6 +221,7 @@ def _report(
             ok = satisfied_plain(records, keys, start + 1, count)
         else:
             ok = satisfied(records, labels, keys, start + 1, count)
+        # The common case has no branch on `ok`: write the pair, and advance only if it holds.
         if header & (VERIFY | TWINNED) == 0 and found < len(pairs):
             pairs[found] = base | (header >> 32)
             found += np.int64(ok)
@@ -247,7 +250,7 @@ def _read_context(
     other: Int,
     keys: Array,
 ) -> None:
-    """Fill in the keys of one context (`events.Event`); its tokens are put behind the words."""
+    """Fill in the keys of one context (`events.Event`); its tokens follow the words."""
     keys[: len(defaults)] = defaults
     for i in range(0, numbers, 2):
         keys[np.int64(floats[i])] = number_key(floats[i + 1])
@@ -261,7 +264,7 @@ def _read_context(
             keys[column] = token
 
 
-# Places in the table of `search_one`.
+# Indices into the table of `search_context`.
 (
     AT_COUNTERS,
     AT_CLUSTERS,
@@ -293,7 +296,7 @@ def _read_context(
 def search_table(
     s: Arrays, defaults: Array, scratch: tuple[Array, ...], listed: Array, pairs: Array
 ) -> Array:
-    """Write the table of `search_one`; it holds as long as none of these arrays is replaced."""
+    """Return the table of `search_context`, valid until one of these arrays is replaced."""
     return table_of(
         (
             *(s.counters, s.clusters, s.cluster_masks, s.hash_keys, s.hash_clusters, s.pages),
@@ -329,6 +332,7 @@ def _search(
     while top:
         top -= 1
         cluster = stack[top]
+        # Candidates of many clusters are checked together, so that prefetching has work ahead.
         if n + clusters[cluster, CLUSTER_CHAINED] > LISTED_FULL:
             found = _report(records, labels, twins, keys, context, listed, n, pairs, found)
             n = 0
@@ -345,10 +349,10 @@ def _search(
 
 
 @kernel
-def search_one(table: Array, numbers: Int, tokens: Int, other: Int) -> Int:
-    """Find all pairs of one context; give how many there are (perhaps more than there is room).
+def search_context(table: Array, numbers: Int, tokens: Int, other: Int) -> Int:
+    """Find all pairs of one context; return their number, which may exceed the room for them.
 
-    The context lies in the table's arrays: handing arrays over would cost more than reading it.
+    The context is passed in the table's arrays: array arguments would cost more than reading it.
     """
     keys, words = int64s(table, AT_KEYS), int64s(table, AT_WORDS)
     known, defaults = int32_rows(table, AT_TOKENS, 4), int64s(table, AT_DEFAULTS)
@@ -359,11 +363,11 @@ def search_one(table: Array, numbers: Int, tokens: Int, other: Int) -> Int:
 
 
 @kernel
-def search_many(table: Array, keys: Array, given: Array) -> Int:
-    """Find all pairs of many contexts; give how many there are (perhaps more than there is room).
+def search_batch(table: Array, keys: Array, given: Array) -> Int:
+    """Find all pairs of many contexts; return their number, which may exceed the room for them.
 
-    One context after the other: page by page, with all contexts that need a page, was slower. The
-    candidates of one page are too few to be fetched ahead (docs/decisions/0005).
+    Contexts are searched one at a time. Cluster by cluster was slower: the candidates of one page
+    are too few to prefetch (decision 0005).
     """
     found = 0
     contradicted = np.empty(WIDTH_MAX, np.uint64)

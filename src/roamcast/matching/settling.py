@@ -1,9 +1,9 @@
-"""Which predicates of a row need no check once it is a candidate? Those its place settles.
+"""Predicates that a row's position already decides, so that candidates skip them.
 
-A cluster is entered only with its token, so its rows' equality with that value holds for whoever
-comes. And a predicate whose ends fall on bounds of its page's grid is decided by the page's bits.
-What is left stands first in the record: a candidate costs fewer fetches, and most of the time of a
-large set is waiting for records.
+A context enters a cluster only with its token, so the rows' equality with that value holds. And a
+predicate whose ends are bounds of its page's grid is decided by the page's bits. The remaining
+predicates are moved to the front of the record: a large set spends most of its time waiting for
+records (decision 0005).
 """
 
 from roamcast.matching.compiled import kernel
@@ -29,7 +29,7 @@ from roamcast.matching.layout import (
 
 @kernel
 def find_slot(s: Arrays, page: Int, column: Int) -> Int:
-    """Give the place in `page_slots` of the column's slot on this page, or -1."""
+    """Return the index in `page_slots` of the column's slot on this page, or -1."""
     for slot in range(s.pages[page, PAGE_SLOTS]):
         at = (page * SLOTS_MAX + slot) * 2
         if s.grids[s.page_slots[at], GRID_COLUMN] == column:
@@ -39,14 +39,14 @@ def find_slot(s: Arrays, page: Int, column: Int) -> Int:
 
 @kernel
 def implied(s: Arrays, cluster: Int, at: Int) -> Int:
-    """Tell whether every context in the cluster satisfies the predicate at this word.
+    """Return whether every context in the cluster satisfies the predicate at this word.
 
-    A row is in a cluster because it has the token, and it has one only from the one predicate on
-    the token's column, an equality (a merged conjunction has one atom a property and kind).
+    A row is in the cluster because it has its token, and a token comes from the row's only
+    predicate on that column, an equality (a merged conjunction has one atom per property and kind).
     """
     if s.records[at + 1] != s.records[at + 2]:
         return False
-    column = s.records[at]  # flags of sets and orders make it no column's number
+    column = s.records[at]  # with its flags, so sets and ordered texts equal no column
     while cluster > 0:
         token = s.clusters[cluster, CLUSTER_TOKEN]
         if token < CELL_TOKEN and s.tokens[token, TOKEN_COLUMN] == column:
@@ -67,9 +67,9 @@ def _settled(s: Arrays, cluster: Int, page: Int, at: Int) -> Int:
 
 @kernel
 def settle(s: Arrays, row: Int, cluster: Int, page: Int) -> None:
-    """Put the predicates that a candidate must still be checked for first, and count them.
+    """Move the predicates that candidates must still check to the front, and count them.
 
-    `page` is -1 for a row in a chain. Its bits, if any, are written already.
+    `page` is -1 for a row in a chain; otherwise the row's bits must already be set.
     """
     start = s.rows[row, ROW_RECORD]
     header = s.records[start]

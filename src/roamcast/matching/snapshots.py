@@ -1,10 +1,10 @@
-"""How does a filter set travel? As its rows' words and its vocabulary; the rest is placed anew.
+"""Snapshots of a filter set: its rows' words, its vocabulary and its ids (decision 0007).
 
-Bitmaps, clusters and grids follow from the rows, so they are left out: a snapshot is small, and
-what loads it gets a freshly packed set. Numbers, and with them the order of results, stay.
+Bitmaps, clusters and grids follow from the rows, so they are left out. A snapshot is small, and
+loading it packs the set afresh. Numbers, and with them the order of results, are preserved.
 """
 
-# ruff: noqa: SLF001 – the other half of FilterSet, in a module of its own
+# ruff: noqa: SLF001 - part of FilterSet, in a module of its own
 
 import pickle
 from typing import TYPE_CHECKING, Any
@@ -37,9 +37,9 @@ FORMAT = 1
 
 
 def freeze(filters: "FilterSet") -> dict[str, Any]:
-    """Take the state that `thaw` needs."""
+    """Return the state that `thaw` restores."""
     index = filters._index
-    index.vocabulary.mark()  # nothing will be undone: do not carry what was new
+    index.vocabulary.mark()  # drop the undo log
     rows = index.arrays.rows[: int(index.arrays.counters[ROWS])]
     alive = np.flatnonzero(rows[:, ROW_OWNER] >= 0)
     kept = rows[alive]
@@ -71,7 +71,7 @@ def freeze(filters: "FilterSet") -> dict[str, Any]:
 
 
 def thaw(filters: "FilterSet", state: dict[str, Any]) -> None:
-    """Rebuild the set: place all rows anew."""
+    """Restore the set: place all rows in one bulk insertion."""
     assert state["format"] == FORMAT
     FilterSetType = type(filters)  # noqa: N806
     FilterSetType.__init__(
@@ -124,7 +124,7 @@ def _restore_ids(filters: "FilterSet", body: dict[str, Any]) -> None:
 
 
 def _gathered(records: Array, starts: Array, lengths: Array) -> Array:
-    """Put the rows' words one after another."""
+    """Concatenate the rows' words."""
     if not len(starts):
         return np.empty(0, np.int64)
     ends = np.cumsum(lengths)

@@ -1,8 +1,8 @@
-"""How do texts compare inside compiled code? By labels: integers in the same order as the texts.
+"""Order-preserving labels: integers that stand for texts in comparisons of compiled code.
 
-Only texts at the ends of predicates' intervals get a label; any other text lies strictly between
-two of them, and that is all a predicate can ask. A label may change when room between two runs
-out, so records name a text by number and read its label when they are checked.
+Only texts at the ends of predicates' intervals get a label. Any other text lies strictly between
+two of them, which is all that a predicate distinguishes. Labels are reassigned when the room
+between two runs out, so records refer to a text by number and look up its label when checked.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,17 +16,17 @@ FIRST, LAST = 0, 1
 """Numbers of the labels before and after all texts."""
 
 BEFORE, AT, AFTER = 0, 1, 2
-"""Where a cut lies relative to its text: cut = number × 4 + one of these."""
+"""The position of a cut relative to its text: cut = number × 4 + one of these."""
 
 TEXTS_MAX = 1 << 26
 STEP = 4  # just before, at, just after a text, and between it and the next
 SPAN = 1 << 61
 STRIDE = 1 << 32
-SETTLED_ONE_BY_ONE = 64
+SETTLED_SINGLY_MAX = 64
 
 
 class Labels:
-    """The labels of all columns' texts, by number."""
+    """The labels of the texts of all columns, by number."""
 
     def __init__(self) -> None:
         self.values: Array = np.zeros(64, np.int64)
@@ -34,7 +34,7 @@ class Labels:
         self.count = 2
 
     def take(self) -> int:
-        """Give the next number; its label is set when its column settles."""
+        """Return the next number; its label is assigned by the column's `settle`."""
         if self.count == TEXTS_MAX:
             raise LimitError(f"filters compare with at most {TEXTS_MAX} texts by order")
         if self.count == len(self.values):
@@ -52,7 +52,7 @@ class TextOrder:
         self._waiting: list[str] = []
 
     def number(self, text: str, labels: Labels) -> int:
-        """Give the text's number; a new text waits for its label until `settle`."""
+        """Return the text's number; a new text gets its label from `settle`."""
         found = self.numbers.get(text)
         if found is None:
             found = self.numbers[text] = labels.take()
@@ -60,15 +60,15 @@ class TextOrder:
         return found
 
     def forget_waiting(self) -> None:
-        """Forget the texts that came since the last `settle`."""
+        """Remove the texts that were added since the last `settle`."""
         for text in self._waiting:
             del self.numbers[text]
         self._waiting = []
 
     def settle(self, labels: Labels) -> None:
-        """Give every waiting text its label."""
+        """Label every new text."""
         waiting, self._waiting = self._waiting, []
-        if len(waiting) > SETTLED_ONE_BY_ONE:
+        if len(waiting) > SETTLED_SINGLY_MAX:  # inserting many one by one would be quadratic
             self._sorted = sorted(self._sorted + waiting)
             self._relabel(labels)
             return
@@ -82,22 +82,24 @@ class TextOrder:
                 labels.values[self.numbers[text]] = label
 
     def label(self, text: str, labels: Labels) -> int:
-        """Give the label of any text: its own, or one between its neighbours'."""
+        """Return the label of any text: its own, or one between its neighbours'."""
         place = bisect_right(self._sorted, text)
         if place == 0:
-            return LOWEST + STEP + 2
+            return LOWEST + STEP + 2  # between FIRST and every known text
         before = self._sorted[place - 1]
         label = int(labels.values[self.numbers[before]])
+        # An unknown text gets the odd label between its neighbour and the next, equal to no cut.
         return label if before == text else label + 2
 
     def _between(self, place: int, labels: Labels) -> int | None:
-        """Give a label for the text at this place, if its neighbours leave one."""
+        """Return a label for the text at this index, None if its neighbours leave no room."""
         low = self._label_at(place - 1, labels) if place > 0 else None
         last = place == len(self._sorted) - 1
         high = None if last else self._label_at(place + 1, labels)
         if low is None and high is None:
             return 0
-        if low is None or high is None:  # at an end: sorted arrivals must not halve the room
+        if low is None or high is None:
+            # At an end, take a fixed step: sorted input would otherwise halve the room each time.
             label = low + STRIDE if low is not None else (high or 0) - STRIDE
             return label if -SPAN < label < SPAN else None
         label = (low + high) // 2 // STEP * STEP

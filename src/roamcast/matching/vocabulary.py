@@ -1,7 +1,7 @@
-"""What do names and values mean to compiled code? Columns, keys and tokens; filters in their terms.
+"""The vocabulary of a filter set: maps property names and values to columns, keys and tokens.
 
-A property has one column for each way it is compared: as a number, as a text by its code or by
-its order, as a boolean, as an instant, and whether it is there at all.
+A property has one column for each way it is compared: as a number, as a text by code (equality) or
+by order, as a boolean, as an instant, and by presence.
 """
 
 import struct
@@ -31,17 +31,17 @@ from roamcast.model.filters.values import Interval, Intervals, inside_place
 COLUMNS_MAX = 1 << 16
 TOKENS_KNOWN_MAX = 1 << 29
 PREDICATES_MAX = 4096
-"""Intervals in one row; an atom beyond that is left to the reference."""
+"""Maximum intervals in one row; further atoms are left to the reference evaluator."""
 
 EXACT_BELOW = 2.0**53
-"""From here on float64 no longer tells integers apart: such bounds are confirmed by reference."""
+"""From here on float64 cannot represent all integers: the reference confirms such bounds (0004)."""
 
 NUMBER_BITS = struct.Struct("<d")
 INTEGER_BITS = struct.Struct("<q")
 
 
-class Property:
-    """One property's columns (-1: never compared that way) and the tokens of its values."""
+class PropertyColumns:
+    """A property's columns (-1: not compared that way) and the tokens of its values."""
 
     __slots__ = (
         "boolean",
@@ -67,11 +67,11 @@ class Property:
         self.truth_tokens: dict[Any, int] = {}
         self.within_tokens: dict[Any, int] = {}
         self.texts = TextOrder()
-        self.special = False  # asked for more than a text's code or a number
+        self.special = False  # compared by more than a text's code or a number
 
 
 class Row:
-    """One conjunction in the terms of compiled code."""
+    """One conjunction, encoded for the kernel."""
 
     __slots__ = ("residual", "tokens", "words")
 
@@ -82,10 +82,10 @@ class Row:
 
 
 class Vocabulary:
-    """All properties, columns and tokens that the filters of a set speak of."""
+    """All properties, columns and tokens that the filters of a set use."""
 
     def __init__(self) -> None:
-        self.properties: dict[str, Property] = {}
+        self.properties: dict[str, PropertyColumns] = {}
         self.columns: Array = np.zeros((16, 6), np.int64)
         self.columns_count = 0
         self.defaults: Array = np.zeros(0, np.int64)
@@ -99,14 +99,14 @@ class Vocabulary:
         self.mark()
 
     def mark(self) -> None:
-        """Remember what is known now: `undo` goes back to here."""
+        """Set the point that `undo` returns to."""
         self._marked = (self.columns_count, self.defaults, self.labels.count)
-        self._columns_made: list[tuple[Property | Vocabulary, str]] = []
+        self._columns_made: list[tuple[PropertyColumns | Vocabulary, str]] = []
         self._properties_made: list[str] = []
         self._tokens_made: list[int] = []
 
     def undo(self) -> None:
-        """Forget what rows brought since `mark`; none of them has been placed."""
+        """Remove everything added since `mark`; no row that uses it may have been placed."""
         self.forget(self._tokens_made)
         for owner, way in self._columns_made:
             setattr(owner, way, -1)
@@ -119,13 +119,13 @@ class Vocabulary:
         self.mark()
 
     def settle(self) -> None:
-        """Give new texts their labels; needed before rows with them are placed."""
+        """Label new texts; required before rows that use them are placed."""
         for texts in self._unsettled.values():
             texts.settle(self.labels)
         self._unsettled.clear()
 
     def forget(self, tokens: Sequence[int]) -> None:
-        """Give back tokens that no row uses any more."""
+        """Remove tokens that no row uses any more."""
         for token in tokens:
             home, value = self._token_homes[token]
             del home[value]
@@ -133,7 +133,7 @@ class Vocabulary:
             self._tokens_free.append(token)
 
     def row(self, conjunction: Sequence[Normal]) -> Row | None:
-        """Say a conjunction in these terms; None if it can never hold."""
+        """Encode a conjunction; None if it can never hold."""
         row = Row()
         for atom in conjunction:
             if isinstance(atom, Values):
@@ -146,16 +146,17 @@ class Vocabulary:
             elif isinstance(atom, Box):
                 self._box(atom, row)
             else:
+                # The envelope is a necessary condition: it keeps most contexts from the evaluator.
                 if isinstance(atom, Residual) and atom.envelope is not None:
                     self._box(atom.envelope, row)
                 row.residual.append(atom)
         return row
 
-    def property(self, name: str) -> Property:
-        """Give the property of this name, a new one if need be."""
+    def property(self, name: str) -> PropertyColumns:
+        """Return the property with this name, creating it if needed."""
         found = self.properties.get(name)
         if found is None:
-            found = self.properties[name] = Property()
+            found = self.properties[name] = PropertyColumns()
             self._properties_made.append(name)
         return found
 
@@ -178,7 +179,7 @@ class Vocabulary:
             known.special = True
             _write(row, known.instant, [_whole(interval) for interval in atom.intervals])
 
-    def _numbers(self, known: Property, atom: Values, row: Row) -> None:
+    def _numbers(self, known: PropertyColumns, atom: Values, row: Row) -> None:
         self._column(known, "number", RANGES)
         ends = [_number(interval) for interval in atom.intervals]
         _write(row, known.number, [(low, high) for low, high, _ in ends])
@@ -192,7 +193,7 @@ class Vocabulary:
         if len(intervals) == 1 and _is_point(intervals[0]):
             row.tokens.append(self._token(home, intervals[0].low, column, sets=-1))
 
-    def _texts(self, known: Property, intervals: Intervals, row: Row) -> None:
+    def _texts(self, known: PropertyColumns, intervals: Intervals, row: Row) -> None:
         if all(_is_point(interval) for interval in intervals):
             self._column(known, "codes", CODES)
             codes = [
@@ -200,7 +201,7 @@ class Vocabulary:
                 for interval in intervals
             ]
             _write(row, known.codes, [(code, code) for code in codes])
-            if len(codes) == 1:
+            if len(codes) == 1:  # a context with another value never needs to see this row
                 row.tokens.append(codes[0])
             return
         self._column(known, "order", ORDERS)
@@ -208,6 +209,8 @@ class Vocabulary:
         self._unsettled[id(known.texts)] = known.texts
         cuts = [self._cuts(known.texts, interval) for interval in intervals]
         _write(row, known.order, cuts, ORDERED)
+        # The set of a place and everything within it is a token as well: contexts list their
+        # places from the path upwards (`events.places_of`).
         path = intervals[0].low
         if len(intervals) == 2 and isinstance(path, str) and inside_place(path) == intervals:
             self._column(known, "within", RANGES)
@@ -229,7 +232,7 @@ class Vocabulary:
         known = self.property(name)
         if known.presence < 0:
             self._column(known, "presence", RANGES)
-            self.defaults[known.presence] = 0
+            self.defaults[known.presence] = 0  # absent unless the context says otherwise
             known.special = True
         return known.presence
 
@@ -239,8 +242,8 @@ class Vocabulary:
         _write(row, self.longitude, [(number_key(box.west), number_key(box.east))])
         _write(row, self.latitude, [(number_key(box.south), number_key(box.north))])
 
-    def _column(self, owner: "Property | Vocabulary", way: str, kind: int) -> None:
-        """See to it that there is a column for comparing the property this way."""
+    def _column(self, owner: "PropertyColumns | Vocabulary", way: str, kind: int) -> None:
+        """Ensure that there is a column for comparing the property this way."""
         if getattr(owner, way) >= 0:
             return
         column = self.columns_count
@@ -255,7 +258,7 @@ class Vocabulary:
         self._columns_made.append((owner, way))
 
     def _token(self, home: dict[Any, int], value: Any, column: int, *, sets: int) -> int:
-        """Give the token of a value, a new one if need be."""
+        """Return the token of a value, creating it if needed."""
         token = home.get(value)
         if token is not None:
             return token
@@ -277,16 +280,16 @@ class Vocabulary:
 
 
 def number_key(value: float) -> int:
-    """Turn a float64 into an integer of the same order; -0.0 and 0.0 are one."""
+    """Map a float64 to an int64 of the same order; as `checking.number_key`, without Numba."""
     bits: int = INTEGER_BITS.unpack(NUMBER_BITS.pack(value + 0.0))[0]
     return bits if bits >= 0 else bits ^ HIGHEST
 
 
 def _number(interval: Interval) -> tuple[int, int, bool]:
-    """Give an interval of numbers as keys, and whether they are exact.
+    """Return an interval of numbers as keys, and whether they are exact.
 
-    Rounding to float64 keeps the order, so closed ends are never too narrow; an open end moves by
-    one key, which is right below 2⁵³ and left to the reference above.
+    Rounding to float64 preserves order, so closed ends are never too narrow. An open end moves by
+    one key, which is exact below 2⁵³; above that, the reference confirms.
     """
     low, high, exact = LOWEST, HIGHEST, True
     if interval.low is not None:
@@ -314,7 +317,7 @@ def _rounded(value: Any) -> float:
 
 
 def _whole(interval: Interval) -> tuple[int, int]:
-    """Give an interval of whole numbers as closed keys; contexts hold 64 bits and no more."""
+    """Return an interval of integers as closed keys; attributes have 64 bits."""
     low = LOWEST if interval.low is None else int(interval.low) + (not interval.low_closed)
     high = HIGHEST if interval.high is None else int(interval.high) - (not interval.high_closed)
     if low > HIGHEST or high < LOWEST:

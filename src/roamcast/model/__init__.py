@@ -1,1 +1,5 @@
-"""What is said: places, contexts, filters, time, messages. Pure; imports only errors."""
+"""The values everything else passes around: places, contexts, filters, casts, wire messages, time.
+
+In: GeoJSON, CQL2, Arrow, MessagePack. Out: frozen values and the contract of machines. Imports
+nothing of Roamcast but `errors`.
+"""

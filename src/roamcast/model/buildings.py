@@ -1,10 +1,10 @@
-"""Which building do simulated people walk in? Copies of one floor plan, as in AMS's simulation.
+"""Simulated buildings: copies of one floor plan, as in AMS's SimMob.
 
-"The building we simulated consists of multiple copies of the floor plan for our laboratory" (AMS,
-SimMob). The plan here is ours, for the paper does not print theirs: a corridor in cells (a sensor
-each), offices on both sides, meeting rooms and a kitchen among them, stairs at both ends from
-storey to storey, and a lift in the middle that opens to all of them. All lengths are explicit
-`walking_m`, so the graph does not depend on where on Earth the building stands.
+"The building we simulated consists of multiple copies of the floor plan for our laboratory" (AMS).
+The paper does not print that plan, so this one is ours: a corridor divided into cells (a sensor
+each), offices on both sides, with meeting rooms and a kitchen among them, stairs at both ends, and
+a lift in the middle. All lengths are explicit `walking_m`, so the graph does not depend on where on
+Earth the building stands.
 """
 
 import math
@@ -25,8 +25,8 @@ class FloorPlan(msgspec.Struct, frozen=True):
     """A corridor of `cells`, each with `rooms_per_side` rooms on either side.
 
     The first rooms of the plan are `meeting_rooms` and `kitchens`, spread evenly along the
-    corridor; all others are offices. `stairs_m` is one storey's stairs; `lift_m` half of any ride,
-    the wait included, as far as one would have walked in the time.
+    corridor; all others are offices. `stairs_m` is the stairs of one storey. `lift_m` is half of
+    any ride, waiting included, as the distance walked in the same time.
     """
 
     cells: int = 12
@@ -54,13 +54,13 @@ LABORATORY = FloorPlan()
 
 
 class Ground(msgspec.Struct, frozen=True):
-    """Where metres of a plan lie on Earth: x along the bearing of the corridor, y to its left."""
+    """Where a plan lies on Earth: x along the bearing of the corridor, y to its left, in metres."""
 
     origin: Point = (-122.1485, 37.4025)
     bearing_deg: float = 90.0
 
     def point(self, x_m: float, y_m: float) -> Point:
-        """Give longitude and latitude (a plane touching the sphere: right for a campus)."""
+        """Return longitude and latitude, by a tangent plane: accurate enough for a campus."""
         turn = math.radians(90.0 - self.bearing_deg)
         east = x_m * math.cos(turn) - y_m * math.sin(turn)
         north = x_m * math.sin(turn) + y_m * math.cos(turn)
@@ -91,7 +91,7 @@ def building(
     ground: Ground = Ground(),  # noqa: B008 - frozen
     offset_m: tuple[float, float] = (0.0, 0.0),
 ) -> list[Place]:
-    """Give the places of one building, itself first; its entrance is `path/1/1c00`."""
+    """Return the places of one building, itself first; its entrance is `path/1/1c00`."""
     _check(floors, plan)
     rooms = _rooms(plan)
     dx, dy = offset_m
@@ -127,7 +127,7 @@ def campus(
     ground: Ground = Ground(),  # noqa: B008 - frozen
     gap_m: float = 40.0,
 ) -> Places:
-    """Give a campus: buildings in a square, each entrance joined to one yard."""
+    """Return a campus: buildings in a square, each entrance joined to one yard."""
     if not 1 <= buildings <= BUILDINGS_MAX:
         raise LimitError(f"a campus has 1 to {BUILDINGS_MAX} buildings, not {buildings}")
     length, depth = _extent(plan)
@@ -151,7 +151,7 @@ def campus(
 
 
 def offices(places: Places, inside: str | None = None) -> tuple[str, ...]:
-    """Give the offices, in pre-order."""
+    """Return the offices, in pre-order."""
     return places.of_kind("office", inside)
 
 
@@ -215,8 +215,8 @@ def _lift_cell(plan: FloorPlan) -> str:
 
 
 def _lift_box(plan: FloorPlan) -> tuple[float, float, float, float]:
-    # The shaft stands in the corridor's cell; being higher in the hierarchy than the cell, it
-    # never answers for a point: nobody knows from a point alone who is in the lift.
+    # The shaft stands in the corridor's cell. It is higher in the hierarchy than the cell, so
+    # `deepest` never returns it: a point alone cannot tell who is in the lift.
     x = (plan.cells // 2) * plan.rooms_per_side * plan.room_width_m
     y = plan.room_depth_m
     return (x, y, x + 1.5, y + 1.5)
@@ -248,8 +248,8 @@ def _placed(
     )
 
 
-def _metres(one: tuple[float, float], other: tuple[float, float]) -> float:
-    return max(1.0, round(math.dist(one, other), 2))
+def _metres(start: tuple[float, float], end: tuple[float, float]) -> float:
+    return max(1.0, round(math.dist(start, end), 2))
 
 
 def _moved(

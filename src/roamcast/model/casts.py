@@ -1,8 +1,8 @@
-"""To whom does a message go? A cast: payload, filter, target area, validity; and its parts in time.
+"""Casts: messages to every context that satisfies a filter, and their division in time (TCC II-C).
 
-A filter without a temporal predicate addresses the present. With one, its past part is what the
-archive can answer now and for good: contexts that have ended, and those still open if no end can
-change the answer any more. Its future part waits at the brokers (TCC II-C). A hybrid cast is split.
+A filter without a temporal predicate addresses the present. With one, it has two parts. The past
+part is what the archive can answer now, for good: contexts that have ended, and open ones whose
+answer no later end can change. The future part waits at the brokers. A hybrid cast has both.
 """
 
 from typing import Literal
@@ -20,10 +20,10 @@ from roamcast.model.filters.normal import all_of, any_of, merge
 from roamcast.model.filters.values import Interval
 
 PAYLOAD_BYTES_MAX = 102_400
-"""TCC III-E reckons with 100 KB a message."""
+"""TCC III-E assumes 100 KB per message."""
 
 LIFETIME_MAX = 60 * 86_400 * time.MICROSECONDS
-"""TCC III-E keeps a future message 60 days at the most."""
+"""TCC III-E caches a future message for at most 60 days."""
 
 ID_LENGTH_MAX = 128
 
@@ -44,11 +44,11 @@ class Cast(msgspec.Struct, frozen=True, tag="cast"):
 
 
 def check(cast: Cast) -> Filter:
-    """Return the cast's filter if the cast is valid; every way in calls this once."""
+    """Return the cast's filter, or raise if the cast is invalid; every entry point calls this."""
     if not cast.id or len(cast.id) > ID_LENGTH_MAX:
         raise MessageError(f"a cast needs an id of at most {ID_LENGTH_MAX} characters")
     if len(cast.payload) > PAYLOAD_BYTES_MAX:
-        raise LimitError(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes")
+        raise LimitError(f"the payload exceeds the limit of {PAYLOAD_BYTES_MAX} bytes")
     west, south, east, north = cast.target
     if not (-180 <= west <= 180 and -180 <= east <= 180 and -90 <= south <= north <= 90):
         raise MessageError("the target area is west, south, east, north in degrees")
@@ -73,10 +73,10 @@ def tense(wanted: Filter, now: int) -> Tense:
 
 
 def split(wanted: Filter, now: int) -> tuple[Filter, Filter]:
-    """Split a filter into its past part and its future part; together they mean the same.
+    """Split a filter into its past and its future part; their disjunction equals the filter.
 
-    An open context may satisfy both, through different alternatives: who delivers, delivers at
-    most once per user and cast in any case.
+    An open context may satisfy both parts, through different alternatives. That is harmless:
+    delivery is at most once per user and cast anyway.
     """
     past, future = _parts(wanted, now)
     return _filter(past), _filter(future)
@@ -84,13 +84,15 @@ def split(wanted: Filter, now: int) -> tuple[Filter, Filter]:
 
 def _parts(wanted: Filter, now: int) -> tuple[Normal, Normal]:
     conjunctions = wanted.conjunctions()
-    if conjunctions is None:  # too many alternatives to look into each
+    if conjunctions is None:  # too many alternatives: split by the end alone, which is always exact
         return all_of([wanted.normal, _ends_before(now)]), all_of([wanted.normal, _lasts(now)])
     past: list[Normal] = []
     future: list[Normal] = []
     for conjunction in conjunctions:
         _, ends = lifetime(conjunction)
         ahead = sets.intersect(ends, (Interval(low=now),), "instant")
+        # With a relation of the lifetime to an attribute, the end may matter in a way that differs
+        # from context to context, so such a conjunction is split by the end.
         known = not any(relates_time(atom) for atom in conjunction)
         if known and ahead == (Interval(low=now),):  # no end from now on can change the answer
             halves = _begins_before(now), _begins(now)

@@ -1,4 +1,4 @@
-"""What is known of one object over one interval? A context, also as a GeoJSON Feature."""
+"""Contexts: what is known of one person or thing over one interval; also as GeoJSON Features."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -15,7 +15,7 @@ Attribute = str | int | float | bool | datetime
 """A typed value: string, integer, float, boolean or timestamp (an aware datetime)."""
 
 RESERVED = frozenset({"geometry", "place", "time", "vid", "t_r", "t_d"})
-"""Names that filters give another meaning, so no attribute may have them."""
+"""Names with a meaning of their own in filters; attributes may not use them."""
 
 VID_LENGTH_MAX = 256
 PLACE_LENGTH_MAX = PATH_LENGTH_MAX
@@ -25,11 +25,11 @@ ATTRIBUTES_MAX = 256
 INTEGER_MAX = 2**63 - 1
 NAMES_REMEMBERED = 1_024
 PLACES_REMEMBERED = 8_192
-"""Of names and places found valid: they come again with every change of a context."""
+"""Cache sizes for names and places already validated: they recur with every change of a context."""
 
 
 class Context(msgspec.Struct, frozen=True):
-    """One object as it was from t_r to t_d (microseconds since 1970 UTC; t_d None: it lasts)."""
+    """One person or thing from t_r to t_d (microseconds since 1970 UTC; t_d is None while open)."""
 
     vid: str
     place: str | None = None
@@ -40,12 +40,12 @@ class Context(msgspec.Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """The end as a number: FOREVER while the context lasts."""
+        """The end as a number: FOREVER while the context is open."""
         return time.FOREVER if self.t_d is None else self.t_d
 
 
 def check(context: Context) -> Context:
-    """Return the context if it is valid; every way in calls this once."""
+    """Return the context, or raise if it is invalid. Every entry point calls this once."""
     _check_text("vid", context.vid, VID_LENGTH_MAX)
     if not context.vid:
         raise ContextError("a context needs a vid (the Feature's id)")
@@ -68,7 +68,7 @@ def check(context: Context) -> Context:
 
 @lru_cache(PLACES_REMEMBERED)
 def check_place(path: str) -> str:
-    """Return the path if it is one (`places_path`), or say what is wrong with the context."""
+    """Return the path, or raise ContextError if it is invalid (see `places_path.check_path`)."""
     _check_text("place", path, PLACE_LENGTH_MAX)
     try:
         return check_path(path)
@@ -77,7 +77,7 @@ def check_place(path: str) -> str:
 
 
 def from_feature(feature: Any) -> Context:
-    """Read a GeoJSON Feature that was decoded from JSON."""
+    """Convert a GeoJSON Feature, already decoded from JSON."""
     if not isinstance(feature, dict) or feature.get("type") != "Feature":
         raise ContextError('a context is a GeoJSON object with "type": "Feature"')
     properties = feature.get("properties")
@@ -102,7 +102,7 @@ def from_feature(feature: Any) -> Context:
 
 
 def to_feature(context: Context) -> dict[str, Any]:
-    """Write the context as a GeoJSON Feature, ready for JSON."""
+    """Return the context as a GeoJSON Feature, ready for JSON."""
     properties: dict[str, Any] = {
         name: {"timestamp": time.format_instant(time.from_datetime(value))}
         if isinstance(value, datetime)
@@ -124,12 +124,12 @@ def to_feature(context: Context) -> dict[str, Any]:
 
 
 def decode(line: bytes | str) -> Context:
-    """Read one line of CONTEXTS.jsonl."""
+    """Decode one line of CONTEXTS.jsonl."""
     return from_feature(json_text.read(line, ContextError))
 
 
 def encode(context: Context) -> bytes:
-    """Write one line of CONTEXTS.jsonl."""
+    """Encode one line of CONTEXTS.jsonl."""
     return msgspec.json.encode(to_feature(context))
 
 
@@ -177,8 +177,8 @@ def _read_point(geometry: Any) -> tuple[float, float] | None:
 
 def _check_point(point: tuple[float, float]) -> None:
     longitude, latitude = point
-    if not (-180 <= longitude <= 180 and -90 <= latitude <= 90):  # false for NaN, too
-        raise ContextError(f"{longitude}, {latitude} is no WGS84 longitude and latitude")
+    if not (-180 <= longitude <= 180 and -90 <= latitude <= 90):  # also catches NaN
+        raise ContextError(f"{longitude}, {latitude} is not a WGS84 longitude and latitude")
 
 
 @lru_cache(NAMES_REMEMBERED)  # a few names come with every context

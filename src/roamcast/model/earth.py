@@ -1,4 +1,4 @@
-"""How far apart are two points on Earth? Along the sphere of WGS84's mean radius."""
+"""Great-circle distance on a sphere with WGS84's mean radius."""
 
 import math
 
@@ -9,10 +9,11 @@ Point = tuple[float, float]
 
 
 def distance_metres(a: Point, b: Point) -> float:
-    """Measure the great-circle distance between two points (haversine)."""
+    """Return the great-circle distance between two points (haversine)."""
     lon_a, lat_a, lon_b, lat_b = map(math.radians, (*a, *b))
     h = (
         math.sin((lat_b - lat_a) / 2) ** 2
         + math.cos(lat_a) * math.cos(lat_b) * math.sin((lon_b - lon_a) / 2) ** 2
     )
+    # Rounding can lift h above 1 for antipodes, where asin is undefined.
     return 2 * RADIUS_METRES * math.asin(min(1.0, math.sqrt(h)))

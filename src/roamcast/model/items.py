@@ -1,14 +1,14 @@
-"""What does a source disseminate? CBM's information items, as one more kind of context.
+"""CBM's information items, represented as contexts.
 
 CBM 3.1: an item has a major key, a minor key and subkeys, "all triples of the form (type, name,
 value)". As a context, an item has the attributes `major` and `minor` (the keys' values),
-`major_name` and `minor_name`, and each subkey under its name; so filters, matching and covering
-need not know that it is an item:
+`major_name` and `minor_name`, and each subkey under its own name. Filters, matching and covering
+therefore need no special case for items:
 
     major = 'NYSE' AND minor = 'IBM' AND current_price > 100
 
-`Criterion` is the paper's own form of a filter, (type, name, operator, value); its `text` is CQL2,
-which logical operators combine.
+`Criterion` is the paper's filter, (type, name, operator, value); its `text` is CQL2, to be combined
+with AND, OR and NOT.
 """
 
 from datetime import datetime
@@ -45,7 +45,7 @@ class Triple(msgspec.Struct, frozen=True, array_like=True):
     value: Attribute
 
 
-class Item(msgspec.Struct, frozen=True):
+class InformationItem(msgspec.Struct, frozen=True):
     """One item of information."""
 
     major: Triple
@@ -70,7 +70,7 @@ class Criterion(msgspec.Struct, frozen=True, array_like=True):
 
 
 def check_triple(triple: Triple) -> Triple:
-    """Return the triple if its value is of its type; an integer may stand for a float."""
+    """Return the triple, or raise if its value is not of its type (an integer may be a float)."""
     wanted = _TYPES.get(triple.type)
     if wanted is None:
         raise MessageError(f"{triple.type!r} is none of the types {', '.join(_TYPES)}")
@@ -84,8 +84,8 @@ def check_triple(triple: Triple) -> Triple:
     return triple
 
 
-def to_context(item: Item, vid: str, t_r: int, t_d: int | None = None) -> Context:
-    """Make a context of an item, valid from t_r to t_d."""
+def to_context(item: InformationItem, vid: str, t_r: int, t_d: int | None = None) -> Context:
+    """Convert an item to a context that is valid from t_r to t_d."""
     if len(item.subkeys) > SUBKEYS_MAX:
         raise LimitError(f"an item has at most {SUBKEYS_MAX} subkeys")
     attributes: dict[str, Attribute] = {}
@@ -102,8 +102,8 @@ def to_context(item: Item, vid: str, t_r: int, t_d: int | None = None) -> Contex
         raise MessageError(error.problem) from None
 
 
-def from_context(context: Context) -> Item:
-    """Take an item out of the context that `to_context` made."""
+def from_context(context: Context) -> InformationItem:
+    """Convert a context made by `to_context` back to its item."""
     attributes = dict(context.attributes)
     keys = []
     for key in ("major", "minor"):
@@ -112,37 +112,39 @@ def from_context(context: Context) -> Item:
             raise MessageError(f"this context is no item: it lacks {key!r} or '{key}_name'")
         keys.append(_triple(name, value))
     subkeys = tuple(_triple(name, value) for name, value in attributes.items())
-    return Item(keys[0], keys[1], subkeys)
+    return InformationItem(keys[0], keys[1], subkeys)
 
 
-def decode_item(text: bytes | str) -> Item:
-    """Read an item from JSON: `{"major": [type, name, value], "minor": […], "subkeys": [[…]]}`."""
+def decode_item(text: bytes | str) -> InformationItem:
+    """Decode an item: `{"major": [type, name, value], "minor": […], "subkeys": [[…]]}`."""
     try:
-        said = msgspec.json.decode(text, type=_Written)
+        decoded = msgspec.json.decode(text, type=_JsonItem)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise MessageError(f"not an item: {error}") from None
-    if len(said.subkeys) > SUBKEYS_MAX:
+    if len(decoded.subkeys) > SUBKEYS_MAX:
         raise LimitError(f"an item has at most {SUBKEYS_MAX} subkeys")
-    return Item(_read(said.major), _read(said.minor), tuple(map(_read, said.subkeys)))
+    return InformationItem(
+        _read(decoded.major), _read(decoded.minor), tuple(map(_read, decoded.subkeys))
+    )
 
 
-def encode_item(item: Item) -> bytes:
-    """Write an item as JSON."""
+def encode_item(item: InformationItem) -> bytes:
+    """Encode an item as JSON."""
     triples = [_written(triple) for triple in (item.major, item.minor, *item.subkeys)]
-    return msgspec.json.encode(_Written(triples[0], triples[1], tuple(triples[2:])))
+    return msgspec.json.encode(_JsonItem(triples[0], triples[1], tuple(triples[2:])))
 
 
-_Said = tuple[str, str, Any]
+_JsonTriple = tuple[str, str, Any]
 
 
-class _Written(msgspec.Struct, frozen=True):
-    major: _Said
-    minor: _Said
-    subkeys: tuple[_Said, ...] = ()
+class _JsonItem(msgspec.Struct, frozen=True):
+    major: _JsonTriple
+    minor: _JsonTriple
+    subkeys: tuple[_JsonTriple, ...] = ()
 
 
-def _read(said: _Said) -> Triple:
-    kind, name, value = said
+def _read(triple: _JsonTriple) -> Triple:
+    kind, name, value = triple
     if kind == "timestamp" and isinstance(value, str):
         value = time.to_datetime(time.parse_instant(value))
     if kind == "float" and type(value) is int:
@@ -150,7 +152,7 @@ def _read(said: _Said) -> Triple:
     return check_triple(Triple(kind, name, value))  # type: ignore[arg-type] # checked just here
 
 
-def _written(triple: Triple) -> _Said:
+def _written(triple: Triple) -> _JsonTriple:
     value = triple.value
     if isinstance(value, datetime):
         value = time.format_instant(time.from_datetime(value))

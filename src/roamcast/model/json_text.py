@@ -1,4 +1,4 @@
-"""What does a JSON text say, and where is it broken? An error names the position, from 1."""
+"""JSON decoding whose errors name the position of the mistake, in characters from 1."""
 
 import re
 from typing import Any
@@ -11,19 +11,19 @@ _BYTE = re.compile(r"\s*\(byte (\d+)\)$")
 
 
 def read(text: bytes | str, refusal: type[InputError]) -> Any:
-    """Decode a JSON text, or raise the refusal."""
+    """Decode a JSON text, or raise `refusal` with the position of the mistake."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        said = str(error).removeprefix("JSON is malformed: ")
-        where = _BYTE.search(said)
+        problem = str(error).removeprefix("JSON is malformed: ")
+        where = _BYTE.search(problem)
         position = _characters(text, int(where[1])) + 1 if where else 1
-        if "truncated" in said:
+        if "truncated" in problem:  # msgspec gives no position here
             position = len(text.rstrip()) + 1
-        raise refusal(f"not JSON: {_BYTE.sub('', said)}", position=position) from None
+        raise refusal(f"not JSON: {_BYTE.sub('', problem)}", position=position) from None
 
 
 def _characters(text: bytes | str, count: int) -> int:
-    """Turn a number of bytes into one of characters."""
+    """Convert a byte offset to a character offset."""
     raw = text.encode(errors="replace") if isinstance(text, str) else text
     return len(raw[:count].decode(errors="ignore"))

@@ -1,4 +1,4 @@
-"""How does a driver talk to a machine? Inputs go in with the time, effects come out.
+"""The contract between a machine and its driver: inputs go in with the time, effects come out.
 
 A machine is sans-IO: `receive(input, now)` and `advance(now)` return effects, `deadline()` says
 when `advance` is next worth calling. Time is integer microseconds, in the simulator as in the live
@@ -6,12 +6,20 @@ service. Randomness comes in as a `Draw`, ids as arguments. docs/machines.md is 
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from roamcast.model.addresses import Address
 from roamcast.model.wire import Message
+
+KEY_LENGTH_MAX: Final = 1_024
+VALUE_BYTES_MAX: Final = 512 * 1024
+"""An entry travels between replicas in one message, so a value is bounded by the frame."""
+
+Writes = tuple[tuple[str, bytes | None], ...]
+"""Keys with their new values, None to delete one."""
 
 Draw = Callable[[], float]
 """A uniform draw from [0, 1); the driver passes a seeded generator's `random`."""
@@ -33,14 +41,56 @@ class Received(Input, frozen=True, gc=False):
     group: str = ""
 
 
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One key of a store with its value, None once it is deleted, and the stamp of the write.
+
+    Of two copies of a key the one with the higher rank is right, on every host (decision 0078).
+    """
+
+    key: Annotated[str, Meta(max_length=KEY_LENGTH_MAX)]
+    value: Annotated[bytes, Meta(max_length=VALUE_BYTES_MAX)] | None
+    stamp: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+    @property
+    def rank(self) -> tuple[int, bytes]:
+        """What is compared; among equal stamps the larger bytes, so that all hosts agree."""
+        return self.stamp, self.value or b""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in a message."""
+        return len(self.key) + len(self.value or b"") + 16
+
+
 class Stored(Input, frozen=True, gc=False):
     """The writes of the `Store` with this token are on disk and survive a crash."""
 
     token: int
 
 
+class StoreFailed(Input, frozen=True, gc=False):
+    """What was asked of the disk with this token was not done, and nothing has changed."""
+
+    token: int
+    reason: str
+
+
+class Merged(Input, frozen=True, gc=False):
+    """The entries of the `Merge` with this token are on disk; `newer` are those that won."""
+
+    token: int
+    newer: tuple[Entry, ...]
+
+
+class PageRead(Input, frozen=True, gc=False):
+    """What the `ReadPage` with this token found, in the order of the keys."""
+
+    token: int
+    entries: tuple[Entry, ...]
+
+
 class Ended(Input, frozen=True, gc=False):
-    """A part of this host that a `Start` with this epoch had begun has come to its end."""
+    """A part of this host that a `Start` with this epoch had begun is gone."""
 
     part: str
     epoch: int
@@ -78,16 +128,40 @@ class Ignore(Effect, frozen=True, gc=False):
 
 
 class Store(Effect, frozen=True, gc=False):
-    """Write keys (None deletes one), in order; a `Stored` with the token follows when synced."""
+    """Write keys (None deletes one), all or none; `Stored` or `StoreFailed` follows.
+
+    `stamp` orders copies of a key on several hosts; 0 where there is only one.
+    """
 
     token: int
-    writes: tuple[tuple[str, bytes | None], ...]
+    writes: Writes
+    stamp: int = 0
+
+
+class Merge(Effect, frozen=True, gc=False):
+    """Write entries of another host where they rank higher; `Merged` or `StoreFailed` follows."""
+
+    token: int
+    entries: tuple[Entry, ...]
+
+
+class ReadPage(Effect, frozen=True, gc=False):
+    """Read entries, deleted ones too, with keys in (after, until]; `PageRead` follows.
+
+    An empty `until` is the end of the store. With `bytes_max` the page ends before it would exceed
+    that, after at least one entry.
+    """
+
+    token: int
+    after: str
+    until: str = ""
+    bytes_max: int | None = None
 
 
 class Start(Effect, frozen=True, gc=False):
     """Begin a part of this host, as a process or as a machine inside another.
 
-    Its epoch tells its lives apart. When it ends by itself, an `Ended` with the epoch follows.
+    Its epoch tells its lives apart. When it ends, an `Ended` with the epoch follows.
     """
 
     part: str
@@ -95,7 +169,7 @@ class Start(Effect, frozen=True, gc=False):
 
 
 class Stop(Effect, frozen=True, gc=False):
-    """End a part of this host at once; no `Ended` follows, and one that had ended is nothing."""
+    """End a part of this host at once; an `Ended` follows when it is gone, if it was there."""
 
     part: str
 

@@ -1,4 +1,4 @@
-"""Which contexts that meet a filter are nearest to a point? (AMS: the nearest printer)"""
+"""Nearest-neighbour search over the contexts that satisfy a filter (AMS: the nearest printer)."""
 
 import heapq
 from collections.abc import Iterable
@@ -28,14 +28,14 @@ def nearest(
     count: int = 1,
     metres_max: float | None = None,
 ) -> list[Found]:
-    """Give the `count` nearest contexts that satisfy the filter; ties by vid, so always the same.
+    """Return the `count` nearest contexts that satisfy the filter, ties broken by vid.
 
-    A context without a point is nowhere near. Memory is bounded by `count`, whatever streams by.
+    Contexts without a point are skipped. Memory is bounded by `count`, not by the input.
     """
     if not 1 <= count <= COUNT_MAX:
-        raise LimitError(f"between 1 and {COUNT_MAX} nearest can be asked for")
+        raise LimitError(f"count is between 1 and {COUNT_MAX}, not {count}")
     if not (-180 <= to[0] <= 180 and -90 <= to[1] <= 90):
-        raise InputError(f"{to[0]}, {to[1]} is no longitude and latitude")
+        raise InputError(f"{to[0]}, {to[1]} is not a valid longitude and latitude")
     candidates = (
         Found(distance_metres(context.point, to), context)
         for context in contexts
@@ -43,4 +43,5 @@ def nearest(
     )
     if metres_max is not None:
         candidates = (found for found in candidates if found.metres <= metres_max)
+    # nsmallest holds `count` candidates at a time, however many contexts stream by.
     return heapq.nsmallest(count, candidates, key=lambda found: (found.metres, found.context.vid))

@@ -1,8 +1,8 @@
-"""Where can somebody be? A containment hierarchy of places of any depth, with polygons and doors.
+"""The containment hierarchy of places, of any depth, with polygons and neighbours.
 
-Places are numbered in pre-order (siblings by their segment's text), so that everything within a
-place is one interval of numbers. `places_geojson` reads and writes them, `places_walk` finds the
-shortest ways between them.
+Places are numbered in pre-order (siblings by their segment's text), so everything within a place
+is one interval of numbers (decision 0030). `places_geojson` reads and writes hierarchies,
+`places_walk` finds shortest walks.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ Point = tuple[float, float]
 
 
 class PlaceLimits(msgspec.Struct, frozen=True):
-    """The largest hierarchy we take (depth and path length stand in `places_path`)."""
+    """Limits of a hierarchy; those of depth and path length are in `places_path`."""
 
     count_max: int = 500_000
     neighbours_max: int = 10_000
@@ -37,8 +37,8 @@ LIMITS = PlaceLimits()
 class Place(msgspec.Struct, frozen=True):
     """One node of the hierarchy.
 
-    `walking_m` gives, where it is known, the walk to each neighbour in the same order;
-    `properties` and `members` keep what a Feature said beyond the words we know.
+    `walking_m`, where known, is the walk to each neighbour, in the same order. `properties` and
+    `members` preserve what a GeoJSON Feature has beyond the fields we interpret.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Places:
-    """A valid hierarchy; its numbers are positions in pre-order, from 0."""
+    """A validated hierarchy. A place's number is its position in pre-order, from 0."""
 
     def __init__(
         self,
@@ -66,6 +66,8 @@ class Places:
             raise LimitError(f"more than the limit of {limits.count_max} places")
         for index, place in enumerate(self.as_given):
             _checked_alone(index, place, limits)
+        # Numbers depend on the paths alone, not on the order of the file (0030); `as_given` keeps
+        # that order for writing.
         order = sorted(range(len(self.as_given)), key=lambda i: segments(self.as_given[i].path))
         self._places = [self.as_given[index] for index in order]
         self._numbers = {place.path: number for number, place in enumerate(self._places)}
@@ -91,14 +93,14 @@ class Places:
     __hash__ = None  # type: ignore[assignment]
 
     def number(self, path: str) -> int:
-        """Give a place's number in pre-order."""
+        """Return a place's number in pre-order."""
         found = self._numbers.get(path)
         if found is None:
-            raise PlaceError(f"no place is called {path!r}")
+            raise PlaceError(f"there is no place {path!r}")
         return found
 
     def path(self, number: int) -> str:
-        """Give the path of a number."""
+        """Return the path of a number."""
         return self._places[number].path
 
     @cached_property
@@ -107,22 +109,22 @@ class Places:
         return tuple(place.path for place in self._places)
 
     def interval(self, path: str) -> tuple[int, int]:
-        """Give the half-open interval of numbers that lie within a place, itself first."""
+        """Return the half-open interval of the numbers within a place, itself first."""
         number = self.number(path)
         return number, int(self._ends[number])
 
     def within(self, path: str, region: str) -> bool:
-        """Say whether a place is `region` or lies below it, by their intervals."""
+        """Return whether a place is `region` or lies below it, by their intervals."""
         first, end = self.interval(region)
         return first <= self.number(path) < end
 
     def parent(self, path: str) -> str | None:
-        """Give the place one level up, or none for a root."""
+        """Return the place one level up, or none for a root."""
         above = int(self._parents[self.number(path)])
         return None if above < 0 else self.path(above)
 
     def ancestors(self, path: str) -> tuple[str, ...]:
-        """Give the places that contain this one, the nearest first."""
+        """Return the places that contain this one, the nearest first."""
         found = []
         above = int(self._parents[self.number(path)])
         while above >= 0:
@@ -131,7 +133,7 @@ class Places:
         return tuple(found)
 
     def children(self, path: str) -> tuple[str, ...]:
-        """Give the places one level down, in pre-order."""
+        """Return the places one level down, in pre-order."""
         number, end = self.interval(path)
         found = []
         child = number + 1
@@ -141,27 +143,27 @@ class Places:
         return tuple(found)
 
     def roots(self) -> tuple[str, ...]:
-        """Give the places that nothing contains."""
+        """Return the places without a parent."""
         return tuple(self.path(int(n)) for n in np.flatnonzero(self._parents < 0))
 
     def of_kind(self, kind: str, inside: str | None = None) -> tuple[str, ...]:
-        """Give the places of one kind, within `inside` if given, in pre-order."""
+        """Return the places of one kind, within `inside` if given, in pre-order."""
         first, end = (0, len(self)) if inside is None else self.interval(inside)
         return tuple(place.path for place in self._places[first:end] if place.kind == kind)
 
     def deepest(self, point: Point, inside: str | None = None) -> str | None:
-        """Give the deepest place whose polygon covers the point, or none; see `deepest_many`."""
+        """Return the deepest place whose polygon covers the point, or none; see `deepest_many`."""
         found = int(self.deepest_many([point], inside)[0])
         return None if found < 0 else self.path(found)
 
     def deepest_many(
         self, points: npt.ArrayLike, inside: str | None = None
     ) -> npt.NDArray[np.int64]:
-        """Give for each (longitude, latitude) the number of its deepest place, -1 for none.
+        """Return for each (longitude, latitude) the number of its deepest place, -1 for none.
 
-        Polygons are closed: a border belongs to all places that share it. Among equally deep
-        ones the first in pre-order wins, always. Storeys lie above each other on the map: a
-        caller who knows the storey says so with `inside`.
+        Polygons are closed: a border belongs to all places that share it. Of equally deep places
+        the first in pre-order wins (decision 0030). Storeys lie above each other on the map: a
+        caller that knows the storey passes it as `inside`.
         """
         wanted = np.asarray(points, dtype=np.float64).reshape(-1, 2)
         if not np.isfinite(wanted).all():
@@ -180,11 +182,11 @@ class Places:
         return result
 
     def polygon(self, path: str) -> shapely.Geometry | None:
-        """Give the place's polygon, if it has one."""
+        """Return the place's polygon, if it has one."""
         return self._polygons[self.number(path)]
 
     def centre(self, path: str) -> Point | None:
-        """Give a point inside the place's polygon: the centroid if it lies inside."""
+        """Return a point inside the place's polygon: the centroid if it lies inside."""
         polygon = self.polygon(path)
         if polygon is None:
             return None
@@ -205,7 +207,7 @@ class Places:
         return WalkingGraph(self.paths, doorways, centres)
 
     def route(self, start: str, goal: str) -> Route | None:
-        """Give the shortest way on foot, or none where no way leads; see `places_walk`."""
+        """Return the shortest walk, or None if there is none; see `places_walk`."""
         return self.walks.route(self.number(start), self.number(goal))
 
     @cached_property
@@ -257,7 +259,7 @@ class Places:
 
 
 def shape(geometry: Mapping[str, Any]) -> shapely.Geometry:
-    """Make a shapely polygon of a GeoJSON Polygon or MultiPolygon, altitudes left out."""
+    """Convert a GeoJSON Polygon or MultiPolygon to shapely, without altitudes."""
     parts = geometry["coordinates"]
     if geometry["type"] == "Polygon":
         parts = [parts]
@@ -271,7 +273,7 @@ def _walks(place: Place) -> tuple[float | None, ...]:
 
 
 def _checked_alone(index: int, place: Place, limits: PlaceLimits) -> None:
-    """Check what one place says of itself."""
+    """Check what can be checked without the other places."""
     try:
         check_path(place.path)
     except PlaceError as error:

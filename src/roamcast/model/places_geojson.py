@@ -1,8 +1,8 @@
-"""How are places written down? A GeoJSON FeatureCollection, read and written without loss.
+"""Hierarchies of places as GeoJSON FeatureCollections, read and written without loss.
 
-Each Feature has the properties `path` and `kind`, and may have `neighbours` (a list of paths)
-with `walking_m` (a length for each), and a Polygon or MultiPolygon. Order, ids, foreign members
-and further properties are kept. An error names the feature by its position and path.
+Each Feature has the properties `path` and `kind`. It may have `neighbours` (a list of paths) with
+`walking_m` (a length for each), and a Polygon or MultiPolygon. Order, ids, foreign members and
+further properties are preserved. An error names the feature by its position and path.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _OURS = {"path", "kind", "neighbours", "walking_m"}
 
 
 def read_places(text: bytes | str, *, limits: PlaceLimits = LIMITS) -> Places:
-    """Read a hierarchy from the text of a FeatureCollection."""
+    """Parse a hierarchy from the text of a FeatureCollection."""
     if len(text) > limits.bytes_max:
         raise LimitError(f"larger than the limit of {limits.bytes_max} bytes")
     try:
@@ -29,7 +29,7 @@ def read_places(text: bytes | str, *, limits: PlaceLimits = LIMITS) -> Places:
 
 
 def from_geojson(document: object, *, limits: PlaceLimits = LIMITS) -> Places:
-    """Make a hierarchy of a decoded FeatureCollection."""
+    """Convert a decoded FeatureCollection to a hierarchy."""
     if not isinstance(document, dict) or document.get("type") != "FeatureCollection":
         raise PlaceError("not a GeoJSON FeatureCollection")
     features = document.get("features")
@@ -43,13 +43,13 @@ def from_geojson(document: object, *, limits: PlaceLimits = LIMITS) -> Places:
 
 
 def to_geojson(places: Places) -> dict[str, Any]:
-    """Give the hierarchy as a FeatureCollection, features in the order they were given."""
+    """Return the hierarchy as a FeatureCollection, features in their original order."""
     features = [_feature(place) for place in places.as_given]
     return {"type": "FeatureCollection", **places.members, "features": features}
 
 
 def write_places(places: Places) -> bytes:
-    """Give the hierarchy as JSON text."""
+    """Return the hierarchy as JSON text."""
     return msgspec.json.encode(to_geojson(places))
 
 
@@ -141,7 +141,9 @@ def _vertices(name: str, parts: object) -> int:
             if not isinstance(ring, list) or len(ring) < 4 or ring[0] != ring[-1]:
                 raise PlaceError(f"{name} has a ring that is not closed, or shorter than 4")
             if not all(_is_position(position) for position in ring):
-                raise PlaceError(f"{name} has a position that is no WGS84 longitude and latitude")
+                raise PlaceError(
+                    f"{name} has a position that is not a WGS84 longitude and latitude"
+                )
             count += len(ring)
     return count
 

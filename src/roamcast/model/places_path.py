@@ -1,9 +1,8 @@
-"""What is a place's path, and when does one lie within another?
+"""Paths of places, `segment/segment/…`, and containment between them.
 
-A path is `segment/segment/…`: segments of non-empty text without `/`, control or other
-unprintable characters.
-`path_within` is the meaning of the filter language's `within(place, 'a/b')`; every other
-containment test (the pre-order intervals of `places`) must agree with it.
+A segment is non-empty printable text without `/`. `path_within` defines the filter language's
+`within(place, 'a/b')`; every other containment test, such as the pre-order intervals of `places`,
+must agree with it (decision 0030).
 """
 
 from roamcast.errors import LimitError, PlaceError
@@ -13,23 +12,26 @@ PATH_LENGTH_MAX = 1024
 
 
 def segments(path: str) -> tuple[str, ...]:
-    """Take a path apart; sorted by this key, paths stand in pre-order (as text not: `-` < `/`)."""
+    """Split a path into segments.
+
+    Sorted by this key, paths are in pre-order. Sorted as text they are not, since `-` < `/`.
+    """
     return tuple(path.split("/"))
 
 
 def path_within(path: str, region: str) -> bool:
-    """Say whether `path` is `region` or lies anywhere below it."""
+    """Return whether `path` is `region` or lies anywhere below it."""
     return path == region or path.startswith(region + "/")
 
 
 def parent_path(path: str) -> str | None:
-    """Give the path one level up, or none for a root."""
+    """Return the path one level up, or None for a root."""
     parent, slash, _ = path.rpartition("/")
     return parent if slash else None
 
 
 def check_path(path: object) -> str:
-    """Return the path if it is one, or raise with what is wrong."""
+    """Return the path, or raise if it is invalid."""
     if not isinstance(path, str):
         raise PlaceError(f"a place's path is text, not {type(path).__name__}")
     if len(path) > PATH_LENGTH_MAX:
@@ -38,7 +40,7 @@ def check_path(path: object) -> str:
     parts = segments(path)
     if not all(parts):
         raise PlaceError(f"path {path!r} has an empty segment")
-    if not path.isprintable():  # as contexts.check_place: every place here may be a context's
+    if not path.isprintable():  # contexts carry these paths, and their texts are printable
         raise PlaceError(f"path {path!r} has a control or other unprintable character")
     if len(parts) > DEPTH_MAX:
         raise LimitError(f"path {path[:40]!r}… is deeper than the limit of {DEPTH_MAX} segments")

@@ -1,9 +1,9 @@
-"""What is the shortest way on foot from place to place? Doors between neighbours as a graph.
+"""Shortest walks between places: neighbours form a graph of doors.
 
-A door stands for both directions and is written at either end, or at both. Its length is what
-`walking_m` says; else the great-circle distance between the two polygons' centres, at least one
-metre; else one metre. Of several equally short ways the one that takes the lowest-numbered next
-place, seen from the start, wins: the same file always gives the same ways.
+A door works in both directions and may be listed at either end, or at both. Its length is its
+`walking_m`; failing that, the great-circle distance between the two polygons' centres, at least
+one metre; failing that, one metre. Of equally short walks, the one with the lowest-numbered next
+place wins, seen from the start: the same file always gives the same walks (decision 0031).
 """
 
 import heapq
@@ -22,7 +22,7 @@ WALK_M_DEFAULT = 1.0
 
 
 class Doorway(NamedTuple):
-    """A way between two places by number, with its length where it is known."""
+    """A door between two places, by number, with its length where known."""
 
     start: int
     end: int
@@ -30,7 +30,7 @@ class Doorway(NamedTuple):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """A way: the places in order, both ends included, and its length."""
+    """A walk: its places in order, both ends included, and its length."""
 
     places: tuple[str, ...]
     metres: float
@@ -63,7 +63,7 @@ class WalkingGraph:
         self.graph.add_edges_from(doors)
 
     def lengths_to(self, goal: int) -> npt.NDArray[np.float64]:
-        """Give the length of the shortest way to `goal` from every place, infinite where none."""
+        """Return the length of the shortest walk to `goal` from every place, inf where none."""
         lengths = np.full(len(self._paths), np.inf)
         found = rx.dijkstra_shortest_path_lengths(self.graph, goal, float)
         if found:
@@ -74,16 +74,16 @@ class WalkingGraph:
         return lengths
 
     def door_of(self, place: int) -> int:
-        """Give the only door of a dead end (most rooms), or the place itself."""
+        """Return the only door of a dead end (most rooms), or the place itself."""
         doors = self.doors[place]
         return doors[0][0] if len(doors) == 1 else place
 
     def ways_to(self, goal: int) -> "WaysTo":
-        """Give the ways to a goal; all dead ends behind one door can share them."""
+        """Return the walks to a goal; all dead ends behind one door can share them."""
         return WaysTo(self, self.door_of(goal))
 
     def route(self, start: int, goal: int) -> Route | None:
-        """Give the shortest way between two places by number, or none."""
+        """Return the shortest walk between two places by number, or None."""
         ways = self.ways_to(goal)
         metres = ways.metres(start, goal)
         if metres is None:
@@ -93,7 +93,7 @@ class WalkingGraph:
 
     @cached_property
     def doors(self) -> list[list[tuple[int, float]]]:
-        """For each place its neighbours and their distance, ascending."""
+        """Each place's neighbours and their distances, ascending."""
         doors: list[list[tuple[int, float]]] = [[] for _ in self._paths]
         both = zip(self.starts.tolist(), self.ends.tolist(), self.metres.tolist(), strict=True)
         for start, end, metres in both:
@@ -102,11 +102,11 @@ class WalkingGraph:
 
 
 class WaysTo:
-    """Dijkstra's search from a goal's door, resumed whenever a start further away is asked for.
+    """Dijkstra's search from a goal's door, resumed when a query comes from further away.
 
-    People mostly walk nearby, and most places are dead ends: on a campus of a hundred thousand
-    places a way along a storey settles a few dozen. A library's search ends or covers everything;
-    it cannot be resumed, nor told our ties.
+    People mostly walk nearby, and most places are dead ends: on a campus of 100,000 places, a walk
+    along a storey settles a few dozen. rustworkx's search cannot be resumed and does not
+    promise how it breaks ties, hence our own (decision 0031).
     """
 
     def __init__(self, graph: WalkingGraph, root: int) -> None:
@@ -120,7 +120,7 @@ class WaysTo:
         return len(self._settled)
 
     def metres(self, start: int, goal: int) -> float | None:
-        """Give the length of the shortest way, or none where no way leads."""
+        """Return the length of the shortest walk, or None if there is none."""
         assert self._graph.door_of(goal) == self._root
         if start == goal:
             return 0.0
@@ -135,11 +135,7 @@ class WaysTo:
         return head + between + tail
 
     def steps(self, start: int, goal: int) -> list[int]:
-        """Give the places of the way after `start`, in order; there must be one.
-
-        A length is the sum along the way back from the root, so on a shortest way the equality
-        below holds exactly in floating point; doors are sorted, so the first is the lowest.
-        """
+        """Return the places of the walk after `start`, in order. There must be a walk."""
         if start == goal:
             return []
         here = self._graph.door_of(start)
@@ -149,6 +145,8 @@ class WaysTo:
         reached = self._to_root(here)
         assert reached is not None, "ask metres first"
         while here != self._root:
+            # Settled lengths are sums along the way back from the root, so the equality is exact in
+            # floating point. Doors are sorted: the first match is the lowest-numbered place.
             here = next(
                 other
                 for other, metres in self._doors[here]
@@ -165,12 +163,12 @@ class WaysTo:
                 continue
             settled[place] = metres
             for other, length in self._doors[place]:
-                if other not in settled and len(self._doors[other]) > 1:
+                if other not in settled and len(self._doors[other]) > 1:  # never enter a dead end
                     heapq.heappush(waiting, (metres + length, other))
         return settled.get(start)
 
 
-def _straight_m(one: tuple[float, float] | None, other: tuple[float, float] | None) -> float:
-    if one is None or other is None:
+def _straight_m(start: tuple[float, float] | None, end: tuple[float, float] | None) -> float:
+    if start is None or end is None:
         return WALK_M_DEFAULT
-    return max(WALK_M_DEFAULT, distance_metres(one, other))
+    return max(WALK_M_DEFAULT, distance_metres(start, end))

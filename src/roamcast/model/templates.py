@@ -1,7 +1,7 @@
-"""Which questions do people ask again and again? Filters with holes, filled by values (AMS IV-B).
+"""Filter templates: the standard queries of AMS IV-B, with parameters such as {place}.
 
-Many people who fill the same hole with the same value ask the same canonical filter, and so share
-one query record and one channel.
+Clients that fill a template with the same values get the same canonical filter, so they share one
+query and one channel.
 """
 
 import re
@@ -20,7 +20,7 @@ _HOLE = re.compile(r"\{([a-z][a-z_]*)\}")
 
 
 class Template(msgspec.Struct, frozen=True):
-    """A named filter text with holes such as {place}."""
+    """A named filter text with parameters such as {place}."""
 
     name: str
     text: str
@@ -28,11 +28,11 @@ class Template(msgspec.Struct, frozen=True):
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The names of the holes, in order."""
+        """The names of the parameters, in order."""
         return tuple(dict.fromkeys(_HOLE.findall(self.text)))
 
     def fill(self, values: Mapping[str, Attribute]) -> Filter:
-        """Give the filter with every hole filled; values are quoted, never pasted."""
+        """Return the filter with every parameter filled in. Values are quoted, never pasted."""
         missing = [name for name in self.parameters if name not in values]
         unknown = sorted(set(values) - set(self.parameters))
         if missing or unknown:
@@ -49,6 +49,7 @@ def _literal(name: str, value: Attribute) -> str:
         return f"TIMESTAMP('{time.format_instant(time.from_datetime(value))}')"
     if isinstance(value, int | float):
         return number(value)
+    # A place is checked here: an invalid one would be a valid text that matches nothing.
     return quoted(check_place(value) if name == "place" else value)
 
 
@@ -57,7 +58,7 @@ STANDARD = {
     for template in (
         Template("at", "place = {place}", "everything at exactly this place"),
         Template("in", "within(place, {place})", "everything in this place or a part of it"),
-        Template("one", "vid = {vid}", "one object, wherever it goes"),
+        Template("one", "vid = {vid}", "one context, wherever it goes"),
         Template(
             "kind-in", "type = {type} AND within(place, {place})", "one kind of thing in a place"
         ),
@@ -67,4 +68,4 @@ STANDARD = {
         ),
     )
 }
-"""AMS's standard queries: at a place, in a region, one object, by attributes."""
+"""AMS's standard queries: at a place, in a region, a single context, by attributes."""

@@ -1,4 +1,4 @@
-"""How is a moment written? Integer microseconds since 1970 UTC inside, RFC 3339 outside."""
+"""Timestamps: integer microseconds since 1970 UTC inside, RFC 3339 outside (decision 0020)."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 from roamcast.errors import InputError
 
 FOREVER = 2**63 - 1
-"""The t_d of a context that still lasts, where a number is needed."""
+"""The t_d of an open context, where a number is needed."""
 
 MICROSECONDS = 1_000_000
 """Microseconds in a second."""
 
 EARLIEST = -62_135_596_800 * MICROSECONDS
 LATEST = 253_402_300_800 * MICROSECONDS - 1
-"""Years 1 to 9999: what RFC 3339 can say."""
+"""The range of RFC 3339: years 1 to 9999."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STAMP = re.compile(
@@ -25,7 +25,10 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 def parse_instant(text: str) -> int:
-    """Read an RFC 3339 timestamp; the zone is mandatory, finer than microseconds is refused."""
+    """Parse an RFC 3339 timestamp. The zone is mandatory; more than microseconds is an error.
+
+    Rounding a finer timestamp could move it across the bound of a filter.
+    """
     found = _STAMP.fullmatch(text)
     if found is None:
         raise InputError(
@@ -37,20 +40,24 @@ def parse_instant(text: str) -> int:
     try:
         moment = datetime(year, month, day, hour, minute, second, fraction, tzinfo=UTC)
     except ValueError as error:
-        raise InputError(f"{_shown(text)} is no real moment: {error}") from None
+        raise InputError(f"{_shown(text)} does not exist: {error}") from None
     offset = 0
     if zone not in "Zz":
         offset = (int(zone[1:3]) * 60 + int(zone[4:6])) * 60 * MICROSECONDS
         offset = -offset if zone[0] == "-" else offset
     instant = from_datetime(moment) - offset
     if not EARLIEST <= instant <= LATEST:
+        # A valid local time can fall outside the range once its offset is applied.
         raise InputError(f"{_shown(text)} lies outside the years 1 to 9999 in UTC")
     return instant
 
 
 def as_instant(text: str) -> int | None:
-    """Read a text as a moment if it is one: a string attribute may stand for a timestamp."""
-    if len(text) < 10 or not text[0].isdigit():
+    """Parse a string attribute that holds a timestamp or a date; None if it holds neither.
+
+    JSON has no timestamps, so data from elsewhere carries them as strings (decision 0004).
+    """
+    if len(text) < 10 or not text[0].isdigit():  # most strings: skip the parser and its exception
         return None
     try:
         return parse_day(text) if len(text) == 10 else parse_instant(text)
@@ -59,30 +66,31 @@ def as_instant(text: str) -> int | None:
 
 
 def parse_day(text: str) -> int:
-    """Read a date as the first moment of that day in UTC."""
+    """Parse a date as the first microsecond of that day in UTC."""
     if _DAY.fullmatch(text) is None:
         raise InputError(f"{_shown(text)} is not a date such as 2026-11-15")
     return parse_instant(f"{text}T00:00:00Z")
 
 
 def format_instant(instant: int) -> str:
-    """Write a moment as RFC 3339 in UTC, with as many decimals as it needs."""
+    """Format an instant as RFC 3339 in UTC, with as many decimals as it needs."""
     assert EARLIEST <= instant <= LATEST, instant
     moment = _EPOCH + timedelta(microseconds=instant)
+    # strftime does not pad years before 1000 on every platform.
     text = moment.strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
     fraction = f".{moment.microsecond:06d}".rstrip("0") if moment.microsecond else ""
     return f"{text}{fraction}Z"
 
 
 def from_datetime(moment: datetime) -> int:
-    """Turn an aware datetime into microseconds, exactly."""
+    """Convert an aware datetime to microseconds, exactly."""
     if moment.tzinfo is None:
-        raise InputError(f"{moment.isoformat()} has no time zone; Roamcast keeps UTC")
+        raise InputError(f"{moment.isoformat()} has no time zone; add one, such as Z")
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def to_datetime(instant: int) -> datetime:
-    """Turn microseconds into an aware datetime in UTC."""
+    """Convert microseconds to an aware datetime in UTC."""
     return _EPOCH + timedelta(microseconds=instant)
 
 

@@ -1,9 +1,9 @@
-"""What is said between brokers, and in which bytes? Frozen tagged messages in one registry.
+"""Wire messages: frozen tagged structs, and the registry that encodes and decodes their frames.
 
 A frame is one byte of protocol version, then the message as a MessagePack array: its tag, then its
-fields in order. New fields go to the end with a default, so an older reader skips them and an older
-message is still understood; a change that breaks this raises the version. What cannot be read is
-returned as an `Unreadable`, never raised: a peer must not be able to stop a broker with bytes.
+fields in order. New fields go last and have a default, so older readers skip them and older
+messages still decode; any other change raises the version. `decode` returns an `Unreadable` instead
+of raising: no sender can stop a broker with malformed bytes.
 """
 
 import enum
@@ -18,7 +18,7 @@ from roamcast.errors import LimitError
 
 VERSION: Final = 1
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Larger frames are refused unread; a snapshot must fit, a datagram is far smaller."""
+"""Larger frames are rejected without decoding. A snapshot must fit; datagrams are far smaller."""
 
 NAME_LENGTH_MAX: Final = 256
 
@@ -27,7 +27,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A wire message; a subclass names its tag and says in its docstring when it is sent."""
+    """Base of wire messages. A subclass has its own tag; its docstring states when it is sent."""
 
 
 class Reason(enum.StrEnum):
@@ -42,14 +42,14 @@ class Reason(enum.StrEnum):
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A frame that is no message of ours, as a value: the reason and a line of detail."""
+    """What `decode` returns for a frame that it cannot read: the reason and a line of detail."""
 
     reason: Reason
     detail: str
 
 
 class Registry:
-    """The messages a program speaks, each under its tag; encodes and decodes their frames."""
+    """The messages a program understands, by tag; encodes and decodes their frames."""
 
     def __init__(self, messages: Iterable[type[Message]], *, version: int = VERSION) -> None:
         assert 0 < version < 256
@@ -66,7 +66,7 @@ class Registry:
         self._prefix = bytes([version])
 
     def encode(self, message: Message) -> bytes:
-        """Give the frame of a message; one too large is the caller's mistake or the user's."""
+        """Return the frame of a message; raise LimitError if it is too large."""
         assert type(message) in self._types, f"{type(message).__name__} is not registered"
         frame = self._prefix + self._encode(message)
         if len(frame) > FRAME_BYTES_MAX:
@@ -74,11 +74,12 @@ class Registry:
         return frame
 
     def decode(self, frame: bytes) -> Message | Unreadable:
-        """Read a frame, or say why not."""
+        """Decode a frame; return an `Unreadable` if it is not a known, valid message."""
         if len(frame) < 2:
             return Unreadable(Reason.EMPTY, f"{len(frame)} bytes")
         if len(frame) > FRAME_BYTES_MAX:
             return Unreadable(Reason.OVERSIZED, f"{len(frame)} bytes exceed {FRAME_BYTES_MAX}")
+        # Older versions decode as well: fields they lack have defaults.
         if frame[0] > self.version:
             return Unreadable(Reason.NEWER_VERSION, f"version {frame[0]}, ours is {self.version}")
         if frame[0] == 0:
@@ -95,7 +96,8 @@ class Registry:
         return message
 
     def _refused(self, frame: bytes, problem: str) -> Unreadable:
-        """Tell a tag we do not know from fields we do not accept."""
+        """Distinguish an unknown tag from invalid fields."""
+        # Decode again without types, only on this error path, to see the tag.
         try:
             loose = msgspec.msgpack.decode(memoryview(frame)[1:])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -107,14 +109,14 @@ class Registry:
 
 
 def tag_of(message: type[Message]) -> str:
-    """Give the tag a message is known by on the wire."""
+    """Return a message's tag on the wire."""
     tag = message.__struct_config__.tag
     assert isinstance(tag, str), f"{message.__name__} has no tag"
     return tag
 
 
 def page_of(registry: Registry) -> str:
-    """Write the protocol page from the registry: every message, its fields, types and limits."""
+    """Generate the protocol page: every message of the registry, its fields, types and limits."""
     lines: list[str] = []
     for message in sorted(registry.messages, key=tag_of):
         lines += [f"### `{tag_of(message)}`", "", inspect.cleandoc(message.__doc__ or ""), ""]
@@ -127,7 +129,7 @@ def page_of(registry: Registry) -> str:
 
 
 def _described(kind: Any) -> tuple[str, str]:
-    """Name a field's type with its limits, and what the field says."""
+    """Return a field's type with its limits, and its description."""
     said = ""
     limits: list[str] = []
     if get_origin(kind) is Annotated:

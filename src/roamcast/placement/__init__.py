@@ -1,21 +1,21 @@
-"""Where filters sit in a dissemination tree. Pure.
+"""Filter placement: where filters pay in a dissemination tree (CBM). Pure.
 
-In: a tree (`tree.Tree`), who wants what (`flows.Subscriptions`) or flows already known, and what
-links and filters cost (`problem.Problem`). Out: the vertices that filter and what that costs
-(`optimal`, `heuristic`, `incremental`), and the signals that lead there from where filters are now
-(`batch`). Nothing here sends anything: brokers do, on these plans.
+In: a tree (`tree.Tree`), what each leaf wants (`flows.LeafWants`) or known flows, and the costs of
+links and filters (`problem.Problem`). Out: the vertices that filter and the resulting cost
+(`optimal`, `heuristic`, `incremental`), and the signals that lead there from the current placement
+(`batch`). These are plans; nothing here sends anything.
 
-| module | answers |
+| module | contents |
 |---|---|
-| tree | is this a tree, and in which order is it walked? |
-| flows | how many items does each subtree want? |
-| problem | what does a link cost per item, and what does a filter cost? |
-| cost | what does a given placement cost, and what is each filter worth? |
-| optimal | which placement is cheapest? |
-| heuristic | which one move helps, in linear time? |
-| incremental | which placement is cheapest now that a few subscriptions changed? |
-| batch | which signals turn the old placement into the new one? |
-| document | what does TREE.json say? |
+| tree | a checked tree, laid out in pre-order |
+| flows | the number of distinct items that each subtree wants |
+| problem | the cost of a link per item, and the price of a filter |
+| cost | the cost of a given placement, and the worth of each filter |
+| optimal | the cheapest placement |
+| heuristic | the best single move, in linear time |
+| incremental | the cheapest placement after a few subscriptions changed |
+| batch | the signals from one placement to the next |
+| document | TREE.json |
 
 Import the modules themselves: they compile with Numba, which is loaded on first use only.
 """

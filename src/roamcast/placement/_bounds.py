@@ -1,10 +1,9 @@
-"""Which vertices cannot be in any best placement of at most k filters?
+"""Exclusion of vertices that are in no optimal placement of at most k filters (decision 0011).
 
 With a toll per filter instead of a limit the problem is easy (`_unlimited`), and any toll t gives a
-bound: nobody saves more than  best(t) + t·k. A placement that uses v saves at most
+bound: no placement saves more than best(t) + t·k. A placement that uses v saves at most
 best(t) + t·(k - 1) + solo(v), since no filter adds more than its solo saving. If that is less than
-what some known placement saves, v is out (docs/decisions/0011). On trees of interest a few hundred
-of a million vertices stay.
+a known placement saves, v is excluded. Typically a few hundred of a million vertices remain.
 """
 
 import math
@@ -21,30 +20,30 @@ from roamcast.placement._unlimited import bits_needed, solve_unlimited
 from roamcast.placement.problem import Problem
 
 ROUNDS_MAX = 16
-"""Tolls tried; each costs about as much as one look at every vertex that pays more than it."""
+"""Maximum tolls tried; each costs about one pass over the vertices that pay more than it."""
 
 MANY, ROUNDS_FEW = 8, 4
-"""If more than one vertex in `MANY` may filter, few can be ruled out: fewer tolls are tried."""
+"""If more than one vertex in `MANY` may filter, few can be excluded, so fewer tolls are tried."""
 
 ROUNDING = 1e-9
-"""Share of the cost by which sums of doubles may err; the threshold is lowered by it."""
+"""Relative error of sums of doubles; the threshold is lowered by it to stay exact."""
 
 DECISIONS_MAX = 1 << 25
 """Rows of a toll's problem beyond which the bound would cost more than it can save."""
 
 NODES_FIRST = 1024
-"""Vertices looked at first, beyond eight for each filter allowed."""
+"""Vertices examined first, in addition to eight for each filter allowed."""
 
 
 def paying(problem: Problem) -> NDArray[np.int64]:
-    """Give the positions where a filter alone would save anything; no other ever does."""
+    """Return the positions where a filter alone would save anything; others never do (0010)."""
     return np.flatnonzero(problem.solo > 0)
 
 
 def survey(
     problem: Problem, limit: int | None, guess: float | None
 ) -> tuple[int, NDArray[np.int64] | None]:
-    """Count the vertices that pay and list those from `guess` on, if they are a fit number."""
+    """Count the vertices that pay; list those from `guess` on, if their number is suitable."""
     least = math.inf if guess is None else guess
     room = 0 if limit is None or guess is None else NODES_FIRST + 8 * limit
     most, found, places = _survey(problem.solo, least, room)
@@ -55,10 +54,10 @@ def survey(
 def candidates(
     problem: Problem, limit: int, most: int, guess: float | None, likely: NDArray[np.int64] | None
 ) -> tuple[NDArray[np.int64], float]:
-    """Give the positions that may filter in a best placement of at most `limit` filters.
+    """Return the positions that may filter in a best placement of at most `limit` filters.
 
-    Also gives the least solo saving among them, the `guess` for a similar problem; `most` and
-    `likely` are what `survey` found for the guess.
+    Also returns the least solo saving among them, the `guess` for a similar problem. `most` and
+    `likely` are the results of `survey` for the guess.
     """
     if likely is None or guess is None:
         first = min(most, NODES_FIRST + 8 * limit)
@@ -99,7 +98,7 @@ class _Search:
     step: float = field(default=1 / 64)
 
     def least(self) -> float:
-        """Give the solo saving under which a vertex is out."""
+        """Return the solo saving below which a vertex is excluded."""
         slack = ROUNDING * max(1.0, self.problem.unfiltered)
         none = np.zeros(self.folded.up.size, dtype=np.bool_)
         _, gains = add_greedily(self.folded, none, self.limit)
@@ -123,14 +122,14 @@ class _Search:
         return least
 
     def _covers(self, toll: float) -> bool:
-        """Make sure every vertex that could pay the toll is in the folded tree."""
+        """Ensure that every vertex that could pay the toll is in the folded tree."""
         if toll < self.complete_from:
             self.folded = sparse(self.problem, np.flatnonzero(self.problem.solo > toll))
             self.complete_from = toll
         return bits_needed(self.folded) <= DECISIONS_MAX
 
     def _try(self, toll: float) -> tuple[float, int]:
-        """Solve with a toll; give the gap between the bound and the best known, and the count."""
+        """Solve with a toll; return the gap between bound and best known, and the filter count."""
         cost, chosen = solve_unlimited(self.folded, toll)
         used = int(np.count_nonzero(chosen))
         bare = self.problem.unfiltered - cost + toll * used
@@ -144,7 +143,7 @@ class _Search:
 
     def _next_toll(self, toll: float) -> float:
         if self.above and self.below:
-            # Where the two bounds cross: best(t) + t·k is convex in t, so the least is between.
+            # best(t) + t·k is convex in t, so its minimum lies where the two bounds cross.
             return (self.below[1] - self.above[1]) / (self.below[2] - self.above[2])
         self.step *= 2
         return toll * (1 - self.step) if self.above else toll * (1 + self.step)

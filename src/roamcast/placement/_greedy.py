@@ -1,7 +1,7 @@
-"""Which filters come first when the most important is placed again and again?
+"""Lazy greedy placement: repeatedly add the most important filter.
 
-Importance only falls as filters are added (savings are submodular, docs/decisions/0010), so an old
-value is a bound: the next filter is found by looking again at a few of the largest (lazy greedy).
+Importance only falls as filters are added (savings are submodular, decision 0010), so an outdated
+value is an upper bound: only the few largest need to be computed again to find the next filter.
 """
 
 import heapq
@@ -18,8 +18,8 @@ from roamcast.placement.tree import Flags, Floats
 def add_greedily(folded: Sparse, start: Flags, more: int) -> tuple[NDArray[np.int64], Floats]:
     """Add up to `more` filters to `start`, each the most important left; stop when none pays.
 
-    Gives the nodes in the order of placing and what each saved. Nodes stand in an order that knows
-    no names, so the lower node of two equal ones is the same whatever the vertices are called.
+    Returns the nodes in order of placement and what each saved. Ties go to the lower node. Nodes
+    are ordered independently of vertex numbers, so renumbering does not change the result (0012).
     """
     order, gains = _add(folded.up, folded.plain, folded.cut, folded.entry, start.copy(), more)
     return order, gains
@@ -76,7 +76,7 @@ def _add(up: Any, plain: Any, cut: Any, entry: Any, filters: Any, more: int) -> 
         order[placed] = node
         gains[placed] = now
         placed += 1
-        # Links below this filter no longer hang on those above it, up to the next filter.
+        # Links below this filter no longer count for those above it, up to the next filter.
         filters[node] = True
         lost = reach[node]
         below = node

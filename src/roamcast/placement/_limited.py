@@ -1,8 +1,8 @@
-"""Which at most k candidates filter? T(v, i, p) of CBM section 4, on the folded tree.
+"""The optimum with at most k filters: T(v, i, p) of CBM section 4, on the folded tree.
 
-A node's table has a row per value its entry flow can take and a column per number of filters, at
-most min(k, candidates below it): Tamir's bound, so the work is O(k n) per row and not O(k² n). Only
-tables of open nodes are alive; what is kept for all nodes is the decisions, two bytes each.
+A node's table has a row per value of its entry flow and a column per number of filters, at most
+min(k, candidates below it): Tamir's bound, so the work is O(k n) per row instead of O(k² n). Only
+tables of open nodes are in memory; for all nodes we store the decisions, two bytes each.
 """
 
 from typing import Any
@@ -16,20 +16,20 @@ from roamcast.placement._sparse import Sparse
 from roamcast.placement.tree import Floats
 
 DECISIONS_MAX = 1 << 31
-"""Splits and choices kept for the way back: about 4 GB at two bytes each."""
+"""Maximum splits and choices stored for the traceback: about 4 GB at two bytes each."""
 
 
 def decisions_needed(folded: Sparse, limit: int) -> tuple[int, int]:
-    """Count the splits and the filter choices that a solution with at most `limit` keeps."""
+    """Count the splits and filter choices that a solution with at most `limit` filters stores."""
     splits, choices = _sizes(folded.up, folded.rank, folded.count, limit)
     return int(splits[-1]), int(choices[-1])
 
 
 def solve_limited(folded: Sparse, limit: int) -> tuple[Floats, NDArray[np.bool_]]:
-    """Give the least cost for every number of filters up to `limit`, and the nodes that filter.
+    """Return the least cost for every number of filters up to `limit`, and the nodes that filter.
 
-    The placement is the cheapest for `limit`; of equally cheap ones it has the fewest filters,
-    then the one that does without nearer the root, then the one that fills earlier siblings first.
+    The placement is the cheapest for `limit`. Of equally cheap ones it has the fewest filters,
+    then none nearer the root, then more in earlier siblings.
     """
     splits, choices = _sizes(folded.up, folded.rank, folded.count, limit)
     needed = int(splits[-1]) + int(choices[-1])
@@ -57,7 +57,7 @@ def solve_limited(folded: Sparse, limit: int) -> tuple[Floats, NDArray[np.bool_]
 
 @njit
 def _sizes(up: Any, rank: Any, count: Any, limit: int) -> Any:
-    # Node -1 (above all) is kept at index `nodes`; it has one row and never filters itself.
+    # Node -1 (above all) is at index `nodes`; it has one row and never filters itself.
     nodes = up.size
     splits = np.zeros(nodes + 1, dtype=np.int64)
     choices = np.zeros(nodes + 1, dtype=np.int64)
@@ -66,7 +66,7 @@ def _sizes(up: Any, rank: Any, count: Any, limit: int) -> Any:
         choices[node] = (rank[node] + 1) * (min(limit, count[node]) + 1)
         above = up[node] if up[node] >= 0 else nodes
         rows = rank[above] + 2 if above < nodes else 1
-        if gathered[above] > 0:  # the first child merged needs no split: it takes all
+        if gathered[above] > 0:  # the first child merged needs no split: it gets all
             splits[node] = rows * (min(limit, gathered[above] + count[node]) + 1)
         gathered[above] += count[node]
     split_start = np.zeros(nodes + 1, dtype=np.int64)
@@ -79,9 +79,9 @@ def _sizes(up: Any, rank: Any, count: Any, limit: int) -> Any:
 
 @njit
 def _merge(left: Any, left_width: int, right: Any, right_width: int, into: Any, take: Any) -> None:
-    """Min-plus: `into[i]` is the least left[i - j] + right[j], and `take[i]` the j it took.
+    """Min-plus convolution: `into[i]` is the least left[i - j] + right[j], `take[i]` its j.
 
-    On equal costs the larger j wins: the child merged last stands first among its siblings.
+    Ties go to the larger j: the child merged last is the first among its siblings.
     """
     width = into.size
     for total in range(width):
@@ -109,7 +109,7 @@ def _finish(
     table: Any,
     choice: Any,
 ) -> None:
-    """Turn sums over a node's children into the node's own table; remember where it filters."""
+    """Turn sums over a node's children into the node's table; store where it filters."""
     rows = rank[node] + 1
     filtered = sums[rows]
     walk = node
@@ -175,7 +175,7 @@ def _solve(
         base = frame[above]
         new_width = min(limit, gathered[above] + count[node]) + 1
         for row in range(above_rows):
-            # The last row is the case that the parent filters: the child then gets its own entry.
+            # The last row is for a parent that filters: the child then receives its own entry flow.
             own_row = rank[node] if above < nodes and row == above_rows - 1 else row
             if base < 0:
                 merged[row, :new_width] = table[own_row, :new_width]
@@ -221,7 +221,7 @@ def _trace(
         fewest -= 1
     chosen = np.zeros(nodes, dtype=np.bool_)
     row_of = np.zeros(nodes, dtype=np.int32)
-    left = np.zeros(nodes + 1, dtype=np.int64)  # filters not yet handed to a child
+    left = np.zeros(nodes + 1, dtype=np.int64)  # filters not yet assigned to a child
     unseen = np.zeros(nodes + 1, dtype=np.int64)  # candidates below children not yet visited
     left[nodes] = fewest
     unseen[nodes] = 0

@@ -1,8 +1,8 @@
-"""What is left of a tree when only some vertices may filter? The same problem, far smaller.
+"""The folded tree: the same problem with only the vertices that may filter (candidates).
 
-Between two vertices that may filter, every link carries the same items whatever is decided, so
-whole regions fold into two sums. What is left has one node per candidate; its entry flow takes as
-many values as there are distinct flows among the places a filter above may cut ("rows").
+Between two candidates every link carries the same items in every placement, so whole regions fold
+into two sums. The result has one node per candidate. Its entry flow has one value for each distinct
+flow that a filter above it can produce: the node's *rows*.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from roamcast.placement.tree import Floats, Places, preorder
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """Candidates in pre-order, siblings in an order that knows shapes and flows but no names."""
+    """Candidates in pre-order; siblings are ordered by shape and flows, not by number (0012)."""
 
     place: NDArray[np.int64]  # node → position in the tree
     up: Places  # node → node of the nearest candidate above, -1 if none
@@ -32,11 +32,11 @@ class Sparse:
 
 
 FEW = 16
-"""Up to one candidate in so many vertices, climbing from each is quicker than a walk over all."""
+"""With at most one candidate in `FEW` vertices, climbing from each beats a pass over all."""
 
 
 def sparse(problem: Problem, candidates: NDArray[np.int64]) -> Sparse:
-    """Fold the tree onto the candidates (ascending positions), siblings in a nameless order."""
+    """Fold the tree onto the candidates (ascending positions)."""
     place, up, plain, cut, entry, fixed = _folded(problem, candidates)
     order = _nameless_order(up, plain, cut, entry)
     place, plain, cut, entry = place[order], plain[order], cut[order], entry[order]
@@ -49,7 +49,7 @@ def sparse(problem: Problem, candidates: NDArray[np.int64]) -> Sparse:
 
 
 def cost_of_few(problem: Problem, filters: NDArray[np.int64]) -> float:
-    """Give what a placement (ascending positions) costs, without a walk over the whole tree."""
+    """Return the cost of a placement (ascending positions) without a pass over the whole tree."""
     _, _, _, cut, _, fixed = _folded(problem, filters)
     return float(fixed + cut.sum())
 
@@ -65,7 +65,7 @@ def _folded(problem: Problem, places: NDArray[np.int64]) -> Any:
 
 
 def _nameless_order(up: Places, plain: Floats, cut: Floats, entry: Floats) -> NDArray[Any]:
-    """Order siblings by a hash of all that matters below them, so ties do not see names."""
+    """Order siblings by a hash of all that matters below them, so numbers break no tie (0012)."""
     shape = _shapes(up, plain, cut, entry)
     order: NDArray[Any] = _ordered(up, np.lexsort((shape, up)))
     return order
@@ -84,7 +84,7 @@ def mix(left: Any, right: Any) -> Any:
 def _fold_few(
     up: Any, size: Any, flow: Any, below: Any, sent: Any, price: Any, places: Any, climb_max: int
 ) -> Any:
-    """Fold by climbing from each candidate to the one above; give up after `climb_max` steps."""
+    """Fold by climbing from each candidate to the next above; give up after `climb_max` steps."""
     nodes = places.size
     node_up = np.empty(nodes, dtype=np.int32)
     plain = np.empty(nodes)
@@ -121,7 +121,7 @@ def _fold_few(
 
 @njit
 def _fold(up: Any, flow: Any, below: Any, sent: Any, price: Any, place: Any) -> Any:
-    """Fold by one walk over all vertices."""
+    """Fold by one pass over all vertices."""
     n = up.size
     nodes = place.size
     candidates = np.zeros(n, dtype=np.bool_)
@@ -170,7 +170,7 @@ def _shapes(up: Any, plain: Any, cut: Any, entry: Any) -> Any:
         own = mix(mix(plain_bits[node], cut_bits[node]), mix(entry_bits[node], shape[node]))
         shape[node] = own
         if up[node] >= 0:
-            shape[up[node]] += own  # a sum: the same in whatever order children come
+            shape[up[node]] += own  # a sum, because it does not depend on the order of children
     return shape
 
 

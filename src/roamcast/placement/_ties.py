@@ -1,7 +1,7 @@
-"""Which of several equal vertices comes first? A key that knows shapes and flows but no names.
+"""Tie-breaking keys that depend on shapes and flows, not on vertex numbers (decision 0012).
 
-Two vertices have the same key when a renaming of the tree could swap them, and only then (as far
-as 64 bits tell). So a tie broken by key is broken the same way whatever the vertices are called.
+Two vertices have the same key only if renumbering the tree could swap them, up to collisions of 64
+bits. Ties broken by key are therefore broken the same way for every numbering.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from roamcast.placement.tree import Flags
 
 
 def keys(problem: Problem, filters: Flags) -> NDArray[np.uint64]:
-    """Give every position its key under a placement."""
+    """Return the key of every position under a placement."""
     found: NDArray[np.uint64] = _keys(
         problem.tree.up, problem.flow, problem.link, problem.price, filters
     )

@@ -1,7 +1,7 @@
-"""Which candidates filter when their number is free? One cost and one count per node and row.
+"""The optimum with any number of filters: one cost and one count per node and row.
 
 CBM's D(v, F, p) (section 5), on the folded tree and for any prices. Of equally cheap placements the
-one with the fewest filters wins, then the one that does without nearer the root.
+one with the fewest filters wins, then the one without a filter nearer the root.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from roamcast.placement._sparse import Sparse
 
 
 def solve_unlimited(folded: Sparse, toll: float = 0.0) -> tuple[float, NDArray[np.bool_]]:
-    """Give the least cost with `toll` more per filter, tolls included, and who filters."""
+    """Return the least cost with a `toll` per filter, tolls included, and the nodes that filter."""
     cost, chosen = _solve(
         folded.up, folded.plain, folded.cut, folded.entry, folded.rank, folded.lower, toll
     )
@@ -22,7 +22,7 @@ def solve_unlimited(folded: Sparse, toll: float = 0.0) -> tuple[float, NDArray[n
 
 
 def bits_needed(folded: Sparse) -> int:
-    """Count the decisions `solve_unlimited` keeps, a byte each."""
+    """Count the decisions that `solve_unlimited` stores, a byte each."""
     return int(folded.rank.astype(np.int64).sum()) + folded.up.size
 
 
@@ -34,8 +34,8 @@ def _solve(up: Any, plain: Any, cut: Any, entry: Any, rank: Any, lower: Any, tol
         offset[node + 1] = offset[node] + rank[node] + 1
     filtering = np.zeros(offset[nodes], dtype=np.bool_)
     widest = rank.max() if nodes > 0 else 0
-    # Sums over the children seen so far wait on a stack, a frame per node that is still open:
-    # a cell per row, then one for the case that the node filters.
+    # Partial sums over children are on a stack, a frame per open node: a cell per row, then one
+    # for the case that the node filters.
     costs = np.zeros(1024 + 2 * (widest + 2))
     counts = np.zeros(costs.size, dtype=np.int64)
     frame = np.full(nodes, -1, dtype=np.int64)

@@ -1,8 +1,8 @@
-"""Which signals turn the old placement into the new one? CBM section 3.2, one batch at a time.
+"""The signals from one placement to the next, one batch at a time (CBM section 3.2).
 
-At the end of a period the source knows the subscriptions, or only the flows that filters sent up
-(footnote 2), computes where filters shall be and tells them. A filter that is switched off stays
-where it is, passive, and can be activated again by a message; code moves only when it must.
+At the end of a period the source knows the subscriptions, or only the flows that filters reported
+(footnote 2). It computes where filters should be and signals them. A filter that is switched off
+stays in place, passive, and a message can activate it again; code moves only when it must.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ from typing import Literal
 
 from roamcast.errors import TreeError
 from roamcast.placement.cost import cost
-from roamcast.placement.flows import Subscriptions, checked_flows, flows, levels
+from roamcast.placement.flows import LeafWants, checked_flows, flows, levels
 from roamcast.placement.heuristic import step
 from roamcast.placement.optimal import optimal
 from roamcast.placement.problem import Problem, traffic
@@ -25,20 +25,20 @@ class Signal:
     """One message from the source: what the filter at `source` does, and for which vertex."""
 
     kind: Kind
-    source: int  # who is told
-    target: int  # where a filter is afterwards active (passivate: where it no longer is)
+    source: int  # the vertex that receives the signal
+    target: int  # where a filter is active afterwards (passivate: where it no longer is)
 
 
 @dataclass(frozen=True)
 class Filters:
-    """Where filters are: at work, and idle but still in place."""
+    """The vertices with filters: active ones, and passive ones still in place."""
 
     active: frozenset[int]
     passive: frozenset[int] = frozenset()
 
     @staticmethod
     def of(active: Iterable[int], passive: Iterable[int] = ()) -> "Filters":
-        """Check that no filter is both at work and idle."""
+        """Check that no filter is both active and passive."""
         states = Filters(frozenset(active), frozenset(passive))
         both = states.active & states.passive
         if both:
@@ -47,8 +47,8 @@ class Filters:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """What one period's end leads to."""
+class BatchPlan:
+    """The outcome of one period's end: signals, placement and costs."""
 
     filters: Filters
     signals: tuple[Signal, ...]
@@ -60,7 +60,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class ChangeCosts:
-    """What it costs to bring a filter to work: moved code, new code, or only a message."""
+    """The cost of activating a filter: by moving code, by new code, or by a message alone."""
 
     migrate: float = 0.0
     spawn: float = 0.0
@@ -69,18 +69,18 @@ class ChangeCosts:
 
 def next_batch(
     tree: Tree,
-    before: Subscriptions | Floats,
-    after: Subscriptions | Floats,
+    before: LeafWants | Floats,
+    after: LeafWants | Floats,
     current: Filters,
     *,
     limit: int | None = None,
     moves: int | None = None,
     objective: Callable[[Tree, Floats], Problem] = traffic,
     costs: ChangeCosts = ChangeCosts(),  # noqa: B008 (frozen)
-) -> Batch:
-    """Place filters for the new subscriptions (or flows) and say how to get there.
+) -> BatchPlan:
+    """Place filters for the new subscriptions (or flows) and plan the signals.
 
-    With `moves` the heuristic makes at most so many moves; without, the placement is optimal and
+    With `moves`, the heuristic makes at most that many moves. Without, the placement is optimal and
     any number of filters may move.
     """
     old = objective(tree, _flow(tree, before))
@@ -96,7 +96,7 @@ def next_batch(
         + costs.spawn * kinds.count("spawn")
         + costs.activate * kinds.count("activate")
     )
-    return Batch(
+    return BatchPlan(
         apply(current, sent),
         sent,
         cost(old, sorted(current.active)),
@@ -107,11 +107,11 @@ def next_batch(
 
 
 def signals(tree: Tree, current: Filters, active: Iterable[int]) -> tuple[Signal, ...]:
-    """Give the signals that make exactly `active` filter, in an order in which they can be sent.
+    """Return signals after which exactly `active` filter, in an order in which they can be sent.
 
-    An idle filter in the right place is activated; otherwise a filter no longer needed migrates,
-    each over few links (pairs that meet lower in the tree go first); for what is still missing the
-    nearest filter above spawns one, at last the source, which always can; the rest turn passive.
+    A passive filter in the right place is activated. Otherwise a filter no longer needed migrates,
+    over few links (pairs that meet lower in the tree first). What is still missing is spawned by
+    the nearest filter above, or by the source. The rest turn passive.
     """
     wanted = frozenset(active)
     tree.places(sorted(wanted | current.active | current.passive))
@@ -130,7 +130,7 @@ def signals(tree: Tree, current: Filters, active: Iterable[int]) -> tuple[Signal
 
 
 def apply(current: Filters, sent: Iterable[Signal]) -> Filters:
-    """Let filters obey signals; a signal that cannot be obeyed is an error."""
+    """Apply signals to filters; raise if a signal cannot be carried out."""
     active, passive = set(current.active), set(current.passive)
     for signal in sent:
         if signal.kind in ("migrate", "passivate") and signal.source not in active:
@@ -147,14 +147,14 @@ def apply(current: Filters, sent: Iterable[Signal]) -> Filters:
     return Filters(frozenset(active), frozenset(passive))
 
 
-def _flow(tree: Tree, known: Subscriptions | Floats) -> Floats:
-    if isinstance(known, Subscriptions):
+def _flow(tree: Tree, known: LeafWants | Floats) -> Floats:
+    if isinstance(known, LeafWants):
         return flows(tree, known)
     return checked_flows(tree, known)
 
 
 def _pairs(tree: Tree, spare: list[int], missing: list[int]) -> list[tuple[int, int]]:
-    """Pair filters to move with places to fill where their ways to the root meet lowest."""
+    """Pair filters to move with vacant vertices: first those whose paths up meet lowest."""
     depth = levels(tree)
     waiting: dict[int, tuple[list[int], list[int]]] = {}
     for side, vertices in enumerate((spare, missing)):

@@ -1,7 +1,7 @@
-"""What does a given placement cost, and what is each filter worth?
+"""The cost of a given placement, and the importance of each filter.
 
-Importance is CBM's I(v) (sections 6.2 and 6.3) for any number of children and any prices; it equals
-exactly what adding the one filter saves, or what removing it loses.
+Importance is CBM's I(v) (sections 6.2 and 6.3) for any number of children and any prices. It is
+exactly what adding the filter saves, or what removing it loses (decision 0010).
 """
 
 from collections.abc import Iterable
@@ -16,11 +16,12 @@ from roamcast.placement.tree import Flags, Floats
 
 
 @dataclass(frozen=True, eq=False)
-class Standing:
-    """How the tree stands under a placement, by position.
+class PlacementState:
+    """Flows and link weights under a placement, by position.
 
-    `entering[v]` is f(A(v)), the flow into v; `reach[v]` the weight of links under v down to the
-    next filters, Σ z(c) over v's children; `asked[v]` the same with each child's flow, Σ f(c) z(c).
+    `entering[v]` is f(A(v)), the flow into v. `reach[v]` is the weight of links under v down to the
+    next filters, Σ z(c) over v's children. `asked[v]` is the same times each child's flow,
+    Σ f(c) z(c).
     """
 
     filters: Flags
@@ -29,38 +30,38 @@ class Standing:
     asked: Floats
 
     def importance(self, problem: Problem) -> Floats:
-        """Give I(v), and -∞ at leaves, where a filter would do nothing."""
+        """Return I(v), and -∞ at leaves, where a filter would do nothing."""
         worth = self.entering * self.reach - self.asked - problem.price
         worth[problem.tree.size == 1] = -np.inf
         return worth
 
 
-def stand(problem: Problem, filters: Flags) -> Standing:
-    """Work out flows and reaches under a placement in one walk down and one up."""
+def stand(problem: Problem, filters: Flags) -> PlacementState:
+    """Compute flows and reaches under a placement, in one pass down and one up."""
     tree = problem.tree
     entering, reach, asked = _stand(tree.up, problem.flow, problem.link, filters)
-    return Standing(filters, entering, reach, asked)
+    return PlacementState(filters, entering, reach, asked)
 
 
 def carried(problem: Problem, filters: Iterable[int]) -> Floats:
-    """Give the items carried into each vertex, by vertex number; the root's come free."""
+    """Return the items carried into each vertex, by vertex number; into the root, none."""
     entering = stand(problem, problem.tree.flags(filters)).entering
     by_vertex: Floats = entering[problem.tree.position]
     return by_vertex
 
 
 def cost(problem: Problem, filters: Iterable[int]) -> float:
-    """Give what a placement (vertex numbers) costs."""
+    """Return the cost of a placement, given as vertex numbers."""
     return cost_of_flags(problem, problem.tree.flags(filters))
 
 
 def cost_of_flags(problem: Problem, filters: Flags) -> float:
-    """Give what a placement (flags by position) costs."""
+    """Return the cost of a placement, given as flags by position."""
     return float(_cost(problem.tree.up, problem.flow, problem.link, problem.price, filters))
 
 
 def importance(problem: Problem, filters: Iterable[int]) -> Floats:
-    """Give each vertex's importance under a placement, by vertex number."""
+    """Return each vertex's importance under a placement, by vertex number."""
     worth = stand(problem, problem.tree.flags(filters)).importance(problem)
     by_vertex: Floats = worth[problem.tree.position]
     return by_vertex

@@ -1,4 +1,4 @@
-"""What does TREE.json say? A tree and who wants what, or its flows; errors name the vertex."""
+"""TREE.json: a tree with its leaves' items or its flows. Errors name the vertex (decision 0013)."""
 
 import json
 import math
@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from roamcast.errors import LimitError, TreeError
-from roamcast.placement.flows import Subscriptions, checked_flows, flows
+from roamcast.placement.flows import LeafWants, checked_flows, flows
 from roamcast.placement.tree import Floats, Tree
 
 BYTES_MAX = 1 << 30
@@ -45,9 +45,9 @@ class Demand:
 
 
 def read_demand(text: bytes) -> Demand:
-    """Read a TREE.json; anything wrong with it is one line.
+    """Parse a TREE.json; every mistake in it raises a one-line error.
 
-    An item named twice by a leaf is wanted once; a leaf that is not named wants nothing.
+    An item that a leaf lists twice is wanted once; a leaf that is not listed wants nothing.
     """
     _not_too_large(text)
     document = _decoded(text, _Document)
@@ -63,12 +63,12 @@ def read_demand(text: bytes) -> Demand:
     if document.wants is None:
         raise TreeError('neither "wants" (items per leaf) nor "flow" (per vertex) is given')
     wants = {_vertex(name): items for name, items in document.wants.items()}
-    subscriptions = Subscriptions.of(tree, wants)
+    subscriptions = LeafWants.of(tree, wants)
     return Demand(tree, flows(tree, subscriptions), document.link_delay, subscriptions.items)
 
 
 def read_filters(text: bytes) -> tuple[int, ...]:
-    """Read the filters of an earlier answer."""
+    """Parse the filters of an earlier result."""
     _not_too_large(text)
     return tuple(sorted(set(_decoded(text, _Placed).filters)))
 
@@ -87,13 +87,13 @@ def _decoded(text: bytes, kind: type[Any]) -> Any:
 
 def _vertex(name: str) -> int:
     if not VERTEX.fullmatch(name):
-        raise TreeError(f'"wants" names vertex {name[:40]!r}, which is no vertex number')
+        raise TreeError(f'"wants" names vertex {name[:40]!r}, which is not a vertex number')
     return int(name)
 
 
 def _no_key_twice(text: bytes, document: _Document) -> None:
-    # All strings of a valid file are keys, so counting colons after quotes counts the keys; the
-    # fast decoder keeps only the last of two equal ones.
+    # The fast decoder silently drops the first of two equal keys (0013). All strings of a valid
+    # file are keys, so counting colons after quotes counts the keys.
     known = len(document.wants or ()) + _named(text)
     if len(re.findall(rb'"\s*:', text)) == known:
         return

@@ -1,4 +1,4 @@
-"""How many items does each subtree want? f(v) of CBM section 3.2, as unions of item sets."""
+"""Flows: the number of distinct items that each subtree wants, f(v) of CBM section 3.2."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,29 +13,29 @@ from roamcast.placement._njit import njit, popcount
 from roamcast.placement.tree import Floats, Tree
 
 ITEMS_MAX = 1 << 20
-"""Distinct items that anybody wants: the unions then take at most 128 KiB a level."""
+"""Maximum distinct items; a union then takes at most 128 KiB per level."""
 
 WANTS_MAX = 1 << 31
-"""Subscriptions (one leaf, one item) in all."""
+"""Maximum (leaf, item) pairs."""
 
 SPREAD_MAX = 1 << 24
-"""Largest difference between item names for which a table numbers them instead of sorting."""
+"""Largest range of item names that is numbered by a table instead of sorting."""
 
 UNION_BYTES_MAX = 1 << 26
-"""Memory for unions at one time; items beyond it are taken in several passes."""
+"""Memory for unions; more items are processed in several passes."""
 
 
 @dataclass(frozen=True, eq=False)
-class Subscriptions:
-    """Which leaf wants which items: the items of vertex v are `item[start[v]:start[v + 1]]`."""
+class LeafWants:
+    """The items that each leaf wants: those of vertex v are `item[start[v]:start[v + 1]]`."""
 
     start: NDArray[np.int64]
     item: NDArray[np.int32]
     items: int  # items are numbered from 0 to items - 1
 
     @staticmethod
-    def of(tree: Tree, wants: Mapping[int, Sequence[int]]) -> "Subscriptions":
-        """Number the items that anyone wants and check that leaves want them."""
+    def of(tree: Tree, wants: Mapping[int, Sequence[int]]) -> "LeafWants":
+        """Number the wanted items; check that only leaves want any."""
         vertices = sorted(wants)
         _only_leaves(tree, vertices)
         counts = np.zeros(tree.vertices + 1, dtype=np.int64)
@@ -51,11 +51,11 @@ class Subscriptions:
         items, numbered = _numbered(named)
         if items > ITEMS_MAX:
             raise LimitError(f"{items} distinct items are wanted; the limit is {ITEMS_MAX}")
-        return Subscriptions(np.cumsum(counts), numbered.astype(np.int32), items)
+        return LeafWants(np.cumsum(counts), numbered.astype(np.int32), items)
 
     @staticmethod
-    def of_table(tree: Tree, leaves: Iterable[int], wanted: NDArray[np.bool_]) -> "Subscriptions":
-        """Take a table of truth values: a row per leaf, a column per item."""
+    def of_table(tree: Tree, leaves: Iterable[int], wanted: NDArray[np.bool_]) -> "LeafWants":
+        """Convert a table of booleans: a row per leaf, a column per item."""
         numbers = list(leaves)
         _only_leaves(tree, numbers)
         assert wanted.shape[0] == len(numbers)
@@ -63,16 +63,16 @@ class Subscriptions:
         counts[np.asarray(numbers, dtype=np.int64) + 1] = wanted.sum(axis=1)
         by_vertex = np.argsort(np.asarray(numbers), kind="stable")
         item = np.nonzero(wanted[by_vertex])[1].astype(np.int32)
-        return Subscriptions(np.cumsum(counts), item, wanted.shape[1])
+        return LeafWants(np.cumsum(counts), item, wanted.shape[1])
 
 
 def _numbered(named: NDArray[np.int64]) -> tuple[int, NDArray[Any]]:
-    """Number what is named from 0 on, in ascending order; count the different names."""
+    """Number the distinct names from 0 in ascending order; return the numbers and their count."""
     low, high = (int(named.min()), int(named.max())) if named.size else (0, 0)
     if high - low >= SPREAD_MAX:
         known, numbered = np.unique(named, return_inverse=True)
         return int(known.size), numbered
-    seen = np.zeros(high - low + 1, dtype=np.bool_)  # names close together: no need to sort
+    seen = np.zeros(high - low + 1, dtype=np.bool_)  # a small range: faster than sorting
     seen[named - low] = True
     number = np.cumsum(seen) - 1
     return int(seen.sum()), number[named - low]
@@ -83,14 +83,16 @@ def _only_leaves(tree: Tree, vertices: list[int]) -> None:
     inner = np.flatnonzero(tree.size[places] > 1)
     if inner.size:
         vertex = vertices[int(inner[0])]
-        raise TreeError(f"vertex {vertex} is no leaf: only leaves want items (hang one under it)")
+        raise TreeError(
+            f"vertex {vertex} is not a leaf: only leaves want items (add a leaf under it)"
+        )
 
 
-def flows(tree: Tree, subscriptions: Subscriptions) -> Floats:
+def flows(tree: Tree, subscriptions: LeafWants) -> Floats:
     """Count per vertex the distinct items its subtree wants.
 
-    One union per level is alive at a time, so memory is depth × items / 8 bytes, and no more than
-    `UNION_BYTES_MAX`: beyond it the items are taken in several passes.
+    One union per level is in memory at a time: depth × items / 8 bytes, at most `UNION_BYTES_MAX`.
+    Beyond that the items are processed in several passes.
     """
     words = max(1, -(-subscriptions.items // 64))
     depth = levels(tree)
@@ -103,7 +105,7 @@ def flows(tree: Tree, subscriptions: Subscriptions) -> Floats:
 
 
 def checked_flows(tree: Tree, flow: Any) -> Floats:
-    """Take flows that are given: one per vertex, and no subtree wants more than its parent's."""
+    """Check given flows: one per vertex, none larger than its parent's (decision 0013)."""
     given = np.asarray(flow, dtype=np.float64)
     if given.shape != (tree.vertices,):
         raise TreeError(f"there are {given.size} flows for {tree.vertices} vertices")
@@ -117,12 +119,14 @@ def checked_flows(tree: Tree, flow: Any) -> Floats:
         vertex = int(larger[0])
         parent = int(tree.parent[vertex])
         problem = f"vertex {vertex} has flow {given[vertex]:g}, more than its parent {parent}"
-        raise TreeError(f"{problem} with {given[parent]:g}: what a subtree wants, its parent wants")
+        raise TreeError(
+            f"{problem} with {given[parent]:g}: a parent wants all that its subtrees want"
+        )
     return given
 
 
 def levels(tree: Tree) -> NDArray[np.int32]:
-    """Give each position's depth below the root."""
+    """Return each position's depth below the root."""
     found: NDArray[np.int32] = _levels(tree.up)
     return found
 
@@ -140,9 +144,9 @@ def _add_unions(
     order: Any, depth: Any, start: Any, item: Any, first_word: int, words: int, count: Any
 ) -> None:
     # In reverse pre-order a vertex comes right after its whole subtree, so one union per level is
-    # enough: the vertex takes its level's, counts it, hands it to the level above and clears it.
-    # Words are indexed by unsigned numbers: checking whether a signed index counts from the end
-    # keeps the compiler from using wide registers. Counts are unsigned for Numba's sums as well.
+    # enough: the vertex counts its level's union, adds it to the level above and clears it.
+    # Word indices are unsigned, because Numba does not vectorise loops over signed ones; counts are
+    # unsigned, because signed plus unsigned is a float in Numba (decision 0014).
     union = np.zeros((depth.max() + 1) * words, dtype=np.uint64)
     one = np.uint64(1)
     width = np.uint64(words)

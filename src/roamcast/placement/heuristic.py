@@ -1,9 +1,9 @@
-"""Which one move helps, in linear time? CBM section 6 for any tree and any prices.
+"""The heuristic of CBM section 6: the best single move, in linear time, for any tree and prices.
 
 A batch makes at most one move, in the paper's order: importance first, then parent and child. The
-paper's flip keeps the number of filters; with prices a filter may also be worth placing or not
-worth keeping, so placing the most important vertex and removing the least important one are weighed
-beside the flip, and the move that saves most is made. All savings here are exact.
+paper's flip keeps the number of filters. With prices, it may also pay to add or remove a filter, so
+adding the most important vertex and removing the least important filter compete with the flip, and
+the move that saves most is made. All savings here are exact.
 """
 
 from collections.abc import Iterable
@@ -19,17 +19,17 @@ from roamcast.placement._greedy import add_greedily
 from roamcast.placement._njit import njit
 from roamcast.placement._sparse import sparse
 from roamcast.placement._ties import keys
-from roamcast.placement.cost import Standing, cost_of_flags, stand
+from roamcast.placement.cost import PlacementState, cost_of_flags, stand
 from roamcast.placement.optimal import Placement
 from roamcast.placement.problem import Problem
 from roamcast.placement.tree import Flags, Floats
 
 STEPS_MAX = 10_000
-"""Moves made by `settle`; every move lowers the cost, so it ends, but trees can be large."""
+"""Maximum moves of `settle`. Every move lowers the cost, so it ends, but trees can be large."""
 
 
 @dataclass(frozen=True)
-class Move:
+class FilterMove:
     """One move of a batch: from a vertex, to a vertex, or both; and what it saves."""
 
     kind: str  # "place", "remove", "importance flip" or "parent-child flip"
@@ -38,15 +38,17 @@ class Move:
     saved: float
 
 
-def best_move(problem: Problem, filters: Iterable[int], limit: int | None = None) -> Move | None:
-    """Find the heuristic's move for this batch, or none that helps. O(n)."""
+def best_move(
+    problem: Problem, filters: Iterable[int], limit: int | None = None
+) -> FilterMove | None:
+    """Return the heuristic's move for this batch, None if no move helps. O(n)."""
     flags = problem.tree.flags(filters)
     found = _best_move(problem, flags, limit)
     if found is None:
         return None
     kind, source, target, saved = found
     order = problem.tree.order
-    return Move(
+    return FilterMove(
         kind,
         None if source < 0 else int(order[source]),
         None if target < 0 else int(order[target]),
@@ -56,14 +58,14 @@ def best_move(problem: Problem, filters: Iterable[int], limit: int | None = None
 
 def step(
     problem: Problem, filters: Iterable[int], limit: int | None = None, moves: int = 1
-) -> tuple[Placement, list[Move]]:
-    """Make up to `moves` moves of one batch, one after another, while each helps."""
+) -> tuple[Placement, list[FilterMove]]:
+    """Make up to `moves` moves of one batch, as long as each helps."""
     if moves < 0:
         raise TreeError(f"the number of moves is {moves}: it must be at least 0")
     now = {int(vertex) for vertex in filters}
     if limit is not None and len(now) > limit:
         raise TreeError(f"{len(now)} filters are placed; the limit is {limit}")
-    made: list[Move] = []
+    made: list[FilterMove] = []
     while len(made) < moves:
         move = best_move(problem, sorted(now), limit)
         if move is None:
@@ -76,7 +78,7 @@ def step(
 
 
 def greedy(problem: Problem, limit: int | None = None) -> Placement:
-    """Place the most important vertex again and again until none pays or `limit` is reached."""
+    """Add the most important vertex repeatedly, until none pays or `limit` is reached."""
     if limit is not None and limit < 0:
         raise TreeError(f"the number of filters is {limit}: it must be at least 0")
     folded = sparse(problem, paying(problem))
@@ -89,7 +91,7 @@ def greedy(problem: Problem, limit: int | None = None) -> Placement:
 
 
 def settle(problem: Problem, limit: int | None = None) -> Placement:
-    """Start greedily in an empty tree, then make the heuristic's moves until none helps."""
+    """Place greedily in an empty tree, then make the heuristic's moves until none helps."""
     return step(problem, greedy(problem, limit).filters, limit, STEPS_MAX)[0]
 
 
@@ -118,7 +120,7 @@ def _best_move(
 
 
 def _first(problem: Problem, filters: Flags, value: Floats) -> int:
-    """Give the position of the largest value, ties broken without names; -1 if there is none."""
+    """Return the position of the largest value, ties broken by `_ties.keys`; -1 if none."""
     place = int(np.argmax(value))
     if value[place] == -np.inf:
         return -1
@@ -129,9 +131,9 @@ def _first(problem: Problem, filters: Flags, value: Floats) -> int:
 
 
 def _flip_saving(
-    problem: Problem, standing: Standing, worth: Floats, source: int, target: int
+    problem: Problem, standing: PlacementState, worth: Floats, source: int, target: int
 ) -> float:
-    """Give exactly what moving a filter from `source` to `target` saves."""
+    """Return the exact saving of moving a filter from `source` to `target`."""
     tree = problem.tree
     gained = float(
         _worth_without(
@@ -150,7 +152,7 @@ def _flip_saving(
 
 
 def _parent_child(
-    problem: Problem, standing: Standing, worth: Floats
+    problem: Problem, standing: PlacementState, worth: Floats
 ) -> tuple[str, int, int, float] | None:
     tree = problem.tree
     saved = _parent_child_savings(
@@ -184,14 +186,14 @@ def _worth_without(
     source: int,
     target: int,
 ) -> Any:
-    """Give the worth of a filter at `target` once the one at `source` is gone."""
+    """Return the worth of a filter at `target` once the one at `source` is gone."""
     flowing = entering[target]
     below = target
     above = up[target]
     while above >= 0 and not filters[above]:
         below = above
         above = up[above]
-    if above == source:  # what the source kept back now arrives at the target
+    if above == source:  # items that the source filtered out now arrive at the target
         flowing = entering[source]
     gained = flowing * reach[target] - asked[target] - price[target]
     below = source
@@ -199,7 +201,7 @@ def _worth_without(
     while above >= 0 and above != target and not filters[above]:
         below = above
         above = up[above]
-    if above == target:  # the target takes over the links that hung on the source
+    if above == target:  # the target takes over the source's links
         gained += (flowing - flow[below]) * reach[source]
     return gained
 
@@ -216,7 +218,7 @@ def _parent_child_savings(
     asked: Any,
     worth: Any,
 ) -> NDArray[np.float64]:
-    """Give per vertex what moving a filter between it and its parent saves, O(1) each."""
+    """Return, per vertex, the saving of moving a filter between it and its parent; O(1) each."""
     saved = np.full(up.size, -np.inf)
     for child in range(1, up.size):
         if size[child] == 1:

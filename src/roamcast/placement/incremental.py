@@ -1,8 +1,8 @@
-"""Which placement is cheapest now that a few subscriptions changed?
+"""The cheapest placement after a few subscriptions changed (decision 0014).
 
-Keeps every subtree's union as a bitmap, renews those above the leaves that changed, and searches
-again with the last placement as the known one. The answer is an optimum of the new flows, exactly
-as if started again, because the bound that skips most of the search is exact (docs/decisions/0011).
+Stores every subtree's union as a bitmap, updates those above the changed leaves, and searches again
+with the last threshold as a first guess. The result is an optimum of the new flows, as if computed
+from scratch, because the bound that skips most of the search is exact (decision 0011).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,22 +13,22 @@ from numpy.typing import NDArray
 
 from roamcast.errors import LimitError, TreeError
 from roamcast.placement._njit import njit, popcount
-from roamcast.placement.flows import Subscriptions
+from roamcast.placement.flows import LeafWants
 from roamcast.placement.optimal import Placement, optimal_from
 from roamcast.placement.problem import Problem, traffic
 from roamcast.placement.tree import Floats, Tree
 
 BITMAP_BYTES_MAX = 1 << 32
-"""Four gigabytes of unions: eight million vertices with 4,096 items."""
+"""Maximum memory for unions, 4 GB: eight million vertices with 4,096 items."""
 
 
 class Replanner:
-    """A tree whose subscriptions change in small steps, and its best placement after each."""
+    """A tree whose subscriptions change in small steps, with its optimal placement after each."""
 
     def __init__(
         self,
         tree: Tree,
-        subscriptions: Subscriptions,
+        subscriptions: LeafWants,
         limit: int | None,
         objective: Callable[[Tree, Floats], Problem] = traffic,
     ) -> None:
@@ -55,17 +55,17 @@ class Replanner:
 
     @property
     def problem(self) -> Problem:
-        """Give the problem as it stands; it changes in place with every `change`."""
+        """Return the current problem; every `change` updates it in place."""
         return self._problem
 
     @property
     def flow(self) -> Floats:
-        """Give the flows as they stand, by vertex number."""
+        """Return the current flows, by vertex number."""
         by_vertex: Floats = self._problem.flow[self.tree.position]
         return by_vertex
 
     def change(self, wants: Mapping[int, Iterable[int]]) -> Placement:
-        """Let some leaves want other items than before (item numbers); place filters anew."""
+        """Replace the items (by number) that some leaves want, and place filters again."""
         leaves = np.fromiter(sorted(wants), dtype=np.int64)
         start = np.zeros(leaves.size + 1, dtype=np.int64)
         wanted = [np.fromiter(wants[int(leaf)], dtype=np.int64) for leaf in leaves]
@@ -76,12 +76,12 @@ class Replanner:
     def change_many(
         self, leaves: NDArray[np.int64], start: NDArray[np.int64], item: NDArray[Any]
     ) -> Placement:
-        """Do the same for leaf `leaves[i]` with the items `item[start[i]:start[i + 1]]`."""
+        """Do the same with arrays: leaf `leaves[i]` wants `item[start[i]:start[i + 1]]`."""
         tree = self.tree
         places = tree.places(leaves)
         inner = leaves[tree.size[places] > 1]
         if inner.size:
-            raise TreeError(f"vertex {inner[0]} is no leaf: only leaves want items")
+            raise TreeError(f"vertex {inner[0]} is not a leaf: only leaves want items")
         if item.size and not 0 <= int(item.min()) <= int(item.max()) < self.items:
             raise TreeError(f"an item is not among the {self.items} known: 0 to {self.items - 1}")
         self._union.reshape(-1, self._words)[places] = 0
@@ -105,9 +105,9 @@ class Replanner:
         return self.placement
 
 
-# Words are indexed by unsigned numbers: a signed index might count from the end, and checking that
-# keeps the compiler from using wide registers, at nine times the cost. Counts are unsigned as
-# well, because Numba adds signed and unsigned numbers in floats.
+# Word indices are unsigned: a signed index might count from the end, and Numba's check for that
+# prevents vectorisation, at nine times the cost. Counts are unsigned as well, because signed plus
+# unsigned is a float in Numba (decision 0014).
 
 
 @njit
@@ -155,11 +155,11 @@ def _renew(
     price: Any,
     solo: Any,
 ) -> None:
-    """Renew unions, flows and solo savings above changed leaves, as far up as they change."""
+    """Update unions, flows and solo savings above changed leaves, as far up as they change."""
     for place in places:
         stamp[place] = True
     at_root = flow[0]
-    for place in range(up.size - 1, -1, -1):  # a look at every stamp is cheaper than sorting
+    for place in range(up.size - 1, -1, -1):  # scanning all stamps is cheaper than sorting
         if not stamp[place]:
             continue
         stamp[place] = False
@@ -185,7 +185,7 @@ def _renew(
 
 @njit
 def _unite_children(place: int, size: Any, union: Any, words: int, flow: Any) -> bool:
-    """Unite the children's items anew, count them, and tell whether the union changed."""
+    """Recompute the union of the children's items and its count; return whether it changed."""
     first = place + 1
     second = first + size[first]
     end = place + size[place]
@@ -195,7 +195,7 @@ def _unite_children(place: int, size: Any, union: Any, words: int, flow: Any) ->
     other = np.uint64(last) * np.uint64(words)
     differing = np.uint64(0)
     found = np.uint64(0)
-    if last + size[last] == end:  # one child or two: no list of children to go through per word
+    if last + size[last] == end:  # one child or two: no loop over children per word
         for word in range(np.uint64(words)):
             united = union[one + word] | union[other + word]
             differing |= united ^ union[own + word]

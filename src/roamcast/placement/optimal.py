@@ -1,4 +1,4 @@
-"""Which placement is cheapest? Exactly, for any tree, any prices, with or without a limit."""
+"""The cheapest placement: exact, for any tree and any prices, with or without a limit."""
 
 from dataclasses import dataclass
 
@@ -14,25 +14,25 @@ from roamcast.placement.problem import Problem
 from roamcast.placement.tree import Flags, Floats
 
 BOUND_FROM = 1 << 12
-"""Vertices that pay × filters from which looking for a bound first costs less than it saves."""
+"""Vertices that pay × filters from which computing the bound of 0011 costs less than it saves."""
 
 UNLIMITED_MAX = 1 << 31
-"""Decisions kept without a limit on filters, a byte each."""
+"""Maximum decisions stored without a limit on filters, a byte each."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The vertices that filter, ascending, and what the tree then costs."""
+    """The vertices that filter, ascending, and the resulting cost."""
 
     filters: tuple[int, ...]
     cost: float
 
 
 def optimal(problem: Problem, limit: int | None = None) -> Placement:
-    """Give the cheapest placement of at most `limit` filters (of any number if none is given).
+    """Return the cheapest placement of at most `limit` filters (of any number if none is given).
 
-    Of equally cheap placements it is the one with the fewest filters; what ties are left are broken
-    by shapes and flows, by vertex numbers only between vertices that differ in nothing else.
+    Of equally cheap placements, the one with the fewest filters. Remaining ties are broken by
+    shapes and flows, by vertex number only between otherwise identical vertices (0012).
     """
     return optimal_from(problem, limit, None)[0]
 
@@ -40,7 +40,7 @@ def optimal(problem: Problem, limit: int | None = None) -> Placement:
 def optimal_from(
     problem: Problem, limit: int | None, guess: float | None
 ) -> tuple[Placement, float | None]:
-    """Do the same with a guess at the least solo saving; give the one found for the next time."""
+    """Do the same with a guess at the least solo saving; also return the one found."""
     if limit is not None and limit < 0:
         raise TreeError(f"the number of filters is {limit}: it must be at least 0")
     if limit is not None:
@@ -60,9 +60,9 @@ def optimal_from(
 
 
 def curve(problem: Problem, limit: int | None = None) -> Floats:
-    """Give the least cost with at most 0, 1, 2 … filters, up to `limit`, in one run.
+    """Return the least cost with at most 0, 1, 2 … filters, up to `limit`, in one run.
 
-    Without a limit it ends where more filters change nothing.
+    Without a limit it ends where further filters change nothing.
     """
     folded = sparse(problem, paying(problem))
     most = folded.up.size
@@ -73,14 +73,14 @@ def curve(problem: Problem, limit: int | None = None) -> Floats:
 
 
 def worthwhile(costs: Floats, filter_cost: float) -> int:
-    """Give the number of filters where the next stops paying: the least cost + filter_cost · k."""
+    """Return the number of filters k with the least cost + filter_cost · k."""
     return int(np.argmin(costs + filter_cost * np.arange(costs.size)))
 
 
 def filled(problem: Problem, placement: Placement, limit: int) -> Placement:
     """Use all `limit` filters, as far as there are inner vertices, where more cost nothing.
 
-    An optimal placement has as few filters as it can; this adds the others from the root down.
+    An optimal placement has as few filters as possible; this adds the rest from the root down.
     """
     flags = problem.tree.flags(placement.filters)
     spare = np.flatnonzero(problem.tree.inner() & ~flags)[: max(0, limit - len(placement.filters))]
@@ -102,5 +102,5 @@ def _unlimited(folded: Sparse) -> Flags:
 
 def _placement(problem: Problem, folded: Sparse, chosen: Flags) -> Placement:
     places = np.sort(folded.place[chosen])
-    # Added up afresh from the filters themselves, so the cost never rests on the tables' sums.
+    # Summed again from the placement itself, so the cost does not inherit the tables' rounding.
     return Placement(problem.tree.numbers(places), cost_of_few(problem, places))

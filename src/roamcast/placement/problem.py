@@ -1,9 +1,9 @@
-"""What does a link cost per item, and what does a filter cost? Every objective in two arrays.
+"""The objective: the cost of a link per item and the price of a filter, in two arrays.
 
 A placement P costs  Σ over links into x of  link(x) · items carried  +  Σ over v in P of price(v).
 CBM's traffic is link = 1, price = 0 (section 4); its delay is link = c·s(x), price = F·s(v)
-(section 5), s being the leaves below. Weighted sums of both, a cost per filter and a cost per move
-are other values of the same two arrays, so every algorithm here serves them all.
+(section 5), where s is the number of leaves below. Weighted sums of both, a cost per filter and a
+cost per move are other values of the same arrays, so every algorithm here handles them (0010).
 """
 
 import math
@@ -22,9 +22,9 @@ from roamcast.placement.tree import Floats, Tree
 class Problem:
     """A tree, its flows and its prices, all by pre-order position.
 
-    `below[v]` is the weight of all links under v, `sent[v]` what they would cost if v alone
-    filtered; `solo[v]` is therefore what v saves as the only filter. Savings are submodular
-    (docs/decisions/0010), so no filter ever saves more than its `solo`.
+    `below[v]` is the weight of all links under v, `sent[v]` their cost if v alone filtered.
+    `solo[v]` is what v saves as the only filter. Savings are submodular (decision 0010), so no
+    filter ever saves more than its `solo`.
     """
 
     tree: Tree
@@ -37,7 +37,7 @@ class Problem:
 
     @property
     def unfiltered(self) -> float:
-        """Give the cost without any filter: every wanted item on every link."""
+        """Return the cost without any filter: every wanted item on every link."""
         return float(self.flow[0] * self.below[0])
 
 
@@ -48,7 +48,7 @@ def traffic(tree: Tree, flow: Floats) -> Problem:
 
 
 def delay(tree: Tree, flow: Floats, filter_delay: float, link_delay: float = 1.0) -> Problem:
-    """Sum over leaves the delay of everything on the way to them (CBM section 5)."""
+    """Sum, over the leaves, the delay of everything on the path to them (CBM section 5)."""
     return combined(tree, flow, delay_weight=1.0, filter_delay=filter_delay, link_delay=link_delay)
 
 
@@ -90,7 +90,7 @@ def combined(
 def _problem(tree: Tree, flow: Floats, link: Floats, price: Floats) -> Problem:
     flow = np.ascontiguousarray(flow[tree.order], dtype=np.float64)
     link = np.ascontiguousarray(link, dtype=np.float64)
-    link[0] = 0.0  # nothing enters the root over a link of the tree
+    link[0] = 0.0  # no link of the tree enters the root
     below, sent = _sums(tree.up, flow, link)
     solo = _solo(tree.size, flow, below, sent, price)
     return Problem(tree, flow, link, price, below, sent, solo)

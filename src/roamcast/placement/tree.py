@@ -1,4 +1,4 @@
-"""Is this a tree, and in which order is it walked? Parents in, a checked pre-order layout out."""
+"""Rooted trees: a list of parents in, a checked pre-order layout out."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ Places = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 
 VERTICES_MAX = 1 << 24
-"""About sixteen million: the arrays below then take under a gigabyte."""
+"""About 16 million; the arrays of a tree then take less than 1 GB."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tree:
     """A rooted tree by vertex number, and the same tree laid out in pre-order.
 
-    In pre-order a subtree is a slice, parents stand before children and no recursion is needed,
-    so depth costs nothing. `position` and `order` translate between numbers and pre-order.
+    In pre-order a subtree is a slice and parents precede children, so no algorithm recurses and
+    depth costs nothing. `position` and `order` translate between numbers and pre-order.
     """
 
     parent: Places  # vertex → parent's number, -1 at the root
@@ -35,7 +35,7 @@ class Tree:
 
     @staticmethod
     def of(parent: Sequence[int] | NDArray[Any]) -> "Tree":
-        """Check the parents and lay the tree out; errors name the vertex."""
+        """Check the parents and compute the layout; errors name the vertex."""
         checked = _checked(parent)
         order, position, up, size, leaves, reached = _layout(checked)
         if reached < checked.size:
@@ -50,16 +50,16 @@ class Tree:
 
     @property
     def root(self) -> int:
-        """Give the root's number."""
+        """Return the root's number."""
         return int(self.order[0])
 
     def inner(self) -> Flags:
-        """Tell per position whether a filter could do anything there: it has children."""
+        """Flag, per position, the vertices with children: elsewhere a filter has no effect."""
         found: Flags = self.size > 1
         return found
 
     def places(self, vertices: Iterable[int]) -> NDArray[np.int64]:
-        """Translate vertex numbers into positions; refuse numbers that are not in the tree."""
+        """Translate vertex numbers to positions; raise for numbers that are not in the tree."""
         given = vertices if isinstance(vertices, np.ndarray) else list(vertices)
         numbers = np.asarray(given, dtype=np.int64)
         wrong = numbers[(numbers < 0) | (numbers >= self.vertices)]
@@ -68,13 +68,13 @@ class Tree:
         return self.position[numbers].astype(np.int64)
 
     def flags(self, filters: Iterable[int]) -> Flags:
-        """Mark by position the vertices of a placement."""
+        """Flag, by position, the vertices of a placement."""
         marked = np.zeros(self.vertices, dtype=np.bool_)
         marked[self.places(filters)] = True
         return marked
 
     def numbers(self, positions: NDArray[Any]) -> tuple[int, ...]:
-        """Translate positions into vertex numbers, ascending."""
+        """Translate positions to vertex numbers, ascending."""
         return tuple(sorted(int(vertex) for vertex in self.order[positions]))
 
     def _range(self) -> str:
@@ -113,7 +113,7 @@ def _whole(value: object) -> bool:
 
 
 def _cycle(parent: NDArray[Any], start: int) -> str:
-    """Walk up from a vertex that never reaches a root and name the ring it ends in."""
+    """Walk up from a vertex that never reaches a root; describe the cycle it ends in."""
     seen: dict[int, None] = {}
     vertex = start
     while vertex not in seen:
@@ -127,7 +127,7 @@ def _cycle(parent: NDArray[Any], start: int) -> str:
 
 @njit
 def preorder(first: Any, following: Any, root: int, order: Any) -> int:
-    """Fill `order` in pre-order from first-child and next-sibling links; return how many."""
+    """Fill `order` in pre-order from first-child and next-sibling links; return the count."""
     count = 0
     stack = np.empty(order.size, dtype=np.int32)
     stack[0] = root
@@ -137,7 +137,7 @@ def preorder(first: Any, following: Any, root: int, order: Any) -> int:
         vertex = stack[top]
         order[count] = vertex
         count += 1
-        # Push the sibling before the child: at most one pending sibling per level stays below.
+        # Push the sibling before the child, so the stack holds at most one sibling per level.
         if following[vertex] >= 0:
             stack[top] = following[vertex]
             top += 1
@@ -153,7 +153,7 @@ def _layout(parent: Any) -> Any:
     first = np.full(n, -1, dtype=np.int32)
     following = np.full(n, -1, dtype=np.int32)
     root = -1
-    for vertex in range(n - 1, -1, -1):  # backwards, so that siblings stand in ascending order
+    for vertex in range(n - 1, -1, -1):  # backwards, so that siblings are in ascending order
         above = parent[vertex]
         if above < 0:
             root = vertex

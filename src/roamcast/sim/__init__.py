@@ -1,7 +1,7 @@
-"""Brokers in virtual time: network, faults, mobility, workloads, checkers.
+"""The simulator: machines in virtual time, with networks and disks that fail, and people who move.
 
-In go machines, as the live service runs them, and a seed; out come a journal, metrics and broken
-promises. `kernel` orders events, `host`, `network`, `storage` and `radio` make the world, `faults`
-spoil it, `workload` and `checkers` say what is tried and what must hold, `scenario` and `swarm` do
-it a thousand times. docs/simulator.md shows how to add a workload.
+In: machines, as the live service runs them, and a seed. Out: a journal, metrics, and violated
+invariants. `kernel` orders events; `host`, `network`, `storage` and `radio` are the world; `faults`
+break it; `workload` and `checkers` define what is tried and what must hold; `scenario` and `swarm`
+run thousands of seeds. docs/simulator.md shows how to add a workload.
 """

@@ -1,7 +1,7 @@
-"""Did the machines keep their promises? Checkers that know the promise and nothing of the machine.
+"""Invariant checkers. They know the promise and nothing of the machine that must keep it.
 
-A workload tells a checker what should be and what was seen; the checker raises `Violation` at once
-where safety is broken, and in `finish` where something that should have happened did not.
+A workload reports to a checker what should happen and what did. The checker raises `Violation` at
+once for a safety property, and in `finish` if something that should have happened did not.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from roamcast.model.time import MICROSECONDS
 
 
 class Violation(Exception):  # noqa: N818 — a finding about a machine, not an error of the world
-    """A promise was broken: which one, and how."""
+    """A broken promise: which one, and how."""
 
     def __init__(self, promise: str, detail: str) -> None:
         super().__init__(f"{promise}: {detail}")
@@ -20,30 +20,30 @@ class Violation(Exception):  # noqa: N818 — a finding about a machine, not an 
         self.detail = detail
 
 
-class Ledger:
-    """The reference map: who should have received what, and who has. No loss, no duplicate."""
+class DeliveryLedger:
+    """No loss, no duplicate: records who should receive what, and who has."""
 
     def __init__(self) -> None:
         self._owed: dict[Hashable, dict[Hashable, None]] = {}
         self._got: dict[Hashable, set[Hashable]] = {}
 
     def expect(self, receiver: Hashable, item: Hashable) -> None:
-        """The receiver should get the item by the end."""
+        """Record that the receiver must get the item by the end."""
         self._owed.setdefault(receiver, {})[item] = None
 
     def excuse(self, receiver: Hashable, item: Hashable) -> None:
-        """The receiver was told that it would not get the item."""
+        """Record that the receiver was notified that it would not get the item."""
         self._owed.get(receiver, {}).pop(item, None)
 
     def deliver(self, receiver: Hashable, item: Hashable) -> None:
-        """The receiver got the item."""
+        """Record that the receiver got the item."""
         got = self._got.setdefault(receiver, set())
         if item in got:
             raise Violation("no duplicate", f"{receiver} got {item} twice")
         got.add(item)
 
     def finish(self) -> None:
-        """Everything owed must have come."""
+        """Check that everything expected has been delivered."""
         for receiver, owed in self._owed.items():
             got = self._got.get(receiver, set())
             missing = [item for item in owed if item not in got]
@@ -53,13 +53,13 @@ class Ledger:
 
 
 class OrderPerProducer:
-    """Each receiver sees each producer's numbers rising."""
+    """Each receiver sees each producer's numbers in ascending order."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[Hashable, Hashable], int] = {}
 
     def deliver(self, receiver: Hashable, producer: Hashable, number: int) -> None:
-        """The receiver got the producer's message of this number."""
+        """Record that the receiver got the producer's message with this number."""
         last = self._last.get((receiver, producer))
         if last is not None and number <= last:
             detail = f"{receiver} got {producer}'s {number} after {last}"
@@ -74,7 +74,7 @@ class AtMostOncePerUser:
         self._seen: set[tuple[Hashable, Hashable]] = set()
 
     def deliver(self, user: Hashable, cast: Hashable) -> None:
-        """The user got the cast."""
+        """Record that the user got the cast."""
         if (user, cast) in self._seen:
             raise Violation("at most once per user", f"{user} got {cast} again")
         self._seen.add((user, cast))
@@ -89,7 +89,7 @@ class BandwidthLimit:
         self._sums: dict[Hashable, int] = {}
 
     def deliver(self, client: Hashable, size: int, now: int) -> None:
-        """The client got so many bytes now."""
+        """Record that the client got `size` bytes now."""
         limit = self._limits.get(client)
         if limit is None:
             return
@@ -111,48 +111,48 @@ class OnlyMatching:
         self._matches = matches
 
     def deliver(self, context: Any, wanted: Any) -> None:
-        """Something for the filter `wanted` was delivered to the context."""
+        """Record a delivery for the filter `wanted` to the context."""
         if not self._matches(context, wanted):
             detail = f"{context} does not match {wanted}"
             raise Violation("no delivery to a context that does not match", detail)
 
 
 class Bounded(Protocol):
-    """A machine that tells how much it holds."""
+    """A machine that reports how much state it holds."""
 
     def occupancy(self) -> Mapping[str, tuple[int, int]]:
-        """What is held: name → (count, bound)."""
+        """Return the state held: name → (count, bound)."""
 
 
 def check_bounds(owner: str, machine: Bounded) -> None:
-    """Bounded state everywhere: nothing a machine holds exceeds its bound."""
+    """Check that nothing a machine holds exceeds its bound."""
     for name, (count, bound) in machine.occupancy().items():
         if count > bound:
             raise Violation("bounded state", f"{owner} holds {count} {name}, bound {bound}")
 
 
 class SequenceOrSnapshot:
-    """A receiver has exactly the sender's sequence, or was told of a snapshot (AMS 6)."""
+    """A receiver has exactly the sender's sequence, or was given a snapshot instead (AMS 6)."""
 
     def __init__(self) -> None:
         self._sent: dict[tuple[int, int], bytes] = {}
         self._at: dict[Hashable, tuple[int, int]] = {}
 
     def sent(self, incarnation: int, sequence: int, payload: bytes) -> None:
-        """The sender's user published; within an incarnation the numbers have no holes."""
+        """Record a message sent; within an incarnation the numbers have no gaps."""
         before = (incarnation, sequence - 1)
         if (incarnation, sequence) in self._sent or (sequence > 1 and before not in self._sent):
             raise Violation("sequence", f"the sender numbered {incarnation}/{sequence} out of turn")
         self._sent[incarnation, sequence] = payload
 
     def starts(self, receiver: Hashable, incarnation: int, sequence: int) -> None:
-        """The receiver was told to begin after this position; incarnation 0 for a newcomer."""
+        """Record where the receiver begins; incarnation 0 for a newcomer."""
         self._at[receiver] = (incarnation, sequence)
 
     def delivered(
         self, receiver: Hashable, incarnation: int, sequence: int, payload: bytes
     ) -> None:
-        """The receiver's user got the next message."""
+        """Record that the receiver delivered the next message."""
         at = self._at[receiver]
         newcomer = at == (0, 0) and sequence == 1
         if not newcomer and (incarnation, sequence) != (at[0], at[1] + 1):
@@ -164,12 +164,12 @@ class SequenceOrSnapshot:
         self._at[receiver] = (incarnation, sequence)
 
     def replaced(self, receiver: Hashable, incarnation: int, sequence: int) -> None:
-        """The receiver's user was told to start over from a snapshot."""
+        """Record that the receiver started over from a snapshot."""
         if (incarnation, sequence) < self._at[receiver]:
             detail = f"{receiver} was thrown back to {incarnation}/{sequence}"
             raise Violation("sequence or snapshot", detail)
         self._at[receiver] = (incarnation, sequence)
 
     def position(self, receiver: Hashable) -> tuple[int, int]:
-        """Where the receiver's user stands."""
+        """Return the receiver's position in the sequence."""
         return self._at[receiver]

@@ -1,4 +1,4 @@
-"""What does one workload do under one seed? A run as a function of parameters, for sweeps."""
+"""One run of one workload as a function of its parameters, for sweeps on Spark."""
 
 from typing import Any
 

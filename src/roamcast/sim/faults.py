@@ -12,6 +12,7 @@ import msgspec
 
 from roamcast.sim.host import Host
 from roamcast.sim.network import Cut, Deaf, LinkQuality
+from roamcast.sim.storage import DiskState
 from roamcast.sim.world import World
 
 FAULTS_MAX: Final = 12
@@ -63,7 +64,14 @@ class Weather(Fault, frozen=True):
     quality: LinkQuality
 
 
-AnyFault = Crash | Pause | Partition | Deafness | Weather
+class DiskTrouble(Fault, frozen=True):
+    """A host's disk refuses writes, syncs nothing, or is full."""
+
+    host: int
+    state: DiskState
+
+
+AnyFault = Crash | Pause | Partition | Deafness | Weather | DiskTrouble
 
 
 def draw_faults(generator: random.Random, duration_us: int) -> tuple[AnyFault, ...]:
@@ -74,7 +82,7 @@ def draw_faults(generator: random.Random, duration_us: int) -> tuple[AnyFault, .
         at = generator.randrange(duration_us)
         lasts = 1 + int((duration_us - at - 1) * generator.random() ** 2)
         host = generator.choice((0, generator.randrange(NUMBERS), generator.randrange(NUMBERS)))
-        kind = generator.choice((Crash, Pause, Partition, Deafness, Weather))
+        kind = generator.choice((Crash, Pause, Partition, Deafness, Weather, DiskTrouble))
         if kind is Crash or kind is Pause:
             faults.append(kind(at, lasts, host))
         elif kind is Partition:
@@ -84,6 +92,9 @@ def draw_faults(generator: random.Random, duration_us: int) -> tuple[AnyFault, .
         elif kind is Deafness:
             every = generator.choice((1, 2, NUMBERS))  # everybody, half, or one host alone
             faults.append(Deafness(at, lasts, every, host, generator.choice((0.5, 1.0, 1.0))))
+        elif kind is DiskTrouble:
+            trouble = (DiskState.FAILING, DiskState.STALLED, DiskState.FULL)
+            faults.append(DiskTrouble(at, lasts, host, generator.choice(trouble)))
         else:
             faults.append(Weather(at, lasts, draw_quality(generator)))
     return tuple(sorted(faults, key=lambda fault: fault.at_us))
@@ -119,6 +130,10 @@ def schedule(world: World, fault: AnyFault) -> None:
         host = chosen(fault.host)
         call(begins, lambda _: world.pause(host))
         call(ends, lambda _: world.resume(host))
+    elif isinstance(fault, DiskTrouble):
+        host, state = chosen(fault.host), fault.state
+        call(begins, lambda _: setattr(host.disk, "state", state))
+        call(ends, lambda _: setattr(host.disk, "state", DiskState.WELL))
     elif isinstance(fault, Deafness):
         deaf = Deaf(_every(names, fault.every, fault.offset), fault.loss)
         call(begins, lambda _: world.network.deafen(deaf))

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from roamcast.model.machine import Effect, Input, Machine, Received, Stored
+from roamcast.model.machine import Effect, Input, Machine, Received
+from roamcast.model.parts import DISK_ANSWERS
 from roamcast.model.records import Drop, Fault
 from roamcast.model.wire import tag_of
 from roamcast.sim.kernel import NEVER
@@ -31,12 +32,13 @@ class HostState(enum.StrEnum):
 
 
 class Boot(msgspec.Struct, frozen=True):
-    """What a machine is born with: its host, the how-manieth boot, the disk, a generator."""
+    """What a machine is made with: its host, the boot number from 1, the disk, a generator."""
 
     host: str
     number: int
     now: int
     stored: Mapping[str, bytes]
+    disk: Disk
     generator: random.Random
 
 
@@ -103,7 +105,7 @@ class Host:
         self.boots += 1
         generator = self.generator_of(f"host/{self.name}/{self.boots}")
         stored = dict(sorted(self.disk.keys.items()))
-        self.machine = self.factory(Boot(self.name, self.boots, now, stored, generator))
+        self.machine = self.factory(Boot(self.name, self.boots, now, stored, self.disk, generator))
         self.state = HostState.UP
         self._turn_on()
         if self.boots > 1:
@@ -157,7 +159,9 @@ class Host:
 
     def _lose(self, given: Input, now: int) -> Sequence[Effect]:
         del now
-        return () if isinstance(given, Stored) else (Drop("host down", message=_named(given)),)
+        return (
+            () if isinstance(given, DISK_ANSWERS) else (Drop("host down", message=_named(given)),)
+        )
 
 
 def _named(given: Input) -> str:

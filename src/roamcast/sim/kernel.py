@@ -1,13 +1,13 @@
-"""What happens next? A virtual clock and a queue ordered by (time, priority, sequence).
+"""The event kernel: a virtual clock and a queue ordered by (time, priority, sequence).
 
-The kernel knows neither networks nor faults. It holds `Target`s (a machine as the driver of
-`sim.host` wraps it), hands them inputs, fires their deadlines and performs their effects. Time is
-integer microseconds; nothing here reads a clock, and every draw comes from a generator that is
-split off the seed by name, so that a new component never shifts another's draws.
+The kernel knows neither networks nor faults. It gives inputs to `Target`s (machines wrapped by
+`sim.host`), fires their deadlines and performs their effects. Time is integer microseconds; nothing
+here reads a clock. Every generator is derived from the seed by name, so a new component does not
+shift another's draws (decision 0020).
 
-The queue is a heap while few events wait. With many, a heap's cost is all cache misses, so far
-events lie unsorted in buckets of equal width and each bucket is sorted once, when its time comes
-(docs/decisions/0021). The order is the same, event for event.
+The queue is a heap while few events wait. With many, a heap's cost is cache misses, so distant
+events lie unsorted in buckets of equal width, and each bucket is sorted once, when its time comes
+(decision 0021). The order is the same, event for event.
 """
 
 import hashlib
@@ -20,13 +20,13 @@ from typing import Any, Final, Protocol
 from roamcast.model.machine import Effect
 
 NEVER: Final = 1 << 62
-"""A time later than every time; µs."""
+"""Later than every time, in microseconds."""
 
 FAULT, INPUT, TIMER, LAST = 0, 1, 2, 9
-"""Priorities at one instant: the world changes, messages arrive, timers fire, the run stops."""
+"""Priorities within an instant: faults, then inputs, then timers; the end of the run comes last."""
 
 HEAP_MAX: Final = 256
-"""Above this many waiting events the far ones go to buckets."""
+"""With more waiting events, the distant ones go to buckets."""
 
 BUCKET_TARGET, BUCKET_MIN, BUCKET_MAX = 64, 8, 512
 THIN_REFILLS_MAX: Final = 64
@@ -36,18 +36,18 @@ Handler = Callable[[Any, Any], None]
 
 
 class Target(Protocol):
-    """What the kernel drives: a machine's three methods and the time it is due to wake."""
+    """What the kernel drives: a machine's three methods, and the time it is due to wake."""
 
     wake: int
 
     def receive(self, given: Any, now: int, /) -> Sequence[Effect]:
-        """Take an input."""
+        """Handle an input; return effects."""
 
     def advance(self, now: int, /) -> Sequence[Effect]:
-        """Do what time demands."""
+        """Handle what is due at `now`; return effects."""
 
     def deadline(self) -> int | None:
-        """Say when `advance` is due."""
+        """Return when `advance` is due."""
 
 
 Event = tuple[int, int, int, Any, Any]
@@ -67,7 +67,7 @@ class Runaway(Exception):  # noqa: N818 — a finding about a machine, reported 
 
 
 class _Caller:
-    """The target of plain actions: faults, workloads, deliveries of the network."""
+    """The target of plain callbacks: faults, workloads, network deliveries."""
 
     wake: int = NEVER
 
@@ -117,14 +117,15 @@ class Kernel:
         self._sequence_max = NEVER
 
     def generator(self, name: str) -> random.Random:
-        """Split off the generator of the component called `name`; the same name, the same draws."""
+        """Return the generator of the component called `name`: the same seed, the same draws."""
+        # By name, not by a counter: the order in which components are made must not matter (0020).
         key = hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=16).digest()
         return random.Random(int.from_bytes(key, "big"))
 
     def on(self, effect: type[Effect], handler: Handler) -> None:
         """Perform effects of this type by calling handler(target, effect).
 
-        Subclasses without a handler of their own take their nearest base's.
+        Subclasses without a handler of their own use that of their nearest base.
         """
         self._bases[effect] = handler
         self._handlers.clear()
@@ -134,7 +135,7 @@ class Kernel:
         self.give(time, _CALLER, action, priority)
 
     def give(self, time: int, target: Target, item: object, priority: int = INPUT) -> None:
-        """Hand an input to a target at a time."""
+        """Schedule an input for a target."""
         assert time >= self.now
         sequence = self._next()
         if sequence > self._sequence_max:
@@ -148,7 +149,8 @@ class Kernel:
             self._push((time, priority, sequence, target, item))
 
     def arm(self, target: Target) -> None:
-        """Schedule a target's deadline after something else than the kernel has driven it."""
+        """Schedule a target's deadline after something other than the kernel has driven it."""
+        # A timer that moved later needs no event: the old one finds `wake` changed and is stale.
         due = target.deadline()
         if due is not None and due < target.wake:
             target.wake = due = max(due, self.now)
@@ -157,16 +159,16 @@ class Kernel:
                 self._grow()
 
     def perform(self, target: Target, effects: Sequence[Effect]) -> None:
-        """Perform effects that something else than the kernel's loop obtained."""
+        """Perform effects obtained outside the kernel's loop."""
         if not self._handlers:
             self._resolve_handlers()
         for effect in effects:
             self._handlers[type(effect)](target, effect)
 
     def run(self, until: int, events_max: int = NEVER) -> int:
-        """Run to the end of the instant `until`; return how many events were scheduled.
+        """Run to the end of the instant `until`; return the number of events scheduled.
 
-        `events_max` bounds a run that would otherwise never end: `Runaway` is raised beyond it.
+        Beyond `events_max`, `Runaway` is raised: a machine may schedule without end.
         """
         started = self._next()
         self._sequence_max = started + events_max
@@ -187,18 +189,18 @@ class Kernel:
         return self._next() - started - 2
 
     def waiting(self) -> int:
-        """Count the events that wait, stale timers included."""
+        """Count the waiting events, stale timers included."""
         far = sum(map(len, self._buckets.values()))
         return len(self._near) + len(self._current) + far
 
     def _grow(self) -> None:
-        """Leave the plain heap: as an event, because the loop holds the queue's parts."""
+        """Switch from the heap to buckets: by an event, as the loop holds the queue's parts."""
         if not self._rearranging:
             self._rearranging = True
             self._push((self.now, FAULT, self._next(), _CALLER, _rearrange))
 
     def _resolve_handlers(self) -> None:
-        """Fill the loop's plain dictionary: effect type → handler, for every type there is."""
+        """Map every effect type to its handler: a plain dictionary is 10 % faster (0021)."""
         known = [Effect]
         for kind in known:
             known += kind.__subclasses__()
@@ -220,7 +222,7 @@ class Kernel:
             heappush(self._bucket_ids, bucket)
 
     def _loop(self) -> None:  # noqa: C901 — one loop on purpose: each call here costs 5 %
-        """The hot path; what it calls is inlined by hand, and bench `sim` watches it."""
+        """The hot path, with calls inlined by hand; `roamcast bench run sim` measures it."""
         near, current, handlers, following = self._near, self._current, self._handlers, self._next
         event = self._pop()
         buckets, shift, horizon = self._buckets, self._shift, self._horizon
@@ -229,7 +231,7 @@ class Kernel:
             now, _, _, target, item = event
             self.now = now
             if item is None:
-                if target.wake == now:  # else it was moved meanwhile
+                if target.wake == now:  # otherwise the timer was moved and this event is stale
                     advance, deadline = target.advance, target.deadline
                     for effect in advance(now):
                         handlers[type(effect)](target, effect)
@@ -237,8 +239,9 @@ class Kernel:
                     if due is None:
                         target.wake = NEVER
                     elif heap_only:
-                        assert due > now, target
+                        assert due > now, target  # or the machine would spin
                         target.wake = due
+                        # Most timers re-arm themselves: one heap operation instead of two (0021).
                         event = heappushpop(near, (due, TIMER, following(), target, None))
                         continue
                     else:
@@ -270,7 +273,7 @@ class Kernel:
                 heap_only = self._heap_only
 
     def _pop(self) -> Event:
-        """Take the first event; where the near ones are used up, sort the next bucket."""
+        """Remove the first event; if the current bucket is empty, sort the next one."""
         near, current = self._near, self._current
         while not near and not current:
             if not self._bucket_ids:
@@ -282,13 +285,13 @@ class Kernel:
             if len(current) > BUCKET_MAX or self._thin_refills > THIN_REFILLS_MAX:
                 self._rebuild()
             else:
-                current.sort(reverse=True)
+                current.sort(reverse=True)  # so that pop() from the end gives the earliest
         if current and not (near and near[0] < current[-1]):
             return current.pop()
         return heappop(near)
 
     def _rebuild(self) -> None:
-        """Choose the buckets' width anew from what waits: about BUCKET_TARGET events in each."""
+        """Choose the buckets' width from the waiting events: about BUCKET_TARGET in each."""
         waiting = self._near + self._current
         for bucket in self._buckets.values():
             waiting += bucket
@@ -303,10 +306,10 @@ class Kernel:
             self._heap_only = True
             return
         self._heap_only = False
-        # Three quarters of the events decide; a few far timers must not stretch the buckets.
+        # Use the nearest three quarters: a few distant timers must not stretch the buckets.
         body = len(waiting) * 3 // 4
         width = max((waiting[body][0] - waiting[0][0]) * BUCKET_TARGET // body, 1)
-        self._shift = width.bit_length() - 1
+        self._shift = width.bit_length() - 1  # a power of two, so a shift finds the bucket
         self._horizon = ((waiting[0][0] >> self._shift) + 1) << self._shift
         for event in waiting:
             self._push(event)

@@ -1,8 +1,8 @@
-"""What becomes of a message on its way? Links that delay, queue, lose, double and reorder.
+"""The simulated network: links that delay, queue, lose, duplicate, reorder and truncate.
 
-Every directed link draws from its own generator, so that one more host changes nobody else's luck.
-A frame is encoded once and read once; copies share the message, which is frozen. A truncated copy
-is read for itself, and what cannot be read is dropped with the reason the wire gives.
+Every directed link draws from its own generator, so adding a host changes no other link's draws
+(decision 0020). A frame is encoded once and decoded once; copies share the frozen message. A
+truncated copy is decoded by itself, and dropped with the decoder's reason if that fails.
 """
 
 import random
@@ -21,11 +21,11 @@ MICROSECONDS: Final = 1_000_000
 GROUPS_MAX: Final = 1_000_000
 
 Reach = Callable[[Host, Host], int | None]
-"""How many hops apart two hosts are, None if there is no way (see `sim.radio`)."""
+"""The number of hops between two hosts, None if they are not connected (see `sim.radio`)."""
 
 
 class LinkQuality(msgspec.Struct, frozen=True):
-    """How a link treats what is sent over it; probabilities from 0 to 1, times per hop."""
+    """Delay, loss and the like of a link; probabilities from 0 to 1, times per hop."""
 
     delay_us: int = 1_000
     jitter_us: int = 0
@@ -36,16 +36,16 @@ class LinkQuality(msgspec.Struct, frozen=True):
     duplicate: float = 0.0
     reorder: float = 0.0
     reorder_us: int = 50_000
-    """How much later than its place a reordered message may come."""
+    """Maximum extra delay of a reordered message."""
     truncate: float = 0.0
 
 
 QualityOf = Callable[[str, str], LinkQuality | None]
-"""The quality of the link from one host to another, None for the network's."""
+"""The quality of the link from one host to another, None for the network's default."""
 
 
 class SimulatedLink:
-    """One direction between two hosts: its generator and what is on it."""
+    """One direction between two hosts: its generator and its queue."""
 
     __slots__ = ("arrived_us", "busy_until_us", "draw", "quality")
 
@@ -57,14 +57,14 @@ class SimulatedLink:
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """A partition: these hosts are apart from all others, in one or both directions."""
+    """A partition: these hosts are cut off from all others, in one or both directions."""
 
     hosts: frozenset[str]
     inwards: bool = True
     outwards: bool = True
 
     def separates(self, source: str, destination: str) -> bool:
-        """Whether a message from source to destination is stopped."""
+        """Return whether a message from source to destination is stopped."""
         leaves = source in self.hosts
         if leaves == (destination in self.hosts):
             return False
@@ -72,7 +72,7 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class Deaf(msgspec.Struct, frozen=True):
-    """What is sent to groups is lost on its way to these hosts; what is sent to one passes."""
+    """A fault: these hosts lose multicast messages, but receive unicast."""
 
     hosts: frozenset[str]
     loss: float = 1.0
@@ -94,7 +94,7 @@ class Network:
         self.reach: Reach | None = None
         self.hosts: dict[str, Host] = {}
         self.unicast_only: dict[str, None] = {}
-        """Hosts on links that carry no groups (AMS, unicast wireless links)."""
+        """Hosts whose links carry no multicast (AMS, unicast wireless links)."""
         self._kernel = kernel
         self._registry = registry
         self._note = note
@@ -109,12 +109,12 @@ class Network:
         kernel.on(Ignore, self._ignore)
 
     def set_quality(self, source: str, destination: str, quality: LinkQuality) -> None:
-        """Give one direction a quality of its own."""
+        """Set the quality of one direction."""
         self._qualities[source, destination] = quality
         self.hosts[source].links.pop(destination, None)
 
     def set_egress(self, host: str, *, bandwidth_bps: int, queue_bytes_max: int) -> None:
-        """Bound what a host sends over all its links; a multicast counts once."""
+        """Limit a host's outgoing bandwidth over all its links; a multicast counts once."""
         self._egress[host] = LinkQuality(
             bandwidth_bps=bandwidth_bps, queue_bytes_max=queue_bytes_max
         )
@@ -129,16 +129,16 @@ class Network:
             self._cuts.remove(cut)
 
     def deafen(self, deaf: Deaf) -> None:
-        """Let hosts miss what is sent to groups, from now on."""
+        """Begin a loss of multicast at some hosts."""
         self._deaf.append(deaf)
 
     def undeafen(self, deaf: Deaf) -> None:
-        """Let them hear groups again."""
+        """End a loss of multicast."""
         if deaf in self._deaf:
             self._deaf.remove(deaf)
 
     def mend_all(self, quality: LinkQuality) -> None:
-        """End every partition and give every link the same quality."""
+        """End every partition and set every link to the same quality."""
         self._cuts.clear()
         self._deaf.clear()
         self._qualities.clear()
@@ -149,11 +149,11 @@ class Network:
                 link.quality = None
 
     def members(self, group: str) -> list[str]:
-        """Name the members of a group, in the order they came."""
+        """Return the members of a group, in the order in which they joined."""
         return list(self._groups.get(group, ()))
 
     def forget(self, host: Host) -> None:
-        """Take a host that crashed out of all groups."""
+        """Remove a crashed host from all groups."""
         for members in self._groups.values():
             members.pop(host.name, None)
 
@@ -186,18 +186,19 @@ class Network:
         self._transmit(source, effect.message, effect.group, "", receivers)
 
     def _transmit(
-        self, source: Host, message: Message, group: str, peer: str, receivers: list[Host]
+        self, source: Host, message: Message, group: str, to: str, receivers: list[Host]
     ) -> None:
         frame = self._registry.encode(message)
         tag = tag_of(type(message))
-        self._note(source, Transmission(tag, len(frame), group, peer, len(receivers)))
+        self._note(source, Transmission(tag, len(frame), group, to, len(receivers)))
         start = self._kernel.now
         if source.name in self._egress:
             leaves = queued(source, self._egress[source.name], len(frame), start)
             if leaves is None:
-                self._drop(source, "egress queue full", message, len(frame), peer)
+                self._drop(source, "egress queue full", message, len(frame), to)
                 return
             start = leaves
+        # Decode what was encoded, so that a message which does not survive the wire fails here.
         read = self._registry.decode(frame)
         assert not isinstance(read, Unreadable), f"we sent what nobody can read: {read}"
         received = Received(source.name, read, group)
@@ -207,7 +208,7 @@ class Network:
     def _carry(
         self, source: Host, destination: Host, received: Received, frame: bytes, start: int
     ) -> None:
-        """Take one copy from host to host, or drop it with the reason."""
+        """Deliver one copy from host to host, or drop it with a reason."""
         size = len(frame)
         if self._cuts and any(cut.separates(source.name, destination.name) for cut in self._cuts):
             return self._drop(source, "partition", received.message, size, destination.name)
@@ -218,6 +219,7 @@ class Network:
         quality, draw = link.quality or self.quality, link.draw
         if received.group and self._misses(destination.name, draw):
             return self._drop(source, "group lost", received.message, size, destination.name)
+        # Draw only for faults that are switched on: adding one leaves other runs' draws unchanged.
         if quality.loss and draw() >= (1.0 - quality.loss) ** hops:
             return self._drop(source, "loss", received.message, size, destination.name)
         if quality.bandwidth_bps:
@@ -232,7 +234,7 @@ class Network:
                 arrival += int(draw() * quality.jitter_us)
             if quality.reorder and draw() < quality.reorder:
                 arrival += int(draw() * quality.reorder_us)
-            else:  # without reordering a link is a queue: nothing overtakes
+            else:  # a link is FIFO unless it reorders
                 link.arrived_us = arrival = max(arrival, link.arrived_us)
             if quality.truncate and draw() < quality.truncate:
                 self._deliver_truncated(source, destination, received, frame, draw, arrival)
@@ -241,8 +243,8 @@ class Network:
         return None
 
     def _misses(self, name: str, draw: Callable[[], float]) -> bool:
-        """Whether a host misses a message to a group; the worst of its deafnesses counts."""
-        loss = max((one.loss for one in self._deaf if name in one.hosts), default=0.0)
+        """Return whether a host loses a multicast message; the worst of its faults counts."""
+        loss = max((deaf.loss for deaf in self._deaf if name in deaf.hosts), default=0.0)
         return loss > 0 and draw() < loss
 
     def _deliver_truncated(
@@ -270,12 +272,12 @@ class Network:
         link = source.links[destination.name] = SimulatedLink(generator.random, quality)
         return link
 
-    def _drop(self, source: Host, reason: str, message: Message, size: int, peer: str) -> None:
-        self._note(source, Drop(reason, tag_of(type(message)), size, peer))
+    def _drop(self, source: Host, reason: str, message: Message, size: int, to: str) -> None:
+        self._note(source, Drop(reason, tag_of(type(message)), size, to))
 
 
 def queued(queue: SimulatedLink | Host, quality: LinkQuality, size: int, now: int) -> int | None:
-    """Put bytes into a queue that empties at the bandwidth; say when they are out, None if full."""
+    """Queue bytes on a link; return when they have left at its bandwidth, None if it is full."""
     start = max(now, queue.busy_until_us)
     waiting_bytes = (start - now) * quality.bandwidth_bps // (8 * MICROSECONDS)
     if waiting_bytes + size > quality.queue_bytes_max:
@@ -285,12 +287,12 @@ def queued(queue: SimulatedLink | Host, quality: LinkQuality, size: int, now: in
 
 
 def within(site: str, scope: str) -> bool:
-    """Whether a site lies in a scope: the same, or below it; "" is everywhere."""
+    """Return whether a site is the scope or below it; "" contains every site."""
     return not scope or site == scope or site.startswith(scope + "/")
 
 
 def connect(network: Network, pairs: Iterable[tuple[str, str]], quality: LinkQuality) -> None:
-    """Give both directions of each pair the same quality."""
-    for one, other in pairs:
-        network.set_quality(one, other, quality)
-        network.set_quality(other, one, quality)
+    """Set both directions of each pair to the same quality."""
+    for left, right in pairs:
+        network.set_quality(left, right, quality)
+        network.set_quality(right, left, quality)

@@ -1,4 +1,4 @@
-"""Who hears whom by radio? Connectivity and hops from positions and a range."""
+"""Radio connectivity: neighbours and hops from positions and a range."""
 
 import math
 from collections import deque
@@ -10,15 +10,15 @@ HOPS_MAX: Final = 64
 
 
 class RadioField:
-    """Hosts on a plane; two are neighbours when they are at most the range apart.
+    """Hosts on a plane; two are neighbours if they are at most the range apart.
 
-    `hops` is what a network wants as its `reach`: 1 for neighbours, more where others relay.
+    `hops` serves as a network's `reach`: 1 for neighbours, more where others forward.
     """
 
     def __init__(self, range_m: float, *, relay: bool = False) -> None:
         assert range_m > 0
         self._range_m = range_m
-        # a little wider: a distance that is rounded down to the range may span two cells else
+        # Slightly wider than the range: a distance rounded down to it could else span two cells.
         self._side_m = range_m * (1 + 1e-9)
         self._relay = relay
         self._cells: dict[tuple[int, int], dict[str, Host]] = {}
@@ -37,12 +37,12 @@ class RadioField:
         self._hops.clear()
 
     def remove(self, host: Host) -> None:
-        """Take a host away; nobody reaches it any more."""
+        """Remove a host; it is then unreachable."""
         del self._cells[self._where.pop(host.name)][host.name]
         self._hops.clear()
 
     def neighbours(self, host: Host) -> list[Host]:
-        """List who is in range, by name."""
+        """Return the hosts in range, by name."""
         if host.name not in self._where:
             return []
         column, row = self._where[host.name]
@@ -58,7 +58,7 @@ class RadioField:
         return sorted(found, key=lambda other: other.name)
 
     def hops(self, source: Host, destination: Host) -> int | None:
-        """Count the hops of a shortest way, None if there is none (or no relaying and not 1)."""
+        """Return the hops of a shortest path, None if there is none; without relaying at most 1."""
         if not self._relay:
             one, other = source.position, destination.position
             known = source.name in self._where and destination.name in self._where

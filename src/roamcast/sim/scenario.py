@@ -1,7 +1,7 @@
-"""What happens under one seed? A scenario: sizes, link quality and faults, drawn or narrowed down.
+"""Scenarios: sizes, link quality and faults, drawn from a seed or narrowed down (decision 0024).
 
-A scenario runs in three parts: faults and users together, with safety checked all the time; then
-everything is healed and nobody asks for more; then the promises of liveness must come true.
+A scenario runs in three phases. First users act under faults, with safety checked throughout. Then
+everything is healed and users stop. Then every liveness promise must come true.
 """
 
 import math
@@ -27,35 +27,35 @@ SEED_MAX = 2**63 - 1
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """Everything a run depends on, beside the code."""
+    """Everything that a run depends on besides the code."""
 
     workload: str
     seed: int
     duration_us: int
     sizes: dict[str, int]
     qualities: tuple[LinkQuality, ...]
-    """The first for most links, the others for some that are different."""
+    """The quality of most links first, then those of some different ones."""
     faults: tuple[AnyFault, ...]
     shape: Shape = Shape.FLAT
-    """How many hops the hosts are apart; delay and loss count for each."""
+    """The hops between hosts; delay and loss apply to each hop."""
 
 
 class Narrowing(msgspec.Struct, frozen=True):
-    """Less than the seed says: which faults stay, and which sizes are set."""
+    """A reduction of a seed's scenario: which faults remain, which sizes are set."""
 
     faults: tuple[int, ...] | None = None
     settings: dict[str, int] = {}
 
     def options(self) -> str:
-        """Give the command line options that say the same."""
+        """Return the equivalent command line options."""
         said = [f"--set {name}={value}" for name, value in self.settings.items()]
         if self.faults is not None:
             said.append(f"--faults {','.join(map(str, self.faults)) or 'none'}")
         return " ".join(said)
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What a run came to; `promise` is empty when every promise was kept."""
+class RunOutcome(msgspec.Struct, frozen=True):
+    """The result of a run; `promise` is empty if no promise was broken."""
 
     workload: str
     seed: int
@@ -69,18 +69,19 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """Whether a promise was broken."""
+        """Return whether a promise was broken."""
         return bool(self.promise)
 
 
 def draw_scenario(name: str, make: Make, seed: int) -> Scenario:
     """Draw sizes (small ones as likely as large), link quality and faults from the seed."""
     if not 0 <= seed <= SEED_MAX:
-        raise LimitError(f"a seed lies between 0 and {SEED_MAX}")
+        raise LimitError(f"a seed is between 0 and {SEED_MAX}")
     generator = Kernel(seed).generator(f"scenario/{name}")
     bounds = make().sizes
     sizes = {}
     for size, (least, most) in bounds.items():
+        # Logarithmic: most defects show with few hosts, and small runs are fast and easy to read.
         spread = math.log(most + 1) - math.log(least + 1)
         drawn = math.exp(math.log(least + 1) + spread * generator.random()) - 1
         sizes[size] = min(max(round(drawn), least), most)
@@ -92,7 +93,7 @@ def draw_scenario(name: str, make: Make, seed: int) -> Scenario:
 
 
 def narrow(scenario: Scenario, narrowing: Narrowing) -> Scenario:
-    """Leave faults out, set sizes; `duration_ms` and `calm` (no loss, nobody far) as well."""
+    """Remove faults and set sizes; also `duration_ms` and `calm` (no loss, hosts one hop apart)."""
     sizes = dict(scenario.sizes)
     duration, qualities, shape = scenario.duration_us, scenario.qualities, scenario.shape
     for name, value in narrowing.settings.items():
@@ -107,31 +108,37 @@ def narrow(scenario: Scenario, narrowing: Narrowing) -> Scenario:
             sizes[name] = value
         else:
             known = ", ".join([*sizes, "duration_ms", "calm"])
-            raise InputError(f"{name!r} is nothing to set; there are: {known}")
-    kept = scenario.faults
+            raise InputError(f"there is no setting {name!r}; there are: {known}")
+    faults = scenario.faults
     if narrowing.faults is not None:
-        if any(not 0 <= number < len(kept) for number in narrowing.faults):
-            raise InputError(f"the seed has {len(kept)} faults, numbered from 0")
-        kept = tuple(kept[number] for number in narrowing.faults)
+        if any(not 0 <= number < len(faults) for number in narrowing.faults):
+            raise InputError(f"the seed has {len(faults)} faults, numbered from 0")
+        faults = tuple(faults[number] for number in narrowing.faults)
     return msgspec.structs.replace(
-        scenario, duration_us=duration, sizes=sizes, qualities=qualities, shape=shape, faults=kept
+        scenario, duration_us=duration, sizes=sizes, qualities=qualities, shape=shape, faults=faults
     )
 
 
 def check_sizes(bounds: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> None:
-    """Refuse sizes that the workload does not offer."""
+    """Raise for sizes outside the workload's bounds."""
     for name, value in sizes.items():
         least, most = bounds[name]
         if not least <= value <= most:
             raise LimitError(f"{name} lies between {least} and {most}")
 
 
-def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> Outcome:
+def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> RunOutcome:
     """Run a scenario to its end or to the first broken promise."""
     workload = make()
     check_sizes(workload.sizes, scenario.sizes)
     quality = scenario.qualities[0]
-    world = World(scenario.seed, workload.registry, quality=quality, journal=journal)
+    world = World(
+        scenario.seed,
+        workload.registry,
+        quality=quality,
+        journal=journal,
+        user_effects=workload.effects,
+    )
     if len(scenario.qualities) > 1:
         world.network.quality_of = _assigned(world.kernel, scenario.qualities)
     world.network.reach = reach_of(scenario.shape, world.kernel)
@@ -146,7 +153,7 @@ def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> Outc
         events = world.kernel.run(scenario.duration_us, EVENTS_MAX)
         world.mend()
         end = scenario.duration_us + workload.settle_us_max
-        while world.now < end:
+        while world.now < end:  # stop as soon as it is settled: most runs need a fraction of this
             events += world.kernel.run(world.now + SETTLE_STEP_US, EVENTS_MAX)
             if workload.settled(world):
                 break
@@ -155,9 +162,9 @@ def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> Outc
         promise, detail = violation.promise, violation.detail
     except Runaway as runaway:
         promise, detail = "bounded work", str(runaway)
-    except AssertionError as mistake:
+    except AssertionError as mistake:  # a machine's own assertion is a finding, with its seed
         promise, detail = "own assertion", str(mistake) or repr(mistake)
-    return Outcome(
+    return RunOutcome(
         workload=scenario.workload,
         seed=scenario.seed,
         digest=world.journal.digest(),
@@ -171,7 +178,7 @@ def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> Outc
 
 
 def _assigned(kernel: Kernel, qualities: tuple[LinkQuality, ...]) -> QualityOf:
-    """Give half the links the first quality and the rest one of the others, by their names."""
+    """Assign the first quality to half of the links and others to the rest, by their names."""
 
     def choose(source: str, destination: str) -> LinkQuality | None:
         generator = kernel.generator(f"quality/{source}/{destination}")

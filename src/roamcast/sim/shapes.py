@@ -1,7 +1,7 @@
-"""How far apart are the hosts of a scenario? All next to each other, or on a random tree.
+"""Network shapes of scenarios: all hosts one hop apart, on a line, or on a random tree.
 
-A shape is a network's `reach` for hosts that come one by one, also during a run. For routers by the
-thousand and for graphs that are drawn at once there is `sim.topology`.
+A shape is a network's `reach` for hosts that are added one at a time, also during a run. For
+thousands of routers, and for graphs drawn at once, see `sim.topology`.
 """
 
 import enum
@@ -12,7 +12,7 @@ from roamcast.sim.network import Reach
 
 
 class Shape(enum.StrEnum):
-    """What the swarm chooses from."""
+    """The shapes that the swarm chooses from."""
 
     FLAT = "flat"
     TREE = "tree"
@@ -20,16 +20,16 @@ class Shape(enum.StrEnum):
 
 
 class HostTree:
-    """A tree on which every host that shows up hangs below one that was there before."""
+    """A tree on which every new host is attached below an earlier one."""
 
     def __init__(self, kernel: Kernel, *, line: bool) -> None:
         self._kernel = kernel
         self._line = line
         self._names: list[str] = []
-        self._above: dict[str, list[str]] = {}  # a host's way to the root, itself first
+        self._above: dict[str, list[str]] = {}  # a host's path to the root, itself first
 
     def hops(self, source: Host, destination: Host) -> int | None:
-        """Count the links between two hosts; at least one."""
+        """Return the number of links between two hosts, at least 1."""
         up = self._way(source.name)
         down = self._way(destination.name)
         shared = 0
@@ -51,7 +51,7 @@ class HostTree:
 
 
 def reach_of(shape: Shape, kernel: Kernel) -> Reach | None:
-    """Give the network's `reach` for a shape; None where everybody is next to everybody."""
+    """Return the network's `reach` for a shape; None if all hosts are one hop apart."""
     if shape is Shape.FLAT:
         return None
     return HostTree(kernel, line=shape is Shape.LINE).hops

@@ -1,8 +1,8 @@
-"""Which seed breaks a promise, and what is the least it takes? Many scenarios on all cores.
+"""The swarm: many seeds on all cores, and the reduction of a failing one (decision 0024).
 
-Seeds are independent, so processes share nothing; outcomes are taken in the order of the seeds, and
-the first failure is therefore the same for any number of workers. A share of the seeds is run
-twice: the journals must be equal.
+Seeds are independent, so processes share nothing. Outcomes are read in the order of the seeds, so
+the first failure is the same for any number of workers. A share of the seeds is run twice: the
+journals must be equal.
 """
 
 import multiprocessing
@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
-from roamcast.sim.scenario import Narrowing, Outcome, Scenario, draw_scenario, narrow, play
+from roamcast.sim.scenario import Narrowing, RunOutcome, Scenario, draw_scenario, narrow, play
 from roamcast.sim.workload import Make, find_workload
 
 REPEAT_EVERY: Final = 16
-"""Every so many seeds one is run again, to prove that nothing but the seed decides."""
+"""One seed in this many is run twice, to check that a run depends on nothing but the seed."""
 
 SHRINK_RUNS_MAX: Final = 80
 CHUNK: Final = 4
@@ -25,22 +25,22 @@ Task = tuple[str, int]
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A seed that breaks a promise, narrowed down to what it takes."""
+    """A seed that breaks a promise, reduced to what is needed for that."""
 
-    outcome: Outcome
+    outcome: RunOutcome
     narrowing: Narrowing
     scenario: Scenario
     runs: int
 
     @property
     def command(self) -> str:
-        """The command that shows it again."""
+        """Return the command that reproduces it."""
         first = f"roamcast swarm --seed {self.outcome.seed} --only {self.outcome.workload}"
         return f"{first} {self.narrowing.options()}".rstrip()
 
 
-def run_seed(name: str, make: Make, seed: int) -> Outcome:
-    """Run one seed; where it is one of the share, run it twice and compare."""
+def run_seed(name: str, make: Make, seed: int) -> RunOutcome:
+    """Run one seed, or run it twice and compare if it is one in REPEAT_EVERY."""
     scenario = draw_scenario(name, make, seed)
     outcome = play(scenario, make)
     if seed % REPEAT_EVERY == 0 and not outcome.failed:
@@ -57,8 +57,8 @@ def run_swarm(
     *,
     workers: int,
     make_of: Callable[[str], Make] = find_workload,
-) -> Iterator[Outcome]:
-    """Run every workload under every seed, in order; the caller stops when it has seen enough.
+) -> Iterator[RunOutcome]:
+    """Run every workload under every seed, in order; the caller may stop at any time.
 
     With more than one worker `make_of` must be importable in a fresh process.
     """
@@ -67,18 +67,18 @@ def run_swarm(
         for name, seed in tasks:
             yield run_seed(name, make_of(name), seed)
         return
-    # Spawned, not forked: a worker starts clean, with hash randomisation of its own.
+    # Spawned, not forked (0024): a worker starts clean, with its own hash randomisation.
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         yield from pool.imap(_run_task, tasks, chunksize=CHUNK)
 
 
-def _run_task(task: Task) -> Outcome:
+def _run_task(task: Task) -> RunOutcome:
     name, seed = task
     return run_seed(name, find_workload(name), seed)
 
 
-def shrink(outcome: Outcome, make: Make) -> Failure:
-    """Look for the least that still breaks the same promise: fewer faults, hosts, less time."""
+def shrink(outcome: RunOutcome, make: Make) -> Failure:
+    """Search for a smaller scenario that breaks the same promise: fewer faults, hosts, seconds."""
     whole = draw_scenario(outcome.workload, make, outcome.seed)
     best = Failure(outcome, Narrowing(), whole, 0)
     improved = True
@@ -90,7 +90,7 @@ def shrink(outcome: Outcome, make: Make) -> Failure:
             scenario = narrow(whole, narrowing)
             tried = play(scenario, make)
             best = msgspec.structs.replace(best, runs=best.runs + 1)
-            if tried.promise == outcome.promise:
+            if tried.promise == outcome.promise:  # another promise would be another defect
                 best = Failure(tried, narrowing, scenario, best.runs)
                 improved = True
                 break
@@ -98,15 +98,15 @@ def shrink(outcome: Outcome, make: Make) -> Failure:
 
 
 def _smaller(failure: Failure, make: Make) -> Iterator[Narrowing]:
-    """Suggest narrowings of the best one so far, the boldest first."""
+    """Yield further narrowings of the best one so far, the boldest first."""
     now = failure.narrowing
     whole = range(len(failure.scenario.faults)) if now.faults is None else now.faults
     faults = tuple(whole)
     half = len(faults) // 2
     fewer = [(), faults[:half], faults[half:]]
     fewer += [faults[:n] + faults[n + 1 :] for n in range(len(faults))]
-    for kept in dict.fromkeys(kept for kept in fewer if len(kept) < len(faults)):
-        yield msgspec.structs.replace(now, faults=kept)
+    for subset in dict.fromkeys(subset for subset in fewer if len(subset) < len(faults)):
+        yield msgspec.structs.replace(now, faults=subset)
     if "calm" not in now.settings:
         yield _with(now, "calm", 1)
     for size, (least, _) in make().sizes.items():

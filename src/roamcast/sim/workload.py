@@ -1,7 +1,7 @@
-"""What is tried in a simulated world? A workload: set up, start, settle, check, measure.
+"""The interface of workloads: set up, start, settle, check, measure.
 
-Each protocol brings its own, a module of `sim.workloads` that names it `WORKLOAD`; the swarm finds
-it there. A workload draws from the world's generators only, by names of its own.
+Each protocol has its own, in a module of `sim.workloads` that exports it as `WORKLOAD`, where the
+swarm finds it. A workload draws only from generators of the world, under names of its own.
 """
 
 import importlib
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from roamcast.errors import InputError
+from roamcast.model.machine import Effect
 from roamcast.model.wire import Registry
 from roamcast.sim.world import World
 
@@ -24,8 +25,10 @@ class Workload(ABC):
     registry: ClassVar[Registry]
     sizes: ClassVar[Mapping[str, tuple[int, int]]]
     """What the swarm varies: name → (least, most), both included."""
+    effects: ClassVar[tuple[type[Effect], ...]] = (Effect,)
+    """What its machines address to their users; anything else is a mistake of ours."""
     settle_us_max: ClassVar[int] = 60_000_000
-    """How long after everything is healed the promises of liveness may take."""
+    """Maximum time after healing until every liveness promise must come true."""
 
     @abstractmethod
     def setup(self, world: World, sizes: Sizes) -> None:
@@ -33,26 +36,26 @@ class Workload(ABC):
 
     @abstractmethod
     def start(self, world: World, duration_us: int) -> None:
-        """Schedule what users do during the time of faults, and only then."""
+        """Schedule what users do while there are faults."""
 
     @abstractmethod
     def settled(self, world: World) -> bool:
-        """Whether everything that must happen after the healing has happened."""
+        """Return whether everything that must happen after healing has happened."""
 
     @abstractmethod
     def check(self, world: World) -> None:
-        """Raise `Violation` where a promise is broken; called once, at the end."""
+        """Raise `Violation` if a promise is broken; called once, at the end."""
 
     @abstractmethod
     def metrics(self, world: World) -> dict[str, float]:
-        """Count what the run did, for people."""
+        """Return counts of what the run did, for display."""
 
 
 Make = Callable[[], Workload]
 
 
 def workload_names() -> list[str]:
-    """Name every workload there is."""
+    """Return the names of all workloads."""
     from roamcast.sim import workloads
 
     return sorted(
@@ -63,10 +66,10 @@ def workload_names() -> list[str]:
 
 
 def find_workload(name: str) -> Make:
-    """Find a workload by name."""
+    """Return a workload by name."""
     names = workload_names()
     if name not in names:
-        raise InputError(f"no workload is called {name!r}; there are: {', '.join(names)}")
+        raise InputError(f"there is no workload {name!r}; there are: {', '.join(names)}")
     module = importlib.import_module(f"roamcast.sim.workloads.{name.replace('-', '_')}")
     found: Make = module.WORKLOAD
     return found

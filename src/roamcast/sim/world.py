@@ -1,15 +1,26 @@
-"""What is a simulated world? Hosts on a network under one clock, with one journal and observers."""
+"""A simulated world: hosts on a network under one clock, with one journal and observers."""
 
 from collections.abc import Callable
 from typing import Any, Final
 
 from roamcast.journal.book import Journal
-from roamcast.model.machine import Effect, Input, Store, Stored
+from roamcast.model.machine import (
+    Effect,
+    Input,
+    Merge,
+    Merged,
+    PageRead,
+    ReadPage,
+    Store,
+    Stored,
+    StoreFailed,
+)
 from roamcast.model.records import Record
 from roamcast.model.wire import Registry
 from roamcast.sim.host import Factory, Host, HostState
 from roamcast.sim.kernel import Kernel
 from roamcast.sim.network import LinkQuality, Network
+from roamcast.sim.storage import DiskState
 
 SYNC_US: Final = 5_000
 """How long the simulated disk takes to make a write durable."""
@@ -31,7 +42,9 @@ class World:
         quality: LinkQuality | None = None,
         journal: Journal | None = None,
         sync_us: int = SYNC_US,
+        user_effects: tuple[type[Effect], ...] = (Effect,),
     ) -> None:
+        """`user_effects`: what machines address to their users; anything else is a mistake."""
         self.kernel = Kernel(seed)
         self.journal = Journal() if journal is None else journal
         self.network = Network(
@@ -39,8 +52,11 @@ class World:
         )
         self.hosts = self.network.hosts
         self._sync_us = sync_us
+        self._user_effects = user_effects
         self._observers: list[Observer] = []
         self.kernel.on(Store, self._store)
+        self.kernel.on(Merge, self._merge)
+        self.kernel.on(ReadPage, self._read_page)
         self.kernel.on(Record, self.note)
         self.kernel.on(Effect, self._tell)
 
@@ -93,6 +109,7 @@ class World:
         """Heal everything: no partition, no loss, every host up."""
         self.network.mend_all(LinkQuality())
         for host in self.hosts.values():
+            host.disk.state = DiskState.WELL
             self.restart(host)
             self.resume(host)
 
@@ -108,16 +125,49 @@ class World:
         self.kernel.arm(host)
 
     def _store(self, host: Host, effect: Store) -> None:
-        end = host.disk.append(effect.writes)
+        reason = host.disk.refuses(effect.writes)
+        if reason:
+            self._answer_later(host, StoreFailed(effect.token, reason))
+        else:
+            end = host.disk.append(effect.writes, effect.stamp)
+            self._sync_later(host, end, Stored(effect.token))
+
+    def _merge(self, host: Host, effect: Merge) -> None:
+        reason = host.disk.refuses(effect.entries)
+        if reason:
+            self._answer_later(host, StoreFailed(effect.token, reason))
+        else:
+            end, newer = host.disk.merge(effect.entries)
+            self._sync_later(host, end, Merged(effect.token, newer))
+
+    def _read_page(self, host: Host, effect: ReadPage) -> None:
+        page = host.disk.page(effect.after, effect.until, effect.bytes_max)
+        self._answer_later(host, PageRead(effect.token, page))
+
+    def _answer_later(self, host: Host, answer: Input) -> None:
+        boots = host.boots
+
+        def give(now: int) -> None:
+            if host.boots == boots and host.state is not HostState.DOWN:
+                self.kernel.give(now, host, answer)
+
+        self.kernel.call(self.now + self._sync_us, give)
+
+    def _sync_later(self, host: Host, end: int, answer: Input) -> None:
         boots = host.boots
 
         def sync(now: int) -> None:
-            if host.boots == boots and host.state is not HostState.DOWN:
-                host.disk.sync(end)
-                self.kernel.give(now, host, Stored(effect.token))
+            if host.boots != boots or host.state is HostState.DOWN:
+                return
+            if host.disk.state is DiskState.STALLED:
+                self.kernel.call(now + self._sync_us, sync)
+                return
+            host.disk.sync(end)
+            self.kernel.give(now, host, answer)
 
         self.kernel.call(self.now + self._sync_us, sync)
 
     def _tell(self, host: Host, effect: Effect) -> None:
+        assert isinstance(effect, self._user_effects), f"nobody carries {type(effect).__name__}"
         for observer in self._observers:
             observer(host, effect, self.kernel.now)

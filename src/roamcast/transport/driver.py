@@ -65,13 +65,18 @@ def wall_clock() -> Clock:
     return now
 
 
+def _nobody(effect: Effect) -> None:
+    raise AssertionError(f"nobody carries {type(effect).__name__}")
+
+
 class Driver:
     """Runs one machine in the running loop."""
 
-    def __init__(self, machine: Machine, *, clock: Clock, carry: Carry) -> None:
+    def __init__(self, machine: Machine, *, clock: Clock, carry: Carry | None = None) -> None:
+        """`carry` may be set later, before the first input: it often needs `give`."""
         self.machine = machine
         self.clock = clock
-        self._carry = carry
+        self.carry = carry or _nobody
         self._timer: asyncio.TimerHandle | None = None
         self._due: int | None = None
         self._closed = False
@@ -85,7 +90,7 @@ class Driver:
         if self._closed:
             return
         for effect in self.machine.receive(given, self.clock()):
-            self._carry(effect)
+            self.carry(effect)
         self.settle()
 
     def settle(self) -> None:
@@ -114,5 +119,5 @@ class Driver:
         if self._closed:
             return
         for effect in self.machine.advance(self.clock()):
-            self._carry(effect)
+            self.carry(effect)
         self.settle()

@@ -12,6 +12,7 @@ import msgspec
 from roamcast.errors import (
     AuthError,
     ConflictError,
+    ForbiddenError,
     InputError,
     LimitError,
     NotFoundError,
@@ -153,7 +154,7 @@ def error_of(status: int, data: bytes, url: str) -> RoamcastError:
         problem = ProblemBody()
     said = (problem.detail or problem.title)[:DETAIL_LENGTH_MAX] or f"{url} answered {status}"
     if status in {401, 403}:
-        return AuthError(said, status=401 if status == 401 else 403)
+        return AuthError(said) if status == 401 else ForbiddenError(said)
     if status == 404:
         return NotFoundError(said)
     if status == 409:

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from websockets.typing import Subprotocol
 
 from roamcast.channels.client.link_messages import LINK_PROTOCOL, Goodbye, Grouped, LinkWelcome
-from roamcast.errors import AuthError, RoamcastError, UnreachableError
+from roamcast.errors import AuthError, ForbiddenError, RoamcastError, UnreachableError
 from roamcast.model.machine import Draw
 from roamcast.model.wire import FRAME_BYTES_MAX, Message, Unreadable
 from roamcast.transport.address import ServiceAddress
@@ -248,11 +248,11 @@ class ReconnectingLink:
     def _part(self, goodbye: Goodbye) -> None:
         """Come again when the service says so; never, if it says that."""
         if goodbye.reason.startswith("scope:"):
-            raise AuthError(goodbye.reason.removeprefix("scope:").strip(), status=403)
+            raise ForbiddenError(goodbye.reason.removeprefix("scope:").strip())
         if goodbye.reason.startswith("token:"):
             # Another key opens another link; the same one would be refused.
             if self.hosts.current.key == self.key:
-                raise AuthError(goodbye.reason.removeprefix("token:").strip(), status=401)
+                raise AuthError(goodbye.reason.removeprefix("token:").strip())
             return
         if goodbye.retry_us == 0:
             raise EndedError(f"the service ended the session: {goodbye.reason}")

@@ -19,7 +19,6 @@ from joserfc.jwk import OctKey, OKPKey
 
 from roamcast.errors import AuthError, InputError, LimitError
 from roamcast.live.auth import keys as module
-from roamcast.live.auth.key_file import load_key_file, save_key_file
 from roamcast.live.auth.keys import (
     GROUPS_MAX,
     KEYS_MAX,
@@ -28,6 +27,8 @@ from roamcast.live.auth.keys import (
     TOKEN_LENGTH_MAX,
     Grant,
     TokenKeys,
+    load_key_file,
+    save_key_file,
 )
 
 NOW = 1_794_800_000_000_000
@@ -99,7 +100,7 @@ def test_clocks_a_year_off_are_refused_and_told_so(keys: TokenKeys) -> None:
 
 def test_a_token_of_another_services_keys_is_refused(keys: TokenKeys, tmp_path: Path) -> None:
     other = TokenKeys.open(tmp_path / "other")
-    assert "no token of this service" in refused(keys, token_of(other))
+    assert "not a token of this service" in refused(keys, token_of(other))
     header, claims, signature = token_of(other).split(".")
     named = {**opened(header), "kid": load_key_file(tmp_path / "keys.json").keys[-1].id}
     refused(keys, f"{part(named)}.{claims}.{signature}")
@@ -208,21 +209,21 @@ def _bytes_of(token: str) -> list[bytes] | None:
 def test_a_token_at_the_length_limit_is_read_and_a_longer_one_refused_unread(
     keys: TokenKeys,
 ) -> None:
-    assert "no token of this service" in refused(keys, "a" * TOKEN_LENGTH_MAX)
+    assert "not a token of this service" in refused(keys, "a" * TOKEN_LENGTH_MAX)
     assert "at most 8192 characters" in refused(keys, "a" * (TOKEN_LENGTH_MAX + 1))
 
 
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        ({"scopes": ["write"]}, "'write' is no scope: choose from read, publish"),
+        ({"scopes": ["write"]}, "'write' is not a scope: choose from read, publish"),
         ({"scopes": []}, "a token needs a scope"),
-        ({"subject": ""}, "names no subject"),
+        ({"subject": ""}, "cannot be a subject"),
         ({"subject": "a#b"}, "without # and"),
         ({"subject": "*"}, "without # and"),
-        ({"subject": "a\nb"}, "names no subject"),
+        ({"subject": "a\nb"}, "cannot be a subject"),
         ({"subject": "a" * 129}, "1 to 128 characters"),
-        ({"groups": ["*"]}, "names no subject or group"),
+        ({"groups": ["*"]}, "cannot be a subject or group"),
         ({"groups": [f"g{n}" for n in range(GROUPS_MAX + 1)]}, "at most 64 groups"),
         ({"lifetime_s": 0}, "lives more than 0"),
         ({"lifetime_s": LIFETIME_S_MAX + 1}, "at most 31622400 seconds"),
@@ -261,7 +262,7 @@ def test_rotating_at_once_ends_every_token_and_what_it_opened(keys: TokenKeys) -
     grant = keys.check(token, NOW)
     assert keys.ended([grant], NOW) == [None]
     keys.rotate(NOW, at_once=True)
-    assert "no token of this service" in refused(keys, token)
+    assert "not a token of this service" in refused(keys, token)
     assert keys.ended([grant], NOW) == ["this token's key is no longer valid"]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from roamcast.errors import RoamcastError
+from roamcast.live.auth.grants import OpenGrants
 from roamcast.live.auth.keys import TokenKeys
-from roamcast.live.auth.standing import Standing
 from roamcast.live.config.settings import Settings
 from roamcast.live.observe.metrics import Metrics
 from roamcast.live.service.service import Service
@@ -23,7 +23,7 @@ DEADLINE_S = 60.0
 def test_a_connection_ends_with_its_grant_once_and_for_the_right_reason(tmp_path: Path) -> None:
     keys = TokenKeys.open(tmp_path, random_bytes=random.Random(1).randbytes, skew_s=0)
     now = [NOW]
-    standing = Standing(keys, lambda: now[0])
+    standing = OpenGrants(keys, lambda: now[0])
     said: dict[str, list[str]] = {name: [] for name in ("brief", "revoked", "closed", "stays")}
     tokens = {
         name: keys.issue(name, ["read"], lifetime_s=10 if name != "stays" else 100, now=NOW)
@@ -52,7 +52,7 @@ def test_a_key_file_that_vanished_is_told_once_until_it_is_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
-        standing = Standing(TokenKeys.open(tmp_path), lambda: NOW)
+        standing = OpenGrants(TokenKeys.open(tmp_path), lambda: NOW)
         path, aside = tmp_path / "keys.json", tmp_path / "aside"
         for told in (1, 2):
             path.rename(aside)
@@ -80,7 +80,7 @@ def test_a_service_is_not_ready_while_its_disk_refuses_and_finds_out_itself_when
             pages = disk._connection.execute("PRAGMA page_count").fetchone()[0]
             disk._connection.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(RoamcastError, match="the disk refused"):
-            await service.keep("ada", context)
+            await service.publish("ada", context)
         assert not service.ready
         with disk._using:
             disk._connection.execute("PRAGMA max_page_count = 1000000")
@@ -88,7 +88,7 @@ def test_a_service_is_not_ready_while_its_disk_refuses_and_finds_out_itself_when
         while not service.ready:
             assert asyncio.get_running_loop().time() < end
             await asyncio.sleep(0.01)
-        assert await service.keep("ada", context)
+        assert await service.publish("ada", context)
         await service.goodbye()
         assert not service.ready
         await service.stop()

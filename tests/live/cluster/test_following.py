@@ -21,8 +21,8 @@ from roamcast.channels.failover.replica_messages import (
 )
 from roamcast.channels.server.messages import ServerHere
 from roamcast.errors import AuthError
+from roamcast.live.auth.grants import SharedRevocations
 from roamcast.live.auth.keys import TokenKeys
-from roamcast.live.auth.revoked import Revoked
 from roamcast.live.cluster import proof as peer_proof
 from roamcast.live.cluster.followers import Followers, heard, pages
 from roamcast.live.cluster.following import Following
@@ -253,7 +253,7 @@ def test_a_token_that_one_host_revoked_is_refused_by_the_one_that_follows(tmp_pa
         (tmp_path / "b" / "keys.json").chmod(0o600)
         second = TokenKeys.open(tmp_path / "b")
         one, two = (SqliteStore.open(tmp_path / name / "s.db", copied=True) for name in "ab")
-        revoked = [Revoked(first, one, clock), Revoked(second, two, clock)]
+        revoked = [SharedRevocations(first, one, clock), SharedRevocations(second, two, clock)]
         first.revoke(token, clock())
         first.check(other, clock())  # it reads the file anew
         for _ in range(2):
@@ -266,11 +266,11 @@ def test_a_token_that_one_host_revoked_is_refused_by_the_one_that_follows(tmp_pa
         with pytest.raises(AuthError, match="revoked"):
             second.check(token, clock())
         again = TokenKeys.open(tmp_path / "b")
-        Revoked(again, two, clock)
+        SharedRevocations(again, two, clock)
         with pytest.raises(AuthError, match="revoked"):
             again.check(token, clock())
         again.check(other, clock())
-        Revoked(again, two, lambda: clock() + 200_000_000)  # it would have expired: it is forgotten
+        SharedRevocations(again, two, lambda: clock() + 200_000_000)  # expired: forgotten
         await two.write([("all before", b"")])
         assert list(two.load("")) == ["all before"]
         for store in (one, two):

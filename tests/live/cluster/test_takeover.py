@@ -19,6 +19,7 @@ import websockets
 from bench.kill import Crowd
 from bench.takeover import Host, Pair, pair
 from roamcast.channels.failover.replica_messages import ReplicaHere
+from roamcast.channels.sessions.publications import PREFIX
 from roamcast.client import connect
 from roamcast.errors import RoamcastError, SettingsError, UnreachableError
 from roamcast.live.auth.keys import TokenKeys
@@ -288,6 +289,6 @@ async def _end_under_load(folder: Path) -> None:
             await host.process.wait()
         await asyncio.gather(*writing)
     disk = SqliteStore.open(two.data / STORE_FILE, copied=True)
-    stored = disk.load("object/")
+    stored = disk.load(PREFIX)
     await disk.close()
-    assert {f"object/{vid}" for vid in acknowledged} <= stored.keys()
+    assert {PREFIX + vid for vid in acknowledged} <= stored.keys()

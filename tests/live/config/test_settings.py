@@ -89,30 +89,30 @@ def test_a_number_is_taken_at_its_limits_and_refused_beyond(
         ("[server]\ntls_cert = 'c.pem'", 2, "tls_cert and tls_key go together"),
         ("[server]\nport = 9\nhost = '0.0.0.0'", 3, "refusing to listen on 0.0.0.0 without TLS"),
         ("[server]\nname = 'A b'", 2, "server.name: expected str matching"),
-        ("[channels]\nudp = '10.0.0.0/8:5007'", 2, "where multicast lives"),
-        ("[channels]\nudp = '239.192.0.1/16:5007'", 2, "no range of addresses"),
+        ("[channels]\nudp = '10.0.0.0/8:5007'", 2, "the multicast range"),
+        ("[channels]\nudp = '239.192.0.1/16:5007'", 2, "not a range of addresses"),
         ("[channels]\nudp = '239.192.0.0/16:0'", 2, "port 0 does not exist"),
         ("[channels]\nnats = 'localhost'", 2, "nats://"),
         ("[channels]\nheartbeat_s = 4", 2, "two heartbeats"),
         ("[privacy]\ndefault_precision = 'fuzzy'", 2, "expected one of hidden, presence"),
         ("a = '''\n\n", 1, "not TOML"),
-        ("[cluster]\nsilent_s = 1\n[cluster.hosts]\na = 'here'", 4, "expected an address such"),
-        ("[cluster.hosts]\na = 'https://a'\nB = 'https://b'", 3, "letters a-z"),
-        ("[cluster.hosts]\na = 'https://a'\nb = 'http://10.0.0.1:1'", 3, "need https"),
-        ("[cluster.hosts]\na = 'https://a/x'", 2, "only scheme, host and port"),
-        ("[cluster.hosts]\na = 'https://a'\nb = 'https://a'", 1, "the same address"),
-        ("[cluster.hosts]\na = 'https://a'", 1, "set secret_file in [cluster]"),
-        ("[server]\nname = 'c'\n[cluster.hosts]\na = 'https://a'", 2, "none of the hosts a"),
-        ("[cluster]\nhost = 1", 2, "did you mean hosts?"),
+        ("[cluster]\nsilent_s = 1\n[cluster.replicas]\na = 'here'", 4, "expected an address such"),
+        ("[cluster.replicas]\na = 'https://a'\nB = 'https://b'", 3, "letters a-z"),
+        ("[cluster.replicas]\na = 'https://a'\nb = 'http://10.0.0.1:1'", 3, "need https"),
+        ("[cluster.replicas]\na = 'https://a/x'", 2, "scheme, host and port only"),
+        ("[cluster.replicas]\na = 'https://a'\nb = 'https://a'", 1, "the same address"),
+        ("[cluster.replicas]\na = 'https://a'", 1, "set secret_file in [cluster]"),
+        ("[server]\nname = 'c'\n[cluster.replicas]\na = 'https://a'", 2, "none of the replicas a"),
+        ("[cluster]\nreplica = 1", 2, "did you mean replicas?"),
         (
-            "[cluster]\nsecret_file = 's'\nsilent_s = 1\nprobe_s = 0.9\nhosts.a = 'https://a'",
+            "[cluster]\nsecret_file = 's'\nsilent_s = 1\nprobe_s = 0.9\nreplicas.a = 'https://a'",
             3,
-            "nobody is gone before two probes",
+            "at least two probes",
         ),
         (
-            "[limits]\nframe_bytes_max = 2_000\n[cluster]\nsecret_file = 's'\nhosts.a = 'https://a'",
+            "[limits]\nframe_bytes_max = 2_000\n[cluster]\nsecret_file = 's'\nreplicas.a = 'https://a'",
             2,
-            "hosts need messages",
+            "replicas need messages",
         ),
     ],
 )
@@ -220,14 +220,16 @@ def test_the_page_shows_a_file_that_changes_nothing() -> None:
 
 def test_a_host_must_be_one_of_its_cluster_and_read_the_secret(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
-    text = f"[cluster]\nsecret_file = '{secret}'\nhosts.a = 'https://a'\nhosts.b = 'https://b'"
+    text = (
+        f"[cluster]\nsecret_file = '{secret}'\nreplicas.a = 'https://a'\nreplicas.b = 'https://b'"
+    )
     shared = parse_settings(text)
-    with pytest.raises(SettingsError, match="say which one this is, with --name"):
+    with pytest.raises(SettingsError, match="name this one with --name"):
         check_cluster(shared)
     b = with_server(shared, name="b")
     assert b.seats == ("a", "b")
     assert Settings().seats == ("roamcast",)
-    with pytest.raises(SettingsError, match="cannot read the hosts' secret"):
+    with pytest.raises(SettingsError, match="cannot read the replicas' secret"):
         check_cluster(b)
     secret.write_text("s" * 31)
     secret.chmod(0o600)

@@ -157,7 +157,7 @@ def test_a_stream_without_end_has_no_head(tmp_path: Path) -> None:
             assert answer.status == 405
             assert answer.headers["allow"] == "GET, OPTIONS"
             assert answer.body == b""
-        assert not asked.service.broker.hub.sessions
+        assert not asked.service.broker._hub.sessions
 
     run(tmp_path, scene)
 
@@ -168,7 +168,7 @@ def test_the_description_is_made_once_however_often_it_is_asked_for(
     async def scene(asked: Asked) -> None:
         first = [await asked.ask("GET", path) for path in ("/openapi.json", "/docs")]
         assert first[0].json["openapi"].startswith("3.1")
-        monkeypatch.setattr("roamcast.live.http.about.described", None)
+        monkeypatch.setattr("roamcast.live.http.about.document_of", None)
         assert [await asked.ask("GET", path) for path in ("/openapi.json", "/docs")] == first
 
     run(tmp_path, scene)

@@ -1,5 +1,6 @@
 """The API is as it describes itself: schemathesis finds nothing."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.http.formats import SETTINGS
 from tests.running_service import RunningService
+
+ROOT = Path(__file__).parents[3]
+PATH = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
 
 pytestmark = pytest.mark.process
 
@@ -22,6 +27,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 def test_schemathesis_finds_no_difference_between_description_and_service(
     running: RunningService, tmp_path: Path
 ) -> None:
+    (tmp_path / "schemathesis.toml").write_text(SETTINGS)
     done = subprocess.run(
         [
             str(Path(sys.executable).with_name("schemathesis")),
@@ -36,9 +42,10 @@ def test_schemathesis_finds_no_difference_between_description_and_service(
             "--request-timeout=30",
         ],
         cwd=tmp_path,
+        env={**os.environ, "SCHEMATHESIS_HOOKS": "tests.live.http.formats", "PYTHONPATH": PATH},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=480,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-6_000:]

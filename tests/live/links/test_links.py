@@ -269,7 +269,7 @@ def test_who_may_stand_for_others_says_so_and_nobody_else() -> None:
     scene = Scene()
     socket, claim = scene.join("eve#1")
     claim(Request(7, 1, 1, (Hello(agent=True),)))
-    assert "channels.agents" in socket.goodbye()
+    assert "channels.relays" in socket.goodbye()
     assert scene.given == []
     _, say = scene.join("agent#1", scopes=ALL_SCOPES | {AGENT})
     say(Request(7, 1, 1, (Hello(agent=True), Subscribe("s", "true"))))

@@ -124,13 +124,13 @@ def test_with_too_much_under_way_no_more_is_begun_until_there_is_room(
         gates = [asyncio.Event() for _ in range(IN_FLIGHT_MAX + 10)]
         begun = 0
 
-        async def keep(*_: Any, **__: Any) -> bool:
+        async def publish(*_: Any, **__: Any) -> bool:
             nonlocal begun
             begun += 1
             await gates[begun - 1].wait()
             return True
 
-        monkeypatch.setattr(talk.service, "keep", keep)
+        monkeypatch.setattr(talk.service, "publish", publish)
         for number in range(len(gates)):
             talk.say("publish", re=f"{number}", feature=feature(f"v{number}"))
         assert talk.socket.halted
@@ -170,14 +170,14 @@ def test_nobody_waits_for_ever_because_of_a_mistake_of_our_own(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene(talk: Talk) -> None:
-        async def keep(*_: Any, **__: Any) -> bool:
+        async def publish(*_: Any, **__: Any) -> bool:
             raise ZeroDivisionError("ada is at hq/2")
 
-        def watch(*_: Any) -> None:
+        def subscribe(*_: Any) -> None:
             raise ZeroDivisionError("ada is at hq/2")
 
-        monkeypatch.setattr(talk.service, "keep", keep)
-        monkeypatch.setattr(talk.service, "watch", watch)
+        monkeypatch.setattr(talk.service, "publish", publish)
+        monkeypatch.setattr(talk.service, "subscribe", subscribe)
         caplog.clear()
         talk.say("publish", re="later", feature=feature("v"))
         talk.say("subscribe", re="at once", filter="true")

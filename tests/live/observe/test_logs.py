@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from roamcast.errors import ContextError
-from roamcast.live.config.settings import LogKeeping
+from roamcast.live.config.settings import LogSection
 from roamcast.live.observe.logs import FIELDS, Log, configure
 
 SECRET = "ada-4711"
@@ -29,14 +29,14 @@ def restored() -> Iterator[None]:
         logger.setLevel(logging.NOTSET)
 
 
-def lines(settings: LogKeeping) -> io.StringIO:
+def lines(settings: LogSection) -> io.StringIO:
     stream = io.StringIO()
     configure(settings, stream)
     return stream
 
 
 def test_an_event_is_one_json_object_with_its_fields() -> None:
-    stream = lines(LogKeeping(style="json"))
+    stream = lines(LogSection(style="json"))
     Log("sockets").info("socket closed", reason="too slow", waiting=12, seconds=0.5)
     told = json.loads(stream.getvalue())
     assert told.pop("time").endswith("Z")
@@ -51,14 +51,14 @@ def test_an_event_is_one_json_object_with_its_fields() -> None:
 
 
 def test_for_people_an_event_is_one_line() -> None:
-    stream = lines(LogKeeping())
+    stream = lines(LogSection())
     Log("serve").warning("store refused", count=3)
     assert stream.getvalue().count("\n") == 1
     assert "warning store refused count=3" in stream.getvalue()
 
 
 def test_levels_are_kept() -> None:
-    stream = lines(LogKeeping(level="warning"))
+    stream = lines(LogSection(level="warning"))
     Log("a").info("unheard")
     Log("a").debug("unheard")
     Log("a").error("heard")
@@ -67,7 +67,7 @@ def test_levels_are_kept() -> None:
 
 
 def test_a_field_that_is_not_on_the_list_or_no_plain_word_is_our_mistake() -> None:
-    lines(LogKeeping())
+    lines(LogSection())
     with pytest.raises(AssertionError, match="no field of logs"):
         Log("a").info("event", subject=SECRET)
     for text in ("type = 'person'", "a@b", "eyJ\n", "?access_token=x"):
@@ -82,7 +82,7 @@ def test_no_field_is_about_a_person() -> None:
 
 @pytest.mark.parametrize("style", ["plain", "json"])
 def test_nothing_personal_leaks_from_errors_or_other_libraries(style: str) -> None:
-    stream = lines(msgspec.convert({"style": style, "level": "debug"}, LogKeeping))
+    stream = lines(msgspec.convert({"style": style, "level": "debug"}, LogSection))
     try:
         raise ContextError(f"the context {SECRET} is not valid")
     except ContextError as error:

@@ -150,7 +150,7 @@ requests_per_s = 10_000
 udp = "239.192.79.0/29:{port}"
 udp_interface = "127.0.0.1"
 probe_s = 0.1
-agents = ["edge"]
+relays = ["edge"]
 """
 
 
@@ -188,8 +188,8 @@ def test_a_token_is_worth_as_much_before_an_agent_as_before_the_service(
     head, claims, signature = service.token().split(".")
     foreign = TokenKeys.open(tmp_path).issue("ada", ["admin"], lifetime_s=60, now=now)
     for token, reason in (
-        (f"{head}.{claims}.{signature[::-1]}", "no token of this service"),
-        (foreign, "no token of this service"),
+        (f"{head}.{claims}.{signature[::-1]}", "not a token of this service"),
+        (foreign, "not a token of this service"),
         (service.token(lifetime_s=1, late_s=-600), "expired"),
         (service.token(scopes=["read"]), "scope"),
     ):
@@ -316,7 +316,7 @@ def test_an_agent_says_in_one_line_why_it_cannot_run(service: RunningService) ->
         [*command, "--token", "x"], capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
     assert done.returncode == 2
-    assert "no token of this service" in done.stderr
+    assert "not a token of this service" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

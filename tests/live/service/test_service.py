@@ -172,7 +172,7 @@ def test_a_session_subscribes_publishes_and_is_told(running: RunningService) -> 
     assert kinds[:5] == ["welcome", "done", "alive", "subscribed", "current"]
     assert heard[3]["features"] == []
     assert heard[-1]["events"][0]["subject"] == "ws1"
-    assert heard[-1]["watch"] == heard[3]["watch"]
+    assert heard[-1]["query"] == heard[3]["query"]
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(running: RunningService, tmp_p
 def test_nobody_but_a_host_of_the_same_cluster_may_call_as_one(running: RunningService) -> None:
     async def call() -> None:
         headers = {"Authorization": f"Bearer {running.operator}"}
-        address = running.url.replace("http", "ws", 1) + "/peer"
+        address = running.url.replace("http", "ws", 1) + "/replica"
         await websockets.connect(address, additional_headers=headers, proxy=None)
 
     with pytest.raises(websockets.InvalidStatus) as refused:

@@ -5,16 +5,19 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from bench.takeover import Pair
 from roamcast.errors import ContextError, LimitError, StoreError
 from roamcast.identity.rules import Viewer
-from roamcast.live.config.settings import Settings, with_server
-from roamcast.live.http.feature_input import read_feature
+from roamcast.live.config.settings import Settings, load_settings, with_server
 from roamcast.live.service import tickets
 from roamcast.live.service.service import Service
 from roamcast.live.service.tickets import Tickets
 from roamcast.model.contexts import Context
+from roamcast.model.features import FeatureInput, to_context
+from tests.live.calls import CallSocket, followed
 from tests.live.in_process import service_here
 from tests.running_service import feature
 
@@ -49,13 +52,14 @@ def with_service(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     use: Callable[[Service, Clock], Coroutine[Any, Any, None]],
+    settings: Settings | None = None,
 ) -> None:
     """Run a service without a port."""
     clock = Clock()
     monkeypatch.setattr("roamcast.live.service.service.wall_clock", lambda: clock)
 
     async def body() -> None:
-        async with service_here(folder, serving=False) as service:
+        async with service_here(folder, settings, serving=False) as service:
             await use(service, clock)
 
     asyncio.run(body())
@@ -69,7 +73,7 @@ def test_what_a_session_published_leaves_however_it_ended(
         listener, later = Listener(), Listener()
         viewer = Viewer("ada")
         service.open_session("ada#1", viewer, listener)
-        await service.keep("ada", Context("x", "hq/1", None, {}, START), session="ada#1")
+        await service.publish("ada", Context("x", "hq/1", None, {}, START), session="ada#1")
         if how == "cut off":
             service.slow("ada#1")
             clock.now += round(service.settings.limits.slow_s_max * SECOND)
@@ -98,20 +102,23 @@ def test_what_the_disk_can_not_name_leaves_no_ticket_behind(
 ) -> None:
     async def use(service: Service, clock: Clock) -> None:
         with pytest.raises(AssertionError):  # nobody gets so far: it would be our own mistake
-            await service.keep("ada", Context("a\0", "hq/1", None, {}, clock.now))
+            await service.publish("ada", Context("a\0", "hq/1", None, {}, clock.now))
         assert len(service._tickets) == 0
-        assert await service.keep("ada", Context("a", "hq/1", None, {}, clock.now))
+        assert await service.publish("ada", Context("a", "hq/1", None, {}, clock.now))
 
     with_service(tmp_path, monkeypatch, use)
 
 
 @pytest.mark.parametrize("wrong", ["a\0", "\n", "a\x7fb", "a\x9f", "\U0010ffff"])
 def test_a_vid_that_is_no_name_in_the_store_is_refused_where_it_is_read(wrong: str) -> None:
-    limits = Settings().limits
+    def read(vid: str) -> Context:
+        sent = msgspec.convert(feature(vid), FeatureInput)
+        return to_context(sent, START, ahead_us_max=0)
+
     with pytest.raises(ContextError, match="control characters"):
-        read_feature(feature(wrong), START, limits)
+        read(wrong)
     for right in ("a b", "äß/🙂", "\U0010fffe", "~" * 256):
-        assert read_feature(feature(right), START, limits).vid == right
+        assert read(right).vid == right
 
 
 def test_a_closed_disk_refuses_and_nobody_waits_for_it(
@@ -120,9 +127,11 @@ def test_a_closed_disk_refuses_and_nobody_waits_for_it(
     async def use(service: Service, clock: Clock) -> None:
         await service._disk.close()
         with pytest.raises(StoreError, match="closed"):
-            await service.keep("ada", Context("a", "hq/1", None, {}, clock.now))
+            await service.publish("ada", Context("a", "hq/1", None, {}, clock.now))
         assert len(service._tickets) == 0
-        assert not service.broker._pending
+        assert service.broker.occupancy()["replication: writes"][0] == 0
+        assert not service.broker._publications._pending
+        assert not service.broker._publications._writing
 
     with_service(tmp_path, monkeypatch, use)
 
@@ -145,70 +154,75 @@ def test_so_many_may_wait_for_the_disk_and_one_more_is_refused(
         with pytest.raises(StoreError, match="full"):
             await asking[0]
         assert len(waiting) == 0
-        waiting.paused = True
-        with pytest.raises(StoreError, match="hands over"):
+        await waiting.close(0)
+        with pytest.raises(StoreError, match="going down"):
             await waiting.ask(given.append)
         assert len(given) == 2
 
     asyncio.run(body())
 
 
+def two_hosts(folder: Path) -> Settings:
+    """Give the settings of the first of two hosts."""
+    return with_server(load_settings(Pair(folder).settings), name="a")
+
+
 def test_who_goes_down_takes_nothing_more_and_stays_until_what_it_took_is_safe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def use(service: Service, clock: Clock) -> None:
-        elsewhere: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        committed = asyncio.Event()
-
-        def spread(entries: Any) -> "asyncio.Future[None]":
-            committed.set()
-            return elsewhere
-
-        def gone() -> None:  # as when followers are told goodbye
-            if not elsewhere.done():
-                elsewhere.set_result(None)
-                order.append("followers gone")
-
-        order: list[str] = []
-        service._disk.spread = spread
-        monkeypatch.setattr(service.peers.followers, "close", gone)
+        follower = CallSocket(service, "b")
+        follower.follow()
+        await followed(service)
+        follower.confirms = False
         listener = Listener()
         service.open_session("ada#1", Viewer("ada"), listener)
         taken = asyncio.ensure_future(
-            service.keep("ada", Context("x", "hq/1", None, {}, clock.now), session="ada#1")
+            service.publish("ada", Context("x", "hq/1", None, {}, clock.now), session="ada#1")
         )
-        taken.add_done_callback(lambda _: order.append(f"answered {not listener.cut_for}"))
-        await committed.wait()
+        order: list[str] = []
+
+        def answered(_: object) -> None:
+            order.append(f"answered {not listener.cut_for} {not follower.closed}")
+
+        taken.add_done_callback(answered)
+        while not follower.changes():
+            await asyncio.sleep(0.001)
         ending = asyncio.ensure_future(service.goodbye())
         await asyncio.sleep(0)
-        service.pause(False)  # whatever a lost host means for a service that is not going down
         with pytest.raises(StoreError, match="going down"):
-            await service.keep("ada", Context("y", "hq/1", None, {}, clock.now))
+            await service.publish("ada", Context("y", "hq/1", None, {}, clock.now))
         assert not taken.done()
         assert order == []
-        elsewhere.set_result(None)
+        follower.confirm()
         assert await taken
         await ending
-        assert order == ["answered True"]
+        assert order == ["answered True True"]
         assert listener.cut_for
+        assert follower.closed
 
-    with_service(tmp_path, monkeypatch, use)
+    with_service(tmp_path, monkeypatch, use, two_hosts(tmp_path))
 
 
 def test_who_goes_down_acknowledges_nothing_that_is_on_its_own_disk_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def use(service: Service, clock: Clock) -> None:
-        elsewhere: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        service._disk.spread = lambda _: elsewhere
+        follower = CallSocket(service, "b")
+        follower.follow()
+        await followed(service)
+        follower.confirms = False
         monkeypatch.setattr(service, "settings", with_server(service.settings, shutdown_s=0.05))
         taken = asyncio.ensure_future(
-            service.keep("ada", Context("x", "hq/1", None, {}, clock.now))
+            service.publish("ada", Context("x", "hq/1", None, {}, clock.now))
         )
-        await asyncio.sleep(0)
+        while not follower.changes():
+            await asyncio.sleep(0.001)
         await service.goodbye()  # the followers go, too
-        elsewhere.set_result(None)
+        assert follower.closed
+        service.replicas.disconnected(follower.call)
+        follower.confirm()
         with pytest.raises(StoreError, match="look, and ask again"):
             await taken
 
-    with_service(tmp_path, monkeypatch, use)
+    with_service(tmp_path, monkeypatch, use, two_hosts(tmp_path))

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roamcast.errors import InputError, LimitError, StoreError
-from roamcast.live.store import store as module
-from roamcast.live.store.file import Entry, connect, prune
-from roamcast.live.store.store import KEY_LENGTH_MAX, SqliteStore, Write
+from roamcast.live.store.file import connect, prune
+from roamcast.live.store.store import SqliteStore
+from roamcast.model.machine import KEY_LENGTH_MAX, Entry, Writes
 
 
 def with_store(
@@ -46,8 +46,10 @@ NAMES = st.sampled_from(["a", "ab", "a/b", "a/\U0010fffe", "b", "é", "%", "_"])
 
 
 @settings(max_examples=15)
-@given(st.lists(st.lists(st.tuples(NAMES, st.none() | st.binary(max_size=9)), max_size=4)))
-def test_the_store_is_a_dictionary_that_lasts(batches: list[list[Write]]) -> None:
+@given(
+    st.lists(st.lists(st.tuples(NAMES, st.none() | st.binary(max_size=9)), max_size=4).map(tuple))
+)
+def test_the_store_is_a_dictionary_that_lasts(batches: list[Writes]) -> None:
     import tempfile
 
     expected: dict[str, bytes] = {}
@@ -74,8 +76,8 @@ def test_whoever_waits_together_is_committed_together(tmp_path: Path) -> None:
 
     async def use(store: SqliteStore) -> None:
         with store._using:  # the disk is busy, so the others gather
-            first = store.write([("0", b"0")])
-            rest = [store.write([(str(n), b"x")]) for n in range(1, 1_000)]
+            first = store.write((("0", b"0"),))
+            rest = [store.write(((str(n), b"x"),)) for n in range(1, 1_000)]
             assert store.writes_waiting == 1_000
             assert not any(future.done() for future in (first, *rest))
         await asyncio.gather(first, *rest)
@@ -89,51 +91,45 @@ def test_whoever_waits_together_is_committed_together(tmp_path: Path) -> None:
 def test_what_waits_is_bounded_in_writes_and_bytes(tmp_path: Path) -> None:
     async def use(store: SqliteStore) -> None:
         with store._using:
-            store.write([("first", b"")])
+            store.write((("first", b""),))
             while store._waiting:  # the writer has taken it and waits for the disk
                 await asyncio.sleep(0)
-            kept = [store.write([(f"k{n}", b"v" * 8)]) for n in range(9)]
+            kept = [store.write(((f"k{n}", b"v" * 8),)) for n in range(9)]
             with pytest.raises(LimitError, match="10 writes wait for the disk"):
-                store.write([("one more", b"")])
+                store.write((("one more", b""),))
         await asyncio.gather(*kept)
-        await store.write([("and again", b"")])
+        await store.write((("and again", b""),))
 
     with_store(tmp_path / "a.db", use, writes_waiting_max=10)
 
     async def use_bytes(store: SqliteStore) -> None:
         with store._using:
-            kept = store.write([("k", b"v" * 99)])
+            kept = store.write((("k", b"v" * 99),))
             while store._waiting:
                 await asyncio.sleep(0)
-            large = store.write([("l", b"v" * 1_000)])  # alone in the queue, so it is taken
+            large = store.write((("l", b"v" * 1_000),))  # alone in the queue, so it is taken
             with pytest.raises(LimitError, match="100 bytes wait"):
-                store.write([("m", b"")])
+                store.write((("m", b""),))
         await asyncio.gather(kept, large)
 
     with_store(tmp_path / "b.db", use_bytes, bytes_waiting_max=100)
 
 
-def test_a_value_at_the_limit_is_kept_and_a_larger_one_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "VALUE_BYTES_MAX", 1_000)
-
+def test_a_key_of_the_greatest_length_is_stored(tmp_path: Path) -> None:
     async def use(store: SqliteStore) -> None:
-        await store.write([("k" * KEY_LENGTH_MAX, b"v" * 1_000)])
-        with pytest.raises(LimitError, match="at most 1000 bytes"):
-            store.write([("k", b"v" * 1_001)])
+        await store.write((("k" * KEY_LENGTH_MAX, b"v"),))
 
     with_store(tmp_path / "s.db", use)
-    assert loaded(tmp_path / "s.db") == {"k" * KEY_LENGTH_MAX: b"v" * 1_000}
+    assert loaded(tmp_path / "s.db") == {"k" * KEY_LENGTH_MAX: b"v"}
 
 
 def test_a_full_disk_refuses_clearly_and_the_store_recovers(tmp_path: Path) -> None:
     async def use(store: SqliteStore) -> None:
-        await store.write([("small", b"1")])
+        await store.write((("small", b"1"),))
         with store._using:
             pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
             store._connection.execute(f"PRAGMA max_page_count = {pages}")
-        refused = [store.write([(f"k{n}", b"v" * 10_000)]) for n in range(3)]
+        refused = [store.write(((f"k{n}", b"v" * 10_000),)) for n in range(3)]
         for future in refused:
             with pytest.raises(StoreError, match=r"the disk refused to keep this: .*full"):
                 await future
@@ -141,7 +137,7 @@ def test_a_full_disk_refuses_clearly_and_the_store_recovers(tmp_path: Path) -> N
         assert store.load("") == {"small": b"1"}
         with store._using:
             store._connection.execute("PRAGMA max_page_count = 1000000")
-        await store.write([("later", b"2")])
+        await store.write((("later", b"2"),))
         assert store.problem is None
 
     with_store(tmp_path / "s.db", use)
@@ -151,7 +147,7 @@ def test_a_full_disk_refuses_clearly_and_the_store_recovers(tmp_path: Path) -> N
 def test_a_waiter_that_left_does_not_disturb_the_others(tmp_path: Path) -> None:
     async def use(store: SqliteStore) -> None:
         with store._using:
-            gone, stays = store.write([("a", b"1")]), store.write([("b", b"2")])
+            gone, stays = store.write((("a", b"1"),)), store.write((("b", b"2"),))
             gone.cancel()
         await stays
 
@@ -161,11 +157,11 @@ def test_a_waiter_that_left_does_not_disturb_the_others(tmp_path: Path) -> None:
 
 def test_closing_writes_what_waits_and_refuses_what_comes_after(tmp_path: Path) -> None:
     async def use(store: SqliteStore) -> None:
-        waiting = store.write([("k", b"v")])
+        waiting = store.write((("k", b"v"),))
         await store.close()
         assert waiting.done()
         with pytest.raises(StoreError, match="closed"):
-            store.write([("late", b"v")])
+            store.write((("late", b"v"),))
 
     with_store(tmp_path / "s.db", use)
     assert loaded(tmp_path / "s.db") == {"k": b"v"}
@@ -182,7 +178,7 @@ def test_a_second_service_on_the_same_folder_is_refused(tmp_path: Path) -> None:
 
 def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
     async def use(store: SqliteStore) -> None:
-        await store.write([("k", b"v")])
+        await store.write((("k", b"v"),))
         for path in (tmp_path / "new").iterdir():
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -239,25 +235,32 @@ def test_stores_that_are_merged_in_any_order_hold_the_latest_of_each_name(
     latest: dict[str, Entry] = {}
     for entry in unique.values():
         latest[entry.key] = max(entry, latest.get(entry.key, entry), key=lambda one: one.stamp)
+    expected = [latest[key] for key in sorted(latest)]
 
     async def use(store: SqliteStore) -> None:
         order = [*batches, *batches]
         draw.shuffle(order)
         newer = await asyncio.gather(*(store.merge(batch) for batch in order))
         assert sum(map(len, newer)) <= len(unique)
-        assert store.page("") == sorted(latest.values())
+        assert store.page("") == expected
         there = {key: one.value for key, one in latest.items() if one.value is not None}
         assert store.load("") == there
         pages: list[Entry] = []
         while page := store.page(pages[-1].key if pages else "", bytes_max=1):
             assert len(page) == 1
             pages += page
-        assert pages == sorted(latest.values())
-        await store.write([("a", b"after all")])
-        assert store.page("", "a")[0].stamp > max([0, *unique])
+        assert pages == expected
+        await store.write((("a", b"after all"),), stamp=100)
+        assert store.page("", "a") == [Entry("a", b"after all", 100)]
+
+    async def again(store: SqliteStore) -> int:
+        return store.stamp
 
     with tempfile.TemporaryDirectory() as folder:
-        with_store(Path(folder) / "store.db", use, copied=True)
+        path = Path(folder) / "store.db"
+        assert with_store(path, again, copied=True) == 0
+        with_store(path, use, copied=True)
+        assert with_store(path, again, copied=True) == 100
 
 
 def test_what_was_forgotten_is_remembered_for_a_bounded_time_and_number(
@@ -286,62 +289,6 @@ def test_what_was_forgotten_is_remembered_for_a_bounded_time_and_number(
     connection.close()
 
 
-def test_a_write_is_acknowledged_when_those_who_follow_have_it(tmp_path: Path) -> None:
-    async def use(store: SqliteStore) -> None:
-        told: list[Entry] = []
-        elsewhere: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        committed = asyncio.Event()
-
-        def spread(entries: Any) -> asyncio.Future[None]:
-            told.extend(entries)
-            committed.set()
-            return elsewhere
-
-        store.spread = spread
-        done = store.write([("k", b"v"), ("gone", None)])
-        await committed.wait()
-        assert [(entry.key, entry.value) for entry in told] == [("k", b"v"), ("gone", None)]
-        assert not done.done()
-        elsewhere.set_result(None)
-        await done
-
-    with_store(tmp_path / "s.db", use, copied=True)
-
-
-def test_writes_are_acknowledged_in_their_order_whoever_has_them_first(tmp_path: Path) -> None:
-    async def use(store: SqliteStore) -> None:
-        elsewhere: list[asyncio.Future[None]] = []
-        committed = asyncio.Event()
-        answered: list[str] = []
-
-        def spread(entries: Any) -> asyncio.Future[None] | None:
-            committed.set()
-            if entries[0].key == "first":
-                elsewhere.append(asyncio.get_running_loop().create_future())
-                return elsewhere[-1]
-            return None  # by now nobody follows
-
-        def written(key: str) -> "asyncio.Future[None]":
-            done = store.write([(key, b"v")])
-            done.add_done_callback(lambda _: answered.append(key))
-            return done
-
-        store.spread = spread
-        writes = [written("first")]
-        await committed.wait()
-        for key in ("second", "third"):
-            committed.clear()
-            writes.append(written(key))
-            await committed.wait()
-            await asyncio.sleep(0)
-            assert answered == []
-        elsewhere[0].set_result(None)
-        await asyncio.gather(*writes)
-        assert answered == ["first", "second", "third"]
-
-    with_store(tmp_path / "s.db", use, copied=True)
-
-
 CHILD = """
 import asyncio, sys
 from pathlib import Path
@@ -350,7 +297,7 @@ from roamcast.live.store.store import SqliteStore
 async def one(store, writer):
     number = 0
     while True:
-        await store.write([(f"{writer}/{number}", b"v" * 100), (f"{writer}/last", b"%d" % number)])
+        await store.write(((f"{writer}/{number}", b"v" * 100), (f"{writer}/last", b"%d" % number)))
         sys.stdout.write(f"{writer}/{number}\\n")
         sys.stdout.flush()
         number += 1

@@ -168,7 +168,7 @@ REFUSED: list[tuple[str, str]] = [
     ("S_WITHIN(geometry, POINT Z (1 2 3))", "shapes are flat"),
     ("S_EQUALS(geometry, POLYGON((0 0,1 1,1 0,0 1,0 0)))", "a shape is not valid"),
     ("T_AFTER(time, avg(seen))", "avg is not supported as a value"),
-    ("T_DURING(5, time)", "is no time"),
+    ("T_DURING(5, time)", "is not a time"),
     ("phone = NULL", "IS NULL"),
-    ("tags = ('x', 'y')", "lists are values of IN only"),
+    ("tags = ('x', 'y')", "a list is allowed only after IN"),
 ]

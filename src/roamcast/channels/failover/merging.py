@@ -28,7 +28,7 @@ from roamcast.model.machine import Effect, Send
 from roamcast.model.records import ChannelStep, Drop
 from roamcast.model.wire import Message
 
-PEER_MESSAGES = (ServerHere, Probe, HandOver, HandOverTaken)
+REPLICA_MESSAGES = (ServerHere, Probe, HandOver, HandOverTaken)
 
 
 class SteppedDown(Effect, frozen=True, gc=False):
@@ -41,17 +41,21 @@ class Merging:
     """What a server has to do with others of its kind."""
 
     def __init__(
-        self, desk: Desk, contexts: MapContexts, peers: Sequence[str], collect: Callable[[], None]
+        self,
+        desk: Desk,
+        contexts: MapContexts,
+        replicas: Sequence[str],
+        collect: Callable[[], None],
     ) -> None:
-        """`peers`: the hosts that may serve, by seat; `collect` lets silent clients go."""
+        """`replicas`: the hosts that may serve, by seat; `collect` lets silent clients go."""
         self.leaving: HandingOver | None = None
         self.guests: dict[str, dict[str, None]] = {}
-        self.keeps: Callable[[str, str], bool] = lambda _vid, _owner: False
-        """Whether this process itself keeps an object for an owner: it needs no confirming, and
-        goes to another host with all that is kept, not with the map."""
+        self.is_stored: Callable[[str, str], bool] = lambda _vid, _owner: False
+        """Whether this broker stores a context for an owner: it needs no confirming, and goes to
+        another host with the store, not with the map."""
         self._desk = desk
         self._contexts = contexts
-        self._peers = tuple(peers)
+        self._replicas = tuple(replicas)
         self._collect = collect
         self._newest = desk.epoch
 
@@ -62,17 +66,17 @@ class Merging:
 
     def hear_of(self, epoch: int) -> None:
         """A client knows an epoch, which may be newer than ours."""
-        if epoch > self._newest and credible(epoch, self._peers, self._desk.now):
+        if epoch > self._newest and credible(epoch, self._replicas, self._desk.now):
             self._newest = epoch
 
     def receive(self, sender: str, message: Message) -> None:
         """Take what another host says."""
-        if sender not in self._peers:
+        if sender not in self._replicas:
             return
         desk = self._desk
         match message:
             case ServerHere(epoch=epoch):
-                if epoch > desk.epoch and genuine(epoch, sender, self._peers, desk.now):
+                if epoch > desk.epoch and genuine(epoch, sender, self._replicas, desk.now):
                     self._leave(sender, epoch)
             case Probe():
                 desk.out.append(Send(Watchdog(sender), Alive(desk.epoch, self._newest)))
@@ -93,7 +97,7 @@ class Merging:
         """A client did not come: what was handed over of it and it did not confirm leaves."""
         client = self._desk.clients.get(owner)
         for vid in self.guests.pop(owner):
-            if self.keeps(vid, owner):
+            if self.is_stored(vid, owner):
                 continue
             if client is None or vid not in client.publications:
                 self._contexts.withdraw(owner, vid)
@@ -113,7 +117,7 @@ class Merging:
         vids, removed = list(active_map.contexts), list(active_map.removed.items(now))
         for vid in vids:
             known = active_map.contexts.get(vid)
-            if known is not None and not self.keeps(vid, known.owner):
+            if known is not None and not self.is_stored(vid, known.owner):
                 yield HandedContext(body_of(known.context), known.stamp, known.owner)
         for vid, one in removed:
             yield HandedRemoval(vid, one.stamp, one.owner, now - one.since_us)

@@ -1,7 +1,7 @@
-"""What do the hosts that may serve tell each other beside the machines' own messages?
+"""Messages between the hosts that may serve one node, beside the watchdogs' and the maps'.
 
-Who they are, and what is kept on disk: whole at first, page by page, then as it is written. Of two
-states of an entry the later stamp is right, so pages and news may come in any order and twice.
+They carry the store: whole at first, page by page, then as it is written. Of two copies of an entry
+the one with the higher rank is right, so pages and changes may arrive in any order and twice.
 """
 
 from typing import Annotated, Final
@@ -9,32 +9,19 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from roamcast.channels.failover.messages import FAILOVER_MESSAGES
-from roamcast.channels.server.messages import Item, ServerHere
+from roamcast.channels.server.messages import Epoch, ServerHere
+from roamcast.model.machine import KEY_LENGTH_MAX, Entry
 from roamcast.model.wire import Count, Message, Name, Registry
-
-KEY_LENGTH_MAX: Final = 1_024
-VALUE_BYTES_MAX: Final = 512 * 1024
-"""What is kept in a cluster is told in one message."""
 
 PAGE_BYTES_MAX: Final = 128 * 1024
 ENTRIES_MAX: Final = 10_000
 
 Key = Annotated[str, Meta(max_length=KEY_LENGTH_MAX)]
-
-
-class StoreEntry(Item, frozen=True, tag="e", gc=False):
-    """Something kept under a name, or none if it was taken away, and when."""
-
-    key: Key
-    value: Annotated[bytes, Meta(max_length=VALUE_BYTES_MAX)] | None
-    stamp: Count
-
-
-Entries = Annotated[tuple[StoreEntry, ...], Meta(max_length=ENTRIES_MAX)]
+Entries = Annotated[tuple[Entry, ...], Meta(max_length=ENTRIES_MAX)]
 
 
 class ReplicaHere(Message, frozen=True, tag="replica.here", gc=False):
-    """Service to a host that dialled it, first: who it is, and by which key it signs tokens."""
+    """Server to a host that dialled it, first: who it is, and by which key it signs tokens."""
 
     host: Name
     epoch: Count
@@ -43,12 +30,15 @@ class ReplicaHere(Message, frozen=True, tag="replica.here", gc=False):
 
 
 class Follow(Message, frozen=True, tag="replica.follow", gc=False):
-    """A host that stands by to the service: tell me all you keep, and what changes from now on."""
+    """Host that stands by to the server of an epoch: copy your store to me; repeated as a beat."""
+
+    epoch: Epoch
 
 
 class StorePage(Message, frozen=True, tag="replica.page", gc=False):
-    """Service to a host that follows: everything kept beyond one name, up to another."""
+    """Server to a follower: every entry with a key in (after, until], the whole store in turn."""
 
+    epoch: Epoch
     number: Count
     after: Key
     until: Annotated[Key, Meta(description="empty: to the end")]
@@ -56,18 +46,58 @@ class StorePage(Message, frozen=True, tag="replica.page", gc=False):
 
 
 class StoreChanges(Message, frozen=True, tag="replica.changes", gc=False):
-    """What was written: service to a host that follows, or what the service lacks, to it."""
+    """Server to a follower: entries that were written meanwhile."""
 
+    epoch: Epoch
     number: Count
     entries: Entries
 
 
 class FollowerAck(Message, frozen=True, tag="replica.ack", gc=False):
-    """The answer to a `StorePage` or `StoreChanges` when it is on disk."""
+    """Follower to the server: the page or the changes of this number are on its disk."""
+
+    epoch: Epoch
+    number: Count
+
+
+class StoreOffer(Message, frozen=True, tag="replica.offer", gc=False):
+    """To the server: entries that it may lack, from a follower or from a server that steps down."""
+
+    number: Count
+    entries: Entries
+    serving: Annotated[bool, Meta(description="whether a server offers, not a follower")] = False
+
+
+class OfferTaken(Message, frozen=True, tag="replica.taken", gc=False):
+    """The answer to a `StoreOffer` when it is on the server's disk."""
 
     number: Count
 
 
-REPLICA_MESSAGES: Final = (ReplicaHere, Follow, StorePage, StoreChanges, FollowerAck)
+REPLICA_MESSAGES: Final = (
+    ReplicaHere,
+    Follow,
+    StorePage,
+    StoreChanges,
+    FollowerAck,
+    StoreOffer,
+    OfferTaken,
+)
 REPLICA_PROTOCOL: Final = Registry((ServerHere, *FAILOVER_MESSAGES, *REPLICA_MESSAGES))
-"""What the hosts that may serve speak over `/peer`."""
+"""What the hosts that may serve speak over `/replica`."""
+
+
+def pages(entries: "list[Entry]") -> list[tuple[Entry, ...]]:
+    """Part entries into what a message holds."""
+    found: list[tuple[Entry, ...]] = []
+    page: list[Entry] = []
+    size = 0
+    for entry in entries:
+        size += entry.size
+        if page and (size > PAGE_BYTES_MAX or len(page) >= ENTRIES_MAX):
+            found.append(tuple(page))
+            page, size = [], entry.size
+        page.append(entry)
+    if page:
+        found.append(tuple(page))
+    return found

@@ -8,9 +8,9 @@ overlap. A session's states are few, so its table is short: unknown → open →
 import enum
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, ClassVar, Final
 
-from roamcast.channels.failover.merging import PEER_MESSAGES, Merging
+from roamcast.channels.failover.merging import REPLICA_MESSAGES, Merging
 from roamcast.channels.reliable.messages import HealRequest, Join
 from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.server.desk import ClientState, Desk, Policy, Public
@@ -41,10 +41,12 @@ from roamcast.channels.spread.bands import Ledger
 from roamcast.channels.spread.dissemination import Dissemination
 from roamcast.channels.spread.scopes import is_remote
 from roamcast.errors import ContextError, InputError, LimitError
-from roamcast.model.machine import Effect, Input, Listen, Multicast, Received, step
+from roamcast.model.events import ClassesEnded, ClientsMoved, MapTouched, RulesChanged
+from roamcast.model.machine import Effect, Listen, Multicast, Received, step
+from roamcast.model.parts import Part
 from roamcast.model.records import ChannelStep, Drop
 from roamcast.model.time import MICROSECONDS
-from roamcast.model.wire import NAME_LENGTH_MAX
+from roamcast.model.wire import NAME_LENGTH_MAX, Message
 
 
 class SessionState(enum.StrEnum):
@@ -78,8 +80,12 @@ def compiled_matcher() -> Matcher:
     return FilterSet()
 
 
-class MapServer:
+class MapServer(Part):
     """The active map service of one region in one epoch."""
+
+    part: ClassVar[str] = "map"
+    messages: ClassVar = (Request, Receipt, HealRequest, Join, *REPLICA_MESSAGES)
+    inputs: ClassVar = (MapTouched, RulesChanged, ClassesEnded, ClientsMoved)
 
     def __init__(
         self,
@@ -91,12 +97,12 @@ class MapServer:
         policy: Policy | None = None,
         make_matcher: Callable[[], Matcher] = compiled_matcher,
         journal: bool = True,
-        peers: Sequence[str] = (),
+        replicas: Sequence[str] = (),
     ) -> None:
         """`epoch` grows with every start of the service on any host (`epochs.py`).
 
         `journal`: somebody reads why each update went where it went; else that is not said.
-        `peers`: the hosts that may serve, by seat, this one among them; see `watchdog.py`.
+        `replicas`: the hosts that may serve, by seat, this one among them; see `watchdog.py`.
         """
         assert epoch > 0
         self.name = name
@@ -110,9 +116,9 @@ class MapServer:
         self.dissemination = Dissemination(self.desk, make_matcher)
         self.contexts = MapContexts(self.desk, self.map, self.policy, self.dissemination)
         self.subscriptions = Subscriptions(self.desk, self.contexts, self.dissemination)
-        self.merging = Merging(self.desk, self.contexts, peers, self._collect)
+        self.merging = Merging(self.desk, self.contexts, replicas, self._collect)
         self._here_at = now
-        self._listens = not peers
+        self._listens = not replicas
 
     def occupancy(self) -> dict[str, tuple[int, int]]:
         """How much is held of what, and the bound of each."""
@@ -142,13 +148,32 @@ class MapServer:
                 held[f"{name}: {what}"] = (count, bound)
         return held
 
-    def receive(self, given: Input, now: int) -> Sequence[Effect]:
-        """Take a client's message."""
-        if not isinstance(given, Received):
-            return ()
+    def receive(self, given: Any, now: int) -> Sequence[Effect]:
+        """Take a client's message, or what another part of the broker did."""
         self.desk.now = now
-        sender, message = given.sender, given.message
-        if isinstance(message, PEER_MESSAGES):
+        match given:
+            case Received(sender, message):
+                return self._message(given, sender, message, now)
+            case MapTouched():
+                pass
+            case RulesChanged(vid):
+                self.contexts.reconsider(vid)
+            case ClassesEnded(view_classes):
+                for client in [*self.desk.clients.values()]:
+                    if client.view_class in view_classes:
+                        self.remove(client, "its view class has ended")
+            case ClientsMoved(clients):
+                for name in clients:
+                    if (known := self.desk.clients.get(name)) is not None:
+                        self.remove(known, "what it may see has changed")
+            case _:
+                raise AssertionError(f"a map server takes no {type(given).__name__}")
+        return self._done()
+
+    def _message(
+        self, given: Received, sender: str, message: Message, now: int
+    ) -> Sequence[Effect]:
+        if isinstance(message, REPLICA_MESSAGES):
             self.merging.receive(sender, message)
         elif self.merging.leaving is not None:
             return ()  # whoever asks will ask the newer server
@@ -206,11 +231,6 @@ class MapServer:
             return self.merging.leaving.deadline()
         first = self.desk.timers.deadline()
         return self._here_at if first is None else min(first, self._here_at)
-
-    def changed(self, now: int) -> Sequence[Effect]:
-        """Give the effects of what somebody in this process did to the map's parts."""
-        self.desk.now = now
-        return self._done()
 
     def _done(self) -> Sequence[Effect]:
         desk = self.desk

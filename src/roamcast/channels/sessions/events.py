@@ -88,23 +88,23 @@ class Writer:
             self._events[key] = known
         return known
 
-    def changes(self, form: Format, watch: int, events: list[bytes], pending: int = 0) -> bytes:
-        """Give the frame of several events of one watch."""
+    def changes(self, form: Format, query: int, events: list[bytes], pending: int = 0) -> bytes:
+        """Give the frame of several events of one query."""
         if form == "sse":
             return b"".join(b"event: change\ndata: " + event + b"\n\n" for event in events)
         tail = b',"pending":%d}' % pending if pending else b"}"
-        return b'{"type":"changes","watch":%d,"events":[' % watch + b",".join(events) + b"]" + tail
+        return b'{"type":"changes","query":%d,"events":[' % query + b",".join(events) + b"]" + tail
 
     def current(
-        self, form: Format, *, about: str, watch: int, count: int, states: list[State]
+        self, form: Format, *, about: str, query: int, count: int, states: list[State]
     ) -> bytes:
         """Give the reply to a subscription: how many objects match, and the first of them."""
         features = b",".join(map(self.feature, states))
-        head = _encode({"type": "subscribed", "re": about, "watch": watch, "count": count})
+        head = _encode({"type": "subscribed", "re": about, "query": query, "count": count})
         frame = head[:-1] + b',"features":[' + features + b"]}"
         return b"event: current\ndata: " + frame + b"\n\n" if form == "sse" else frame
 
-    def complete(self, form: Format, watch: int) -> bytes:
+    def complete(self, form: Format, query: int) -> bytes:
         """Say that the whole current set has been told."""
-        frame = b'{"type":"current","watch":%d}' % watch
+        frame = b'{"type":"current","query":%d}' % query
         return b"event: complete\ndata: " + frame + b"\n\n" if form == "sse" else frame

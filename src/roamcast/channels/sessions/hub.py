@@ -1,12 +1,14 @@
-"""What does each open session get, and when? The last hop of the map, in the server's process.
+"""The hub: what each open session is sent, and when. The last hop, in the broker's own process.
 
-Sessions that watch the same filter and may see the same share each frame. What changes while a
-frame may not leave yet is coalesced to the latest state of each object. A session that is slow, has
-a bandwidth limit or has just begun is served alone, from a queue of its own with one entry for each
-object, so it lags without slowing anybody else; one that lags too far is cut off, with the reason.
+Sessions that subscribe to the same filter and may see the same share each frame. What changes while
+a frame may not leave yet is coalesced to the latest state of each context. A session that is slow,
+has a bandwidth limit or has just subscribed is served alone, from a queue of its own with one entry
+for each context, so it lags without slowing anybody else; one that lags too far is cut off, with
+the reason (decision 0076).
 """
 
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -15,9 +17,11 @@ from roamcast.channels.sessions.events import ContextEvent, Format, Kind, Writer
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.channels.spread.bands import Ledger
 from roamcast.channels.timers import Timers
-from roamcast.errors import InputError, LimitError
+from roamcast.errors import InputError, LimitError, NotFoundError, RoamcastError
+from roamcast.model.events import Acknowledged, Failed, SessionClosed
 from roamcast.model.filters import Filter
-from roamcast.model.machine import Effect
+from roamcast.model.machine import Effect, Input
+from roamcast.model.parts import Occupancy, Part
 
 K = TypeVar("K")
 Key = tuple[str, int, Format]
@@ -40,8 +44,63 @@ class CutOff(Effect, frozen=True, gc=False):
     reason: str
 
 
-class SharedSubscription(msgspec.Struct):
-    """A watch and its sessions: those that share frames, and those served alone."""
+class SubscribeSession(Input, frozen=True):
+    """Place a session's subscription under a name; the same name again replaces it."""
+
+    ticket: int
+    session: str
+    subscription: str
+    filter: Filter
+
+
+class UnsubscribeSession(Input, frozen=True):
+    """End a session's subscription."""
+
+    ticket: int
+    session: str
+    subscription: str
+
+
+class LimitSession(Input, frozen=True):
+    """Hold a session to this many bytes in any second; 0 lifts the limit."""
+
+    ticket: int
+    session: str
+    limit_bytes: int
+
+
+class SessionSlow(Input, frozen=True):
+    """A session's connection takes no more for now."""
+
+    session: str
+
+
+class SessionDrained(Input, frozen=True):
+    """A session's connection takes more again."""
+
+    session: str
+
+
+class _QueryTimer(msgspec.Struct, frozen=True):
+    """The next frame of a query may leave."""
+
+    key: Key
+
+
+class _AloneTimer(msgspec.Struct, frozen=True):
+    """A session that is served alone may be sent more."""
+
+    session: str
+
+
+class _SlowTimer(msgspec.Struct, frozen=True):
+    """A session has taken nothing for too long."""
+
+    session: str
+
+
+class SharedQuery(msgspec.Struct):
+    """A query and the sessions that subscribe to it: those that share frames, and the others."""
 
     key: Key
     shared: dict[str, None]
@@ -53,16 +112,16 @@ class SharedSubscription(msgspec.Struct):
 
 
 class HubSession(msgspec.Struct):
-    """One open session: its watches by the names it gave them, and what it still lacks."""
+    """One open session: its subscriptions by the names it gave them, and what it still lacks."""
 
     name: str
     view_class: str
     form: Format
-    watches: dict[str, tuple[Key, Filter]]
+    subscriptions: dict[str, tuple[Key, Filter]]
     uses: dict[Key, int]
     queue: dict[tuple[Key, str], ContextEvent]
     to_complete: dict[Key, dict[str, None]]
-    """Watches whose current set is not wholly told → the objects still to be told."""
+    """Queries whose current set is not wholly sent → the contexts still to be sent."""
     slow_since: int | None = None
     ledger: Ledger | None = None
 
@@ -72,18 +131,69 @@ class HubSession(msgspec.Struct):
         return self.slow_since is not None or self.ledger is not None or bool(self.queue)
 
 
-class Hub:
-    """All sessions of one service."""
+class Hub(Part):
+    """All sessions of one broker."""
+
+    part: ClassVar[str] = "sessions"
+    inputs: ClassVar = (
+        SubscribeSession,
+        UnsubscribeSession,
+        LimitSession,
+        SessionSlow,
+        SessionDrained,
+        LocalUpdate,
+    )
 
     def __init__(self, local: LocalQueries, settings: HubSettings, epoch: int) -> None:
         self.sessions: dict[str, HubSession] = {}
-        self.watches: dict[Key, SharedSubscription] = {}
+        self.queries: dict[Key, SharedQuery] = {}
         self.writer = Writer(epoch)
         self.settings = settings
         self.coalesced = 0
         self._local = local
-        self._timers: Timers[tuple[str, object]] = Timers()
+        self._ledgers: dict[str, Ledger] = {}
+        """Ledgers of sessions with a limit, open or lately closed."""
+        self._timers: Timers[_QueryTimer | _AloneTimer | _SlowTimer] = Timers()
         self._out: list[Effect] = []
+
+    def occupancy(self) -> Occupancy:
+        """How much is held of what, and the bound of each."""
+        settings = self.settings
+        placed = max((len(one.subscriptions) for one in self.sessions.values()), default=0)
+        return {
+            "sessions": (len(self.sessions), settings.sessions_max),
+            "subscriptions of a session": (placed, settings.subscriptions_per_session_max),
+            "ledgers": (len(self._ledgers), settings.sessions_max),
+        }
+
+    def receive(self, given: Any, now: int) -> Sequence[Effect]:
+        """Take a session's wish, the state of its connection, or an update of the map."""
+        match given:
+            case LocalUpdate():
+                self._update(given, now)
+            case SessionSlow(session):
+                self._slow(session, now)
+            case SessionDrained(session):
+                self._drained(session, now)
+            case SubscribeSession() | UnsubscribeSession() | LimitSession():
+                try:
+                    self._ask(given, now)
+                except RoamcastError as error:
+                    return [*self._done(), Failed(given.ticket, error)]
+                return [*self._done(), Acknowledged(given.ticket)]
+            case _:
+                raise AssertionError(f"the hub takes no {type(given).__name__}")
+        return self._done()
+
+    def _ask(self, given: "SubscribeSession | UnsubscribeSession | LimitSession", now: int) -> None:
+        if given.session not in self.sessions:
+            raise NotFoundError("this session is over: connect again")
+        if isinstance(given, SubscribeSession):
+            self._subscribe(given.session, given.subscription, given.filter, now)
+        elif isinstance(given, UnsubscribeSession):
+            self._unsubscribe(given.session, given.subscription)
+        else:
+            self._limit(given.session, given.limit_bytes, now)
 
     def open(self, name: str, view_class: str, form: Format = "json") -> None:
         """Begin a session."""
@@ -101,11 +211,10 @@ class Hub:
             for _ in range(uses):
                 self._local.drop(key[0], key[1])
             self._leave(session.name, key)
-        self._timers.cancel(("slow", name))
-        self._timers.cancel(("alone", name))
+        self._timers.cancel(_SlowTimer(name))
+        self._timers.cancel(_AloneTimer(name))
 
-    def limit(self, name: str, limit_bytes: int, now: int) -> list[Effect]:
-        """Hold a session to so many bytes in any second; 0 takes the limit away."""
+    def _limit(self, name: str, limit_bytes: int, now: int) -> None:
         session = self.sessions[name]
         if limit_bytes == 0:
             session.ledger = None
@@ -114,29 +223,42 @@ class Hub:
                 f"a bandwidth limit is at least {self.settings.limit_bytes_min} bytes a second"
             )
         else:
-            session.ledger = Ledger(limit_bytes, 0)
+            session.ledger = self._ledger(name, limit_bytes, now)
         self._place_all(session)
         self._serve(session, now)
-        return self._done()
 
-    def watch(self, name: str, about: str, wanted: Filter, now: int) -> list[Effect]:
-        """Begin a watch; the reply has the current set, then every later change follows."""
+    def _ledger(self, name: str, limit_bytes: int, now: int) -> Ledger:
+        """Count on where an earlier session of the same name ended: the limit is the client's."""
+        known = self._ledgers.get(name)
+        if known is not None and known.limit_bytes == limit_bytes:
+            return known
+        if len(self._ledgers) >= self.settings.sessions_max:
+            self._ledgers = {
+                name: ledger for name, ledger in self._ledgers.items() if name in self.sessions
+            }
+        ledger = self._ledgers[name] = Ledger(limit_bytes, 0)
+        if known is not None:
+            ledger.charge(now, ledger.usable_bytes)  # what left within the last second
+        return ledger
+
+    def _subscribe(self, name: str, about: str, wanted: Filter, now: int) -> None:
+        """Place a subscription: the reply has the current set, then every change follows."""
         session = self.sessions[name]
-        if about in session.watches:
-            self.unwatch(name, about)
-        if len(session.watches) >= self.settings.watches_per_session_max:
+        if about in session.subscriptions:
+            self._unsubscribe(name, about)
+        most = self.settings.subscriptions_per_session_max
+        if len(session.subscriptions) >= most:
             raise LimitError(
-                f"a session has at most {self.settings.watches_per_session_max} watches: "
-                "end one, or join filters with OR"
+                f"a session has at most {most} subscriptions: end one, or join filters with OR"
             )
         number = self._local.place(session.view_class, wanted)
         key = (session.view_class, number, session.form)
-        session.watches[about] = key, wanted
+        session.subscriptions[about] = key, wanted
         self._forget_waiting(session, key, now)
         states = self._local.current(session.view_class, number)
         page = self.settings.page_features_max if session.ledger is None else 0
         frame = self.writer.current(
-            session.form, about=about, watch=number, count=len(states), states=states[:page]
+            session.form, about=about, query=number, count=len(states), states=states[:page]
         )
         self._send(session, frame, now)
         if key not in session.uses:
@@ -151,12 +273,10 @@ class Hub:
             self._send(session, self.writer.complete(session.form, number), now)
         self._join(session, key)
         self._serve(session, now)
-        return self._done()
 
-    def unwatch(self, name: str, about: str) -> None:
-        """End a watch."""
+    def _unsubscribe(self, name: str, about: str) -> None:
         session = self.sessions[name]
-        known = session.watches.pop(about, None)
+        known = session.subscriptions.pop(about, None)
         if known is None:
             raise InputError(f"there is no subscription {about!r} to end")
         key = known[0]
@@ -170,66 +290,58 @@ class Hub:
                 del session.queue[entry]
 
     def reclass(self, name: str, view_class: str, now: int) -> list[Effect]:
-        """A session may see otherwise from now on: its watches begin anew."""
+        """A session may see otherwise from now on: its subscriptions begin anew."""
         session = self.sessions[name]
-        asked = [(about, wanted) for about, (_, wanted) in session.watches.items()]
-        for about, _ in asked:
-            self.unwatch(name, about)
+        placed = [(about, wanted) for about, (_, wanted) in session.subscriptions.items()]
+        for about, _ in placed:
+            self._unsubscribe(name, about)
         session.view_class = view_class
-        effects: list[Effect] = []
-        for about, wanted in asked:
-            effects += self.watch(name, about, wanted, now)
-        return effects
+        for about, wanted in placed:
+            self._subscribe(name, about, wanted, now)
+        return self._done()
 
-    def tell(self, told: LocalUpdate, now: int) -> list[Effect]:
-        """Take what an update means for the watches of this process."""
-        before, after = set(told.before), set(told.after)
+    def _update(self, update: LocalUpdate, now: int) -> None:
+        """Take what an update means for the queries of this process."""
+        before, after = set(update.before), set(update.after)
         for number in sorted(before | after):
             kind = Kind.CHANGED
             if number not in before:
                 kind = Kind.APPEARED
             elif number not in after:
                 kind = Kind.LEFT
-            event = ContextEvent(kind, told.state, now)
+            event = ContextEvent(kind, update.state, now)
             for form in ("json", "sse"):
-                watch = self.watches.get((told.view_class, number, form))
-                if watch is not None:
-                    self._take(watch, event, now)
-        return self._done()
+                query = self.queries.get((update.view_class, number, form))
+                if query is not None:
+                    self._take(query, event, now)
 
-    def slow(self, name: str, now: int) -> list[Effect]:
-        """The session's socket takes no more for now."""
+    def _slow(self, name: str, now: int) -> None:
         session = self.sessions.get(name)
         if session is not None and session.slow_since is None:
             session.slow_since = now
             self._place_all(session)
-            self._timers.set(("slow", name), now + self.settings.slow_us_max)
-        return self._done()
+            self._timers.set(_SlowTimer(name), now + self.settings.slow_us_max)
 
-    def drained(self, name: str, now: int) -> list[Effect]:
-        """The session's socket takes more again."""
+    def _drained(self, name: str, now: int) -> None:
         session = self.sessions.get(name)
         if session is not None and session.slow_since is not None:
             session.slow_since = None
-            self._timers.cancel(("slow", name))
+            self._timers.cancel(_SlowTimer(name))
             self._serve(session, now)
-        return self._done()
 
-    def advance(self, now: int) -> list[Effect]:
+    def advance(self, now: int) -> Sequence[Effect]:
         """Send what has waited, cut off who has been slow for too long."""
-        for what, which in self._timers.due(now):
-            if what == "watch":
-                watch = self.watches.get(which)  # type: ignore[call-overload]
-                if watch is not None:
-                    self._flush(watch, now)
-            elif what == "alone":
-                session = self.sessions.get(str(which))
-                if session is not None:
-                    self._serve(session, now)
-            else:
-                assert what == "slow"
-                seconds = self.settings.slow_us_max // 1_000_000
-                self._cut(str(which), f"too slow: nothing was taken for {seconds} s")
+        for timer in self._timers.due(now):
+            match timer:
+                case _QueryTimer(key):
+                    if (query := self.queries.get(key)) is not None:
+                        self._flush(query, now)
+                case _AloneTimer(name):
+                    if (session := self.sessions.get(name)) is not None:
+                        self._serve(session, now)
+                case _SlowTimer(name):
+                    seconds = self.settings.slow_us_max // 1_000_000
+                    self._cut(name, f"too slow: nothing was taken for {seconds} s")
         return self._done()
 
     def deadline(self) -> int | None:
@@ -240,20 +352,20 @@ class Hub:
         out, self._out = self._out, []
         return out
 
-    def _take(self, watch: SharedSubscription, event: ContextEvent, now: int) -> None:
-        if watch.shared:
-            _merge(watch.events, event.state.vid, event)
-            if now >= watch.ready_us:
-                self._flush(watch, now)
+    def _take(self, query: SharedQuery, event: ContextEvent, now: int) -> None:
+        if query.shared:
+            _merge(query.events, event.state.vid, event)
+            if now >= query.ready_us:
+                self._flush(query, now)
             else:
-                self._timers.sooner(("watch", watch.key), watch.ready_us)
-        for name in list(watch.alone):
+                self._timers.sooner(_QueryTimer(query.key), query.ready_us)
+        for name in list(query.alone):
             session = self.sessions[name]
-            if (watch.key, event.state.vid) in session.queue:
+            if (query.key, event.state.vid) in session.queue:
                 self.coalesced += 1
-            _merge(session.queue, (watch.key, event.state.vid), event)
-            if (watch.key, event.state.vid) not in session.queue:  # it came and went untold
-                self._completed(session, watch.key, [event.state.vid], now)
+            _merge(session.queue, (query.key, event.state.vid), event)
+            if (query.key, event.state.vid) not in session.queue:  # it came and went untold
+                self._completed(session, query.key, [event.state.vid], now)
             if len(session.queue) > max(self.settings.queue_events_max, self._listing(session)):
                 most = self.settings.queue_events_max
                 self._cut(name, f"too slow: more than {most} changes wait")
@@ -265,23 +377,23 @@ class Hub:
         """How much of a queue is current sets, whose size is not the session's fault."""
         return 2 * sum(map(len, session.to_complete.values()))
 
-    def _flush(self, watch: SharedSubscription, now: int) -> None:
+    def _flush(self, query: SharedQuery, now: int) -> None:
         """Let the frame of everything that waits leave to all who share it."""
-        if watch.events:
-            if watch.listed is None:
-                watch.listed = tuple(watch.shared)
-            events = [self.writer.event(event) for event in watch.events.values()]
+        if query.events:
+            if query.listed is None:
+                query.listed = tuple(query.shared)
+            events = [self.writer.event(event) for event in query.events.values()]
             most = self.settings.frame_events_max
             for start in range(0, len(events), most):
                 part = events[start : start + most]
-                frame = self.writer.changes(watch.key[2], watch.key[1], part)
-                self._out.append(Frame(watch.listed, frame, watch.key[2], len(part)))
-            watch.events.clear()
-            watch.ready_us = now + self.settings.frame_cost_us * len(watch.shared)
-        for name in list(watch.alone):
+                frame = self.writer.changes(query.key[2], query.key[1], part)
+                self._out.append(Frame(query.listed, frame, query.key[2], len(part)))
+            query.events.clear()
+            query.ready_us = now + self.settings.frame_cost_us * len(query.shared)
+        for name in list(query.alone):
             session = self.sessions[name]
             if not session.alone:  # it waited for this frame to be over
-                self._join(session, watch.key)
+                self._join(session, query.key)
 
     def _serve(self, session: HubSession, now: int) -> None:
         """Send a session that is served alone as much as it may have now."""
@@ -315,7 +427,7 @@ class Hub:
         """A limit allows no more for now: come again when the oldest bytes no longer count."""
         assert session.ledger is not None
         freed = session.ledger.freed_at()
-        self._timers.sooner(("alone", session.name), now + 1_000_000 if freed is None else freed)
+        self._timers.sooner(_AloneTimer(session.name), now + 1_000_000 if freed is None else freed)
 
     def _completed(self, session: HubSession, key: Key, vids: list[str], now: int) -> None:
         """Count objects as told, and say so when the whole current set is."""
@@ -338,55 +450,55 @@ class Hub:
             self._join(session, key)
 
     def _join(self, session: HubSession, key: Key) -> None:
-        """Let a session share a watch's frames if it can, else serve it alone.
+        """Let a session share a query's frames if it can, else serve it alone.
 
         One that shared and now can not keeps what waits in the common frame; one that could share
         but for a frame that waits joins when that has left, or it would read changes twice.
         """
-        watch = self.watches.get(key)
-        if watch is None:
-            watch = self.watches[key] = SharedSubscription(key, {}, {}, {})
+        query = self.queries.get(key)
+        if query is None:
+            query = self.queries[key] = SharedQuery(key, {}, {}, {})
         name = session.name
-        if session.alone or (watch.events and name not in watch.shared):
-            if name in watch.shared:
-                del watch.shared[name]
-                watch.listed = None
-                for vid, event in watch.events.items():
+        if session.alone or (query.events and name not in query.shared):
+            if name in query.shared:
+                del query.shared[name]
+                query.listed = None
+                for vid, event in query.events.items():
                     _merge(session.queue, (key, vid), event)
-                if not watch.shared:
-                    watch.events.clear()
-            watch.alone[name] = None
-        elif name not in watch.shared:
-            watch.alone.pop(name, None)
-            watch.shared[name] = None
-            watch.listed = None
+                if not query.shared:
+                    query.events.clear()
+            query.alone[name] = None
+        elif name not in query.shared:
+            query.alone.pop(name, None)
+            query.shared[name] = None
+            query.listed = None
 
     def _forget_waiting(self, session: HubSession, key: Key, now: int) -> None:
-        """A current set supersedes what still waits for a session that has the watch already."""
+        """A current set supersedes what still waits for a session that has the query already."""
         session.to_complete.pop(key, None)
         for entry in [one for one in session.queue if one[0] == key]:
             del session.queue[entry]
-        watch = self.watches.get(key)
-        if watch is not None and session.name in watch.shared:
-            self._flush(watch, now)
+        query = self.queries.get(key)
+        if query is not None and session.name in query.shared:
+            self._flush(query, now)
 
     def _leave(self, name: str, key: Key) -> None:
-        watch = self.watches.get(key)
-        if watch is None:
+        query = self.queries.get(key)
+        if query is None:
             return
-        watch.alone.pop(name, None)
-        if name in watch.shared:
-            del watch.shared[name]
-            watch.listed = None
-        if not watch.shared:
-            watch.events.clear()
-            if not watch.alone:
-                del self.watches[key]
-                self._timers.cancel(("watch", key))
+        query.alone.pop(name, None)
+        if name in query.shared:
+            del query.shared[name]
+            query.listed = None
+        if not query.shared:
+            query.events.clear()
+            if not query.alone:
+                del self.queries[key]
+                self._timers.cancel(_QueryTimer(key))
 
     def _cut(self, name: str, reason: str) -> None:
         self.close(name)
-        self._out.append(CutOff(name, reason))
+        self._out += [CutOff(name, reason), SessionClosed(name)]
 
 
 def _merge(events: dict[K, ContextEvent], entry: K, later: ContextEvent) -> None:

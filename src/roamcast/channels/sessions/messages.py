@@ -5,12 +5,14 @@
 (CloudEvents) and `error`; docs/service.md shows each.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from roamcast.channels.sessions.settings import HubSettings
 from roamcast.model.contexts import VID_LENGTH_MAX
+from roamcast.model.features import LocatedFeature
 
 Re = Annotated[str, Meta(max_length=128)]
 FILTER_LENGTH_MAX = 65_536
@@ -24,7 +26,14 @@ class RegisterRequest(SessionRequest, frozen=True, tag="register"):
     """Say how many bytes a second the program can take, 0 for no limit; may be said again."""
 
     re: Re = ""
-    limit_bytes: Annotated[int, Meta(ge=0, le=2**40)] = 0
+    limit_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2**40,
+            extra_json_schema={"anyOf": [{"const": 0}, {"minimum": HubSettings().limit_bytes_min}]},
+        ),
+    ] = 0
 
 
 class HeartbeatRequest(SessionRequest, frozen=True, tag="heartbeat"):
@@ -36,14 +45,14 @@ class HeartbeatRequest(SessionRequest, frozen=True, tag="heartbeat"):
 class PublishRequest(SessionRequest, frozen=True, tag="publish"):
     """Publish a context, a GeoJSON Feature, for as long as the session is open."""
 
-    feature: dict[str, Any]
+    feature: LocatedFeature
     re: Re = ""
 
 
 class ChangeRequest(SessionRequest, frozen=True, tag="change"):
     """Change a context."""
 
-    feature: dict[str, Any]
+    feature: LocatedFeature
     re: Re = ""
 
 
@@ -111,6 +120,8 @@ class SessionProblem(msgspec.Struct, frozen=True, tag_field="type", tag="error")
     title: str
     detail: str
 
+
+Answer = SessionWelcome | Done | HeartbeatAnswer | SessionProblem
 
 _decode = msgspec.json.Decoder(Anything).decode
 encode = msgspec.json.Encoder().encode

@@ -7,7 +7,7 @@ class HubSettings(msgspec.Struct, frozen=True):
     """Intervals in microseconds."""
 
     sessions_max: int = 20_000
-    watches_per_session_max: int = 1_000
+    subscriptions_per_session_max: int = 1_000
     page_features_max: int = 1_000
     """Of the current set so many come in the reply; the rest follows as the session takes it."""
     frame_events_max: int = 1_000

@@ -1,1 +1,1 @@
-"""Who may ask: signing keys, tokens, revocation, and connections that end with their token."""
+"""Who may ask: tokens and the keys that sign them; connections end with their token."""

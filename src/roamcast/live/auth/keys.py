@@ -1,14 +1,16 @@
-"""Whose token is this, and what may they do? Tokens signed by the service's own Ed25519 keys.
+"""Tokens, and the Ed25519 keys of the service that sign them (decision 0071).
 
 A token is a JWT: a subject, scopes, groups for privacy rules, an expiry and an id. The key file is
-for its owner only and is written whole; whoever changes it (a command beside the running service)
-holds a lock, and the service notices at the next check. Rotation signs with a new key and keeps
-the old one's public half until its last token has expired; a revoked token is refused by its id.
+readable by its owner only and replaced as a whole. `roamcast token` changes it under a lock while
+the service runs; the service reads it again at the next check. Rotation signs with a new key and
+retains the old one's public half until its last token has expired. A revoked token is refused by
+its id.
 """
 
 import fcntl
 import os
 import re
+import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,8 +22,7 @@ from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import GuestProtocol, OKPKey
 
-from roamcast.errors import AuthError, InputError, LimitError
-from roamcast.live.auth.key_file import KeyFile, PublicKey, load_key_file, save_key_file
+from roamcast.errors import AuthError, ForbiddenError, InputError, LimitError
 from roamcast.live.config.settings import DAY_S, KEY_FILE
 from roamcast.model.time import MICROSECONDS, format_instant
 
@@ -34,12 +35,13 @@ GROUPS_MAX: Final = 64
 LIFETIME_S_MAX: Final = 366 * DAY_S
 REVOKED_MAX: Final = 100_000
 KEYS_MAX: Final = 64
+FILE_BYTES_MAX: Final = 32 << 20
 CHECKED_MAX: Final = 10_000
-"""Tokens whose signature need not be verified again."""
+"""Tokens whose verified signatures are cached."""
 
 _ALGORITHM: Final = "Ed25519"  # RFC 9864; the older name EdDSA leaves the curve open
 _NAME: Final = re.compile(r"[^\s#*\x00-\x1f\x7f][^#*\x00-\x1f\x7f]{0,127}")
-"""`#` parts a subject from its device, `*` is everyone in rules."""
+"""`#` separates a subject from its device, `*` is everyone in rules."""
 
 RandomBytes = Callable[[int], bytes]
 
@@ -58,10 +60,9 @@ class Grant(msgspec.Struct, frozen=True):
         """Refuse (403) unless the token has this scope; `admin` has them all."""
         if scope not in self.scopes and "admin" not in self.scopes:
             had = ", ".join(self.scopes) or "none"
-            raise AuthError(
+            raise ForbiddenError(
                 f"this needs the scope {scope}, the token has {had}: "
-                f"make one with `roamcast token --scope {scope}`",
-                status=403,
+                f"make one with `roamcast token --scope {scope}`"
             )
 
 
@@ -74,8 +75,24 @@ class _Claims(msgspec.Struct, frozen=True):
     groups: list[str] = []
 
 
+class PublicKey(msgspec.Struct, frozen=True):
+    """A key's public half (base64url), and when the last token it signed expires."""
+
+    id: str
+    x: str
+    until_us: int
+
+
+class KeyFile(msgspec.Struct, frozen=True):
+    """The key file: all keys, the last of which signs; its private half; revoked tokens by id."""
+
+    keys: tuple[PublicKey, ...] = ()
+    private: str = ""
+    revoked: Mapping[str, int] = {}
+
+
 class TokenKeys:
-    """The keys of one service; `now` is microseconds since 1970 wherever it is asked for."""
+    """The keys of one service; `now` is in microseconds since 1970 throughout."""
 
     def __init__(self, path: Path, *, random_bytes: RandomBytes, skew_s: float) -> None:
         self._path = path
@@ -95,7 +112,7 @@ class TokenKeys:
         random_bytes: RandomBytes = os.urandom,
         skew_s: float = 60.0,
     ) -> "TokenKeys":
-        """Open a data folder's keys, and make them the first time."""
+        """Open the keys of a data folder; the first time, make them."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         keys = cls(folder / KEY_FILE, random_bytes=random_bytes, skew_s=skew_s)
         with keys._changing():
@@ -105,23 +122,23 @@ class TokenKeys:
         return keys
 
     def current(self) -> str:
-        """Name the key that signs now."""
+        """Give the id of the key that signs now."""
         self._refresh()
         return self._file.keys[-1].id
 
     @property
     def revoked(self) -> Mapping[str, int]:
-        """The ids of tokens that the file revokes, and when each would have expired."""
+        """The tokens that the file revokes: id → when each would have expired."""
         return self._file.revoked
 
     def refuse(self, token_id: str, until_us: int) -> None:
-        """Refuse a token that another host has revoked."""
+        """Refuse a token that another replica has revoked."""
         self._refused[token_id] = until_us
-        if len(self._refused) > REVOKED_MAX:
+        if len(self._refused) > REVOKED_MAX:  # the soonest to expire is needed least
             self._refused.pop(min(self._refused, key=self._refused.__getitem__))
 
     def knows(self, key_id: str) -> bool:
-        """Whether tokens that a key of this name signed are accepted here."""
+        """Whether tokens signed by this key are accepted here."""
         self._refresh()
         return key_id in self._public
 
@@ -135,7 +152,7 @@ class TokenKeys:
         now: int,
     ) -> str:
         """Sign a token."""
-        wanted, belongs = _checked_wishes(subject, scopes, groups)
+        wanted, belongs = _check_claims(subject, scopes, groups)
         if not 0 < lifetime_s <= LIFETIME_S_MAX:
             raise LimitError(f"a token lives more than 0 and at most {LIFETIME_S_MAX} seconds")
         began = now // MICROSECONDS
@@ -149,7 +166,7 @@ class TokenKeys:
         )
         with self._changing() as file:
             current = file.keys[-1]
-            if claims.exp * MICROSECONDS > current.until_us:  # how long its public half is needed
+            if claims.exp * MICROSECONDS > current.until_us:  # its public half is needed until then
                 until = msgspec.structs.replace(current, until_us=claims.exp * MICROSECONDS)
                 self._save(msgspec.structs.replace(file, keys=(*file.keys[:-1], until)))
         header = {"alg": _ALGORITHM, "kid": current.id, "typ": "JWT"}
@@ -159,7 +176,7 @@ class TokenKeys:
         )
 
     def check(self, token: str, now: int) -> Grant:
-        """Give what a token grants, or refuse it (401) and say what to do."""
+        """Give what a token grants; a token that is not valid is refused (401)."""
         self._refresh()
         found = self._checked.get(token)
         if found is None:
@@ -179,7 +196,7 @@ class TokenKeys:
         return grant
 
     def ended(self, grants: Iterable[Grant], now: int) -> list[str | None]:
-        """Say of grants given earlier why each no longer stands, or none where it does."""
+        """Give, for each grant, why it is no longer valid; None where it still is."""
         self._refresh()
         found: list[str | None] = []
         for grant in grants:
@@ -195,18 +212,18 @@ class TokenKeys:
     def rotate(self, now: int, *, at_once: bool = False) -> str:
         """Sign with a new key from now on; `at_once` ends every token of the old ones."""
         with self._changing() as file:
-            kept = () if at_once else tuple(key for key in file.keys if key.until_us > now)
-            if len(kept) >= KEYS_MAX:
+            needed = () if at_once else tuple(key for key in file.keys if key.until_us > now)
+            if len(needed) >= KEYS_MAX:
                 raise LimitError(
                     f"{KEYS_MAX} keys still have valid tokens: wait, or rotate with --at-once"
                 )
             revoked = {name: until for name, until in file.revoked.items() if until > now}
-            fresh = self._rotated(KeyFile(keys=kept, revoked=revoked))
+            fresh = self._rotated(KeyFile(keys=needed, revoked=revoked))
             self._save(fresh)
         return fresh.keys[-1].id
 
     def revoke(self, token: str, now: int) -> str:
-        """Refuse a token from now on, given itself or its id; gives the id."""
+        """Refuse a token, given as itself or by its id, from now on; return the id."""
         if "." in token:
             self._refresh()
             grant, _ = self._verified(token)
@@ -226,7 +243,7 @@ class TokenKeys:
         return name
 
     def _verified(self, token: str) -> tuple[Grant, int]:
-        """Verify a signature and read the claims: what the token grants, and since when."""
+        """Verify a signature and read the claims: what the token grants, and when it was issued."""
         if len(token) > TOKEN_LENGTH_MAX:
             raise AuthError(f"a token has at most {TOKEN_LENGTH_MAX} characters")
         try:
@@ -236,7 +253,7 @@ class TokenKeys:
             claims = msgspec.json.decode(signed.payload, type=_Claims)
         except (JoseError, msgspec.DecodeError, ValueError):
             raise AuthError(
-                "this is no token of this service: make one with `roamcast token`"
+                "this is not a token of this service: make one with `roamcast token`"
             ) from None
         scopes = tuple(scope for scope in SCOPES if scope in claims.scopes)
         expires = claims.exp * MICROSECONDS
@@ -246,7 +263,7 @@ class TokenKeys:
         return grant, claims.iat * MICROSECONDS
 
     def _signer(self, signed: GuestProtocol) -> OKPKey:
-        """Find the key a token names; a key of ours, whatever else its header says."""
+        """Find the key a token names among ours; keys inside a header are never used."""
         key = self._public.get(str(signed.headers().get("kid")))
         if key is None:
             raise ValueError("a foreign key")
@@ -262,7 +279,7 @@ class TokenKeys:
             raise AuthError("this token was revoked: make another with `roamcast token`")
 
     def _refresh(self) -> None:
-        """Read the file again if a command changed it."""
+        """Read the file again if a command has changed it."""
         try:
             status = self._path.stat()
         except OSError as error:
@@ -279,7 +296,7 @@ class TokenKeys:
 
     @contextmanager
     def _changing(self) -> Iterator[KeyFile]:
-        """Give the file as it is now, with nobody else changing it meanwhile."""
+        """Lock the file against other writers, and give its content."""
         lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -298,21 +315,59 @@ class TokenKeys:
         self._seen = None
 
 
-def _checked_wishes(
+def save_key_file(file: KeyFile, path: Path) -> None:
+    """Replace the file as a whole, readable by its owner only, and synced."""
+    beside = path.with_name(path.name + ".new")
+    beside.unlink(missing_ok=True)
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as opened:
+        opened.write(msgspec.json.format(msgspec.json.encode(file)))
+        opened.flush()
+        os.fsync(opened.fileno())
+    beside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def load_key_file(path: Path) -> KeyFile:
+    """Read the file; one that others may read is refused, because its key may have leaked."""
+    try:
+        status = path.stat()
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            raise InputError(
+                "others may read this key file: chmod 600 it, then `roamcast token rotate`",
+                source=str(path),
+            )
+        if status.st_size > FILE_BYTES_MAX:
+            raise LimitError(f"larger than {FILE_BYTES_MAX} bytes", source=str(path))
+        file = msgspec.json.decode(path.read_bytes(), type=KeyFile)
+    except OSError as error:
+        raise InputError(f"cannot read the key file: {error.strerror}", source=str(path)) from None
+    except msgspec.DecodeError as error:
+        raise InputError(f"not a key file: {error}", source=str(path)) from None
+    if not file.keys or not file.private:
+        raise InputError("not a key file: it has no key", source=str(path))
+    return file
+
+
+def _check_claims(
     subject: str, scopes: Iterable[str], groups: Iterable[str]
 ) -> tuple[list[str], list[str]]:
-    """Give scopes and groups in order, each once; what no token may say is refused."""
+    """Return scopes and groups in order and without repeats; refuse what a token may not hold."""
     asked: Sequence[str] = tuple(scopes)
     belongs = sorted(set(groups))
     unknown = [scope for scope in asked if scope not in SCOPES]
     if unknown or not asked:
-        said = f"{unknown[0][:40]!r} is no scope" if unknown else "a token needs a scope"
-        raise InputError(f"{said}: choose from {', '.join(SCOPES)}")
+        wrong = f"{unknown[0][:40]!r} is not a scope" if unknown else "a token needs a scope"
+        raise InputError(f"{wrong}: choose from {', '.join(SCOPES)}")
     for name in (subject, *belongs):
         if not _NAME.fullmatch(name):
             raise InputError(
-                f"{name[:40]!r} names no subject or group: 1 to {SUBJECT_LENGTH_MAX} characters, "
-                "without # and *"
+                f"{name[:40]!r} cannot be a subject or group: use 1 to {SUBJECT_LENGTH_MAX} "
+                "characters, without # and *"
             )
     if len(belongs) > GROUPS_MAX:
         raise LimitError(f"a token names at most {GROUPS_MAX} groups")

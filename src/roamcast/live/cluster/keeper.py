@@ -1,9 +1,9 @@
-"""Who starts the service again when it falls? A process beside it that carries out its watchdog.
+"""The keeper: a process beside the service that starts it again when it falls.
 
-`watchdog.py` decides: a service that ended, or whose loop answers nothing, is started again
-after a rest that doubles while it keeps falling; one of another host that is gone is replaced here.
-Here its effects become processes. One spare is kept warm, because loading a service takes seconds
-and starting a loaded one does not; a host that stands by follows what the other one keeps.
+It runs the host's post (`channels/failover/post.py`): the watchdog, which says when a service is
+started and ended, and the copy of the store while another host serves. Here their effects become
+processes, sockets and disk writes. One spare is kept warm, because loading a service takes seconds
+and starting a loaded one does not.
 """
 
 import asyncio
@@ -17,8 +17,11 @@ from typing import Any, Final
 
 import msgspec
 
+from roamcast.channels.failover.following import Following
 from roamcast.channels.failover.messages import Alive, Probe
+from roamcast.channels.failover.post import Post
 from roamcast.channels.failover.replica_messages import ReplicaHere
+from roamcast.channels.failover.replication import ReplicaGone
 from roamcast.channels.failover.watchdog import (
     MAP_SERVER,
     Watchdog,
@@ -28,13 +31,27 @@ from roamcast.channels.failover.watchdog import (
 from roamcast.channels.server.messages import ServerHere
 from roamcast.errors import RoamcastError, SettingsError
 from roamcast.live.auth.keys import TokenKeys
-from roamcast.live.cluster.following import Following
 from roamcast.live.cluster.link import ReplicaLink
 from roamcast.live.cluster.spare import SpareOrder, SpareReport
 from roamcast.live.config.settings import STORE_FILE, Settings, with_server
+from roamcast.live.store.driver import DiskDriver
+from roamcast.live.store.store import SqliteStore
 from roamcast.model.addresses import Replica
-from roamcast.model.machine import Effect, Ended, Received, Send, Start, Stop
+from roamcast.model.machine import (
+    Ended,
+    Listen,
+    Merge,
+    ReadPage,
+    Received,
+    Send,
+    Start,
+    Stop,
+    Store,
+    StoreFailed,
+)
+from roamcast.model.records import Record
 from roamcast.model.wire import Message
+from roamcast.transport.carriers import Carriers, nothing
 from roamcast.transport.driver import Driver, steady_clock
 
 START_S_MAX: Final = 600.0
@@ -99,7 +116,9 @@ class Keeper:
         self._child: Child | None = None
         self._ending: Child | None = None
         self._spare: Child | None = None
-        self._following = Following(Path(settings.server.data) / STORE_FILE)
+        self._post: Post | None = None
+        self._disk: SqliteStore | None = None
+        self._store: DiskDriver | None = None
         self._links: dict[str, ReplicaLink] = {}
         self._keys_differ: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -126,8 +145,15 @@ class Keeper:
         if self._alone:
             # Nobody has served here for as long as it takes to miss it: the first start is at once.
             now -= self._patience.silent_us
-        machine = Watchdog(self.name, seats=self._settings.seats, now=now, settings=self._patience)
-        self._driver = Driver(machine, clock=self._clock, carry=self._carry)
+        seats = self._settings.seats
+        self._post = Post(
+            self.name,
+            seats=seats,
+            now=now,
+            settings=self._patience,
+            following=None if self._alone else Following(self.name, replicas=seats),
+        )
+        self._driver = Driver(self._post, clock=self._clock, carry=self._carriers())
         self._driver.start()
 
     async def _stand_by(self) -> None:
@@ -136,7 +162,6 @@ class Keeper:
         self._keys = TokenKeys.open(
             Path(self._settings.server.data), skew_s=self._settings.limits.clock_skew_s_max
         )
-        self._following.start()
         self._spare = await self._load()
         await asyncio.wait((self._spare.warm, self._over), return_when=asyncio.FIRST_COMPLETED)
         for host in self._settings.seats:
@@ -147,9 +172,9 @@ class Keeper:
                     part="watchdog",
                     cluster=self._settings.cluster,
                     clock=self._clock,
-                    here=self._here,
-                    told=self._told,
-                    gone=self._following.gone,
+                    on_here=self._here,
+                    on_message=self._receive,
+                    on_lost=self._lost,
                 )
                 self._spawn(link.run())
 
@@ -174,29 +199,72 @@ class Keeper:
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._following.stop()
+        await self._close_disk()
 
-    def _carry(self, effect: Effect) -> None:
-        match effect:
-            case Send(Replica(to), Probe()):
-                if to == self.name:
-                    self._probe()
-                else:
-                    self._links[to].send(effect.message)
-            case Start(_, epoch):
-                self._spawn(self._serve(epoch))
-            case Stop():
-                child, self._child = self._child, None
-                if child is not None:
-                    _LOG.warning("the service does not answer: it is ended")
-                    self._ending = child
-                    child.kill()
+    def _carriers(self) -> Carriers:
+        return Carriers(
+            {
+                Send: self._send,
+                Start: lambda effect: self._spawn(self._serve(effect.epoch)),
+                Stop: self._stop,
+                Store: self._use_disk,
+                Merge: self._use_disk,
+                ReadPage: self._use_disk,
+                Listen: nothing,  # announcements come by the sockets between hosts
+                Record: nothing,  # the journal is the service's
+            }
+        )
+
+    def _send(self, effect: Send) -> None:
+        if effect.to.name != self.name:
+            self._links[effect.to.name].send(effect.message)
+        elif isinstance(effect.message, Probe):
+            self._probe()
+
+    def _stop(self, effect: Stop) -> None:
+        del effect
+        child, self._child = self._child, None
+        if child is not None:
+            _LOG.warning("the service does not answer: it is ended")
+            self._ending = child
+            child.kill()
+
+    def _use_disk(self, effect: Store | Merge | ReadPage) -> None:
+        """Carry a disk effect; the store is opened when this host first copies another's."""
+        assert self._driver is not None
+        if self._store is None:
+            path = Path(self._settings.server.data) / STORE_FILE
+            try:
+                self._disk = SqliteStore.open(path, copied=True)
+            except RoamcastError as error:
+                _LOG.error("what another host acknowledged is not written here: %s", error)
+                failed = StoreFailed(effect.token, str(error))
+                asyncio.get_running_loop().call_soon(self._driver.give, failed)
+                return
+            self._store = DiskDriver(self._disk, self._driver.give, on_failure=_note_failure)
+        self._store.carry(effect)
+
+    async def _close_disk(self) -> None:
+        """Let go of the store: the service uses it, or this process ends."""
+        store, disk = self._store, self._disk
+        self._store = self._disk = None
+        if store is not None and disk is not None:
+            store.stop()
+            await disk.close()
 
     def _here(self, here: ReplicaHere) -> None:
-        """The service of another host has proved itself: stand by for it."""
+        """The service of another host has proved itself."""
         self._compare_keys(here)
-        if self._following.on:
-            self._following.follow(here.host, self._links[here.host].send)
+        self._receive(here.host, ServerHere(here.epoch, 0))
+
+    def _receive(self, host: str, message: Message) -> None:
+        """Give the post what another host's service says."""
+        if self._driver is not None:
+            self._driver.give(Received(host, message))
+
+    def _lost(self, host: str) -> None:
+        if self._driver is not None:
+            self._driver.give(ReplicaGone(Replica(host)))
 
     def _compare_keys(self, here: ReplicaHere) -> None:
         """Tokens that the other one signs must be good here."""
@@ -215,16 +283,6 @@ class Keeper:
             )
             self._over.set_exception(SettingsError(problem))
 
-    def _told(self, host: str, message: Message) -> None:
-        """Take what another host's service says."""
-        if isinstance(message, Alive | ServerHere):
-            if self._driver is not None:
-                self._driver.give(Received(host, message))
-                if self._ending is None:
-                    self._follow_again()
-        else:
-            self._following.told(host, message)
-
     def _probe(self) -> None:
         child = self._child
         if child is None:
@@ -240,7 +298,7 @@ class Keeper:
 
     async def _serve(self, epoch: int) -> None:
         """Make the spare, or a new process, the service; and tell the watchdog when it ends."""
-        await self._following.stop()
+        await self._close_disk()
         if self._ending is not None:
             await self._ending.process.wait()  # its port and its store are free now
         child, self._spare = self._spare or await self._load(), None
@@ -257,7 +315,7 @@ class Keeper:
         if child is not self._child:
             if self._ending is child:
                 self._ending = None
-            self._follow_again()
+            self._gone(epoch)
             return
         self._child = None
         if self.starts == 1 and not child.ready and code:
@@ -271,26 +329,14 @@ class Keeper:
 
     @property
     def _watchdog(self) -> Watchdog:
-        assert self._driver is not None
-        assert isinstance(self._driver.machine, Watchdog)
-        return self._driver.machine
+        assert self._post is not None
+        return self._post.watchdog
 
     def _gone(self, epoch: int) -> None:
-        """The service of this host has ended: it starts again, or another one's is followed."""
+        """The service of this host has ended: it starts again, or another one's is copied."""
         assert self._driver is not None
         self._driver.give(Ended(MAP_SERVER, epoch))
-        self._follow_again()
-
-    def _follow_again(self) -> None:
-        """Where another host serves, and nothing of ours uses the store, follow that one."""
-        standing_by = self._watchdog.state is WatchdogState.STANDBY
-        if self._alone or not standing_by or self._child is not None or self._following.on:
-            return
-        self._following.start()
-        for host, link in self._links.items():
-            if link.connected:
-                self._following.follow(host, link.send)
-        if self._spare is None:
+        if not self._alone and self._child is None and self._spare is None:
             self._spawn(self._next_spare())
 
     async def _load(self) -> Child:
@@ -342,3 +388,7 @@ class Keeper:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _note_failure() -> None:
+    _LOG.error("the disk does not take what another host acknowledged")

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from roamcast.channels.failover.replica_messages import REPLICA_PROTOCOL, ReplicaHere
 from roamcast.errors import AuthError
 from roamcast.live.cluster.proof import NONCE_BYTES, Part, call, check_answer
-from roamcast.live.config.cluster import Cluster
+from roamcast.live.config.settings import Cluster
 from roamcast.live.observe.logs import Log
 from roamcast.model.wire import FRAME_BYTES_MAX, Message, Unreadable
 from roamcast.transport.driver import Clock
@@ -31,7 +31,7 @@ SILENCE_S: Final = 5.0
 FRAMES_MAX: Final = 4_096
 CLOSE_S: Final = 0.5
 
-_LOG = Log("peers")
+_LOG = Log("replicas")
 
 
 class ReplicaLink:
@@ -45,20 +45,20 @@ class ReplicaLink:
         part: Part,
         cluster: Cluster,
         clock: Clock,
-        here: Callable[[ReplicaHere], None],
-        told: Callable[[str, Message], None],
-        gone: Callable[[str], None] = lambda _: None,
+        on_here: Callable[[ReplicaHere], None],
+        on_message: Callable[[str, Message], None],
+        on_lost: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.to = to
         self._own = own
         self._part = part
-        self._url = cluster.hosts[to]
+        self._url = cluster.replicas[to]
         self._secret = cluster.secret()
         self._tls = tls_of(cluster) if self._url.startswith("https:") else None
         self._clock = clock
-        self._here = here
-        self._told = told
-        self._gone = gone
+        self._on_here = on_here
+        self._on_message = on_message
+        self._on_lost = on_lost
         self._outgoing: asyncio.Queue[bytes] | None = None
         self._problem = ""
 
@@ -89,7 +89,7 @@ class ReplicaLink:
         scheme = "wss" if self._tls else "ws"
         said = call(self._secret, self._own, self._part, self.to, now=self._clock(), nonce=nonce)
         return await sockets.connect(
-            f"{scheme}://{parts.netloc}/peer",
+            f"{scheme}://{parts.netloc}/replica",
             additional_headers={"Authorization": said},
             compression=None,
             proxy=None,
@@ -106,7 +106,7 @@ class ReplicaLink:
         if isinstance(error, InvalidStatus):
             body = bytes(error.response.body or b"")
             refusal = error_of(error.response.status_code, body, self._url)
-            problem = "this host is refused by another: compare secret_file and [cluster.hosts]"
+            problem = "this host is refused by another: compare secret_file and [cluster.replicas]"
             if not isinstance(refusal, AuthError):
                 problem = "another service answers where a host should be"
         elif isinstance(error, ssl.SSLError):
@@ -127,20 +127,20 @@ class ReplicaLink:
                 assert isinstance(first, ReplicaHere)
                 self._problem = ""
                 self._outgoing = outgoing
-                self._here(first)
+                self._on_here(first)
                 while True:
                     data = await socket.recv(decode=False)
                     patience.reschedule(loop.time() + SILENCE_S)
                     message = REPLICA_PROTOCOL.decode(data)
                     if not isinstance(message, Unreadable):
-                        self._told(self.to, message)
+                        self._on_message(self.to, message)
         except (ConnectionClosed, OSError, TimeoutError):
             return
         finally:
             writer.cancel()
             if self._outgoing is not None:
                 self._outgoing = None
-                self._gone(self.to)
+                self._on_lost(self.to)
             socket.transport.abort()
             await asyncio.gather(writer, return_exceptions=True)
 

@@ -51,7 +51,7 @@ def check_call(secret: bytes, said: str, to: str, hosts: "tuple[str, ...]", now:
     if not hmac.compare_digest(right, bytes.fromhex(signed)):
         raise AuthError("this host has another secret: give all of them the same secret_file")
     if host not in hosts or host == to:
-        raise AuthError(f"{host} is none of the other hosts in [cluster.hosts] here")
+        raise AuthError(f"{host} is none of the other hosts in [cluster.replicas] here")
     if abs(int(at) - now) > SKEW_US_MAX:
         raise AuthError("the clocks of the hosts differ by more than an hour: set them")
     return Caller(host, "server" if part == "server" else "watchdog", bytes.fromhex(nonce))

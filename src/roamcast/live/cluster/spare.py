@@ -50,10 +50,10 @@ async def answer(service: "Service") -> None:
     from roamcast.channels.failover.messages import Probe
     from roamcast.model.machine import Received
 
-    def told(alive: "Alive") -> None:
+    def report_alive(alive: "Alive") -> None:
         say(SpareReport("alive", epoch=alive.epoch, newest=alive.newest))
 
-    service.peers.told = told
+    service.replicas.on_alive = report_alive
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

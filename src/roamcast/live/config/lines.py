@@ -1,7 +1,8 @@
-"""In which line of a TOML file is the mistake? tomllib reads values and forgets where they stood.
+"""TOML with line numbers: errors name the line of the key they are about.
 
-A statement of TOML begins on a line of its own. So lines are gathered until tomllib accepts them as
-one statement; what it says then tells the statement's key, under the table named last.
+tomllib forgets where a value stood. A TOML statement starts on a line of its own, so lines are
+collected until tomllib accepts them as one statement; that gives the statement's keys, under the
+table named last.
 """
 
 import difflib
@@ -25,7 +26,7 @@ _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`")
 
 
 def read_document(path: Path) -> tuple[str, str]:
-    """Read a settings file: its text, and its name for errors."""
+    """Read a settings file: its text, and its path for errors."""
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise LimitError(f"settings have at most {FILE_BYTES_MAX} bytes", source=str(path))
@@ -34,7 +35,7 @@ def read_document(path: Path) -> tuple[str, str]:
         problem = f"cannot read the settings: {error.strerror}"
         raise SettingsError(problem, source=str(path)) from None
     except UnicodeDecodeError:
-        raise SettingsError("settings are UTF-8 text", source=str(path)) from None
+        raise SettingsError("settings must be UTF-8 text", source=str(path)) from None
 
 
 def located(
@@ -43,7 +44,7 @@ def located(
     kind: type[Structure],
     problem: Callable[[Structure], tuple[tuple[str, ...], str] | None],
 ) -> Structure:
-    """Turn TOML into a structure; errors name the line of the key they are about."""
+    """Decode TOML into a struct; `problem` checks what no field can check alone."""
     if len(text.encode()) > FILE_BYTES_MAX:
         raise LimitError(f"settings have at most {FILE_BYTES_MAX} bytes", source=source)
     try:
@@ -58,15 +59,15 @@ def located(
         raise _refused(str(error), text, source, kind) from None
     wrong = problem(value)
     if wrong is not None:
-        keys, said = wrong
+        keys, what = wrong
         set_here = [key for key in keys if tuple(key.split(".")) in lines_of(text)]
         key = (set_here or list(keys))[0]
-        raise SettingsError(f"{key}: {said}", source=source, line=line_of(text, key))
+        raise SettingsError(f"{key}: {what}", source=source, line=line_of(text, key))
     return value
 
 
 def line_of(text: str, key: str) -> int | None:
-    """Give the line where a dotted key is set, or the table it would stand in is named."""
+    """Give the line that sets a dotted key, or that names the nearest table around it."""
     lines = lines_of(text)
     path = tuple(key.split("."))
     while path:
@@ -77,7 +78,7 @@ def line_of(text: str, key: str) -> int | None:
 
 
 def lines_of(text: str) -> dict[tuple[str, ...], int]:
-    """Give the line in which each key and table of a valid document first stands."""
+    """Give the first line of each key and table of a valid document."""
     found: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     gathered: list[str] = []
@@ -87,12 +88,12 @@ def lines_of(text: str) -> dict[tuple[str, ...], int]:
             began = number
         gathered.append(line)
         try:
-            said = tomllib.loads("\n".join(gathered))
+            statement = tomllib.loads("\n".join(gathered))
         except tomllib.TOMLDecodeError:
-            continue  # a value that goes on in the next line
+            continue  # the value continues on the next line
         names_table = gathered[0].lstrip().startswith("[")
         gathered = []
-        paths = _paths(said)
+        paths = _paths(statement)
         if names_table:
             table = max(paths, key=len)
             found.setdefault(table, began)
@@ -102,32 +103,32 @@ def lines_of(text: str) -> dict[tuple[str, ...], int]:
     return found
 
 
-def _paths(said: Any) -> list[tuple[str, ...]]:
-    """List the keys of a document, each after the one it stands in."""
-    if isinstance(said, list):
-        return [path for part in said for path in _paths(part)]
-    if not isinstance(said, dict):
+def _paths(value: Any) -> list[tuple[str, ...]]:
+    """List the keys inside a value, outer ones first."""
+    if isinstance(value, list):
+        return [path for part in value for path in _paths(part)]
+    if not isinstance(value, dict):
         return []
     found: list[tuple[str, ...]] = []
-    for name, inner in said.items():
+    for name, inner in value.items():
         found += [(name,), *((name, *path) for path in _paths(inner))]
     return found
 
 
-def _syntax(said: str, text: str, source: str) -> SettingsError:
-    at = _AT.search(said)
+def _syntax(message: str, text: str, source: str) -> SettingsError:
+    at = _AT.search(message)
     if at is None:
-        return SettingsError(f"not TOML: {said}", source=source)
-    problem = f"not TOML: {said[: at.start()]}"
+        return SettingsError(f"not TOML: {message}", source=source)
+    problem = f"not TOML: {message[: at.start()]}"
     if at[1] is None:
         return SettingsError(problem, source=source, line=text.rstrip("\n").count("\n") + 1)
     return SettingsError(problem, source=source, line=int(at[1]), position=int(at[2]))
 
 
-def _refused(said: str, text: str, source: str, kind: type[msgspec.Struct]) -> SettingsError:
-    where = _WHERE.search(said)
+def _refused(message: str, text: str, source: str, kind: type[msgspec.Struct]) -> SettingsError:
+    where = _WHERE.search(message)
     key = where[1] if where else ""
-    problem = said[: where.start()] if where else said
+    problem = message[: where.start()] if where else message
     unknown = _UNKNOWN.fullmatch(problem)
     if unknown is None:
         named = key.split("[")[0]
@@ -140,19 +141,19 @@ def _refused(said: str, text: str, source: str, kind: type[msgspec.Struct]) -> S
     close = difflib.get_close_matches(unknown[1], known, n=1)
     hint = f": did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
     return SettingsError(
-        f"no setting is called {whole}{hint}", source=source, line=line_of(text, whole)
+        f"there is no setting {whole}{hint}", source=source, line=line_of(text, whole)
     )
 
 
 def _choices(kind: type[msgspec.Struct], key: str) -> str:
-    """Name the texts that a key's literal type allows."""
+    """List the choices of a key with a literal type."""
     *inside, name = key.split(".")
     annotated = next(f for f in _reached(kind, inside) if f.name == name).type
     return ", ".join(get_args(get_args(annotated)[0]))
 
 
 def _fields(kind: type[msgspec.Struct], key: str) -> list[str]:
-    """Name the fields of the structure that a dotted key leads to."""
+    """List the fields of the struct that a dotted key leads to."""
     return sorted(field.name for field in _reached(kind, list(filter(None, key.split(".")))))
 
 

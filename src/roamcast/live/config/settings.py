@@ -1,22 +1,27 @@
-"""How is a service set up? One TOML file, read into frozen sections with every limit in one place.
+"""Settings of a service: one TOML file, read into frozen sections with every limit in one place.
 
-What a file does not say has its default. A mistake is told with the file and the line of the key,
-an unknown key with the name that was probably meant. docs/configuration.md is written from here.
+A key that the file leaves out has its default. An error names the file and the line of the key; an
+unknown key is an error, with the name that was probably meant. docs/configuration.md is generated
+from here.
 """
 
 import ipaddress
+import re
+import stat
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
+from roamcast.channels.failover.watchdog import WatchdogSettings
 from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.errors import SettingsError
-from roamcast.identity.rules import Precision
-from roamcast.live.config.cluster import Cluster, cluster_problem
-from roamcast.live.config.cluster import is_loopback as is_loopback
+from roamcast.identity.rulebook import PUBLIC
+from roamcast.identity.rules import Precision, Rule
 from roamcast.live.config.lines import located, read_document
 from roamcast.model.filters.scan import LENGTH_MAX
+from roamcast.model.time import MICROSECONDS
 from roamcast.model.wire import FRAME_BYTES_MAX
 
 KIB: Final = 1024
@@ -24,19 +29,22 @@ MIB: Final = 1024 * KIB
 DAY_S: Final = 86_400
 KEY_FILE: Final = "keys.json"
 STORE_FILE: Final = "store.sqlite"
+REPLICAS_MAX: Final = 16
+SECRET_BYTES_MIN: Final = 32
+SECRET_BYTES_MAX: Final = 4_096
+REPLICA_FRAME_BYTES: Final = MIB
+"""Replicas copy the store in messages of this size."""
+
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _MODES: Final = {"unicast": Mode.UNICAST, "single": Mode.SINGLE, "many": Mode.MANY}
 
 
-def _whole(least: int, most: int, says: str) -> msgspec.Meta:
-    return msgspec.Meta(ge=least, le=most, description=says)
+def _number(least: float, most: float, description: str) -> msgspec.Meta:
+    return msgspec.Meta(ge=least, le=most, description=description)
 
 
-def _seconds(least: float, most: float, says: str) -> msgspec.Meta:
-    return msgspec.Meta(ge=least, le=most, description=says)
-
-
-def _text(says: str, most: int = 1_024) -> msgspec.Meta:
-    return msgspec.Meta(max_length=most, description=says)
+def _text(description: str, most: int = 1_024) -> msgspec.Meta:
+    return msgspec.Meta(max_length=most, description=description)
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,90 +52,109 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class ServerSection(Section, frozen=True, kw_only=True):
-    """Where the service listens and keeps its data."""
+    """Where the service listens and stores its data."""
 
-    host: Annotated[str, _text("address to listen on; others than loopback need TLS", 255)] = (
+    host: Annotated[str, _text("address to listen on; any but loopback needs TLS", 255)] = (
         "127.0.0.1"
     )
-    port: Annotated[int, _whole(0, 65_535, "port for everything; 0 lets the system choose")] = 8080
+    port: Annotated[int, _number(0, 65_535, "port for everything; 0 lets the system choose")] = 8080
     data: Annotated[str, _text("folder of the keys, the store and the journal")] = "roamcast-data"
     name: Annotated[
         str,
         msgspec.Meta(
             pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
-            description="this service among others; channels on NATS carry it",
+            description="name of this service; NATS subjects start with it",
         ),
     ] = "roamcast"
     tls_cert: Annotated[str, _text("PEM file of the certificate and its chain")] = ""
     tls_key: Annotated[str, _text("PEM file of the certificate's private key")] = ""
-    places: Annotated[str, _text("GeoJSON file of the hierarchy of places, or nothing")] = ""
-    shutdown_s: Annotated[float, _seconds(0, 300, "after SIGTERM, requests may take so long")] = 5.0
+    places: Annotated[str, _text("GeoJSON file of the hierarchy of places; empty for none")] = ""
+    shutdown_s: Annotated[float, _number(0, 300, "time that open requests have after SIGTERM")] = (
+        5.0
+    )
 
 
 class Limits(Section, frozen=True, kw_only=True):
-    """What one client, and what all together, may ask for."""
+    """Limits of one client, and of all together."""
 
-    body_bytes_max: Annotated[int, _whole(KIB, 1024 * MIB, "body of a request")] = MIB
-    header_bytes_max: Annotated[int, _whole(4 * KIB, MIB, "head of a request")] = 64 * KIB
+    body_bytes_max: Annotated[int, _number(KIB, 1024 * MIB, "body of a request")] = MIB
+    header_bytes_max: Annotated[int, _number(4 * KIB, MIB, "head of a request")] = 64 * KIB
     frame_bytes_max: Annotated[
-        int, _whole(KIB, FRAME_BYTES_MAX, "a WebSocket message from a client")
+        int, _number(KIB, FRAME_BYTES_MAX, "WebSocket message from a client")
     ] = MIB
     first_bytes_s: Annotated[
-        float, _seconds(0.1, 600, "a connection must have sent its request's head within this")
+        float, _number(0.1, 600, "time for the head of a request to arrive")
     ] = 10.0
-    body_s: Annotated[float, _seconds(0.1, 3_600, "and the body within this")] = 30.0
-    idle_s: Annotated[float, _seconds(1, 3_600, "a connection between two requests")] = 75.0
-    connections_max: Annotated[int, _whole(1, 1_000_000, "open connections of all clients")] = (
+    body_s: Annotated[float, _number(0.1, 3_600, "time for the body of a request to arrive")] = 30.0
+    idle_s: Annotated[
+        float, _number(1, 3_600, "time that a connection may idle between requests")
+    ] = 75.0
+    connections_max: Annotated[int, _number(1, 1_000_000, "open connections of all clients")] = (
         10_000
     )
     connections_per_subject_max: Annotated[
-        int, _whole(1, 1_000_000, "open WebSocket and SSE connections under one subject")
+        int, _number(1, 1_000_000, "open WebSocket and SSE connections under one subject")
     ] = 100
     requests_per_s: Annotated[
-        float, _seconds(0.01, 1_000_000, "requests of one subject in the long run")
+        float, _number(0.01, 1_000_000, "sustained request rate of one subject")
     ] = 1_000.0
-    requests_burst: Annotated[int, _whole(1, 1_000_000, "requests of one subject at once")] = 5_000
+    requests_burst: Annotated[int, _number(1, 1_000_000, "burst of requests of one subject")] = (
+        5_000
+    )
     frames_per_s: Annotated[
-        float, _seconds(0.01, 1_000_000, "messages on one WebSocket in the long run")
+        float, _number(0.01, 1_000_000, "sustained message rate of one WebSocket")
     ] = 500.0
-    frames_burst: Annotated[int, _whole(1, 1_000_000, "messages on one WebSocket at once")] = 2_000
+    frames_burst: Annotated[int, _number(1, 1_000_000, "burst of messages of one WebSocket")] = (
+        2_000
+    )
     subscriptions_per_client_max: Annotated[
-        int, _whole(1, 100_000, "subscriptions of one session")
+        int, _number(1, 100_000, "subscriptions of one session")
     ] = 1_000
     publications_per_client_max: Annotated[
-        int, _whole(1, 1_000_000, "contexts of one session or subject; rule sets of one subject")
+        int, _number(1, 1_000_000, "contexts of one session or subject; rule sets of one subject")
     ] = 10_000
     filter_length_max: Annotated[
-        int, _whole(16, LENGTH_MAX, "characters of a filter; depth and terms are the language's")
+        int,
+        _number(16, LENGTH_MAX, "characters of a filter; the language limits its depth and terms"),
     ] = 16 * KIB
-    items_default: Annotated[int, _whole(1, 10_000, "items on a page when nobody says")] = 10
-    items_max: Annotated[int, _whole(1, 100_000, "items on a page at most")] = 10_000
-    nearest_max: Annotated[int, _whole(1, 10_000, "contexts that `nearest` gives at most")] = 1_000
+    items_default: Annotated[int, _number(1, 10_000, "items on a page by default")] = 10
+    items_max: Annotated[int, _number(1, 100_000, "most items on a page")] = 10_000
+    nearest_max: Annotated[int, _number(1, 10_000, "most contexts that `nearest` returns")] = 1_000
     context_lifetime_s: Annotated[
-        float, _seconds(1, 3_650 * DAY_S, "a context put without a session lasts so long")
+        float, _number(1, 3_650 * DAY_S, "default lifetime of a context put over HTTP")
     ] = 3_600.0
     context_lifetime_s_max: Annotated[
-        float, _seconds(1, 3_650 * DAY_S, "the longest that may be asked for")
+        float, _number(1, 3_650 * DAY_S, "longest lifetime of a context put over HTTP")
     ] = 7.0 * DAY_S
     clock_skew_s_max: Annotated[
-        float, _seconds(0, DAY_S, "how far clients' clocks may be off, in tokens and contexts")
+        float, _number(0, DAY_S, "tolerated error of clients' clocks, in tokens and contexts")
     ] = 60.0
-    token_lifetime_s: Annotated[
-        float, _seconds(1, 366 * DAY_S, "a token's lifetime when nobody says")
-    ] = 30.0 * DAY_S
-    token_lifetime_s_max: Annotated[float, _seconds(1, 366 * DAY_S, "a token's longest")] = (
-        366.0 * DAY_S
+    token_lifetime_s: Annotated[float, _number(1, 366 * DAY_S, "default lifetime of a token")] = (
+        30.0 * DAY_S
     )
+    token_lifetime_s_max: Annotated[
+        float, _number(1, 366 * DAY_S, "longest lifetime of a token")
+    ] = 366.0 * DAY_S
     socket_low_bytes: Annotated[
-        int, _whole(0, 64 * MIB, "below this a slow client gets every change again")
+        int,
+        _number(
+            0, 64 * MIB, "bytes waiting for a client below which it receives every change again"
+        ),
     ] = 64 * KIB
     socket_high_bytes: Annotated[
-        int, _whole(KIB, 64 * MIB, "above this waiting for a client, its changes are coalesced")
+        int,
+        _number(KIB, 64 * MIB, "bytes waiting for a client above which its changes are coalesced"),
     ] = 256 * KIB
-    socket_bytes_max: Annotated[int, _whole(KIB, 256 * MIB, "above this it is cut off")] = 4 * MIB
-    slow_s_max: Annotated[float, _seconds(0.1, 3_600, "coalesced for longer, it is cut off")] = 30.0
-    ping_s: Annotated[float, _seconds(0.1, 3_600, "how often a WebSocket is pinged")] = 20.0
-    pong_s: Annotated[float, _seconds(0.1, 3_600, "unanswered for so long, it is closed")] = 20.0
+    socket_bytes_max: Annotated[
+        int, _number(KIB, 256 * MIB, "bytes waiting for a client above which it is cut off")
+    ] = 4 * MIB
+    slow_s_max: Annotated[
+        float, _number(0.1, 3_600, "time after which a client that reads nothing is cut off")
+    ] = 30.0
+    ping_s: Annotated[float, _number(0.1, 3_600, "interval of pings on a WebSocket")] = 20.0
+    pong_s: Annotated[
+        float, _number(0.1, 3_600, "time for a pong before the WebSocket is closed")
+    ] = 20.0
 
 
 class Channels(Section, frozen=True, kw_only=True):
@@ -140,33 +167,36 @@ class Channels(Section, frozen=True, kw_only=True):
             description="multicast range and port such as 239.192.0.0/16:5007; empty for none",
         ),
     ] = ""
-    udp_interface: Annotated[str, _text("address of the interface that sends and joins", 64)] = ""
+    udp_interface: Annotated[str, _text("address of the interface for multicast", 64)] = ""
     nats: Annotated[str, _text("address of a NATS server, nats://host:port; empty for none")] = ""
     nats_user: Annotated[str, _text("user of the NATS server", 256)] = ""
     nats_password_file: Annotated[str, _text("file with that user's password")] = ""
     probe_s: Annotated[
-        float, _seconds(0.05, 60, "how often UDP and NATS are probed for clients that listen")
+        float, _number(0.05, 60, "interval of reachability probes on UDP and NATS")
     ] = 1.0
     mode: Annotated[
         Literal["unicast", "single", "many"],
-        msgspec.Meta(description="AMS's baselines: everybody alone, one channel for all; or many"),
+        msgspec.Meta(
+            description="`many` channels, or one of AMS's baselines: `unicast` to each client, a "
+            "`single` channel for all"
+        ),
     ] = "many"
     subscribers_min: Annotated[
-        int, _whole(1, 1_000_000, "q: so many subscribers of a query earn a channel")
+        int, _number(1, 1_000_000, "q: subscribers of a query that earn it a channel")
     ] = MapSettings().subscribers_min
-    history_max: Annotated[int, _whole(1, 100_000, "m: remembered sets of queries")] = (
+    history_max: Annotated[int, _number(1, 100_000, "m: sets of queries in the history")] = (
         MapSettings().history_max
     )
-    channels_max: Annotated[int, _whole(1, 100_000, "channels of each view class")] = (
+    channels_max: Annotated[int, _number(1, 100_000, "most channels of one view class")] = (
         MapSettings().channels_max
     )
-    heartbeat_s: Annotated[float, _seconds(0.05, 600, "clients say so often that they live")] = 1.0
+    heartbeat_s: Annotated[float, _number(0.05, 600, "interval of clients' heartbeats")] = 1.0
     client_timeout_s: Annotated[
-        float, _seconds(0.2, 3_600, "unheard for so long, a client's contexts leave")
+        float, _number(0.2, 3_600, "silence after which a client's contexts leave")
     ] = 5.0
-    agents: Annotated[
+    relays: Annotated[
         tuple[str, ...],
-        msgspec.Meta(max_length=1_000, description="subjects whose agents may ask for many others"),
+        msgspec.Meta(max_length=1_000, description="subjects whose relays may serve other clients"),
     ] = ()
 
 
@@ -174,45 +204,123 @@ class Privacy(Section, frozen=True, kw_only=True):
     """What others see of a context whose publisher set no rules."""
 
     default_precision: Annotated[
-        Precision, msgspec.Meta(description="how precisely; `hidden` shows nothing without rules")
+        Precision, msgspec.Meta(description="precision; `hidden` shows nothing without rules")
     ] = "exact"
     default_viewers: Annotated[
-        tuple[str, ...], msgspec.Meta(max_length=1_000, description="who: names, groups, or `*`")
+        tuple[str, ...],
+        msgspec.Meta(max_length=1_000, description="viewers: subjects, groups, or `*`"),
     ] = ("*",)
 
 
-class JournalKeeping(Section, frozen=True, kw_only=True):
-    """What is handed to the pipeline."""
+class JournalSection(Section, frozen=True, kw_only=True):
+    """The journal, which the pipeline reads."""
 
-    on: Annotated[bool, msgspec.Meta(description="whether a journal is written at all")] = True
+    on: Annotated[bool, msgspec.Meta(description="whether a journal is written")] = True
     transmissions: Annotated[
-        bool, msgspec.Meta(description="whether it says what left by links and channels")
+        bool, msgspec.Meta(description="whether it records what links and channels send")
     ] = True
-    segment_records_max: Annotated[int, _whole(1, 65_536, "records in a segment")] = 65_536
-    segment_s_max: Annotated[float, _seconds(1, DAY_S, "age at which a segment is closed")] = 300.0
+    segment_records_max: Annotated[int, _number(1, 65_536, "most records in a segment")] = 65_536
+    segment_s_max: Annotated[float, _number(1, DAY_S, "age at which a segment is closed")] = 300.0
 
 
 class Durability(Section, frozen=True, kw_only=True):
-    """What waits for the disk; acknowledged means on disk, always."""
+    """Bounds of the queue before the disk; acknowledged always means on disk."""
 
     writes_waiting_max: Annotated[
-        int, _whole(1, 10_000_000, "writes that may wait; more are refused")
+        int, _number(1, 10_000_000, "writes that may wait for the disk; more are refused")
     ] = 100_000
-    bytes_waiting_max: Annotated[int, _whole(KIB, 4096 * MIB, "and their bytes")] = 64 * MIB
-    commit_writes_max: Annotated[
-        int, _whole(1, 1_000_000, "writes that go to disk in one transaction")
-    ] = 10_000
+    bytes_waiting_max: Annotated[
+        int, _number(KIB, 4096 * MIB, "bytes that may wait for the disk; more are refused")
+    ] = 64 * MIB
+    commit_writes_max: Annotated[int, _number(1, 1_000_000, "most writes in one transaction")] = (
+        10_000
+    )
 
 
-class LogKeeping(Section, frozen=True, kw_only=True):
-    """What is logged, to stderr; never who or where anybody is."""
+class LogSection(Section, frozen=True, kw_only=True):
+    """The log on stderr; it never says who or where anybody is."""
 
     style: Annotated[
-        Literal["plain", "json"], msgspec.Meta(description="for people, or an object a line")
+        Literal["plain", "json"],
+        msgspec.Meta(description="lines for people, or one JSON object a line"),
     ] = "plain"
     level: Annotated[
-        Literal["debug", "info", "warning", "error"], msgspec.Meta(description="the least told")
+        Literal["debug", "info", "warning", "error"],
+        msgspec.Meta(description="lowest level that is logged"),
     ] = "info"
+
+
+class Cluster(Section, frozen=True, kw_only=True):
+    """The replicas of the service: one serves, the others stand by (docs/service.md)."""
+
+    replicas: Annotated[
+        dict[str, str],
+        msgspec.Meta(
+            max_length=REPLICAS_MAX,
+            description='each replica\'s name and address, `a = "https://a.example:8443"`, in the '
+            "order in which they take over; `server.name` is the name of this one",
+        ),
+    ] = msgspec.field(default_factory=dict)
+    secret_file: Annotated[
+        str,
+        msgspec.Meta(
+            max_length=1_024,
+            description="file of the secret that replicas share: the same on all, at least 32 "
+            "random bytes, readable by its owner only",
+        ),
+    ] = ""
+    tls_ca: Annotated[
+        str,
+        msgspec.Meta(
+            max_length=1_024,
+            description="PEM file of the CA of the replicas' certificates; empty for the system's",
+        ),
+    ] = ""
+    probe_s: Annotated[
+        float, _number(0.05, 60, "interval of probes of the replica that serves")
+    ] = 0.5
+    silent_s: Annotated[
+        float, _number(0.2, 600, "silence after which a replica counts as gone")
+    ] = 3.0
+    stagger_s: Annotated[
+        float, _number(0.1, 600, "extra delay of each later replica before it takes over")
+    ] = 1.0
+    follow_s: Annotated[
+        float,
+        _number(0.05, 600, "time for a replica to store a write before it is left behind"),
+    ] = 2.0
+
+    def watchdog(self) -> WatchdogSettings:
+        """Give the settings of the watchdog."""
+        silent_us = round(self.silent_s * MICROSECONDS)
+        return WatchdogSettings(
+            probe_us=round(self.probe_s * MICROSECONDS),
+            silent_us=silent_us,
+            stagger_us=round(self.stagger_s * MICROSECONDS),
+            rest_us_max=3 * silent_us,
+            leave_us=10 * silent_us,
+        )
+
+    def secret(self) -> bytes:
+        """Read the secret that replicas share."""
+        path = Path(self.secret_file)
+        try:
+            if stat.S_IMODE(path.stat().st_mode) & 0o077:
+                raise SettingsError(
+                    "other users can read this secret: chmod 600 it", source=str(path)
+                )
+            secret = path.read_bytes()[: SECRET_BYTES_MAX + 1].strip()
+        except OSError as error:
+            raise SettingsError(
+                f"cannot read the replicas' secret: {error.strerror}", source=str(path)
+            ) from None
+        if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
+            raise SettingsError(
+                f"the secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes: "
+                "make one with `openssl rand -hex 32`",
+                source=str(path),
+            )
+        return secret
 
 
 class Settings(Section, frozen=True, kw_only=True):
@@ -222,44 +330,52 @@ class Settings(Section, frozen=True, kw_only=True):
     limits: Limits = Limits()
     channels: Channels = Channels()
     privacy: Privacy = Privacy()
-    journal: JournalKeeping = JournalKeeping()
+    journal: JournalSection = JournalSection()
     durability: Durability = Durability()
-    log: LogKeeping = LogKeeping()
+    log: LogSection = LogSection()
     cluster: Cluster = Cluster()
 
     @property
     def seats(self) -> tuple[str, ...]:
-        """The hosts that may serve, in their order; this one alone without a cluster."""
-        return tuple(self.cluster.hosts) or (self.server.name,)
+        """The names of all replicas in their order; this service's alone without a cluster."""
+        return tuple(self.cluster.replicas) or (self.server.name,)
 
     def map_settings(self) -> MapSettings:
-        """Give what the map's machines are told."""
+        """Give the settings of the map's machines."""
         chosen = self.channels
         return MapSettings(
             mode=_MODES[chosen.mode],
             subscribers_min=chosen.subscribers_min,
             history_max=chosen.history_max,
             channels_max=chosen.channels_max,
-            heartbeat_us=round(chosen.heartbeat_s * 1_000_000),
-            client_timeout_us=round(chosen.client_timeout_s * 1_000_000),
+            heartbeat_us=round(chosen.heartbeat_s * MICROSECONDS),
+            client_timeout_us=round(chosen.client_timeout_s * MICROSECONDS),
             publications_max=self.limits.publications_per_client_max,
-            stamp_ahead_us_max=round(self.limits.clock_skew_s_max * 1_000_000),
+            stamp_ahead_us_max=round(self.limits.clock_skew_s_max * MICROSECONDS),
         )
 
 
 def load_settings(path: Path) -> Settings:
-    """Read a file; what it does not say has its default."""
+    """Read a settings file."""
     return parse_settings(*read_document(path))
 
 
 def parse_settings(text: str, source: str = "settings") -> Settings:
-    """Read a file's text, or say what is wrong in which line."""
+    """Read the text of a settings file; an error names the line."""
     return located(text, source, Settings, _problem)
 
 
-def with_server(settings: Settings, **said: Any) -> Settings:
-    """Replace parts of the server's section by what the command line said, and check again."""
-    given = {name: value for name, value in said.items() if value is not None}
+def default_rules(settings: Settings) -> tuple[Rule, ...]:
+    """Give the rules of contexts whose publisher set none."""
+    privacy = settings.privacy
+    if privacy.default_precision == "exact" and privacy.default_viewers == ("*",):
+        return PUBLIC
+    return (Rule(viewers=privacy.default_viewers, precision=privacy.default_precision, past=True),)
+
+
+def with_server(settings: Settings, **options: Any) -> Settings:
+    """Replace keys of `[server]` by command-line options, and check them again."""
+    given = {name: value for name, value in options.items() if value is not None}
     section = msgspec.to_builtins(msgspec.structs.replace(settings.server, **given))
     try:
         server = msgspec.convert(section, ServerSection)
@@ -269,16 +385,18 @@ def with_server(settings: Settings, **said: Any) -> Settings:
 
 
 def check_cluster(settings: Settings) -> None:
-    """Refuse a host that is none of those it should work with, or cannot recognise them."""
-    wrong = cluster_problem(settings.cluster, settings.server.name, settings.limits.frame_bytes_max)
+    """Refuse a replica that the settings do not list, or that has no secret."""
+    wrong = _cluster_problem(
+        settings.cluster, settings.server.name, settings.limits.frame_bytes_max
+    )
     if wrong is not None:
         raise SettingsError(wrong[1])
-    if settings.cluster.hosts:
+    if settings.cluster.replicas:
         settings.cluster.secret()
 
 
 def check_secured(server: ServerSection) -> None:
-    """Refuse to listen where others could reach us, unless TLS is there."""
+    """Refuse to listen beyond loopback without TLS."""
     for name in filter(None, (server.tls_cert, server.tls_key)):
         if not Path(name).is_file():
             raise SettingsError(f"there is no file {name}: tls_cert and tls_key name PEM files")
@@ -290,7 +408,7 @@ def check_secured(server: ServerSection) -> None:
 
 
 def check_listening(server: ServerSection) -> None:
-    """Refuse to listen where others could reach us, unless TLS and keys are there."""
+    """Refuse to listen beyond loopback without TLS and keys."""
     check_secured(server)
     if not is_loopback(server.host) and not (Path(server.data) / KEY_FILE).is_file():
         raise SettingsError(
@@ -299,40 +417,32 @@ def check_listening(server: ServerSection) -> None:
         )
 
 
-_Wrong = tuple[tuple[str, ...], str]
+Problem = tuple[tuple[str, ...], str]
+"""The keys to blame, and what to do."""
 
 
-def _problem(settings: Settings) -> _Wrong | None:
-    """Find what no field can see alone: (the keys to blame, what to do)."""
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _problem(settings: Settings) -> Problem | None:
+    """Check what no field can check alone."""
     server, limits, channels = settings.server, settings.limits, settings.channels
     ordered = (
-        ("items_default", limits.items_default, "items_max", limits.items_max),
-        (
-            "socket_low_bytes",
-            limits.socket_low_bytes,
-            "socket_high_bytes",
-            limits.socket_high_bytes,
-        ),
-        (
-            "socket_high_bytes",
-            limits.socket_high_bytes,
-            "socket_bytes_max",
-            limits.socket_bytes_max,
-        ),
-        (
-            "context_lifetime_s",
-            limits.context_lifetime_s,
-            "context_lifetime_s_max",
-            limits.context_lifetime_s_max,
-        ),
-        (
-            "token_lifetime_s",
-            limits.token_lifetime_s,
-            "token_lifetime_s_max",
-            limits.token_lifetime_s_max,
-        ),
+        ("items_default", "items_max"),
+        ("socket_low_bytes", "socket_high_bytes"),
+        ("socket_high_bytes", "socket_bytes_max"),
+        ("context_lifetime_s", "context_lifetime_s_max"),
+        ("token_lifetime_s", "token_lifetime_s_max"),
     )
-    for low, less, high, more in ordered:
+    for low, high in ordered:
+        less, more = getattr(limits, low), getattr(limits, high)
         if less > more:
             keys = (f"limits.{low}", f"limits.{high}")
             return keys, f"{low} ({less:g}) must not be more than {high} ({more:g})"
@@ -346,23 +456,65 @@ def _problem(settings: Settings) -> _Wrong | None:
         )
     if channels.client_timeout_s < 2 * channels.heartbeat_s:
         keys = ("channels.client_timeout_s", "channels.heartbeat_s")
-        return keys, "clients time out no sooner than after two heartbeats"
+        return keys, "client_timeout_s must be at least two heartbeats"
     if channels.udp and (wrong := _udp_problem(channels.udp)):
         return ("channels.udp",), wrong
     if channels.nats and not channels.nats.startswith(("nats://", "tls://")):
         return ("channels.nats",), "expected an address such as nats://127.0.0.1:4222"
-    host = None if server.name == ServerSection().name else server.name
-    return cluster_problem(settings.cluster, host, limits.frame_bytes_max)
+    # A file that all replicas share names none of them; the command line does, with --name.
+    name = None if server.name == ServerSection().name else server.name
+    return _cluster_problem(settings.cluster, name, limits.frame_bytes_max)
 
 
-def _udp_problem(said: str) -> str | None:
-    span, _, port = said.rpartition(":")
+def _udp_problem(udp: str) -> str | None:
+    span, _, port = udp.rpartition(":")
     try:
         network = ipaddress.IPv4Network(span)
     except ValueError as error:
-        return f"no range of addresses: {error}"
+        return f"not a range of addresses: {error}"
     if not network.is_multicast:
-        return f"{span} is not within 224.0.0.0/4, where multicast lives"
+        return f"{span} is not within 224.0.0.0/4, the multicast range"
     if not 0 < int(port) < 65_536:
         return f"port {port} does not exist"
+    return None
+
+
+def _cluster_problem(cluster: Cluster, name: str | None, frame_bytes_max: int) -> Problem | None:
+    if not cluster.replicas:
+        return None
+    for replica, url in cluster.replicas.items():
+        wrong = _replica_problem(replica, url)
+        if wrong:
+            return (f"cluster.replicas.{replica}", "cluster.replicas"), wrong
+    if len(set(cluster.replicas.values())) < len(cluster.replicas):
+        return ("cluster.replicas",), "two replicas have the same address"
+    if name is not None and name not in cluster.replicas:
+        known = ", ".join(cluster.replicas)
+        wrong = f"{name!r} is none of the replicas {known}: name this one with --name"
+        return ("server.name", "cluster.replicas"), wrong
+    if not cluster.secret_file:
+        keys = ("cluster.secret_file", "cluster.replicas")
+        return keys, "replicas share a secret: set secret_file in [cluster]"
+    if cluster.silent_s < 2 * cluster.probe_s:
+        return ("cluster.silent_s", "cluster.probe_s"), "silent_s must be at least two probes"
+    if frame_bytes_max < REPLICA_FRAME_BYTES:
+        wrong = f"replicas need messages of {REPLICA_FRAME_BYTES} bytes"
+        return ("limits.frame_bytes_max", "cluster.replicas"), wrong
+    return None
+
+
+def _replica_problem(replica: str, url: str) -> str | None:
+    if not _NAME.fullmatch(replica):
+        return "a replica's name has letters a-z, digits and - in between"
+    parts = urlsplit(url)
+    try:
+        port_known = parts.port is None or parts.port > 0
+    except ValueError:
+        port_known = False
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not port_known:
+        return "expected an address such as https://a.example:8443"
+    if parts.path or parts.query or parts.fragment or parts.username:
+        return "an address has scheme, host and port only"
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
+        return "replicas beyond this machine need https"
     return None

@@ -1,139 +1,136 @@
-"""What is this service, and is it well? Landing page, API description, health and measurements."""
+"""Routes about the service itself: landing page, API description, templates, health, metrics."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
-from litestar import MediaType, Request, Response, get
+from litestar import MediaType, Response
 
 import roamcast
-from roamcast.live.http.access import granted, service_of
-from roamcast.live.http.answers import GEOJSON, as_json, link
-from roamcast.live.http.described import LISTED, READING, ok
-from roamcast.live.http.features import base
-from roamcast.live.http.openapi import described
-from roamcast.live.http.page import page_of
+from roamcast.live.http.openapi import document_of, page_of
 from roamcast.live.http.problems import problem
+from roamcast.live.http.routes import Asked, base, route, service_of
+from roamcast.live.http.shapes import GEOJSON, Health, Landing, Link, TemplateOutput, as_json
+from roamcast.live.observe.metrics import CONTENT_TYPE
 from roamcast.model.templates import STANDARD
 
-Asked = Request[Any, Any, Any]
-OPENAPI_31 = "application/vnd.oai.openapi+json;version=3.1"
-OPENAPI_30 = "application/vnd.oai.openapi+json;version=3.0"
+OPENAPI_31: Final = "application/vnd.oai.openapi+json;version=3.1"
+OPENAPI_30: Final = "application/vnd.oai.openapi+json;version=3.0"
+ITEMS: Final = "/collections/contexts/items"
+SCHEMA_30: Final = ("type", "minimum", "maximum", "maxLength", "default", "enum", "format")
+"""What a parameter's schema may say in OpenAPI 3.0 as in 3.1."""
 
 
-def _described(request: Asked) -> tuple[bytes, bytes]:
-    """Give the description and its page, made once: anybody may ask, as often as they like."""
+class Description(msgspec.Struct, frozen=True):
+    """The OpenAPI document, and its encodings."""
+
+    document: dict[str, Any]
+    encoded: bytes
+    page: bytes
+
+
+def _description(request: Asked) -> Description:
+    """Give the description, made once: anybody may ask, as often as they like."""
     state = request.app.state
-    made: tuple[bytes, bytes] | None = state.get("described")
+    made: Description | None = state.get("description")
     if made is None:
-        document = described(request.app)
-        made = state.described = msgspec.json.encode(document), page_of(document)
+        document = document_of(request.app)
+        made = Description(document, msgspec.json.encode(document), page_of(document))
+        state.description = made
     return made
 
 
-@get("/", operation_id="getLanding", summary="Where everything is", tags=["about"],
-     responses=READING)  # fmt: skip
-async def landing(request: Asked) -> Response[bytes]:
+@route("GET", "/", scope=None, summary="Links to everything", answer=Landing)
+async def get_landing(request: Asked) -> Response[bytes]:
     """Give the links, as JSON for programs or as a page for browsers."""
     if "text/html" in request.headers.get("accept", ""):
-        return Response(_described(request)[1], media_type=MediaType.HTML)
+        return Response(_description(request).page, media_type=MediaType.HTML)
     root = base(request)
-    return as_json(
-        {
-            "title": "Roamcast",
-            "description": "People and things by where they are",
-            "links": [
-                link(f"{root}/", "self"),
-                link(f"{root}/api", "service-desc", OPENAPI_30),
-                link(f"{root}/openapi.json", "service-desc", OPENAPI_31),
-                link(f"{root}/docs", "service-doc", "text/html"),
-                link(f"{root}/conformance", "conformance"),
-                link(f"{root}/collections", "data"),
-                link(f"{root}/collections/contexts/items", "items", GEOJSON),
-            ],
-        }
-    )
-
-
-@get("/docs", operation_id="getDocs", summary="This description as a page", tags=["about"],
-     responses=ok("text/html"))  # fmt: skip
-async def docs(request: Asked) -> Response[bytes]:
-    """Show every route on a page that needs nothing from elsewhere."""
-    return Response(_described(request)[1], media_type=MediaType.HTML)
-
-
-@get("/openapi.json", include_in_schema=False)
-async def openapi(request: Asked) -> Response[bytes]:
-    """Give the API's description, OpenAPI 3.1."""
-    return Response(_described(request)[0], media_type=MediaType.JSON)
-
-
-@get("/api", include_in_schema=False)
-async def openapi_30(request: Asked) -> Response[bytes]:
-    """Give as much of the description as GDAL reads, in OpenAPI 3.0."""
-    names = ("bbox", "limit", "offset", "datetime", "filter", "filter-lang", "after")
-    parameters: list[dict[str, Any]] = [
-        {"name": name, "in": "query", "required": False, "schema": {"type": "string"}}
-        for name in names
+    links = [
+        Link(f"{root}/", "self"),
+        Link(f"{root}/api", "service-desc", OPENAPI_30),
+        Link(f"{root}/openapi.json", "service-desc", OPENAPI_31),
+        Link(f"{root}/docs", "service-doc", "text/html"),
+        Link(f"{root}/conformance", "conformance"),
+        Link(f"{root}/collections", "data"),
+        Link(root + ITEMS, "items", GEOJSON),
     ]
-    parameters[1]["schema"] = {"type": "integer", "minimum": 1, "maximum": 100_000, "default": 10}
-    parameters[5]["schema"] = {"type": "string", "enum": ["cql2-text", "cql-text", "cql2-json"]}
-    answer = {"description": "contexts", "content": {GEOJSON: {"schema": {"type": "object"}}}}
-    return as_json(
+    return as_json(Landing("Roamcast", "People and things by where they are", links))
+
+
+@route("GET", "/docs", scope=None, summary="This description as a page", answer=bytes,
+       kind="text/html")  # fmt: skip
+async def get_docs(request: Asked) -> Response[bytes]:
+    """Show every route on a page that loads nothing from elsewhere."""
+    return Response(_description(request).page, media_type=MediaType.HTML)
+
+
+@route("GET", "/openapi.json", scope=None, answer=dict[str, Any], listed=False)
+async def get_openapi(request: Asked) -> Response[bytes]:
+    """Give the API's description, OpenAPI 3.1."""
+    return Response(_description(request).encoded, media_type=MediaType.JSON)
+
+
+@route("GET", "/api", scope=None, answer=dict[str, Any], kind=OPENAPI_30, listed=False)
+async def get_openapi30(request: Asked) -> Response[bytes]:
+    """Give as much of the description as GDAL reads, in OpenAPI 3.0."""
+    operation = _description(request).document["paths"][ITEMS]["get"]
+    parameters = [
         {
-            "openapi": "3.0.3",
-            "info": {"title": "Roamcast", "version": roamcast.__version__},
-            "servers": [{"url": base(request)}],
-            "paths": {
-                "/collections/contexts/items": {
-                    "get": {
-                        "operationId": "getContexts",
-                        "parameters": parameters,
-                        "responses": {"200": answer},
-                    }
-                }
+            "name": parameter["name"],
+            "in": "query",
+            "required": False,
+            "schema": {
+                key: value for key, value in parameter["schema"].items() if key in SCHEMA_30
             },
-        },
-        OPENAPI_30,
-    )
+        }
+        for parameter in operation["parameters"]
+    ]
+    answer = {"description": "contexts", "content": {GEOJSON: {"schema": {"type": "object"}}}}
+    get = {
+        "operationId": operation["operationId"],
+        "parameters": parameters,
+        "responses": {"200": answer},
+    }
+    document = {
+        "openapi": "3.0.3",
+        "info": {"title": "Roamcast", "version": roamcast.__version__},
+        "servers": [{"url": base(request)}],
+        "paths": {ITEMS: {"get": get}},
+    }
+    return as_json(document, OPENAPI_30)
 
 
-@get("/templates", operation_id="getTemplates", summary="Questions people ask again and again",
-     responses={**READING, **LISTED}, tags=["map"])  # fmt: skip
-async def templates(request: Asked) -> Response[bytes]:
-    """List the standard query templates and their holes."""
-    granted(request, "read")
+@route("GET", "/templates", scope="read", tag="map", summary="Standard queries",
+       answer=list[TemplateOutput])  # fmt: skip
+async def get_templates(request: Asked) -> Response[bytes]:
+    """List the standard query templates and the values each one takes."""
+    del request
     return as_json(
         [
-            {"name": one.name, "filter": one.text, "says": one.says, "takes": one.parameters}
-            for one in STANDARD.values()
+            TemplateOutput(template.name, template.text, template.says, tuple(template.parameters))
+            for template in STANDARD.values()
         ]
     )
 
 
-@get("/healthz", operation_id="getHealth", summary="Whether the process lives", tags=["about"],
-     responses=ok("application/json"))  # fmt: skip
-async def healthz() -> Response[bytes]:
+@route("GET", "/healthz", scope=None, summary="Whether the process lives", answer=Health)
+async def get_health() -> Response[bytes]:
     """Answer as long as the process does."""
-    return as_json({"status": "alive"})
+    return as_json(Health("alive"))
 
 
-@get("/readyz", operation_id="getReadiness", summary="Whether requests are taken", tags=["about"],
-     responses={**ok("application/json"), 503: READING[400]})  # fmt: skip
-async def readyz(request: Asked) -> Response[bytes]:
-    """Answer 200 when everything that was asked would be done, 503 otherwise."""
+@route("GET", "/readyz", scope=None, summary="Whether requests are taken", answer=Health,
+       problems=(503,))  # fmt: skip
+async def get_readiness(request: Asked) -> Response[bytes]:
+    """Answer 200 while writes would be taken, 503 otherwise."""
     if service_of(request).ready:
-        return as_json({"status": "ready"})
-    detail = "the service starts or goes down, or the disk refuses writes: see its log"
+        return as_json(Health("ready"))
+    detail = "the service is starting or stopping, or the disk refuses writes: see its log"
     return problem(503, "not ready", detail)
 
 
-@get("/metrics", operation_id="getMetrics", summary="Measurements for Prometheus", tags=["about"],
-     responses={**READING, **ok("text/plain")})  # fmt: skip
-async def metrics(request: Asked) -> Response[bytes]:
-    """Give counts of the whole service, which only an admin may see."""
-    granted(request, "admin")
-    text, kind = service_of(request).measured()
-    return Response(text, media_type=kind)
-
-
-ROUTES = [landing, docs, openapi, openapi_30, templates, healthz, readyz, metrics]
+@route("GET", "/metrics", scope="admin", summary="Metrics for Prometheus", answer=bytes,
+       kind="text/plain")  # fmt: skip
+async def get_metrics(request: Asked) -> Response[bytes]:
+    """Give counts of the whole service."""
+    return Response(service_of(request).metrics.page(), media_type=CONTENT_TYPE)

@@ -1,42 +1,47 @@
-"""Which program answers on the port? litestar for HTTP, sessions' and links' sockets beside it."""
+"""The ASGI application: WebSockets are served here, everything else by litestar.
 
+HEAD is answered as GET is, without the body (RFC 9110 wants it of every server); only streams
+without an end have none.
+"""
+
+import re
 import secrets
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 from urllib.parse import parse_qs
 
-import msgspec
 from litestar import Litestar
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
+from litestar.routes import HTTPRoute
 
 import roamcast
 from roamcast.errors import AuthError, InputError, RoamcastError
 from roamcast.live.auth.keys import Grant
 from roamcast.live.http import about, changes, features, writing
-from roamcast.live.http.methods import allowed, as_get
-from roamcast.live.http.problems import (
-    PROBLEM_TYPE,
-    ProblemDetails,
-    litestars,
-    ours,
-    status_of,
-    title_of,
-)
-from roamcast.live.http.problems import unexpected as mistake
+from roamcast.live.http.problems import litestars, mistake, ours, reject
+from roamcast.live.http.routes import ROUTES, route_of
 from roamcast.live.links.session import SessionSocket
 from roamcast.live.links.sockets import EXTENSION, TRY_AGAIN, WebSocket
 from roamcast.live.service.service import Service
 
-DEVICE_LENGTH_MAX = 64
-DEVICE_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+MODULES: Final = (about, features, writing, changes)
+"""Importing them registers their routes."""
+
+DEVICE_LENGTH_MAX: Final = 64
+DEVICE_LETTERS: Final = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
+)
+MethodsOf = Callable[[str], str | None]
+"""Names the methods of a path, as the header `Allow` does; None where there is no such path."""
 
 
 def make_http(service: Service) -> Litestar:
-    """Make the HTTP part."""
+    """Make the HTTP part from the registered routes."""
     made = Litestar(
-        [*about.ROUTES, *features.ROUTES, *writing.ROUTES, *changes.ROUTES],
+        list(ROUTES),
         state=State({"service": service}),
         exception_handlers={RoamcastError: ours, HTTPException: litestars, Exception: mistake},
         request_max_body_size=service.settings.limits.body_bytes_max,
@@ -46,7 +51,8 @@ def make_http(service: Service) -> Litestar:
             version=roamcast.__version__,
             description="Reach people by where they are, without learning who they are. Two ways "
             "to follow changes are not on this page: GET /changes?filter=… (server-sent events) "
-            "and WS /session (JSON messages); docs/service.md shows both.",
+            "and WS /session (JSON, components SessionMessage and SessionAnswer); docs/service.md "
+            "shows both.",
             path="/schema",
             components=Components(
                 security_schemes={
@@ -58,12 +64,32 @@ def make_http(service: Service) -> Litestar:
             render_plugins=[],
         ),
     )
-    made.state.methods_of = allowed(made)
+    made.state.methods_of = methods_of(made)
     return made
 
 
+def methods_of(app: Litestar) -> MethodsOf:
+    """Look up the methods of an application's paths: its routes', and HEAD wherever GET ends."""
+    known: list[tuple[re.Pattern[str], str]] = []
+    for path in app.routes:
+        if not isinstance(path, HTTPRoute):
+            continue
+        methods = {str(method) for method in path.methods} | {"OPTIONS"}
+        found = [route_of(handler) for handler in path.route_handlers]
+        if "GET" in methods and not any(route is not None and route.endless for route in found):
+            methods.add("HEAD")
+        pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path.path_format))
+        known.append((re.compile(pattern), ", ".join(sorted(methods))))
+
+    def look_up(path: str) -> str | None:
+        path = path.rstrip("/") or "/"
+        return next((methods for pattern, methods in known if pattern.fullmatch(path)), None)
+
+    return look_up
+
+
 class Gate:
-    """The ASGI application: WebSockets here, everything else by litestar."""
+    """The ASGI application of a service."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -81,11 +107,15 @@ class Gate:
             await reject(send, error)
 
     async def _http(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] not in ("HEAD", "OPTIONS"):
+            await self.http(scope, receive, send)
+            return
+        methods = self.http.state.methods_of(scope["path"])
         if scope["method"] == "HEAD":
-            scope, send = as_get(scope, send)
-        options = scope["method"] == "OPTIONS"
-        methods = self.http.state.methods_of(scope["path"]) if options else None
-        if methods is None:
+            asked = "GET" if methods is None or "HEAD" in methods else "HEAD"
+            scope = {**scope, "method": asked}
+            await self.http(scope, receive, without_body(send))
+        elif methods is None:
             await self.http(scope, receive, send)
         else:
             headers = [(b"allow", methods.encode())]
@@ -93,11 +123,11 @@ class Gate:
             await send({"type": "http.response.body", "body": b""})
 
     async def _websocket(self, scope: Any, send: Any) -> None:
-        """Let a client in that may come in; what it may do is checked again as it asks."""
+        """Admit a client by its token; its scopes are checked again with each message."""
         service = self.service
         path = scope["path"]
-        if path == "/peer":
-            await self._peer(scope, send)
+        if path == "/replica":
+            await self._replica(scope, send)
             return
         if path not in ("/session", "/link"):
             raise InputError(f"there is no WebSocket at {path[:100]}: /session and /link are")
@@ -118,13 +148,13 @@ class Gate:
         finally:
             service.count_connection(grant.subject, -1)
 
-    async def _peer(self, scope: Any, send: Any) -> None:
-        """Let another host of the cluster in."""
-        said = next((v for name, v in scope["headers"] if name == b"authorization"), b"")
-        caller = self.service.peers.check(said.decode("latin-1"))
+    async def _replica(self, scope: Any, send: Any) -> None:
+        """Admit another replica of this service."""
+        shown = next((v for name, v in scope["headers"] if name == b"authorization"), b"")
+        caller = self.service.replicas.check(shown.decode("latin-1"))
         await send({"type": "websocket.accept", "subprotocol": None})
         socket: WebSocket = scope["extensions"][EXTENSION]
-        await self.service.serve_peer(socket, caller)
+        await self.service.serve_replica(socket, caller)
 
     async def _serve(self, path: str, socket: WebSocket, grant: Grant, name: str) -> None:
         if path == "/session":
@@ -133,8 +163,19 @@ class Gate:
             await self.service.serve_link(socket, grant, name)
 
 
+def without_body(send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
+    """Leave the body out of an answer, but not what its headers say of it."""
+
+    async def send_head(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await send(message)
+
+    return send_head
+
+
 def token_of(scope: Any, query: dict[str, list[str]]) -> str:
-    """Give the token a connection shows, in its head or its address."""
+    """Give the token of a WebSocket, from its header or its query."""
     for name, value in scope["headers"]:
         if name == b"authorization":
             kind, _, token = value.decode("latin-1").partition(" ")
@@ -147,17 +188,8 @@ def token_of(scope: Any, query: dict[str, list[str]]) -> str:
 
 
 def device_of(query: dict[str, list[str]]) -> str:
-    """Give the name of a subject's device, drawn where none is said."""
+    """Give the name of a subject's device, a random one where the query has none."""
     device = query.get("device", [""])[0] or secrets.token_hex(8)
     if len(device) > DEVICE_LENGTH_MAX or not DEVICE_LETTERS.issuperset(device):
         raise InputError(f"device has at most {DEVICE_LENGTH_MAX} letters, digits, '_', '.', '-'")
     return device
-
-
-async def reject(send: Any, error: RoamcastError) -> None:
-    """Answer an upgrade that is refused like any request."""
-    status = status_of(error)
-    body = msgspec.json.encode(ProblemDetails(title_of(error), status, str(error)))
-    headers = [(b"content-type", PROBLEM_TYPE.encode())]
-    await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": body})

@@ -1,22 +1,19 @@
-"""How does `curl -N` follow the map? Server-sent events: the current set, then every change."""
+"""Server-sent events, so that `curl -N` can follow the map: the current set, then every change."""
 
 import asyncio
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Final
 
-from litestar import Request, get
 from litestar.response import Stream
 
-from roamcast.live.http.access import granted, service_of, viewer_of
-from roamcast.live.http.features import FilterLanguage, FilterParameter
-from roamcast.live.http.filtering import wanted
-from roamcast.live.http.methods import STREAM, refuse_head
+from roamcast.live.http.filtering import FilterLanguage, FilterParameter, filter_of
+from roamcast.live.http.routes import Asked, route, service_of, viewer_of
 from roamcast.live.service.service import Service
 
-COMMENT_S = 15.0
-"""A comment line now and then tells both sides that the connection lives."""
+COMMENT_S: Final = 15.0
+"""Interval of comment lines on an idle stream, by which both sides notice a dead connection."""
 
 
 class EventSink:
@@ -31,7 +28,7 @@ class EventSink:
         self._over = False
 
     def write(self, framed: bytes) -> None:
-        """Queue a frame; a connection that does not follow is told to the hub as slow."""
+        """Queue a frame; above the high mark the hub coalesces changes for this connection."""
         self._waiting.append(framed)
         before = self._bytes
         self._bytes += len(framed)
@@ -48,7 +45,7 @@ class EventSink:
         self._event.set()
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Give the frames as they come, until the stream is cut or the client has left."""
+        """Give the frames as they come, until the stream is cut or the client leaves."""
         yield b"retry: 2000\n\n"
         while True:
             while self._waiting:
@@ -68,24 +65,24 @@ class EventSink:
                 yield b": still here\n\n"
 
 
-@get(STREAM, include_in_schema=False)  # a stream without end: tools that try routes would hang
-async def changes(
-    request: Request[Any, Any, Any],
+@route("GET", "/changes", scope="subscribe", answer=bytes, kind="text/event-stream",
+       listed=False, endless=True)  # fmt: skip
+async def get_changes(
+    request: Asked,
     filter_text: FilterParameter = None,
     filter_language: FilterLanguage = None,
 ) -> Stream:
     """Give the current set (event `current`), then every change (event `change`, a CloudEvent)."""
     del filter_text, filter_language
-    refuse_head(request.scope)
-    grant = granted(request, "subscribe")
+    grant = request.auth
     service = service_of(request)
-    asked = wanted(request, service.settings.limits)
+    wanted = filter_of(request, service.settings.limits)
     name = f"{grant.subject}#sse-{secrets.token_hex(8)}"
     sink = EventSink(service, name)
     service.count_connection(grant.subject, +1)
     try:
-        service.open_session(name, viewer_of(grant), sink, "sse")
-        service.watch(name, "changes", asked)
+        service.open_session(name, viewer_of(request), sink, "sse")
+        service.subscribe(name, "changes", wanted)
     except BaseException:
         service.close_session(name, sink)
         service.count_connection(grant.subject, -1)
@@ -101,6 +98,3 @@ async def changes(
             service.count_connection(grant.subject, -1)
 
     return Stream(stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-
-
-ROUTES = [changes]

@@ -1,17 +1,19 @@
-"""How long may a client take to ask? A connection that dawdles, or asks without end, is closed."""
+"""Time and size limits of HTTP requests: slow and oversized ones are closed by the connection."""
 
 import asyncio
 from typing import Any
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from roamcast.live.config.settings import Limits
+from roamcast.live.http.problems import PROBLEM_TYPE, ProblemDetails
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """uvicorn's HTTP with time limits for a request's head and body, and a size for its head.
+    """uvicorn's HTTP with time limits for a request's head and body, and a size limit for its head.
 
-    uvicorn itself waits for ever for the end of a head (slow loris), of any length.
+    uvicorn alone waits for the end of a head without limit (slow loris), whatever its length.
     """
 
     limits = Limits()
@@ -20,48 +22,52 @@ class LimitedHttp(HttpToolsProtocol):
     _in_head = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A head must come in time."""
+        """Start the timer of the first head."""
         super().connection_made(transport)
-        self._wait(self.limits.first_bytes_s, "the head of the request did not come in time")
+        self._wait(self.limits.first_bytes_s, "the head of the request did not arrive in time")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing more is awaited."""
+        """Stop the timer."""
         self._stop()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count the head's bytes; more than a head may have are not parsed."""
+        """Count the head's bytes; beyond the limit they are not parsed."""
         if self._in_head:
             self._head_bytes += len(data)
             limit = self.limits.header_bytes_max
-            # what is behind the head in the same piece is body, and small
+            # one read can hold the end of the head and the start of the body
             if self._head_bytes > limit + 65_536:
                 self._end("431 Request Header Fields Too Large", f"at most {limit} bytes")
                 return
         super().data_received(data)
 
     def on_message_begin(self) -> None:
-        """The next head begins."""
+        """Start the timer of the next head."""
         super().on_message_begin()
         self._in_head = True
         if self._timer is None:
-            self._wait(self.limits.first_bytes_s, "the head of the request did not come in time")
+            self._wait(self.limits.first_bytes_s, "the head of the request did not arrive in time")
 
     def on_headers_complete(self) -> None:
-        """Then a body must come in time."""
+        """Stop the head's timer and start the body's."""
         self._in_head = False
         self._head_bytes = 0
         self._stop()
-        self._wait(self.limits.body_s, "the body of the request did not come in time")
+        self._wait(self.limits.body_s, "the body of the request did not arrive in time")
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """The request has come whole."""
+        """Stop the timer: the request is complete."""
         self._stop()
         super().on_message_complete()
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP with problem details; uvicorn would send plain text."""
+        self._end("400 Bad Request", msg)
+
     def handle_websocket_upgrade(self) -> None:
-        """A WebSocket has its own pings."""
+        """Stop the timer: a WebSocket has its own pings."""
         self._stop()
         super().handle_websocket_upgrade()
 
@@ -78,12 +84,12 @@ class LimitedHttp(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         code, _, title = status.partition(" ")
-        body = f'{{"title":"{title}","status":{code},"detail":"{problem}","type":"about:blank"}}'
+        body = msgspec.json.encode(ProblemDetails(title, int(code), problem))
         head = (
-            f"HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\n"
+            f"HTTP/1.1 {status}\r\ncontent-type: {PROBLEM_TYPE}\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
-        self.transport.write((head + body).encode())
+        self.transport.write(head.encode() + body)
         self.transport.close()
 
 

@@ -1,161 +1,135 @@
-"""What does the API's description say beyond what litestar finds? Bodies, patterns, open routes.
+"""The OpenAPI 3.1 document, and the page made of it.
 
-JSON Schema can not describe CQL2: the pattern of `filter` is a simple part of it, so that tools
-that make requests by themselves make some that mean something. The service takes all of CQL2.
+litestar finds paths and parameters in the handlers' signatures. Everything else derives from
+`@route` and from the structs: bodies, answers, problems, who needs a token, and HEAD. The messages
+of `WS /session` stand among the components, because OpenAPI cannot describe a WebSocket.
 """
 
+from collections.abc import Iterator
+from html import escape
 from typing import Any, Final
 
+import msgspec
 from litestar import Litestar
 
-from roamcast.identity.rules import LEVELS, RULES_MAX, VIEWER_LENGTH_MAX
-from roamcast.live.http.feature_input import NAME_PATTERN, NUMBER_MAX, TEXT_LENGTH_MAX
-from roamcast.live.http.filtering import VID_PATTERN
+from roamcast.channels.sessions import messages
+from roamcast.live.config.settings import Limits
+from roamcast.live.http.problems import PROBLEM_TYPE, ProblemDetails
+from roamcast.live.http.routes import NO_CONTENT, ROUTES, Route, route_of
+from roamcast.live.http.shapes import JSON
 
-_POINT: Final = {
-    "type": "object",
-    "required": ["type", "coordinates"],
-    "properties": {
-        "type": {"const": "Point"},
-        "coordinates": {
-            "type": "array",
-            "description": "lon, lat in degrees",
-            "prefixItems": [
-                {"type": "number", "minimum": -180, "maximum": 180},
-                {"type": "number", "minimum": -90, "maximum": 90},
-            ],
-            "minItems": 2,
-            "maxItems": 2,
-        },
-    },
+REFERENCE: Final = "#/components/schemas/{name}"
+OPEN_PROBLEMS: Final = {
+    400: "the request cannot be understood; the detail says why",
+    405: "the path has other methods; Allow names them",
 }
-_SEGMENT: Final = r"[A-Za-z0-9_-]{1,20}"
-_ATTRIBUTES: Final = {
-    "type": "object",
-    "description": "place or geometry is needed. Everything else is an attribute: a string, a "
-    'number, a boolean, or {"timestamp": "…"}. Without t_r it begins now.',
-    "maxProperties": 200,
-    "propertyNames": {
-        "pattern": f"^{NAME_PATTERN}$",
-        "not": {"enum": ["geometry", "time", "vid"]},
-    },
-    "additionalProperties": {
-        "oneOf": [
-            {"type": "string", "maxLength": TEXT_LENGTH_MAX},
-            {"type": "number", "minimum": -NUMBER_MAX, "maximum": NUMBER_MAX},
-            {"type": "boolean"},
-            {"type": "null", "description": "as if it were not there"},
-        ]
-    },
+PROBLEMS: Final = {
+    **OPEN_PROBLEMS,
+    401: "no valid token",
+    403: "the token lacks the scope",
+    404: "it does not exist, or this token may not see it",
+    429: "too many requests; Retry-After says when to try again",
 }
-_PLACE: Final = {
-    "type": "string",
-    "pattern": f"^{_SEGMENT}(/{_SEGMENT}){{0,5}}$",
-    "examples": ["campus/b35/2"],
+WRITE_PROBLEMS: Final = {
+    **PROBLEMS,
+    409: "it belongs to somebody else",
+    413: "the body is too large",
+    503: "the disk did not take it; nothing has changed",
+}
+SESSION: Final[dict[str, Any]] = {
+    "SessionMessage": messages.Anything,
+    "SessionAnswer": messages.Answer,
 }
 
 
-def _feature(geometry: Any, place: Any, *needed: str) -> dict[str, Any]:
-    attributes: Any = {**_ATTRIBUTES, "properties": {"place": place}, "required": list(needed)}
-    if not needed:
-        attributes = {"oneOf": [attributes, {"type": "null"}]}
-    return {
-        "type": "object",
-        "required": ["type", "properties" if needed else "geometry"],
-        "properties": {
-            "type": {"const": "Feature"},
-            "geometry": geometry,
-            "properties": attributes,
-        },
-    }
-
-
-_FEATURE: Final = {
-    "title": "Feature",
-    "anyOf": [
-        _feature({"oneOf": [_POINT, {"type": "null"}]}, _PLACE, "place"),
-        _feature(_POINT, {"oneOf": [_PLACE, {"type": "null"}]}),
-    ],
-}
-_RULES: Final = {
-    "title": "Rules",
-    "type": "array",
-    "maxItems": RULES_MAX,
-    "items": {
-        "type": "object",
-        "required": ["viewers", "precision"],
-        "properties": {
-            "viewers": {
-                "type": "array",
-                "description": "subjects or groups; * is everyone",
-                "items": {"type": "string", "minLength": 1, "maxLength": VIEWER_LENGTH_MAX},
-                "maxItems": 100,
-            },
-            "precision": {"enum": list(LEVELS)},
-            "past": {"type": "boolean", "description": "whether also since when"},
-            "attributes": {
-                "description": "the attributes that are shown; all if missing",
-                "oneOf": [
-                    {"type": "array", "items": {"type": "string"}, "maxItems": 100},
-                    {"type": "null"},
-                ],
-            },
-        },
-    },
-}
-BODIES: Final = {"putContext": _FEATURE, "putRules": _RULES}
-_ATOM: Final = (
-    r"([a-z]{1,8} (=|<>|<|<=|>|>=) (-?[0-9]{1,6}|'[A-Za-z0-9 ]{0,20}')"
-    r"|within\(place, '[a-z0-9]{1,8}(/[a-z0-9]{1,8}){0,4}'\))"
-)
-_DEGREES: Final = r"-?[0-9]{1,2}(\.[0-9]{1,7})?"
-_LATITUDE: Final = r"-?[0-8]?[0-9](\.[0-9]{1,7})?"
-_INSTANT: Final = (
-    r"(\.\.|20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"
-    r"T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z)"
-)
-PARAMETERS: Final[dict[str, dict[str, Any]]] = {
-    "filter": {
-        "type": "string",
-        "pattern": f"^(true|false|{_ATOM}( (AND|OR) {_ATOM}){{0,4}})$",
-        "examples": ["within(place, 'campus/b35') AND type = 'printer'"],
-    },
-    "filter-lang": {"enum": ["cql2-text", "cql-text", "cql2-json"]},
-    "bbox": {"type": "string", "pattern": f"^{_DEGREES}(,{_DEGREES}){{3}}$"},
-    "datetime": {"type": "string", "pattern": f"^{_INSTANT}(/{_INSTANT})?$"},
-    "to": {"type": "string", "pattern": f"^{_DEGREES},{_LATITUDE}$", "examples": ["13.4,52.5"]},
-    "vid": {"type": "string", "pattern": f"^{VID_PATTERN}$"},
-}
-OPEN: Final = frozenset({"getLanding", "getDocs", "getHealth", "getReadiness"})
-
-
-def described(app: Litestar) -> dict[str, Any]:
-    """Give the OpenAPI 3.1 document."""
+def document_of(app: Litestar) -> dict[str, Any]:
+    """Make the OpenAPI document of an application."""
     document: dict[str, Any] = app.openapi_schema.to_schema()
+    routes = {handler.operation_id: route_of(handler) for handler in ROUTES}
+    schemas, components = _schemas([route for route in routes.values() if route is not None])
+    limits = app.state.service.settings.limits
     for methods in document["paths"].values():
-        for operation in methods.values():
-            name = operation["operationId"]
+        for method, operation in methods.items():
+            route = routes[operation["operationId"]]
+            assert route is not None
             for parameter in operation.get("parameters", ()):
-                if parameter["name"] in PARAMETERS:
-                    parameter["schema"] = PARAMETERS[parameter["name"]]
-                elif parameter["name"] == "lifetime":
-                    longest = app.state.service.settings.limits.context_lifetime_s_max
-                    parameter["schema"] = {"type": "number", "minimum": 0.001, "maximum": longest}
-            if name in OPEN:
-                operation["security"] = []
-            if name in BODIES:
-                content = {"application/json": {"schema": BODIES[name]}}
+                parameter["schema"] = _parameter(parameter, limits)
+            operation["responses"] = _responses(route, method, schemas)
+            operation.pop("requestBody", None)
+            if route.body is not None:
+                content = {JSON: {"schema": schemas[route.body]}}
                 operation["requestBody"] = {"required": True, "content": content}
+            if route.scope is None:
+                operation["security"] = []
         if "get" in methods:
             methods["head"] = _head(methods["get"])
+    # The struct has the most that any service may allow; this one's settings may allow less.
+    components["SubscribeRequest"]["properties"]["filter"]["maxLength"] = limits.filter_length_max
+    document["components"]["schemas"] = components
     return document
+
+
+def _schemas(routes: list[Route]) -> tuple[dict[Any, Any], dict[str, Any]]:
+    """Give the schema of every body by its type, and the components they refer to."""
+    types = {
+        kind: None
+        for route in routes
+        for kind in (route.body, route.answer)
+        if kind is not None and kind is not bytes
+    }
+    kinds = [ProblemDetails, *types, *SESSION.values()]
+    made, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
+    schemas = dict(zip(kinds, made, strict=True))
+    for name, kind in SESSION.items():
+        components[name] = schemas[kind]
+    return schemas, components
+
+
+def _parameter(parameter: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """Give a parameter's schema, with the limits that the settings put on it.
+
+    A parameter that may be left out is typed `… | None`; a query cannot say null.
+    """
+    schema = dict(parameter["schema"])
+    for other in schema.pop("oneOf", ()):
+        if other != {"type": "null"}:
+            schema = {**other, **schema}
+    match parameter["name"]:
+        case "filter":
+            schema["maxLength"] = limits.filter_length_max
+        case "limit":
+            schema["default"] = limits.items_default
+        case "lifetime":
+            schema["maximum"] = limits.context_lifetime_s_max
+            schema["default"] = limits.context_lifetime_s
+        case "count":
+            schema["maximum"] = min(schema["maximum"], limits.nearest_max)
+    return schema
+
+
+def _responses(route: Route, method: str, schemas: dict[Any, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for status, description in route.answers.items():
+        made[str(status)] = {"description": description}
+        if status != NO_CONTENT:
+            schema = {"type": "string"} if route.answer is bytes else schemas[route.answer]
+            made[str(status)]["content"] = {route.kind: {"schema": schema}}
+    usual = OPEN_PROBLEMS if route.scope is None else PROBLEMS
+    usual = WRITE_PROBLEMS if method != "get" else usual
+    for status in (*usual, *route.problems):
+        made[str(status)] = {
+            "description": WRITE_PROBLEMS[status],
+            "content": {PROBLEM_TYPE: {"schema": schemas[ProblemDetails]}},
+        }
+    return made
 
 
 def _head(get: dict[str, Any]) -> dict[str, Any]:
     """Describe HEAD of a path: what GET answers, without a body."""
     name = get["operationId"]
     answers = {
-        status: {"description": one["description"]} for status, one in get["responses"].items()
+        status: {"description": answer["description"]}
+        for status, answer in get["responses"].items()
     }
     return {
         **get,
@@ -163,3 +137,57 @@ def _head(get: dict[str, Any]) -> dict[str, Any]:
         "description": "As GET, without the body.",
         "responses": answers,
     }
+
+
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;max-width:60rem;padding:1.5rem;color:#1b2430}
+h1{font-size:1.6rem}h2{font-size:1.1rem;margin-top:2rem;border-bottom:1px solid #cdd5df}
+details{border:1px solid #cdd5df;border-radius:6px;margin:.4rem 0;padding:.3rem .7rem}
+summary{cursor:pointer}code,b.m{font-family:ui-monospace,monospace}
+b.m{display:inline-block;width:4.5rem;color:#0a5f55}table{border-collapse:collapse;margin:.5rem 0}
+td,th{text-align:left;padding:.15rem .8rem .15rem 0;vertical-align:top}
+"""
+
+
+def page_of(document: dict[str, Any]) -> bytes:
+    """Write a page that lists every operation and loads nothing else."""
+    groups: dict[str, list[str]] = {}
+    for path, method, operation in _operations(document):
+        groups.setdefault(operation["tags"][0], []).append(_operation(method, path, operation))
+    info = document["info"]
+    body = "".join(f"<h2>{escape(tag)}</h2>{''.join(parts)}" for tag, parts in groups.items())
+    text = (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(info['title'])}</title>"
+        f"<meta name=viewport content='width=device-width'><style>{_STYLE}</style>"
+        f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>"
+        f"<p>{escape(info.get('description', ''))}</p>"
+        "<p>Send a token as <code>Authorization: Bearer …</code>. The whole description: "
+        "<a href=/openapi.json>openapi.json</a>. Live sessions: <code>WS /session</code>.</p>"
+        f"{body}</html>"
+    )
+    return text.encode()
+
+
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<tr><td><code>{escape(parameter['name'])}</code><td>{escape(parameter['in'])}"
+        f"<td>{escape(parameter.get('description', ''))}"
+        for parameter in operation.get("parameters", [])
+    )
+    answers = "".join(
+        f"<tr><td>{escape(status)}<td>{escape(answer.get('description', ''))}"
+        for status, answer in operation["responses"].items()
+    )
+    table = f"<table>{rows}</table>" if rows else ""
+    return (
+        f"<details><summary><b class=m>{method.upper()}</b> <code>{escape(path)}</code> "
+        f"{escape(operation.get('summary', ''))}</summary>"
+        f"<p>{escape(operation.get('description', ''))}</p>{table}"
+        f"<table>{answers}</table></details>"
+    )

@@ -1,30 +1,23 @@
-"""How is an error told over HTTP? As RFC 9457 problem details, for ours and for litestar's own."""
+"""Errors as RFC 9457 problem details: ours, litestar's own, and our mistakes.
+
+Status and title of our errors stand in `errors.py`, on the classes.
+"""
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
-from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
 
-from roamcast.errors import (
-    AuthError,
-    ConflictError,
-    LimitError,
-    MissingError,
-    NotFoundError,
-    RateError,
-    RoamcastError,
-    StoreError,
-)
+from roamcast.errors import AuthError, ForbiddenError, RateError, RoamcastError
 from roamcast.live.observe.logs import Log
 
-PROBLEM_TYPE = "application/problem+json"
-MISTAKE = "our mistake"
-"""What went wrong in a way nobody thought of is called so, to the client and in the log."""
+PROBLEM_TYPE: Final = "application/problem+json"
+MISTAKE: Final = "our mistake"
+"""Title and log event of an exception that nobody foresaw."""
 
-SEE_LOG = "the service could not do this; see its log"
+SEE_LOG: Final = "the service could not do this; see its log"
 
 _LOG = Log("http")
 
@@ -38,36 +31,13 @@ class ProblemDetails(msgspec.Struct, frozen=True):
     type: str = "about:blank"
 
 
-def status_of(error: RoamcastError) -> int:
-    """Give the status an error of ours means."""
-    match error:
-        case AuthError():
-            return error.status
-        case NotFoundError():
-            return 404
-        case ConflictError():
-            return 409
-        case RateError():
-            return 429
-        case MissingError() | StoreError():
-            return 503
-        case _:
-            return 400
-
-
-def title_of(error: RoamcastError) -> str:
-    """Give the short name of an error of ours."""
-    match error:
-        case AuthError():
-            return "no permission" if error.status == 403 else "no valid token"
-        case LimitError():
-            return "beyond a limit"
-        case _:
-            return HTTPStatus(status_of(error)).phrase
+def details(error: RoamcastError) -> bytes:
+    """Encode an error of ours."""
+    return msgspec.json.encode(ProblemDetails(error.title, error.status, str(error)))
 
 
 def problem(status: int, title: str, detail: str, **headers: str) -> Response[bytes]:
-    """Give the answer for an error."""
+    """Answer with problem details."""
     body = msgspec.json.encode(ProblemDetails(title, status, detail))
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     return Response(body, status_code=status, media_type=PROBLEM_TYPE, headers=names)
@@ -77,11 +47,11 @@ def ours(request: Request[Any, Any, Any], error: RoamcastError) -> Response[byte
     """Answer for an error of ours."""
     del request
     headers = {}
-    if isinstance(error, AuthError) and error.status == 401:
+    if isinstance(error, AuthError) and not isinstance(error, ForbiddenError):
         headers["WWW_Authenticate"] = 'Bearer realm="roamcast"'
     if isinstance(error, RateError):
         headers["Retry_After"] = str(max(1, round(error.retry_us / 1_000_000)))
-    return problem(status_of(error), title_of(error), str(error), **headers)
+    return problem(error.status, error.title, str(error), **headers)
 
 
 def litestars(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
@@ -92,10 +62,12 @@ def litestars(request: Request[Any, Any, Any], error: HTTPException) -> Response
             f"a body has at most {request.app.state.service.settings.limits.body_bytes_max} bytes"
         )
     if isinstance(error, ValidationException) and error.extra:
-        said = error.extra if isinstance(error.extra, list) else [error.extra]
+        found = error.extra if isinstance(error.extra, list) else [error.extra]
         parts = [
-            f"{one.get('key', '')}: {one.get('message', '')}" if isinstance(one, dict) else str(one)
-            for one in said
+            f"{part.get('key', '')}: {part.get('message', '')}"
+            if isinstance(part, dict)
+            else str(part)
+            for part in found
         ]
         detail = "; ".join(parts)
     headers = {name.replace("-", "_"): value for name, value in (error.headers or {}).items()}
@@ -106,8 +78,16 @@ def litestars(request: Request[Any, Any, Any], error: HTTPException) -> Response
     return problem(error.status_code, phrase, detail or phrase, **headers)
 
 
-def unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Answer for a mistake of our own; the log has the rest."""
+def mistake(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Answer for a mistake of our own; the log says where, the client only that."""
     del request
     _LOG.error(MISTAKE, error)
-    return problem(HTTP_500_INTERNAL_SERVER_ERROR, MISTAKE, SEE_LOG)
+    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, MISTAKE, SEE_LOG)
+
+
+async def reject(send: Any, error: RoamcastError) -> None:
+    """Refuse a WebSocket's upgrade with problem details, like any request."""
+    headers = [(b"content-type", PROBLEM_TYPE.encode())]
+    start = {"type": "websocket.http.response.start", "status": error.status, "headers": headers}
+    await send(start)
+    await send({"type": "websocket.http.response.body", "body": details(error)})

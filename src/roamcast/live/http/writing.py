@@ -1,120 +1,138 @@
-"""How do people without a machine of their own publish? PUT a Feature, answered when on disk."""
+"""Routes that publish: a context by its vid, and the rules that say who may see it.
 
-from typing import Annotated, Any
+A request is answered when its effect would survive a crash: the service awaits the disk, and the
+replicas that are current (decision 0078).
+"""
 
-import msgspec
-from litestar import Request, Response, delete, get, put
+import re
+from typing import Annotated, Final
+
+from litestar import Response
 from litestar.params import Parameter
 
 from roamcast.errors import InputError, LimitError, NotFoundError
-from roamcast.identity.rules import Rule, check_rules
-from roamcast.live.http.access import granted, service_of, viewer_of
-from roamcast.live.http.answers import GEOJSON, as_json, feature
-from roamcast.live.http.described import LISTED, READING, WRITING, ok
-from roamcast.live.http.feature_input import read_feature
-from roamcast.live.http.filtering import check_vid
-from roamcast.model import json_text
+from roamcast.identity.rules import Rules, decode_rules
+from roamcast.live.http.routes import Asked, route, service_of, viewer_of
+from roamcast.live.http.shapes import GEOJSON, as_json
+from roamcast.model import features
+from roamcast.model.contexts import Context, encode
+from roamcast.model.features import FeatureOutput, LocatedFeature
 
-Asked = Request[Any, Any, Any]
-Vid = Annotated[str, Parameter(min_length=1, max_length=256, description="the context's vid")]
+LIFETIME_S_MIN: Final = 0.001
+VID_PATTERN: Final = "[A-Za-z0-9_~@:+-][A-Za-z0-9_.~@:+-]{0,255}"
+"""Vids that a path can carry without being taken for another path; sessions may use any text."""
+
+Vid = Annotated[
+    str,
+    Parameter(
+        min_length=1,
+        max_length=256,
+        description="the context's vid",
+        schema_extra={"pattern": f"^{VID_PATTERN}$"},
+    ),
+]
 Lifetime = Annotated[
-    str | None,
-    Parameter(query="lifetime", description="seconds until it leaves by itself", required=False),
+    float,
+    Parameter(ge=LIFETIME_S_MIN, description="seconds until the context leaves by itself"),
 ]
 
 
-def _lifetime_us(request: Asked) -> int | None:
-    given = request.query_params.getall("lifetime", [])
-    if not given:
-        return None
-    try:
-        (seconds,) = map(float, given)
-    except ValueError:
-        raise InputError("lifetime is a number of seconds, given once") from None
-    if not 0 < seconds < 1e12:
-        raise LimitError("a lifetime is more than 0 seconds")
-    return max(1, int(seconds * 1_000_000))
-
-
-@put("/contexts/{vid:str}", operation_id="putContext",
-     summary="Publish a context, or change it", tags=["publish"],
-     responses={**WRITING, **ok(GEOJSON, "changed"), **ok(GEOJSON, "published", 201)})  # fmt: skip
-async def put_context(request: Asked, vid: Vid, lifetime: Lifetime = None) -> Response[bytes]:
+@route("PUT", "/contexts/{vid:str}", scope="publish", tag="publish", body=LocatedFeature,
+       answer=FeatureOutput, kind=GEOJSON, answers={200: "changed", 201: "published"},
+       summary="Publish a context, or change it")  # fmt: skip
+async def put_context(
+    request: Asked, vid: Vid, lifetime: Lifetime = LIFETIME_S_MIN
+) -> Response[bytes]:
     """Put a context on the map; answered when it would survive a crash."""
-    grant = granted(request, "publish")
     service = service_of(request)
-    del lifetime
-    lifetime_us = _lifetime_us(request)
-    given = json_text.read(await request.body(), InputError)
-    context = read_feature(given, service.clock(), service.settings.limits, vid=check_vid(vid))
-    fresh = await service.keep(grant.subject, context, lifetime_us=lifetime_us)
-    return Response(feature(context), media_type=GEOJSON, status_code=201 if fresh else 200)
+    feature = features.decode(await request.body())
+    context = features.to_context(
+        feature,
+        service.clock(),
+        vid=_checked(vid),
+        ahead_us_max=int(service.settings.limits.clock_skew_s_max * 1_000_000),
+    )
+    fresh = await service.publish(
+        request.auth.subject, context, lifetime_us=_microseconds(request, lifetime)
+    )
+    return _as_feature(context, 201 if fresh else 200)
 
 
-@get("/contexts/{vid:str}", operation_id="readContext", summary="Read a context", tags=["publish"],
-     responses={**READING, **ok(GEOJSON)})  # fmt: skip
-async def get_context(request: Asked, vid: Vid) -> Response[bytes]:
+@route("GET", "/contexts/{vid:str}", scope="read", tag="publish", answer=FeatureOutput,
+       kind=GEOJSON, summary="Read a context")  # fmt: skip
+async def read_context(request: Asked, vid: Vid) -> Response[bytes]:
     """Give one context, as far as this token may see it."""
-    grant = granted(request, "read")
     service = service_of(request)
-    seen = service.broker.get(viewer_of(grant), vid, service.clock())
+    seen = service.broker.get(viewer_of(request), vid, service.clock())
     if seen is None:
         raise NotFoundError(f"there is no context {vid[:100]!r} on the map that you may see")
-    return Response(feature(seen), media_type=GEOJSON)
+    return _as_feature(seen)
 
 
-@delete("/contexts/{vid:str}", operation_id="deleteContext", responses=WRITING, tags=["publish"],
-        summary="Take a context off the map", status_code=204)  # fmt: skip
+@route("DELETE", "/contexts/{vid:str}", scope="publish", tag="publish",
+       summary="Take a context off the map")  # fmt: skip
 async def delete_context(request: Asked, vid: Vid) -> None:
-    """Cancel a publication; answered when that would survive a crash."""
-    grant = granted(request, "publish")
-    service = service_of(request)
-    await service.release(grant.subject, vid, any_owner="admin" in grant.scopes)
+    """Unpublish a context; answered when that would survive a crash."""
+    await service_of(request).unpublish(request.auth.subject, vid, any_owner=_is_admin(request))
 
 
-@put("/contexts/{vid:str}/rules", operation_id="putRules",
-     summary="Say who may see a context, and how precisely", tags=["publish"],
-     responses={**WRITING, **LISTED})  # fmt: skip
+@route("PUT", "/contexts/{vid:str}/rules", scope="publish", tag="publish", body=Rules,
+       answer=Rules, summary="Set who may see a context, and how precisely")  # fmt: skip
 async def put_rules(request: Asked, vid: Vid) -> Response[bytes]:
-    """Set the privacy rules of a vid; they hold when this is answered."""
-    grant = granted(request, "publish")
-    service = service_of(request)
-    rules = read_rules(json_text.read(await request.body(), InputError))
-    await service.set_rules(grant.subject, check_vid(vid), rules, any_owner="admin" in grant.scopes)
+    """Set the privacy rules of a vid; they are in force when this is answered."""
+    rules = decode_rules(await request.body())
+    await service_of(request).set_rules(
+        request.auth.subject, _checked(vid), rules, any_owner=_is_admin(request)
+    )
     return as_json(rules)
 
 
-@get("/contexts/{vid:str}/rules", operation_id="getRules", responses={**READING, **LISTED},
-     tags=["publish"], summary="Read the rules one has set")  # fmt: skip
+@route("GET", "/contexts/{vid:str}/rules", scope="publish", tag="publish", answer=Rules,
+       summary="Read the rules of a vid")  # fmt: skip
 async def get_rules(request: Asked, vid: Vid) -> Response[bytes]:
-    """Give the rules to who set them, and to nobody else."""
-    grant = granted(request, "publish")
-    rules = service_of(request).broker.rules_for(grant.subject, vid, "admin" in grant.scopes)
+    """Give the rules to the subject that set them, and to nobody else."""
+    return as_json(_own_rules(request, vid))
+
+
+@route("DELETE", "/contexts/{vid:str}/rules", scope="publish", tag="publish",
+       summary="Go back to the service's default rules")  # fmt: skip
+async def delete_rules(request: Asked, vid: Vid) -> None:
+    """Remove the rules of a vid."""
+    _own_rules(request, vid)
+    await service_of(request).set_rules(
+        request.auth.subject, vid, None, any_owner=_is_admin(request)
+    )
+
+
+def _as_feature(context: Context, status: int = 200) -> Response[bytes]:
+    return Response(encode(context), media_type=GEOJSON, status_code=status)
+
+
+def _own_rules(request: Asked, vid: str) -> Rules:
+    rules = service_of(request).broker.rules_for(request.auth.subject, vid, _is_admin(request))
     if rules is None:
         raise NotFoundError(f"you have set no rules for {vid[:100]!r}")
-    return as_json(rules)
+    return rules
 
 
-@delete("/contexts/{vid:str}/rules", operation_id="deleteRules", responses=WRITING,
-        summary="Go back to the service's default rules", status_code=204,
-        tags=["publish"])  # fmt: skip
-async def delete_rules(request: Asked, vid: Vid) -> None:
-    """Take the rules of a vid away."""
-    grant = granted(request, "publish")
-    service = service_of(request)
-    admin = "admin" in grant.scopes
-    if service.broker.rules_for(grant.subject, vid, admin) is None:
-        raise NotFoundError(f"you have set no rules for {vid[:100]!r}")
-    await service.set_rules(grant.subject, vid, None, any_owner=admin)
+def _is_admin(request: Asked) -> bool:
+    return "admin" in request.auth.scopes
 
 
-def read_rules(given: Any) -> tuple[Rule, ...]:
-    """Read rules that were decoded from JSON."""
-    try:
-        rules = msgspec.convert(given, tuple[Rule, ...])
-    except msgspec.ValidationError as error:
-        raise InputError(f"these are no rules: {error}") from None
-    return tuple(check_rules(rules))
+def _checked(vid: str) -> str:
+    """Return a vid that a path can carry."""
+    if not re.fullmatch(VID_PATTERN, vid):
+        raise InputError("a vid in an address has letters, digits and _ . ~ @ : + - alone")
+    return vid
 
 
-ROUTES = [put_context, get_context, delete_context, put_rules, get_rules, delete_rules]
+def _microseconds(request: Asked, lifetime: float) -> int | None:
+    """Give the lifetime in microseconds; the broker checks it against the settings."""
+    given = request.query_params.getall("lifetime", [])
+    if not given:  # the setting `context_lifetime_s` holds
+        return None
+    if len(given) > 1:
+        raise InputError("lifetime is given more than once")
+    if not lifetime < 1e12:  # infinite, or not a number: int() could not take it
+        raise LimitError("lifetime is a number of seconds")
+    return int(lifetime * 1_000_000)

@@ -22,7 +22,7 @@ SCOPE_OF: Final = {
 """What a token must allow for an operation; the others are harmless without it."""
 
 AGENT: Final = "agent"
-"""Stands among the scopes of a client that may stand for many others (`channels.agents`)."""
+"""Stands among the scopes of a client that may stand for many others (`channels.relays`)."""
 
 ALL_SCOPES: Final = frozenset(SCOPE_OF.values())
 
@@ -97,7 +97,7 @@ class ClientLink:
 def lacking(scope: str) -> str:
     """Say what to do about what a token does not allow."""
     if scope == AGENT:
-        return "scope: this is no agent's token: name its subject in channels.agents"
+        return "scope: this is no agent's token: name its subject in channels.relays"
     return f"scope: your token does not allow to {scope}"
 
 

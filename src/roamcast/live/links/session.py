@@ -14,13 +14,13 @@ from roamcast.channels.sessions import messages as say
 from roamcast.errors import LimitError, RoamcastError
 from roamcast.identity.rules import Viewer
 from roamcast.live.auth.keys import Grant
-from roamcast.live.http.feature_input import read_feature
-from roamcast.live.http.problems import MISTAKE, SEE_LOG, status_of, title_of
+from roamcast.live.http.problems import MISTAKE, SEE_LOG
 from roamcast.live.links.sockets import TRY_AGAIN, WebSocket, text_frame
 from roamcast.live.observe.logs import Log
 from roamcast.live.service.limits import Bucket
 from roamcast.live.service.service import Service
 from roamcast.model import time
+from roamcast.model.features import to_context
 from roamcast.model.filters import Filter
 
 IN_FLIGHT_MAX = 256
@@ -53,7 +53,7 @@ class SessionSocket:
         service, limits = self._service, self._service.settings.limits
         service.open_session(self.name, self._viewer, self)
         now = time.format_instant(service.clock())
-        hosts = tuple(service.settings.cluster.hosts.values())
+        hosts = tuple(service.settings.cluster.replicas.values())
         self._say(say.SessionWelcome(self.name, now, limits.ping_s, hosts))
         try:
             with service.standing.held(self._grant, self.cut):
@@ -142,7 +142,7 @@ class SessionSocket:
         except msgspec.DecodeError as error:
             self._problem(_re_of(data), 400, "the message can not be read", str(error))
         except RoamcastError as error:
-            self._problem(re, status_of(error), title_of(error), str(error))
+            self._problem(re, error.status, error.title, str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody shall wait for ever
             self._mistake(re, error)
 
@@ -159,18 +159,19 @@ class SessionSocket:
                 most = service.settings.limits.filter_length_max
                 if len(text) > most:
                     raise LimitError(f"a filter has at most {most} characters")
-                service.watch(self.name, re, Filter.parse(text))
+                service.subscribe(self.name, re, Filter.parse(text))
             case say.UnsubscribeRequest(re):
-                service.unwatch(self.name, re)
+                service.unsubscribe(self.name, re)
                 self._say(say.Done(re))
             case say.PublishRequest(feature, re) | say.ChangeRequest(feature, re):
                 self._grant.require("publish")
-                context = read_feature(feature, service.clock(), service.settings.limits)
+                ahead_us = int(service.settings.limits.clock_skew_s_max * time.MICROSECONDS)
+                context = to_context(feature, service.clock(), ahead_us_max=ahead_us)
                 owner = self._grant.subject
-                self._later(service.keep(owner, context, session=self.name), re, context.vid)
+                self._later(service.publish(owner, context, session=self.name), re, context.vid)
             case say.UnpublishRequest(vid, re):
                 self._grant.require("publish")
-                self._later(service.release(self._grant.subject, vid), re, vid)
+                self._later(service.unpublish(self._grant.subject, vid), re, vid)
 
     def _later(self, doing: Any, re: str, vid: str) -> None:
         """Answer when the disk has it."""
@@ -187,7 +188,7 @@ class SessionSocket:
         try:
             await doing
         except RoamcastError as error:
-            self._problem(re, status_of(error), title_of(error), str(error))
+            self._problem(re, error.status, error.title, str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody shall wait for ever
             self._mistake(re, error)
         else:

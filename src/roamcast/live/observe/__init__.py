@@ -1,1 +1,1 @@
-"""What the service tells about itself: logs, metrics and the journal."""
+"""What the service reports of itself: logs, metrics and the journal."""

@@ -1,4 +1,4 @@
-"""How does a live journal reach the pipeline? In whole segments, after so much or so long."""
+"""The live journal: records collected into segments, which the pipeline reads whole."""
 
 import asyncio
 from pathlib import Path
@@ -8,11 +8,11 @@ from roamcast.journal.segments import SEGMENT_RECORDS_MAX, Segments
 from roamcast.model.records import Record
 
 WAITING_MAX = 4
-"""Segments that may wait for a slow disk; then records are dropped and counted."""
+"""Segments that may wait for a slow disk; beyond it records are dropped and counted."""
 
 
 class Journaling:
-    """Collects records and writes a segment in a thread when it is full or old."""
+    """Collects records; a thread writes each segment when it is full or old."""
 
     def __init__(
         self, folder: Path, name: str, *, records_max: int = SEGMENT_RECORDS_MAX, age_s_max: float
@@ -61,7 +61,7 @@ class Journaling:
         self._segments.close()
 
     async def close(self) -> None:
-        """Write down what is held."""
+        """Write the records that are held, and wait for the disk."""
         self._roll()
         while self._writing is not None:
             await self._writing

@@ -1,10 +1,10 @@
-"""What does the service say about itself? Events with known fields, and nothing about anybody.
+"""The log: events with known fields, and nothing about any person.
 
-A log is read by people who may not see the map. So an event's name is a constant of the code, its
-fields come from a fixed list, and texts among them are short words such as a reason; no vid,
-subject, filter, token or address is among them. Of other libraries' messages only the template is
-kept, never what fills it, or the line that said it; of an exception its type and where it was
-raised, never its text.
+Operators who read the log may not be allowed to see the map. So an event's name is a constant of
+the code, its fields come from a fixed list, and texts among them are short words such as a reason:
+no vid, subject, filter, token or address. Of other libraries' messages only the template is logged,
+without its arguments, or the line that logged it; of an exception its type and where it was raised,
+never its text.
 """
 
 import json
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TextIO
 
-from roamcast.live.config.settings import LogKeeping
+from roamcast.live.config.settings import LogSection
 
 FIELDS: Final = frozenset(
     {
@@ -45,7 +45,7 @@ FIELDS: Final = frozenset(
         "writes",
     }
 )
-"""What may be told. None of them is about one person; add only what is not, either."""
+"""The fields that events may have. None is about one person; add no other."""
 
 ROOT: Final = "roamcast"
 WORD_LENGTH_MAX: Final = 80
@@ -53,34 +53,34 @@ _WORD: Final = re.compile(r"[A-Za-z0-9 _./{}:-]*")
 """Reasons, states, and routes as templates: `/contexts/{vid}`."""
 
 _QUIET: Final = ("uvicorn.access",)
-"""Never heard at any level: it writes whole addresses, with filters and tokens in them."""
+"""Silenced at every level: they log whole addresses, with filters and tokens."""
 
 Value = str | int | float | bool
 
 
 class Log:
-    """Says events under one name, such as `sockets`."""
+    """Logs events under one name, such as `sockets`."""
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(f"{ROOT}.{name}")
 
     def debug(self, event: str, **fields: Value) -> None:
-        """Say what only helps to find a mistake."""
-        self._say(logging.DEBUG, event, fields)
+        """Log what only helps to debug."""
+        self._log(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: Value) -> None:
-        """Say what an operator wants to know."""
-        self._say(logging.INFO, event, fields)
+        """Log what an operator wants to know."""
+        self._log(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: Value) -> None:
-        """Say what an operator should look at."""
-        self._say(logging.WARNING, event, fields)
+        """Log what an operator should look at."""
+        self._log(logging.WARNING, event, fields)
 
     def error(self, event: str, problem: BaseException | None = None, **fields: Value) -> None:
-        """Say what went wrong; of the exception only type and place are told."""
-        self._say(logging.ERROR, event, fields, problem)
+        """Log a failure; of the exception only type and place."""
+        self._log(logging.ERROR, event, fields, problem)
 
-    def _say(
+    def _log(
         self,
         level: int,
         event: str,
@@ -90,18 +90,18 @@ class Log:
         if not self._logger.isEnabledFor(level):
             return
         unknown = fields.keys() - FIELDS
-        assert not unknown, f"no field of logs: {sorted(unknown)}"
-        kept = {name: _clean(value) for name, value in fields.items()}
-        self._logger.log(level, event, extra={"fields": kept, "problem": problem})
+        assert not unknown, f"not a field of logs: {sorted(unknown)}"
+        clean = {name: _clean(value) for name, value in fields.items()}
+        self._logger.log(level, event, extra={"fields": clean, "problem": problem})
 
 
-def configure(settings: LogKeeping, stream: TextIO | None = None) -> logging.Handler:
-    """Send everything, of other libraries too, to one stream in one style."""
+def configure(settings: LogSection, stream: TextIO | None = None) -> logging.Handler:
+    """Send all logs, other libraries' too, to one stream in one style."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Json() if settings.style == "json" else _Plain())
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(logging.WARNING)  # others are heard from here on
+    root.setLevel(logging.WARNING)  # of other libraries
     logging.getLogger(ROOT).setLevel(settings.level.upper())
     for name in _QUIET:
         quiet = logging.getLogger(name)
@@ -114,10 +114,10 @@ def configure(settings: LogKeeping, stream: TextIO | None = None) -> logging.Han
 
 
 class _Json(logging.Formatter):
-    """An object a line."""
+    """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told = {
+        fields = {
             "time": _instant(record),
             "level": record.levelname.lower(),
             "name": record.name,
@@ -126,8 +126,8 @@ class _Json(logging.Formatter):
         }
         where = _where(record)
         if where:
-            told["raised"] = where
-        return json.dumps(told, ensure_ascii=False)
+            fields["raised"] = where
+        return json.dumps(fields, ensure_ascii=False)
 
 
 class _Plain(logging.Formatter):
@@ -147,16 +147,16 @@ def _instant(record: logging.LogRecord) -> str:
 
 
 def _event(record: logging.LogRecord) -> str:
-    """Give our event's name; of others' messages the template, without what fills it."""
+    """Give our event's name; of other libraries' messages the template, without arguments."""
     ours = record.name.startswith(f"{ROOT}.")
     if isinstance(record.msg, str) and (ours or record.args):
         return " ".join(record.msg.split())[:200]
-    # It may have been filled in already, so only the line that says it is told.
-    return f"{record.name} speaks at {record.filename}:{record.lineno}"
+    # Without arguments the message may be filled in already, so only its line is logged.
+    return f"{record.name} logged at {record.filename}:{record.lineno}"
 
 
 def _where(record: logging.LogRecord) -> str:
-    """Tell an exception's type and the last places it came through, never its text."""
+    """Give an exception's type and the last frames it passed, never its text."""
     problem = getattr(record, "problem", None)
     if problem is None and record.exc_info:
         problem = record.exc_info[1]

@@ -1,8 +1,8 @@
-"""How busy and how well is the service? Numbers for Prometheus, none of them about one person.
+"""Metrics for Prometheus, none of them about one person.
 
 Labels come from the code: a route's template, a status, a reason, a kind of transport; never a
-subject, a vid, a place or a filter. What is counted is the service's work; how many contexts match
-something is a question for a token with the scope `read`.
+subject, a vid, a place or a filter. Metrics count the service's work; how many contexts match a
+filter is a question for a token with the scope `read`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,36 +21,36 @@ from prometheus_client.registry import Collector
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-disable_created_metrics()  # type: ignore[no-untyped-call]  # when each label was first seen
+disable_created_metrics()  # type: ignore[no-untyped-call]  # they would say when each label was first seen
 _COUNTS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 
 
 class _Counts(Collector):
-    """Counts that somebody keeps in a mapping, read when somebody asks."""
+    """Counts in a mapping that its owner updates, read at each scrape."""
 
-    def __init__(self, name: str, says: str, counts: Mapping[str, int]) -> None:
-        self._name, self._says, self._counts = name, says, counts
+    def __init__(self, name: str, description: str, counts: Mapping[str, int]) -> None:
+        self._name, self._description, self._counts = name, description, counts
 
     def describe(self) -> Iterable[CounterMetricFamily]:
-        """Give the name alone."""
-        return [CounterMetricFamily(self._name, self._says, labels=("what",))]
+        """Give the name and the label."""
+        return [CounterMetricFamily(self._name, self._description, labels=("what",))]
 
     def collect(self) -> Iterable[CounterMetricFamily]:
-        """Give every count there is by now."""
-        family = CounterMetricFamily(self._name, self._says, labels=("what",))
+        """Give every count."""
+        family = CounterMetricFamily(self._name, self._description, labels=("what",))
         for what, count in sorted(self._counts.items()):
             family.add_metric([what], count)
         return [family]
 
 
 class Metrics:
-    """The service's numbers, in a registry of their own."""
+    """The metrics of a service, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
 
-        def counter(name: str, says: str, *labels: str) -> Counter:
-            return Counter(f"roamcast_{name}", says, labels, registry=registry)
+        def counter(name: str, description: str, *labels: str) -> Counter:
+            return Counter(f"roamcast_{name}", description, labels, registry=registry)
 
         self.requests = counter("requests", "HTTP requests answered", "method", "route", "status")
         self.request_seconds = Histogram(
@@ -92,22 +92,22 @@ class Metrics:
         )
 
     def committed(self, seconds: float, writes: int) -> None:
-        """Hear of a transaction; the store calls this."""
+        """Count a transaction; the store calls this."""
         self.store_commit_seconds.observe(seconds)
         self.store_commit_writes.observe(writes)
 
     def watch_queue(self, name: str, size: Callable[[], float]) -> None:
-        """Read a queue's size whenever somebody asks for the numbers."""
+        """Read a queue's size at each scrape."""
         self._queues.labels(name).set_function(size)
 
     def watch_held(self, name: str, size: Callable[[], float]) -> None:
-        """Read how many clients, contexts, subscriptions or channels there are when asked."""
+        """Read the number of clients, contexts, subscriptions or channels at each scrape."""
         self._held.labels(name).set_function(size)
 
-    def watch_counts(self, name: str, says: str, counts: Mapping[str, int]) -> None:
-        """Read counts whenever somebody asks; what is counted must come from the code."""
-        self.registry.register(_Counts(f"roamcast_{name}", says, counts))
+    def watch_counts(self, name: str, description: str, counts: Mapping[str, int]) -> None:
+        """Read counts at each scrape; their names must come from the code."""
+        self.registry.register(_Counts(f"roamcast_{name}", description, counts))
 
     def page(self) -> bytes:
-        """Write all numbers as Prometheus reads them."""
+        """Write all metrics in Prometheus' text format."""
         return generate_latest(self.registry)

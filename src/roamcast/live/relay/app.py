@@ -4,8 +4,6 @@ import hmac
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-import msgspec
-
 from roamcast.errors import (
     AuthError,
     MissingError,
@@ -14,8 +12,8 @@ from roamcast.errors import (
     RoamcastError,
     UnreachableError,
 )
-from roamcast.live.http.app import device_of, reject, token_of
-from roamcast.live.http.problems import PROBLEM_TYPE, ProblemDetails, status_of, title_of
+from roamcast.live.http.app import device_of, token_of
+from roamcast.live.http.problems import PROBLEM_TYPE, details, reject
 from roamcast.live.links.sockets import EXTENSION, WebSocket
 from roamcast.live.observe.metrics import CONTENT_TYPE
 from roamcast.live.relay.forward import Answered, Forwarding
@@ -100,9 +98,7 @@ def _told(error: RoamcastError) -> RoamcastError:
 
 
 def _problem(error: RoamcastError) -> Answered:
-    status = status_of(error)
-    body = msgspec.json.encode(ProblemDetails(title_of(error), status, str(error)))
     headers = [(b"content-type", PROBLEM_TYPE.encode())]
     if isinstance(error, AuthError) and error.status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="roamcast"'))
-    return status, headers, body
+    return error.status, headers, details(error)

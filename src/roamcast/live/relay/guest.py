@@ -16,7 +16,7 @@ from roamcast.channels.client.link_messages import LinkWelcome, Tune, settings_o
 from roamcast.channels.client.map_client import MapClient
 from roamcast.channels.server.desk import Public
 from roamcast.channels.server.messages import WELL_KNOWN, ServerHere
-from roamcast.errors import AuthError
+from roamcast.errors import AuthError, ForbiddenError
 from roamcast.identity.policy import subject_of
 from roamcast.model.machine import Draw, Effect, Input, Received, Send
 from roamcast.model.time import MICROSECONDS
@@ -142,7 +142,7 @@ def _said(error: BaseException | None) -> str:
     """Give the service's own words for the end of a session."""
     said = str(error)
     if isinstance(error, AuthError):  # by these words a client knows what ended it
-        return f"{'scope' if error.status == 403 else 'token'}: {said}"
+        return f"{'scope' if isinstance(error, ForbiddenError) else 'token'}: {said}"
     return said.partition(": ")[2] if isinstance(error, EndedError) else said
 
 

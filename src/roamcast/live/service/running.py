@@ -103,7 +103,7 @@ async def serve(
         bytes_waiting_max=settings.durability.bytes_waiting_max,
         commit_writes_max=settings.durability.commit_writes_max,
         committed=metrics.committed,
-        copied=bool(settings.cluster.hosts),
+        copied=bool(settings.cluster.replicas),
     )
     journal = None
     if settings.journal.on:
@@ -144,7 +144,7 @@ async def serve(
 
     server = UvicornServer(uvicorn_config(settings, Gate(service)), service, began)
     _set_aside()
-    service.over = server.leave
+    service.on_over = server.leave
     try:
         await server.serve(sockets=[listening])
     finally:
@@ -192,23 +192,23 @@ def _links(settings: Settings, service: Service) -> Links:
     secret, mark = secrets.token_bytes(32), secrets.token_bytes(4)
     prefix = f"roamcast.{settings.server.name}"
     groups = groups_of(settings.channels, prefix=prefix, secret=secret, mark=mark)
-    server = service.broker.server
+    broker = service.broker
     return Links(
-        server=server.name,
-        epoch=server.epoch,
-        settings=server.settings,
+        server=broker.name,
+        epoch=broker.epoch,
+        settings=broker.map_settings,
         limits=settings.limits,
         secret=secret,
         give=service.driver.give,
-        class_of=service.class_of_group,
-        class_of_client=service.class_of_client,
+        class_of=broker.class_of_group,
+        class_of_client=broker.class_of_client,
         clock=service.clock,
         frame_of=binary_frame,
         groups=groups,
         udp=settings.channels.udp,
         nats=settings.channels.nats,
         prefix=prefix,
-        hosts=list(settings.cluster.hosts.values()),
+        hosts=list(settings.cluster.replicas.values()),
         probe_us=round(settings.channels.probe_s * 1_000_000),
         note=service.note if settings.journal.on and settings.journal.transmissions else None,
     )

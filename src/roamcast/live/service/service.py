@@ -1,39 +1,49 @@
-"""What runs while the service runs? One broker, its driver, its disk and everybody's connections.
+"""The running service: one broker, its driver, its disk and everybody's connections.
 
-No policy: what the broker's machines decide is done here, what people ask is given to them. An
-answer that promises durability is awaited by its ticket.
+It holds no policy: requests become inputs of the broker, effects become frames, messages and disk
+writes. A request that promises durability waits for its ticket.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import cast
 
 from roamcast.broker import (
     Acknowledged,
-    Adopt,
+    AdmitClient,
+    Admitted,
     Broker,
+    CloseSession,
     CutOff,
+    DismissClient,
+    DropReplica,
     Failed,
     Frame,
+    LimitSession,
+    OpenSession,
     PublishFor,
     Retired,
+    RevokeTokens,
+    SessionDrained,
+    SessionSlow,
     SetRules,
+    SubscribeSession,
+    TokenRevoked,
     UnpublishFor,
+    UnsubscribeSession,
 )
 from roamcast.channels.failover.epochs import epoch_at
 from roamcast.channels.failover.merging import SteppedDown
-from roamcast.channels.failover.replica_messages import VALUE_BYTES_MAX
+from roamcast.channels.failover.replication import ReplicationSettings
 from roamcast.channels.server.messages import WELL_KNOWN, ServerHere
 from roamcast.channels.sessions.events import Format
 from roamcast.channels.sessions.publications import PublicationSettings
 from roamcast.channels.sessions.settings import HubSettings
-from roamcast.errors import LimitError
 from roamcast.identity.rules import Rule, Viewer
+from roamcast.live.auth.grants import OpenGrants
 from roamcast.live.auth.keys import SCOPES, Grant, TokenKeys
-from roamcast.live.auth.revoked import Revoked
-from roamcast.live.auth.standing import Standing
 from roamcast.live.cluster.proof import Caller
 from roamcast.live.cluster.replicas import Replicas
-from roamcast.live.config.default_rules import default_rules
-from roamcast.live.config.settings import Settings
+from roamcast.live.config.settings import Settings, default_rules
 from roamcast.live.links.link import AGENT
 from roamcast.live.links.links import Links
 from roamcast.live.links.sockets import Sink, WebSocket, text_frame
@@ -41,16 +51,24 @@ from roamcast.live.observe.journaling import Journaling
 from roamcast.live.observe.metrics import CONTENT_TYPE, Metrics
 from roamcast.live.service.limits import Connections, Rates
 from roamcast.live.service.tickets import Tickets
-from roamcast.live.store.file import Entry
-from roamcast.live.store.store import SqliteStore as Disk
-from roamcast.live.store.writes import Writes
+from roamcast.live.store.driver import DiskDriver
+from roamcast.live.store.store import SqliteStore
 from roamcast.matching import FilterSet
 from roamcast.model.addresses import Client
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
-from roamcast.model.machine import Effect, Input, Multicast, Send, Store
+from roamcast.model.machine import (
+    Input,
+    Listen,
+    Merge,
+    Multicast,
+    ReadPage,
+    Send,
+    Store,
+)
 from roamcast.model.places import Places
 from roamcast.model.records import Record, UpdateMatched
+from roamcast.transport.carriers import Carriers, nothing
 from roamcast.transport.driver import Driver, wall_clock
 
 SECOND = 1_000_000
@@ -64,7 +82,7 @@ class Service:
         self,
         settings: Settings,
         *,
-        disk: Disk,
+        disk: SqliteStore,
         keys: TokenKeys,
         metrics: Metrics,
         journal: Journaling | None = None,
@@ -76,7 +94,7 @@ class Service:
         self.keys = keys
         self.metrics = metrics
         self.clock = wall_clock()
-        self.standing = Standing(keys, self.clock)
+        self.standing = OpenGrants(keys, self.clock)
         self.rates = Rates(
             settings.limits.requests_per_s, settings.limits.requests_burst, what="requests"
         )
@@ -88,62 +106,66 @@ class Service:
         self._journal = journal
         now = self.clock()
         limits = settings.limits
-        self._seats = settings.seats
         self.broker = Broker(
             settings.server.name,
             epoch=epoch or epoch_at(now, 0, 0),
             now=now,
-            stored=disk.load(""),
+            load=disk.load,
+            stamp=disk.stamp,
             map_settings=settings.map_settings(),
             hub_settings=HubSettings(
                 sessions_max=limits.connections_max,
-                watches_per_session_max=limits.subscriptions_per_client_max,
+                subscriptions_per_session_max=limits.subscriptions_per_client_max,
                 slow_us_max=int(limits.slow_s_max * SECOND),
             ),
-            kept_settings=PublicationSettings(
+            publication_settings=PublicationSettings(
                 publications_per_owner_max=limits.publications_per_client_max,
                 lifetime_us_default=int(limits.context_lifetime_s * SECOND),
                 lifetime_us_max=int(limits.context_lifetime_s_max * SECOND),
             ),
+            replication_settings=ReplicationSettings(
+                follow_us=int(settings.cluster.follow_s * SECOND)
+            ),
             default_rules=default_rules(settings),
             places=places,
-            peers=self._seats,
+            replicas=settings.seats,
         )
-        self.peers = Replicas(
+        self._tickets = Tickets()
+        self._sinks: dict[str, Sink] = {}
+        self.driver = Driver(self.broker, clock=self.clock)
+        self.replicas = Replicas(
             settings,
-            epoch=self.broker.server.epoch,
+            epoch=self.broker.epoch,
             key_id=keys.current,
-            disk=disk,
-            serving=self,
+            give=self.driver.give,
+            takes=self.broker.takes,
             clock=self.clock,
         )
-        self._revoked = Revoked(keys, disk, self.clock)
-        if settings.cluster.hosts:
-            self.standing.looked = self._revoked.look
-        self.over: Callable[[], None] = lambda: None
+        if settings.cluster.replicas:
+            self.standing.on_look = self._share_revocations
+        self.on_over: Callable[[], None] = lambda: None
         """Called when this service has handed over to another host's."""
-        self.driver = Driver(self.broker, clock=self.clock, carry=self._carry)
         self.links: Links | None = None
-        self._writes = Writes(disk, metrics, self.driver.give, value_bytes_max=VALUE_BYTES_MAX)
-        self._sinks: dict[str, Sink] = {}
-        self._tickets = Tickets()
+        failures = metrics.store_failures
+        self._store = DiskDriver(disk, self.driver.give, on_failure=failures.inc)
+        self.driver.carry = self._carriers()
         self._delivered = {form: self.metrics.deliveries.labels(form) for form in FORMS}
         self._delivered_bytes = {form: self.metrics.deliveries_bytes.labels(form) for form in FORMS}
         self._watch_sizes()
 
     def _watch_sizes(self) -> None:
-        metrics, server, hub = self.metrics, self.broker.server, self.broker.hub
-        metrics.watch_held("contexts", lambda: len(server.map))
-        metrics.watch_held("clients", lambda: len(server.desk.clients))
-        metrics.watch_held("sessions", lambda: len(hub.sessions))
-        metrics.watch_held("queries", lambda: server.subscriptions.records)
-        metrics.watch_held("channels", lambda: len(server.desk.channels))
+        metrics, broker = self.metrics, self.broker
+        for what in ("contexts", "clients", "sessions", "queries", "channels", "followers"):
+            metrics.watch_held(what, lambda what=what: broker.held()[what])  # type: ignore[misc]
         metrics.watch_queue("disk", lambda: self._disk.writes_waiting)
         metrics.watch_queue("tickets", lambda: len(self._tickets))
-        followers = self.peers.followers
-        metrics.watch_held("followers", lambda: followers.current)
-        metrics.watch_queue("followers", lambda: followers.behind)
-        metrics.watch_counts("followers", "What happened to hosts that follow", followers.counts)
+        metrics.watch_queue("followers", lambda: broker.held()["entries behind"])
+
+    def _share_revocations(self) -> None:
+        """Let the other hosts refuse what this host's key file revokes."""
+        revoked = self.keys.revoked
+        if revoked:
+            self.driver.give(RevokeTokens(tuple(revoked.items())))
 
     def start(self, links: Links | None = None) -> None:
         """Let the broker live; call in the running loop."""
@@ -153,7 +175,7 @@ class Service:
         FilterSet().warm_up()  # the first client shall not wait for the compiled code
         self.driver.start()
         self.standing.start()
-        self.peers.start()
+        self.replicas.start()
         self._serving = True
 
     @property
@@ -170,68 +192,78 @@ class Service:
         self._serving = False
         settings = self.settings
         await self._tickets.close(min(settings.server.shutdown_s, settings.cluster.follow_s))
-        self._writes.stop()
         for name in list(self._sinks):
             self._sinks[name].cut("the service is going down: connect again")
         if self.links is not None:
             await self.links.close()
-        await self.peers.close()
+        await self.replicas.close()
 
     async def stop(self) -> None:
         """Write down what is held; nothing runs any more."""
         self.standing.stop()
         self.driver.close()
+        self._store.stop()
         if self._journal is not None:
             await self._journal.close()
         await self._disk.close()
 
-    def _carry(self, effect: Effect) -> None:
-        match effect:
-            case Frame(sessions, data, form, events):
-                self._frame(sessions, data, form, events)
-            case Send() | Multicast():
-                self._send(effect)
-            case SteppedDown():
-                self.over()
-            case Store(token, writes):
-                self._writes.write(token, writes)
-            case Acknowledged(ticket, fresh):
-                self._tickets.answer(ticket, fresh)
-            case Failed(ticket, error):
-                self._tickets.refuse(ticket, error)
-            case CutOff(session, reason):
-                self._cut(session, reason)
-            case Retired() if self.links is not None:
-                self.links.part_changed()
-            case Record():
-                self._record(effect)
+    def _carriers(self) -> Carriers:
+        """Say who carries out which of the broker's effects; adding one is one line."""
+        tickets = self._tickets
+        return Carriers(
+            {
+                Frame: self._frame,
+                Send: self._send,
+                Multicast: self._multicast,
+                Store: self._store.carry,
+                Merge: self._store.carry,
+                ReadPage: self._store.carry,
+                Acknowledged: lambda effect: tickets.answer(effect.ticket, effect.fresh),
+                Admitted: lambda effect: tickets.answer(effect.ticket, effect.view_class),
+                Failed: lambda effect: tickets.refuse(effect.ticket, effect.error),
+                CutOff: self._cut,
+                Retired: self._retired,
+                TokenRevoked: lambda effect: self.keys.refuse(effect.token_id, effect.until_us),
+                DropReplica: lambda effect: self.replicas.drop(effect.address, effect.reason),
+                SteppedDown: lambda _: self.on_over(),
+                Listen: nothing,  # other servers' announcements come by the replicas' sockets
+                Record: self._record,
+            }
+        )
+
+    def _retired(self, effect: Retired) -> None:
+        del effect
+        if self.links is not None:
+            self.links.part_changed()
 
     def note(self, record: Record) -> None:
         """Write down what is not a broker's own doing."""
         if self._journal is not None:
-            self._journal.write(self.clock(), self.broker.server.name, record)
+            self._journal.write(self.clock(), self.broker.name, record)
 
-    def _send(self, effect: Send | Multicast) -> None:
-        """Let a message go to another host, to a client, or to everybody."""
-        if isinstance(effect, Send) and not isinstance(effect.to, Client):
-            self.peers.send(effect)
-        elif self.links is None:
-            return
-        elif isinstance(effect, Send):
+    def _send(self, effect: Send) -> None:
+        """Let a message go to a client, or to a part of another host."""
+        if not isinstance(effect.to, Client):
+            self.replicas.send(effect)
+        elif self.links is not None:
             self.links.send(effect)
-        else:
+
+    def _multicast(self, effect: Multicast) -> None:
+        if self.links is not None:
             self.links.multicast(effect)
             if effect.group == WELL_KNOWN and isinstance(effect.message, ServerHere):
-                self.peers.announce(effect.message)
+                self.replicas.announce(effect.message)
 
     def _record(self, record: Record) -> None:
         if isinstance(record, UpdateMatched):
             self.metrics.updates.labels(record.change).inc()
         self.note(record)
 
-    def _frame(self, sessions: tuple[str, ...], data: bytes, form: Format, events: int) -> None:
-        framed = text_frame(data) if form == "json" else data
+    def _frame(self, effect: Frame) -> None:
+        form, events = effect.form, effect.events
+        framed = text_frame(effect.data) if form == "json" else effect.data
         sinks = self._sinks
+        sessions = effect.sessions
         for name in sessions:
             sink = sinks.get(name)
             if sink is not None:
@@ -240,24 +272,24 @@ class Service:
             self._delivered[form].inc(events * len(sessions))
             self._delivered_bytes[form].inc(len(framed) * len(sessions))
 
-    def _cut(self, session: str, reason: str) -> None:
-        self.metrics.cut_off.labels(reason.partition(":")[0]).inc()
-        self.broker.close_session(session, self.clock())
-        sink = self._sinks.pop(session, None)
+    def _cut(self, effect: CutOff) -> None:
+        self.metrics.cut_off.labels(effect.reason.partition(":")[0]).inc()
+        sink = self._sinks.pop(effect.session, None)
         if sink is not None:
-            sink.cut(reason)
+            sink.cut(effect.reason)
 
-    async def keep(
+    async def publish(
         self, owner: str, context: Context, *, session: str = "", lifetime_us: int | None = None
     ) -> bool:
         """Publish a context and wait until it is on disk; whether it was not there before."""
         give = self.driver.give
-        return await self._tickets.ask(
+        fresh = await self._tickets.ask(
             lambda ticket: give(PublishFor(ticket, owner, context, session, lifetime_us))
         )
+        return cast("bool", fresh)
 
-    async def release(self, owner: str, vid: str, *, any_owner: bool = False) -> None:
-        """Cancel a publication and wait until that is on disk."""
+    async def unpublish(self, owner: str, vid: str, *, any_owner: bool = False) -> None:
+        """Take a publication off the map and wait until that is on disk."""
         give = self.driver.give
         await self._tickets.ask(lambda ticket: give(UnpublishFor(ticket, owner, vid, any_owner)))
 
@@ -269,27 +301,12 @@ class Service:
         await self._tickets.ask(lambda ticket: give(SetRules(ticket, owner, vid, rules, any_owner)))
 
     def give(self, given: Input) -> None:
-        """Give the broker what another host said."""
+        """Give the broker an input of this host's watchdog."""
         self.driver.give(given)
-
-    def adopt(self, entries: Sequence[Entry]) -> None:
-        """Let come into force what another host had newer; it is on disk here."""
-        self._revoked.adopt(entries)
-        self.driver.give(Adopt(tuple((one.key, one.value) for one in entries)))
-
-    def pause(self, paused: bool) -> None:
-        """Take no writes while what is kept goes to another host."""
-        self._tickets.paused = paused
-
-    async def settled(self) -> None:
-        """Wait until every write that was taken is on disk, or refused."""
-        await self._tickets.settled()
 
     def open_session(self, name: str, viewer: Viewer, sink: Sink, form: Format = "json") -> None:
         """Let a viewer's connection get frames; another with the same name is replaced."""
-        if name in self._sinks:
-            self._cut(name, "replaced: the same device connected again")
-        self.broker.open_session(name, viewer, form)
+        self._ask_now(lambda ticket: OpenSession(ticket, name, viewer, form))
         self._sinks[name] = sink
 
     def close_session(self, name: str, sink: Sink) -> None:
@@ -297,51 +314,41 @@ class Service:
         if self._sinks.get(name) is not sink:
             return  # it was replaced or cut off
         del self._sinks[name]
-        self.broker.close_session(name, self.clock())
-        self.driver.settle()
+        self.driver.give(CloseSession(name))
 
-    def watch(self, session: str, about: str, wanted: Filter) -> None:
-        """Begin a watch of a session."""
-        self._do(self.broker.hub.watch(session, about, wanted, self.clock()))
+    def subscribe(self, session: str, subscription: str, wanted: Filter) -> None:
+        """Place a session's subscription."""
+        self._ask_now(lambda ticket: SubscribeSession(ticket, session, subscription, wanted))
 
-    def unwatch(self, session: str, about: str) -> None:
-        """End a watch of a session."""
-        self.broker.hub.unwatch(session, about)
-        self.driver.settle()
+    def unsubscribe(self, session: str, subscription: str) -> None:
+        """End a session's subscription."""
+        self._ask_now(lambda ticket: UnsubscribeSession(ticket, session, subscription))
 
     def limit(self, session: str, limit_bytes: int) -> None:
         """Hold a session to a bandwidth."""
-        self._do(self.broker.hub.limit(session, limit_bytes, self.clock()))
+        self._ask_now(lambda ticket: LimitSession(ticket, session, limit_bytes))
 
     def slow(self, session: str) -> None:
         """A session's connection takes no more for now."""
-        self._do(self.broker.hub.slow(session, self.clock()))
+        self.driver.give(SessionSlow(session))
 
     def drained(self, session: str) -> None:
         """A session's connection takes more again."""
-        self._do(self.broker.hub.drained(session, self.clock()))
+        self.driver.give(SessionDrained(session))
 
-    def class_of_group(self, group: str) -> str | None:
-        """Name the view class whose channel a group is."""
-        use = self.broker.server.desk.channels.get(group)
-        return None if use is None else use.view_class
-
-    def class_of_client(self, name: str) -> str | None:
-        """Name the view class a client would be in if it came now; None where that cannot be."""
-        try:
-            return self.broker.policy.view_class(name)
-        except LimitError:
-            return None
+    def _ask_now(self, make: Callable[[int], Input]) -> object:
+        """Give an input that the broker answers at once; raise if it refuses."""
+        return self._tickets.ask_now(lambda ticket: self.driver.give(make(ticket)))
 
     async def serve_link(self, socket: WebSocket, grant: Grant, name: str) -> None:
         """Let a client that runs a machine of its own talk until its connection is over."""
         assert self.links is not None
-        view_class, effects = self.broker.admit(name, Viewer(grant.subject, grant.groups))
-        self._do(effects)
+        viewer = Viewer(grant.subject, grant.groups)
+        view_class = self._ask_now(lambda ticket: AdmitClient(ticket, name, viewer))
         scopes: tuple[str, ...] = SCOPES if "admin" in grant.scopes else grant.scopes
-        if "admin" in grant.scopes or grant.subject in self.settings.channels.agents:
+        if "admin" in grant.scopes or grant.subject in self.settings.channels.relays:
             scopes = (*scopes, AGENT)
-        link = self.links.connect(socket, name, view_class, scopes)
+        link = self.links.connect(socket, name, cast("str", view_class), scopes)
         limits = self.settings.limits
         links = self.links
         try:
@@ -352,18 +359,18 @@ class Service:
         finally:
             links.disconnected(link)
             if name not in links.links:  # else the same device has come again already
-                self.broker.dismiss(name)
+                self.driver.give(DismissClient(name))
 
-    async def serve_peer(self, socket: WebSocket, caller: Caller) -> None:
+    async def serve_replica(self, socket: WebSocket, caller: Caller) -> None:
         """Let another host talk until its connection is over."""
-        call = self.peers.connect(caller, socket)
+        call = self.replicas.connect(caller, socket)
         limits = self.settings.limits
         try:
             await socket.serve(
                 call, high_bytes=limits.socket_high_bytes, low_bytes=limits.socket_low_bytes
             )
         finally:
-            self.peers.disconnected(call)
+            self.replicas.disconnected(call)
 
     def count_request(self, subject: str) -> None:
         """Count a request of a subject; too many are refused."""
@@ -379,8 +386,3 @@ class Service:
     def measured(self) -> tuple[bytes, str]:
         """Give the measurements as Prometheus reads them."""
         return self.metrics.page(), CONTENT_TYPE
-
-    def _do(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            self._carry(effect)
-        self.driver.settle()

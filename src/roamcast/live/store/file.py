@@ -7,7 +7,7 @@ that was forgotten stays for a while without a value, so that no copy of it brin
 import os
 import sqlite3
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from roamcast.errors import InputError
 
@@ -18,19 +18,6 @@ GONE_US_MAX: Final = 7 * 86_400_000_000
 
 GONE_MAX: Final = 1_000_000
 """Beyond so many names without a value, the older half is let go."""
-
-
-class Entry(NamedTuple):
-    """A name, its value or none if it was forgotten, and when; the later of two is right."""
-
-    key: str
-    value: bytes | None
-    stamp: int
-
-    @property
-    def rank(self) -> tuple[int, bytes]:
-        """What is compared: of one stamp the later bytes, so that all hosts choose the same."""
-        return self.stamp, self.value or b""
 
 
 def connect(path: Path) -> sqlite3.Connection:

@@ -1,13 +1,12 @@
-"""What survives a crash? Named values in SQLite, where acknowledged means on disk.
+"""The store: keys and values in SQLite, where acknowledged means on disk.
 
-WAL with synchronous FULL: a commit returns when its log is synced. One thread writes; whoever
-comes while it waits for the disk joins the next transaction, so a sync is shared by all of them
-(group commit). A write is acknowledged by its future, and only after the sync. When the disk
-refuses, those who wait are told so, the store says why it is not well, and the next write that
-succeeds makes it well again. Answers come in the order of the writes.
+WAL with synchronous FULL: a commit returns when its log is synced. One thread writes; whoever comes
+while it waits for the disk joins the next transaction, so that a sync is shared (group commit). A
+write is answered by its future, after the sync, in the order of the writes. When the disk refuses,
+those who wait learn why, and the next write that succeeds makes the store well again.
 
-Each write has a stamp, later than all before it, and of two copies of a name the later one is
-right. So the stores of several hosts can be merged in any order (decision 0078).
+Stamps are the machines' (decision 0078): of two copies of a key the one with the higher rank is
+right, so the stores of several hosts can be merged in any order.
 """
 
 import asyncio
@@ -17,37 +16,23 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter, time_ns
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from roamcast.errors import LimitError, StoreError
-from roamcast.live.store.file import GONE_MAX, Entry, connect, prune
+from roamcast.live.store.file import GONE_MAX, connect, prune
+from roamcast.model.machine import KEY_LENGTH_MAX, Entry, Writes
 
-KEY_LENGTH_MAX: Final = 1_024
-VALUE_BYTES_MAX: Final = 16 * 1024 * 1024
 _LAST: Final = "\U0010ffff"
-
-Write = tuple[str, bytes | None]
-"""A name and its new value, or none to forget it."""
-
-Spread = Callable[[Sequence[Entry]], "asyncio.Future[None] | None"]
-"""Takes what was committed here to other hosts; the future is done when they have it, too."""
 
 
 class _Waiting(msgspec.Struct):
     entries: Sequence[Entry]
     size: int
-    done: "asyncio.Future[Any]"
+    done: "asyncio.Future[tuple[Entry, ...]]"
     newer: list[Entry] | None = None
-    """Of entries that came from elsewhere, those that were newer than ours."""
-
-
-class _Committed(msgspec.Struct):
-    batch: Sequence[_Waiting]
-    problem: str | None
-    elsewhere: "asyncio.Future[None] | None" = None
-    """Done when those who follow have it, too; none if nobody is waited for."""
+    """Of entries of another host, those that rank higher than ours; None for our own writes."""
 
 
 class SqliteStore:
@@ -63,7 +48,6 @@ class SqliteStore:
         committed: Callable[[float, int], None],
         copied: bool,
     ) -> None:
-        self.spread: Spread | None = None
         self._connection = connection
         self._copied = copied
         self._writes_waiting_max = writes_waiting_max
@@ -71,7 +55,6 @@ class SqliteStore:
         self._commit_writes_max = commit_writes_max
         self._committed = committed
         self._waiting: deque[_Waiting] = deque()
-        self._unanswered: deque[_Committed] = deque()
         self._writes_waiting = 0
         self._bytes_waiting = 0
         self._changed = threading.Condition()
@@ -80,7 +63,8 @@ class SqliteStore:
         self._problem: str | None = None
         self._gone = prune(connection, _now())
         newest = connection.execute("SELECT MAX(stamp) FROM entries").fetchone()[0]
-        self._stamp: int = newest or 0
+        self.stamp: int = newest or 0
+        """The newest stamp that was on disk when the store was opened."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._thread.start()
@@ -119,28 +103,23 @@ class SqliteStore:
         """How many writes wait for the disk."""
         return self._writes_waiting
 
-    def write(self, writes: Sequence[Write]) -> "asyncio.Future[None]":
+    def write(self, writes: Writes, stamp: int = 0) -> "asyncio.Future[tuple[Entry, ...]]":
         """Write values, all or none of them; the future is done when they are on disk."""
         assert asyncio.get_running_loop() is self._loop
-        for key, value in writes:
+        for key, _ in writes:
             assert 0 < len(key) <= KEY_LENGTH_MAX
             assert _LAST not in key
             assert "\0" not in key
-            if value is not None and len(value) > VALUE_BYTES_MAX:
-                raise LimitError(f"a stored value has at most {VALUE_BYTES_MAX} bytes")
-        self._stamp = stamp = max(self._stamp + 1, _now())
-        waiting = _waiting([Entry(key, value, stamp) for key, value in writes], self._loop)
-        return self._queue(waiting)
+        return self._queue(_waiting([Entry(*pair, stamp) for pair in writes], self._loop))
 
-    def merge(self, entries: Sequence[Entry]) -> "asyncio.Future[list[Entry]]":
-        """Write what another host has where it is newer; the future gives what was."""
+    def merge(self, entries: Sequence[Entry]) -> "asyncio.Future[tuple[Entry, ...]]":
+        """Write entries of another host where they rank higher; the future gives those."""
         assert self._copied
-        self._stamp = max(self._stamp, *(entry.stamp for entry in entries))
         waiting = _waiting(entries, self._loop)
         waiting.newer = []
         return self._queue(waiting)
 
-    def _queue(self, waiting: _Waiting) -> "asyncio.Future[Any]":
+    def _queue(self, waiting: _Waiting) -> "asyncio.Future[tuple[Entry, ...]]":
         with self._changed:
             if self._closing:
                 raise StoreError("the store is closed: nothing was written")
@@ -175,7 +154,7 @@ class SqliteStore:
             )
             for row in rows:
                 entry = Entry(*row)
-                size += entry_bytes(entry)
+                size += entry.size
                 if bytes_max is not None and found and size > bytes_max:
                     break
                 found.append(entry)
@@ -212,13 +191,13 @@ class SqliteStore:
                     return
                 batch = self._taken()
             began = perf_counter()
-            problem, written = self._commit(batch)
+            problem = self._commit(batch)
             self._problem = problem
             seconds = perf_counter() - began
             with self._changed:
                 self._writes_waiting -= sum(len(waiting.entries) for waiting in batch)
                 self._bytes_waiting -= sum(waiting.size for waiting in batch)
-            done = (batch, written, problem, seconds)
+            done = (batch, problem, seconds)
             try:
                 self._loop.call_soon_threadsafe(self._committed_now, *done)
             except RuntimeError:
@@ -232,7 +211,7 @@ class SqliteStore:
             count += len(batch[-1].entries)
         return batch
 
-    def _commit(self, batch: Sequence[_Waiting]) -> tuple[str | None, list[Entry]]:
+    def _commit(self, batch: Sequence[_Waiting]) -> str | None:
         """Commit a batch as one transaction; of several writes to a name the latest counts."""
         with self._using:
             try:
@@ -243,7 +222,8 @@ class SqliteStore:
                 kept = [one for one in latest.values() if self._copied or one.value is not None]
                 gone = [(one.key,) for one in latest.values() if one.value is None]
                 self._connection.executemany(
-                    "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", kept
+                    "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)",
+                    [(entry.key, entry.value, entry.stamp) for entry in kept],
                 )
                 if not self._copied:
                     self._connection.executemany("DELETE FROM entries WHERE key = ?", gone)
@@ -255,9 +235,8 @@ class SqliteStore:
             except sqlite3.Error as error:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
-                said = f"the disk refused to keep this: {error}; free space or mend it, then retry"
-                return said, []
-        return None, list(latest.values())
+                return f"the disk refused to keep this: {error}; free space or mend it, then retry"
+        return None
 
     def _choose(self, waiting: _Waiting, latest: dict[str, Entry]) -> None:
         """Take what is newer than what is there; what was written here always is."""
@@ -276,45 +255,22 @@ class SqliteStore:
         return None if row is None else Entry(*row)
 
     def _committed_now(
-        self, batch: Sequence[_Waiting], written: list[Entry], problem: str | None, seconds: float
+        self, batch: Sequence[_Waiting], problem: str | None, seconds: float
     ) -> None:
-        """Acknowledge a batch when the hosts that follow have it on disk, too."""
-        committed = _Committed(batch, problem)
-        self._unanswered.append(committed)
+        """Answer everybody of a batch, in the order of their writes."""
         if problem is None:
             self._committed(seconds, sum(len(waiting.entries) for waiting in batch))
-            if self.spread is not None and written:
-                committed.elsewhere = self.spread(written)
-        if committed.elsewhere is not None:
-            committed.elsewhere.add_done_callback(self._answer_in_order)
-        self._answer_in_order()
-
-    def _answer_in_order(self, _: object = None) -> None:
-        """Acknowledge what may be: never a write before one that was made earlier."""
-        while self._unanswered:
-            elsewhere = self._unanswered[0].elsewhere
-            if elsewhere is not None and not elsewhere.done():
-                return
-            committed = self._unanswered.popleft()
-            self._acknowledge(committed.batch, committed.problem)
-
-    def _acknowledge(self, batch: Sequence[_Waiting], problem: str | None) -> None:
         for waiting in batch:
             if waiting.done.done():
                 continue  # whoever waited has gone
             if problem is None:
-                waiting.done.set_result(waiting.newer)
+                waiting.done.set_result(tuple(waiting.newer or ()))
             else:
                 waiting.done.set_exception(StoreError(problem))
 
 
-def entry_bytes(entry: Entry) -> int:
-    """Count an entry's bytes, about."""
-    return len(entry.key) + len(entry.value or b"") + 16
-
-
 def _waiting(entries: Sequence[Entry], loop: asyncio.AbstractEventLoop) -> _Waiting:
-    return _Waiting(entries, sum(map(entry_bytes, entries)), loop.create_future())
+    return _Waiting(entries, sum(entry.size for entry in entries), loop.create_future())
 
 
 def _now() -> int:

@@ -1,7 +1,7 @@
-"""Filters: OGC CQL2 in, one meaning out.
+"""Filters: OGC CQL2 expressions over a context, with one canonical form.
 
-Goes in: CQL2 text or JSON. Comes out: a `Filter` with its expression (what was said), its normal
-form (what is meant) and its canonical text (the same for all filters we know to mean the same).
+In: CQL2 text or JSON. Out: a `Filter` with its expression tree (as written), its normal form
+(without NOT) and its canonical text (equal for all filters we recognise as equivalent).
 """
 
 from functools import cached_property
@@ -20,11 +20,11 @@ from roamcast.model.filters.syntax import Expression
 __all__ = ["CONJUNCTIONS_MAX", "Filter"]
 
 CONJUNCTIONS_MAX = 64
-"""How many parts a disjunction may be taken apart into."""
+"""Maximum conjunctions of a disjunctive normal form; it can grow exponentially with the filter."""
 
 
 class Filter:
-    """One filter. Two are equal if their canonical texts are, and then they mean the same."""
+    """One filter. Filters are equal if their canonical texts are, and then they are equivalent."""
 
     __slots__ = ("__dict__", "_given", "expression", "source")
 
@@ -35,7 +35,7 @@ class Filter:
 
     @classmethod
     def parse(cls, source: Any) -> "Filter":
-        """Read CQL2: text, or JSON as a decoded object."""
+        """Parse CQL2: text, or decoded JSON."""
         if isinstance(source, str):
             return cls(parse_text(source), source)
         if isinstance(source, dict | bool):
@@ -46,7 +46,7 @@ class Filter:
 
     @cached_property
     def normal(self) -> Normal:
-        """The normal form: atoms joined by All and Any, nothing negated."""
+        """The normal form: atoms joined by All and Any, without negation."""
         return normalise(self.expression)
 
     @cached_property
@@ -56,17 +56,17 @@ class Filter:
 
     @cached_property
     def digest(self) -> str:
-        """A short name for the canonical text, the same on every machine."""
+        """A 128-bit hash of the canonical text, in hex: the same on every machine."""
         return blake2b(self.text.encode(), digest_size=16).hexdigest()
 
     def matches(self, context: Context) -> bool:
-        """Tell whether the context satisfies the filter; unknown does not."""
+        """Return whether the context satisfies the filter. Unknown counts as no."""
         return evaluate(self.expression, context) is True
 
     def conjunctions(self, limit: int = CONJUNCTIONS_MAX) -> list[Conjunction] | None:
-        """Take the filter apart into conjunctions of which one must hold (AMS 10).
+        """Return the filter's disjunctive normal form, without contradictory conjunctions (AMS 10).
 
-        None if there would be more than `limit`; contradictory ones are left out.
+        None if it would have more than `limit` conjunctions.
         """
         found = conjunctions(self.normal, limit)
         if found is None:
@@ -84,4 +84,5 @@ class Filter:
         return f"Filter({self.source!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # Pickle the source: smaller than the trees, and it stays valid when they change.
         return (Filter.parse, (self._given,))

@@ -1,8 +1,8 @@
-"""What is a filter made of, once every NOT is gone? Atoms, joined by All and Any.
+"""The normal form of a filter: atoms joined by All and Any, without NOT.
 
-An atom is *true* or *not true* of a context: in this form unknown counts as not true, which is
-exact because nothing is negated any more (docs/filters.md). Matching, covering, expiration and
-the canonical text all work on this form.
+An atom is *true* or *not true* of a context. Unknown counts as not true, which is exact because
+nothing is negated (docs/filters.md). Matching, covering, expiration and the canonical text all work
+on this form.
 """
 
 from collections.abc import Iterable
@@ -14,14 +14,14 @@ from roamcast.model.filters.values import Intervals, Kind
 
 T_R = "t_r"
 T_D = "t_d"
-"""Pseudo-properties: when the context began and ended; reserved, so no attribute has the name."""
+"""Pseudo-properties: the context's begin and end. Reserved, so no attribute has these names."""
 
 
 class Values(msgspec.Struct, frozen=True, tag="values"):
     """The property is of this kind and its value is in the set.
 
-    A string that reads as an RFC 3339 timestamp counts as an instant too, as in `cql2`.
-    `place` and `vid` are strings; t_r and t_d instants, with t_d = FOREVER while it lasts.
+    A string that parses as an RFC 3339 timestamp is an instant as well (decision 0004). `place` and
+    `vid` are strings; t_r and t_d are instants, with t_d = FOREVER while the context is open.
     """
 
     property: str
@@ -46,9 +46,9 @@ class Box(msgspec.Struct, frozen=True, tag="box"):
 
 
 class Residual(msgspec.Struct, frozen=True, tag="residual"):
-    """Anything else: the reference evaluator gives exactly `wanted` for the expression.
+    """Any other predicate: true if the reference evaluator returns exactly `wanted` for it.
 
-    `envelope`, where there is one, holds every point for which that can be so.
+    `envelope`, if set, contains every point for which that is possible.
     """
 
     expression: Expression
@@ -79,7 +79,7 @@ FALSE = Any(())
 
 
 def conjunctions(normal: Normal, limit: int) -> list[Conjunction] | None:
-    """Take a filter apart into conjunctions of which one must hold; None if more than `limit`."""
+    """Return the disjunctive normal form; None if it has more than `limit` conjunctions."""
     if isinstance(normal, Any):
         found: list[Conjunction] = []
         for part in normal.parts:

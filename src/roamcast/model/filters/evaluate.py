@@ -1,7 +1,7 @@
-"""Does this context satisfy this expression? The reference: short, obvious, three-valued.
+"""The reference evaluator: an expression over a context gives True, False or None (unknown).
 
-True, False, or None for unknown: a missing attribute or values of different kinds. Every other
-back end is held to this one by property tests.
+A missing attribute, or values of different kinds, makes a comparison unknown. This module defines
+the meaning of filters; property tests compare every other back end with it.
 """
 
 import math
@@ -21,7 +21,7 @@ from roamcast.model.filters import syntax, temporal
 
 Ternary = bool | None
 Moments = tuple[int, int]
-"""A stretch of time as a value: an instant is one with equal ends."""
+"""A time span as a value; an instant has equal ends."""
 
 
 def evaluate(expression: syntax.Expression, context: Context) -> Ternary:
@@ -93,7 +93,7 @@ def _time_predicate(expression: syntax.TimePredicate, context: Context) -> Terna
     return temporal.lived(expression, context.t_r, context.end)
 
 
-# By type, since every `case` of a `match` costs a slow isinstance: this runs for all pairs.
+# A table by type, because every `case` of a `match` costs an isinstance, and this is a hot path.
 _MEANINGS: dict[type[syntax.Expression], Callable[[Any, Context], Ternary]] = {
     syntax.Truth: _truth,
     syntax.And: _and,
@@ -127,7 +127,7 @@ def _not(value: Ternary) -> Ternary:
 
 
 def _value(operand: syntax.Operand, context: Context) -> Any:
-    """Give the operand's value: str, int, float, bool, datetime, Moments, or None."""
+    """Return the operand's value: str, int, float, bool, datetime, Moments, or None for unknown."""
     match operand:
         case syntax.Property("place"):
             return context.place
@@ -163,7 +163,7 @@ def _compare(op: str, left: Any, right: Any) -> Ternary:
 
 
 def _compare_moments(op: str, left: Moments | None, right: Moments | None) -> Ternary:
-    """Compare moments; a day equals every instant in it, and follows those before it."""
+    """Compare spans. A day equals every instant in it and is after all earlier ones (0004)."""
     if left is None or right is None:
         return None
     earlier, later = left[1] < right[0], left[0] > right[1]
@@ -179,7 +179,7 @@ def _compare_moments(op: str, left: Moments | None, right: Moments | None) -> Te
 
 
 def moments(value: Any) -> Moments | None:
-    """Read a value as a stretch of time, if it is one; a text may be an RFC 3339 timestamp."""
+    """Return a value as a time span, None if it is not one; a string may be a timestamp (0004)."""
     if isinstance(value, tuple):
         return (value[0], value[1])
     instant: int | None = None
@@ -193,7 +193,7 @@ def moments(value: Any) -> Moments | None:
 def stretch(
     operand: syntax.Lifetime | syntax.Property | syntax.Span | syntax.SpanOf, context: Context
 ) -> Moments | None:
-    """Give the operand of a temporal relation as two moments, if it is known."""
+    """Return the operand of a temporal relation as a time span, None if unknown."""
     if isinstance(operand, syntax.Lifetime):
         return (context.t_r, context.end)
     if isinstance(operand, syntax.SpanOf):
@@ -212,7 +212,7 @@ def _kind(value: Any) -> str | None:
 
 
 def _calculate(op: str, left: Any, right: Any) -> float | None:
-    """Calculate in float64, as every back end does; what has no finite result is unknown."""
+    """Calculate in float64, as every back end does; not finite means unknown (0004)."""
     if _kind(left) != "number" or _kind(right) != "number":
         return None
     a, b = float(left), float(right)
@@ -246,7 +246,7 @@ def _present(name: str, context: Context) -> bool:
 
 
 def fold(name: str, text: str) -> str:
-    """Take the case (casei) or the accents (accenti) off a text."""
+    """Remove the case (casei) or the accents (accenti) of a text."""
     if name == "casei":
         return text.lower()  # as `cql2` does; full case folding would make ß equal to ss
     parts = unicodedata.normalize("NFD", text)
@@ -282,7 +282,7 @@ def like(pattern: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=4096)
 def geometry(wkb: bytes) -> Any:
-    """Give the shape, prepared for many questions."""
+    """Return the shape, prepared for many questions."""
     shape = shapely.from_wkb(wkb)
     shapely.prepare(shape)
     return shape

@@ -1,4 +1,4 @@
-"""Does this context satisfy this normal form? The reference for every index: slow and obvious."""
+"""The reference evaluator of normal forms: slow and simple, the oracle for every index."""
 
 from datetime import datetime
 
@@ -43,7 +43,7 @@ def holds(normal: Normal, context: Context) -> bool:
 
 
 def scalar(context: Context, name: str, kind: Kind) -> Scalar | None:
-    """Give a property's value as one of this kind, or None if it has none."""
+    """Return a property's value as this kind, or None if it has no such value."""
     if name == T_R:
         return context.t_r
     if name == T_D:

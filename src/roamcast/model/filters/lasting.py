@@ -1,8 +1,8 @@
-"""When is a filter's answer final, and when can nothing match it any more? (TCC figure 4)
+"""Open contexts and waiting filters: when an answer is final, when a filter expires (TCC figure 4).
 
-A context that still lasts has a t_d somewhere from now on. A filter over it is decided as soon as
-no later end can change the answer; until then `decide` says when to ask again. A filter waiting
-for contexts expires when none, open or still to come, can match it.
+An open context has its t_d at some time from now on. A filter over it is decided as soon as no
+later end can change the answer; until then `decide` returns when to ask again. A filter that waits
+for contexts expires when no context, open or still to come, can match it.
 """
 
 from collections.abc import Iterable
@@ -31,21 +31,21 @@ from roamcast.model.time import FOREVER
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """True or False for good; or None, and when it is worth asking again (or at the end)."""
+    """True or False, final; or None, with the time to ask again (None: when the context ends)."""
 
     answer: bool | None
     again: int | None = None
 
 
 def decide(wanted: Filter, context: Context, now: int) -> Decision:
-    """Decide a filter over a context at `now`, never sooner than its future allows."""
+    """Decide a filter over a context at `now`; None while a later end can change it."""
     if context.t_d is not None:
         return Decision(holds(wanted.normal, context))
     return _end_decided(_ends(wanted.normal, context), now)
 
 
 def _ends(normal: Normal, context: Context) -> Intervals:
-    """Give the ends with which the context, of which all else is known, satisfies the filter."""
+    """Return the set of t_d with which the context satisfies the filter; all else is known."""
     match normal:
         case All(parts):
             accepted = sets.FULL
@@ -63,7 +63,7 @@ def _ends(normal: Normal, context: Context) -> Intervals:
 
 
 def _end_decided(intervals: Intervals, now: int) -> Decision:
-    """Decide whether an end that lies at `now` or later, perhaps never comes, is in the set."""
+    """Decide whether an end is in the set, given that it lies at `now` or later, or never comes."""
     ahead = sets.intersect(intervals, (Interval(low=now),), "instant")
     if not ahead:
         return Decision(False)
@@ -75,26 +75,26 @@ def _end_decided(intervals: Intervals, now: int) -> Decision:
 
 
 def _known(relation: syntax.Temporal, wanted: bool, context: Context) -> Normal:
-    """Put what is known of the context into a relation, so that only its end is left open."""
+    """Substitute the context's known values into a relation, leaving only its end open."""
     sides: list[syntax.Lifetime | syntax.Span] = []
     for side in (relation.left, relation.right):
         if isinstance(side, syntax.Lifetime):
-            # of `time` to `time` only t_meets is left (leaves): the end is the beginning
+            # `leaves` reduces `time` to `time` to t_meets: the end equals the begin.
             again = bool(sides) and isinstance(sides[0], syntax.Lifetime)
             sides.append(syntax.Span(context.t_r, context.t_r) if again else side)
             continue
         known = stretch(side, context)
-        if known is None:  # unknown is never true, nor is its opposite
+        if known is None:  # unknown: neither the relation nor its negation is true
             return FALSE
         sides.append(syntax.Span(*known))
     return normalise(syntax.Temporal(relation.op, sides[0], sides[1]), wanted)
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """One conjunction of a filter that waits: when must a context begin, when is it settled?
+    """Lifetime bounds of one conjunction of a waiting filter.
 
-    last: the last moment at which a match can be decided; None: there is no last.
-    starts: the t_r that can match. Once `last_start` has passed, only open contexts count.
+    last: the last moment at which a match can be decided; None: no bound.
+    starts: the t_r that can match. After `last_start`, only contexts already open can match.
     """
 
     last: int | None
@@ -103,7 +103,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Expiration(msgspec.Struct, frozen=True):
-    """When a waiting filter may be forgotten; without parts it never matches at all."""
+    """When a waiting filter may be dropped. Without parts, nothing ever matches it."""
 
     parts: tuple[Waiting, ...]
 
@@ -118,11 +118,11 @@ class Expiration(msgspec.Struct, frozen=True):
     def expired(
         self, now: int, open_starts: Iterable[int] | None = None, *, lateness: int = 0
     ) -> bool:
-        """Tell whether nothing can match from `now` on.
+        """Return whether nothing can match from `now` on.
 
-        open_starts: the t_r of all contexts that are open now, if known (TCC: ∀c ∈ C).
-        lateness: how long ago a context may have begun or ended that we hear of only now: the
-        heartbeat time-out plus the propagation delay.
+        open_starts: the t_r of all open contexts, if known (TCC: ∀c ∈ C).
+        lateness: maximum delay between a begin or end and its report: the heartbeat time-out plus
+        the propagation delay.
         """
         starts = None if open_starts is None else list(open_starts)
         return all(_over(part, now - lateness, starts) for part in self.parts)
@@ -137,9 +137,9 @@ def _over(part: Waiting, now: int, open_starts: list[int] | None) -> bool:
 
 
 def expiration(wanted: Filter) -> Expiration:
-    """Say when the filter, waiting for contexts, can be forgotten."""
+    """Return when the filter, waiting for contexts, can be dropped."""
     conjunctions = wanted.conjunctions()
-    if conjunctions is None:  # too many alternatives to look through: keep it
+    if conjunctions is None:  # too many alternatives to analyse: it never expires by itself
         return Expiration((Waiting(None, None, sets.FULL),))
     return Expiration(tuple(dict.fromkeys(_waiting(part) for part in conjunctions)))
 
@@ -150,18 +150,18 @@ def _waiting(conjunction: Conjunction) -> Waiting:
         return Waiting(-FOREVER, -FOREVER, sets.EMPTY)
     last_start = _integer(starts[-1].high)
     last_end = _integer(ends[-1].high)
-    if last_end is not None:  # settled when the context ends, at the latest then
+    if last_end is not None:  # decided by the context's end at the latest
         return Waiting(last_end, last_start, starts)
-    if any(relates_time(atom) for atom in conjunction):  # each context has an end of its own
+    if any(relates_time(atom) for atom in conjunction):  # the bound differs from context to context
         return Waiting(None, last_start, starts)
-    # The end may be never: settled once the last stretch of ends has been reached.
+    # The end may never come: decided once the last interval of ends has been reached.
     reached = _integer(ends[-1].low)
     last = last_start if reached is None or last_start is None else max(last_start, reached)
     return Waiting(last, last_start, starts)
 
 
 def relates_time(normal: Normal) -> bool:
-    """Tell whether this is a relation of the lifetime to what only the context knows."""
+    """Return whether this relates the lifetime to an attribute of the context."""
     if not isinstance(normal, Residual) or not isinstance(normal.expression, syntax.Temporal):
         return False
     sides = normal.expression.left, normal.expression.right
@@ -169,7 +169,7 @@ def relates_time(normal: Normal) -> bool:
 
 
 def lifetime(conjunction: Conjunction) -> tuple[Intervals, Intervals]:
-    """Give the sets of t_r and t_d that a conjunction allows, but for what `relates_time`."""
+    """Return the sets of t_r and t_d that a conjunction allows, ignoring `relates_time` atoms."""
     found = {T_R: sets.FULL, T_D: sets.FULL}
     for atom in conjunction:
         if isinstance(atom, Values) and atom.property in found:

@@ -1,4 +1,4 @@
-"""What does one predicate become? Atoms: sets of values, and the rest as it stands."""
+"""Translation of one predicate into atoms: sets of values where possible, else a residual."""
 
 import math
 
@@ -27,14 +27,14 @@ _NOWHERE = Context("nobody")
 
 
 def leaf(expression: syntax.Expression, wanted: bool) -> Normal:
-    """Give the atoms of "this predicate is exactly `wanted`"; not simplified yet."""
+    """Return the atoms of "this predicate is exactly `wanted`", not yet simplified."""
     match expression:
         case syntax.Comparison(op, syntax.Property(name), right):
             found = _compared(name, op, right, wanted)
         case syntax.Comparison(op, left, syntax.Property(name)):
             found = _compared(name, _TURNED[op], left, wanted)
         case syntax.In(syntax.Property(name), options):
-            found = _one_of(name, options, wanted)
+            found = _in_list(name, options, wanted)
         case syntax.Like(syntax.Property(name), pattern):
             return _like(expression, name, pattern, wanted)
         case syntax.IsNull(name):
@@ -49,6 +49,7 @@ def leaf(expression: syntax.Expression, wanted: bool) -> Normal:
         case syntax.Spatial():
             return _spatial(expression, wanted)
         case syntax.Near():
+            # Points that are *not* near lie anywhere, so a negated circle has no envelope.
             envelope = _circle_envelope(expression) if wanted else None
             return Residual(expression, wanted, envelope)
         case _:
@@ -57,13 +58,13 @@ def leaf(expression: syntax.Expression, wanted: bool) -> Normal:
 
 
 def _residual(expression: syntax.Expression, wanted: bool) -> Normal:
-    if _is_constant(expression):
+    if _is_constant(expression):  # such as 1 + 1 = 2: any context gives the same answer
         return TRUE if evaluate(expression, _NOWHERE) is wanted else FALSE
     return Residual(expression, wanted)
 
 
 def _is_constant(node: object) -> bool:
-    """Tell whether no property stands anywhere in the expression."""
+    """Return whether the expression contains no property."""
     if isinstance(node, syntax.Property | syntax.Lifetime | syntax.Spatial | syntax.Near):
         return False
     if isinstance(node, tuple):
@@ -74,12 +75,14 @@ def _is_constant(node: object) -> bool:
 
 
 def _compared(name: str, op: str, operand: syntax.Operand, wanted: bool) -> Normal | None:
-    """Give the set of values of `name` that compare so with a constant."""
+    """Return the set of values of `name` for which the comparison with a constant is `wanted`."""
     found = _accepted(op, operand)
     if found is None:
         return None
     kind, accepted = found
     if not wanted:
+        # The complement within the kind: a value of another kind makes the comparison unknown,
+        # and NOT unknown does not match.
         accepted = sets.complement(accepted, kind)
     return Values(name, kind, accepted)
 
@@ -113,7 +116,7 @@ def _side(op: str, low: sets.Scalar, high: sets.Scalar, kind: Kind) -> Intervals
     return sets.normalise(accepted, kind)
 
 
-def _one_of(name: str, options: tuple[syntax.Operand, ...], wanted: bool) -> Normal | None:
+def _in_list(name: str, options: tuple[syntax.Operand, ...], wanted: bool) -> Normal | None:
     by_kind: dict[Kind, list[Interval]] = {}
     for option in options:
         found = _accepted("=", option)
@@ -137,6 +140,7 @@ def _like(expression: syntax.Like, name: str, pattern: str, wanted: bool) -> Nor
         return _string(name, sets.point(literal), wanted)
     if wild == "%":
         return _string(name, sets.prefixed(literal), wanted)
+    # `ab%c` still implies the prefix `ab`, which an index can use.
     exact = Residual(expression, wanted)
     if not wanted or not literal:
         return exact
@@ -144,7 +148,7 @@ def _like(expression: syntax.Like, name: str, pattern: str, wanted: bool) -> Nor
 
 
 def _literal_prefix(pattern: str) -> tuple[str, str]:
-    """Split a pattern into the text before its first wildcard, and the rest."""
+    """Split a pattern into the literal text before its first wildcard, and the rest."""
     out = []
     index = 0
     while index < len(pattern):
@@ -160,9 +164,10 @@ def _literal_prefix(pattern: str) -> tuple[str, str]:
 
 
 def _ends(alternatives: list[list[tuple[str, str, int]]], wanted: bool) -> Normal:
-    """Turn bounds on t_r and t_d into sets; both are always known, so NOT is the complement."""
+    """Convert bounds on t_r and t_d to sets. Both are always known, so NOT is the complement."""
     together: list[Normal] = []
     for bounds in alternatives:
+        # De Morgan: the negation of a disjunction of conjunctions is the reverse, with complements.
         parts = tuple(_end(end, op, moment, wanted) for end, op, moment in bounds)
         together.append(All(parts) if wanted else Any(parts))
     return Any(tuple(together)) if wanted else All(tuple(together))
@@ -185,7 +190,7 @@ _MIRROR = {**_MIRRORED, **{b: a for a, b in _MIRRORED.items()}}
 
 
 def _related(expression: syntax.Temporal, wanted: bool) -> Normal | None:
-    """Turn a relation of `time` or an attribute to a constant stretch into sets."""
+    """Convert a relation of `time` or an attribute to a constant span into sets."""
     op, left, right = expression.op, expression.left, expression.right
     if isinstance(left, syntax.Lifetime) and isinstance(right, syntax.Lifetime):
         return _related_to_itself(op, wanted)
@@ -218,7 +223,10 @@ def _related(expression: syntax.Temporal, wanted: bool) -> Normal | None:
 
 
 def _related_to_itself(op: str, wanted: bool) -> Normal:
-    """Say of `time` to `time` whether it holds; what is left is asked of one moment's lifetime."""
+    """Decide a relation of `time` to itself.
+
+    It holds always, never, or exactly for contexts that last a single instant.
+    """
     lasting, moment = (temporal.related(op, span, span) for span in ((0, 1), (0, 0)))
     if lasting is moment:
         return TRUE if lasting is wanted else FALSE
@@ -227,7 +235,7 @@ def _related_to_itself(op: str, wanted: bool) -> Normal:
 
 
 _SPATIAL_MIRROR = {"s_contains": "s_within", "s_within": "s_contains"}
-"""Every other relation reads the same both ways."""
+"""All other spatial relations are symmetric."""
 
 
 def _spatial(expression: syntax.Spatial, wanted: bool) -> Normal:
@@ -239,16 +247,16 @@ def _spatial(expression: syntax.Spatial, wanted: bool) -> Normal:
     box = shapes.rectangle(expression.shape) if meets else None
     if box is not None:
         return Box(*box)
-    if expression.op == "s_disjoint":  # one spelling for one meaning
+    if expression.op == "s_disjoint":  # equivalent filters get the same text
         turned = syntax.Spatial("s_intersects", expression.shape, expression.point_first)
         return _spatial(turned, not wanted)
-    # every relation but disjoint makes the point touch the shape
+    # Every relation but disjoint requires the point to touch the shape.
     envelope = Box(*shapes.bounds(expression.shape)) if wanted else None
     return Residual(expression, wanted, envelope)
 
 
 def _circle_envelope(near: syntax.Near) -> Box:
-    """Give a box that holds the circle, a little larger so that rounding cannot matter."""
+    """Return a box around the circle, slightly larger so that rounding cannot exclude a point."""
     angle = near.metres / RADIUS_METRES * (1 + 1e-9) + 1e-12
     south = near.latitude - math.degrees(angle)
     north = near.latitude + math.degrees(angle)

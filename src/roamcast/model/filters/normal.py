@@ -1,8 +1,8 @@
-"""Which filters mean the same? Every expression becomes one normal form, equal as far as we know.
+"""Normalisation: expressions that we recognise as equivalent get equal normal forms.
 
-1. NOT is pushed down to the leaves, where it turns comparisons round. Unknown stays unknown under
-   NOT, so afterwards a leaf counts only if it is true, and logic is two-valued.
-2. Leaves become atoms; sets of the same property are intersected (All) or united (Any).
+1. NOT is pushed down to the leaves, where it inverts comparisons. NOT unknown is unknown, so from
+   here on a leaf counts only if it is true, and logic is two-valued.
+2. Leaves become atoms. Sets of the same property are intersected (All) or united (Any).
 3. Parts are flattened, absorbed, and sorted by their text.
 """
 
@@ -29,11 +29,11 @@ from roamcast.model.filters.values import normalise as normalise_intervals
 from roamcast.model.time import EARLIEST, FOREVER, LATEST
 
 ABSORB_MAX = 64
-"""Beyond so many parts, pairs are no longer compared: quadratic work has a bound."""
+"""Maximum parts that are compared pairwise; beyond it absorption, being quadratic, is skipped."""
 
 
 def normalise(expression: syntax.Expression, wanted: bool = True) -> Normal:
-    """Give the normal form of "the expression is true" (or false, if that is wanted)."""
+    """Return the normal form of "the expression is true", or of "it is false" if not `wanted`."""
     match expression:
         case syntax.Truth(value):
             return TRUE if value == wanted else FALSE
@@ -50,7 +50,7 @@ def normalise(expression: syntax.Expression, wanted: bool = True) -> Normal:
 
 
 def _rebuild(normal: Normal) -> Normal:
-    """Simplify what a leaf became: it may be several atoms."""
+    """Simplify the translation of a leaf, which may be several atoms."""
     if isinstance(normal, All):
         return all_of([_rebuild(part) for part in normal.parts])
     if isinstance(normal, Any):
@@ -98,7 +98,7 @@ def _flatten(parts: Iterable[Normal], join: type[All] | type[Any]) -> list[Norma
 
 
 def _absorb(parts: Sequence[Normal], other: type[All] | type[Any]) -> list[Normal]:
-    """Drop A ∧ B beside A (in Any), and A ∨ B beside A (in All); sort what is left."""
+    """Drop A ∧ B beside A (in Any) and A ∨ B beside A (in All), then sort."""
     kept = sorted(dict.fromkeys(parts), key=text.of)
     if not 1 < len(kept) <= ABSORB_MAX:
         return kept
@@ -153,12 +153,12 @@ def _contradictory(
         if presence.get(name) is False:
             return True
         kinds.setdefault(name, set()).add(kind)
-    # A text may stand for an instant; otherwise a value has one kind.
+    # A string may also be an instant (0004); otherwise a value has exactly one kind.
     return any(len(kind) > 1 and kind != {"string", "instant"} for kind in kinds.values())
 
 
 def _tie_ends(values: dict[tuple[str, Kind], Values]) -> None:
-    """Use t_r ≤ t_d: nothing begins after the last end, nothing ends before the first begin."""
+    """Apply t_r ≤ t_d: no begin after the last end, no end before the first begin."""
     begins, ends = values.get((T_R, "instant")), values.get((T_D, "instant"))
     if begins is None or ends is None or not begins.intervals or not ends.intervals:
         return
@@ -203,7 +203,7 @@ def _unite_atoms(atoms: Iterable[Atom]) -> list[Atom] | None:
 
 
 def _simplified(atom: Atom) -> Normal:
-    """Recognise the atom that is always or never true, and write each set in one way."""
+    """Reduce atoms that are always or never true, and give each set one representation."""
     if isinstance(atom, Presence):
         return atom if atom.property != "vid" else TRUE if atom.present else FALSE
     if not isinstance(atom, Values):
@@ -212,7 +212,7 @@ def _simplified(atom: Atom) -> Normal:
     if kind == "number":
         return FALSE if name in ("vid", "place") else _or_false(atom)
     if kind == "string":
-        # the empty text is the smallest: from it on is everything
+        # "" is the smallest string, so ["", ∞) is the same set as (-∞, ∞).
         if intervals and intervals[0].low is None:
             intervals = intersect(intervals, (Interval("", None),))
         always = name == "vid" and intervals == (Interval("", None),)
@@ -226,8 +226,10 @@ def _simplified(atom: Atom) -> Normal:
 
 
 def _clip(intervals: Intervals, *, forever: bool) -> Intervals:
-    """Write sets of moments with the ends that moments have: EARLIEST, LATEST and, for the t_d of
-    a context that lasts, FOREVER, which LATEST + 1 stands for."""
+    """Clip a set of instants to the range that instants have.
+
+    That is EARLIEST to LATEST, and for t_d also FOREVER, represented here as LATEST + 1.
+    """
     clipped = []
     for low, high in ((interval.low, interval.high) for interval in intervals):
         assert low is None or isinstance(low, int)

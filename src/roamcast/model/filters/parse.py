@@ -1,4 +1,7 @@
-"""How does a text become an expression? `cql2` reads it; here every construct is checked."""
+"""Parsing of filters: `cql2` reads text or JSON, and this module validates every construct.
+
+The result is the tree of `syntax`. An error names the position of the mistake (decision 0003).
+"""
 
 import math
 from collections.abc import Callable
@@ -17,22 +20,22 @@ from roamcast.model.filters.temporal import RELATIONS
 _COMPARATORS = ("=", "<>", "<", "<=", ">", ">=")
 _ARITHMETIC = ("+", "-", "*", "/", "%", "^", "div")
 DEPTH_MAX = 48
-"""Operators inside operators; a chain of arithmetic counts each of its operators."""
+"""Maximum nesting of operators; a chain of arithmetic counts each of its operators."""
 
 SHAPE_JSON_DEPTH = 8
-"""What a shape's coordinates may nest below the innermost operator."""
+"""Nesting that a shape's coordinates add below the innermost operator."""
 
 PATTERN_LENGTH_MAX = 1_024
-"""Matching a pattern may cost its length times the text's."""
+"""Matching costs up to the pattern's length times the text's."""
 
 TOLERANCE_SECONDS_MAX = 10_000 * 366 * 86_400
 
 
 def parse_text(text: str) -> syntax.Expression:
-    """Read CQL2 text; an error names the position, counted in characters from 1."""
+    """Parse CQL2 text; an error names the position, in characters from 1."""
     groups = scan.check_text(text)
     if not text.strip():
-        raise FilterError("a filter is empty; the one that matches everything is: true", position=1)
+        raise FilterError("the filter is empty; to match everything, write: true", position=1)
     builder = _Builder()
     try:
         return builder.build(pieces.parse(text, groups))
@@ -43,7 +46,7 @@ def parse_text(text: str) -> syntax.Expression:
 
 
 def parse_json(source: Any) -> syntax.Expression:
-    """Read CQL2 JSON that was decoded already."""
+    """Parse CQL2 JSON that is already decoded."""
     _check_tree(source)
     try:
         text = msgspec.json.encode(source).decode()
@@ -51,13 +54,13 @@ def parse_json(source: Any) -> syntax.Expression:
         tree = cql2.parse_json(text).to_json()
     except InputError:
         raise
-    except Exception as error:  # noqa: BLE001 - `cql2` raises bare Exceptions, too
+    except Exception as error:  # noqa: BLE001 - `cql2` also raises bare Exceptions
         raise FilterError(f"not CQL2 JSON: {str(error)[:200]}") from None
     return _Builder().build(tree)
 
 
 def _check_tree(tree: Any, depth: int = 0) -> None:
-    if depth > 2 * DEPTH_MAX + SHAPE_JSON_DEPTH:  # an operator is an object with a list
+    if depth > 2 * DEPTH_MAX + SHAPE_JSON_DEPTH:  # an operator is an object that holds a list
         raise LimitError(f"nested deeper than {DEPTH_MAX}")
     if isinstance(tree, dict | list):
         for part in tree.values() if isinstance(tree, dict) else tree:
@@ -69,7 +72,7 @@ def _check_tree(tree: Any, depth: int = 0) -> None:
 
 
 class _Builder:
-    """Builds one expression; counts its terms, its depth and which constructs it came across."""
+    """Builds one expression; tracks its terms, its depth and the constructs visited so far."""
 
     def __init__(self) -> None:
         self.visited: list[str] = []
@@ -77,7 +80,7 @@ class _Builder:
         self._depth = 0
 
     def build(self, tree: Any) -> syntax.Expression:
-        """Turn a decoded CQL2 JSON predicate into our tree."""
+        """Convert a decoded CQL2 JSON predicate to an expression."""
         if isinstance(tree, bool):
             return syntax.Truth(tree)
         if isinstance(tree, dict) and tree.keys() == {"property"}:
@@ -102,7 +105,7 @@ class _Builder:
         return built
 
     def _flat(self, name: str, args: Any) -> list[Any]:
-        """Give the parts of a conjunction, and those of its parts that are conjunctions too."""
+        """Return the parts of an AND or OR, with nested ones of the same operator flattened."""
         parts = []
         for part in self._many(name, args, 2):
             inner = part.get("op") if isinstance(part, dict) else None
@@ -169,7 +172,7 @@ class _Builder:
     def _is_null(self, name: str, args: list[Any]) -> syntax.Expression:
         (operand,) = self._many(name, args, 1, 1)
         if not isinstance(operand, dict) or set(operand) != {"property"}:
-            raise FilterError("IS NULL asks for a property")
+            raise FilterError("IS NULL needs a property")
         if operand["property"] == "geometry":
             return syntax.IsNull("geometry")
         return syntax.IsNull(self._property(operand["property"]).name)
@@ -192,7 +195,7 @@ class _Builder:
             raise FilterError(form)
         longitude, latitude = centre["coordinates"]
         if not (-180 <= longitude <= 180 and -90 <= latitude <= 90):
-            raise FilterError(f"near: {longitude}, {latitude} is no longitude and latitude")
+            raise FilterError(f"near: {longitude}, {latitude} is not a longitude and latitude")
         if not _is_number(metres) or not 0 <= metres < math.inf:
             raise FilterError("near: the distance is a number of metres, 0 or more")
         return syntax.Near(float(longitude), float(latitude), float(metres))
@@ -229,15 +232,15 @@ class _Builder:
     ) -> syntax.Lifetime | syntax.Property | syntax.Span | syntax.SpanOf:
         if tree == {"property": "time"}:
             return syntax.Lifetime()
-        if isinstance(tree, str):  # a text in a temporal position is a moment
+        if isinstance(tree, str):  # CQL2 JSON allows bare strings as instants here
             tree = {"date" if len(tree) == 10 else "timestamp": tree}
         operand = self._operand(tree)
         if isinstance(operand, syntax.Property | syntax.Span | syntax.SpanOf):
             return operand
-        raise FilterError(f"{_shown(tree)} is no time")
+        raise FilterError(f"{_shown(tree)} is not a time")
 
     def _operand(self, tree: Any) -> Any:
-        """Turn a decoded value into an operand (or a span, for the callers that take one)."""
+        """Convert a decoded value to an operand, or to a span for callers that accept one."""
         if isinstance(tree, bool | str):
             return syntax.Constant(tree)
         if isinstance(tree, int | float):
@@ -247,14 +250,14 @@ class _Builder:
         if tree is None:
             raise FilterError("nothing compares with NULL; write IS NULL or IS NOT NULL")
         if isinstance(tree, list):
-            raise FilterError("lists are values of IN only")
+            raise FilterError("a list is allowed only after IN")
         if "property" in tree:
             return self._property(tree["property"])
         if tree.keys() & {"timestamp", "date", "interval"}:
             return self._moment(tree)
         if "op" in tree:
             return self._calculation(str(tree["op"]), tree.get("args", []))
-        raise FilterError("a shape stands only in a spatial predicate")
+        raise FilterError("a shape is allowed only in a spatial predicate")
 
     def _calculation(self, op: str, args: Any) -> syntax.Operand:
         name = op.lower()
@@ -278,7 +281,7 @@ class _Builder:
     def _scalar(self, tree: Any) -> syntax.Operand:
         operand = self._operand(tree)
         if isinstance(operand, syntax.SpanOf):
-            raise FilterError("an INTERVAL of attributes stands only in a temporal predicate")
+            raise FilterError("an INTERVAL of attributes is allowed only in a temporal predicate")
         return cast("syntax.Operand", operand)
 
     def _moment(self, tree: dict[str, Any]) -> syntax.Span | syntax.SpanOf:
@@ -302,7 +305,7 @@ class _Builder:
         return syntax.Span(first.start, last.start)
 
     def _end(self, tree: Any, unbounded: int) -> syntax.Property | syntax.Span:
-        """Read an end of an INTERVAL: an attribute or one moment, of a day its first."""
+        """Parse an end of an INTERVAL: an attribute or an instant; a date is its first instant."""
         if not isinstance(tree, dict):
             moment = _limit(tree, unbounded)
             return syntax.Span(moment, moment)
@@ -319,9 +322,9 @@ class _Builder:
         if name in {"place", "vid"} or name not in RESERVED:
             return syntax.Property(name)
         if name == "geometry":
-            raise FilterError("geometry stands in spatial predicates, near and IS NULL only")
+            raise FilterError("geometry is allowed only in spatial predicates, near and IS NULL")
         raise FilterError(
-            f"{name} is no value: ask with a temporal predicate such as during(time, INTERVAL(…))"
+            f"{name} is not a value: use a temporal predicate such as during(time, INTERVAL(…))"
         )
 
     def _many(self, op: str, args: Any, least: int, most: int = scan.TERMS_MAX) -> list[Any]:

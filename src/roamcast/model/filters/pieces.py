@@ -1,8 +1,8 @@
-"""How is a text with deep parentheses parsed? In pieces, one for each pair that groups.
+"""Parsing of deeply nested texts in pieces, one for each pair of grouping parentheses.
 
-`cql2` tries what follows a `(` as an expression and again as a list: where something inside does
-not parse, nested parentheses cost 2 to the power of their depth. So beyond a small depth every
-group is parsed by itself and stands in its surroundings as one made-up property.
+`cql2` tries what follows a `(` as an expression and then as a list. If something inside does not
+parse, nested parentheses cost 2 to the power of their depth. So beyond a small depth every group
+is parsed by itself, and a placeholder property stands for it in the text around it (decision 0003).
 """
 
 import re
@@ -14,17 +14,17 @@ from roamcast.errors import FilterError
 from roamcast.model.filters.scan import Group
 
 DIRECT_DEPTH_MAX = 3
-"""Up to here the parser gets the text whole: at worst eight times the work."""
+"""Up to this depth the parser gets the whole text: at worst 2³ = 8 times the work."""
 
 _WHERE = re.compile(r"-->\s*(\d+):(\d+)")
 _PRIVATE = range(0xE000, 0xF900)
 
 Segment = tuple[int, str]
-"""A part of a piece, and where in the whole text it stands."""
+"""A part of a piece, with its position in the whole text."""
 
 
 def parse(text: str, groups: list[Group]) -> Any:
-    """Give the tree of CQL2 JSON; an error names the position, counted in characters from 1."""
+    """Return the tree of CQL2 JSON; an error names the position, counted in characters from 1."""
     if all(group.depth <= DIRECT_DEPTH_MAX for group in groups):
         return _parse([(0, text)])
     return _Pieces(text, groups).parse()
@@ -57,7 +57,7 @@ class _Pieces:
         return self._filled(_parse(frames.pop()))
 
     def _refuse_nested_lists(self) -> None:
-        """A list stays in its piece, so lists in lists would be tried twice again at each depth."""
+        """Reject lists in lists: a list stays in its piece, so they would be exponential again."""
         inner_end = -1
         for group in sorted(self._lists, key=lambda group: group.start):
             if group.start < inner_end:
@@ -65,7 +65,7 @@ class _Pieces:
             inner_end = group.end
 
     def _filled(self, tree: Any) -> Any:
-        """Put the trees of the groups where their made-up properties stand."""
+        """Replace the placeholder properties by the trees of their groups."""
         if isinstance(tree, list):
             return [self._filled(part) for part in tree]
         if not isinstance(tree, dict):
@@ -80,7 +80,7 @@ def _parse(segments: list[Segment]) -> Any:
     text = "".join(part for _, part in segments)
     try:
         return cql2.parse_text(text).to_json()
-    except Exception as error:  # noqa: BLE001 - `cql2` raises bare Exceptions, too
+    except Exception as error:  # noqa: BLE001 - `cql2` also raises bare Exceptions
         raise _error(segments, text, str(error)) from None
 
 

@@ -1,9 +1,9 @@
-"""Is a filter's text safe to hand to the parser? Limits are checked on the characters.
+"""The scanner that protects the parser: limits on length, nesting and terms (decision 0003).
 
-The parser of `cql2` is recursive: very deep input overflows its stack, and every parenthesis that
-groups makes it try twice as many ways when something inside does not parse. So length, nesting
-and the number of operators are bounded here before it sees anything, and the parentheses that
-group are found for `pieces` to take apart.
+The parser of `cql2` is recursive: very deep input overflows its stack, and each grouping
+parenthesis doubles the work when something inside does not parse. So length, nesting and the number
+of operators are bounded before the parser sees the text. The scanner also finds the grouping
+parentheses, which `pieces` takes apart.
 """
 
 import re
@@ -15,7 +15,7 @@ from roamcast.errors import FilterError, LimitError
 
 LENGTH_MAX = 65_536
 PARENTHESES_DEPTH_MAX = 128
-"""Open parentheses, NOTs, signs and operators in a row: what can be pending at one character."""
+"""Maximum pending parentheses, NOTs, signs and operators at any character."""
 
 TERMS_MAX = 4_096
 SHAPE_DEPTH_MAX = 4
@@ -47,7 +47,7 @@ _IN_SHAPES = frozenset({"number", "comma", "open", "close", "shape"})
 
 
 class Group(msgspec.Struct):
-    """A pair of parentheses that groups or lists: not a function's, not a shape's."""
+    """A pair of parentheses around a group or a list, not of a function or a shape."""
 
     start: int
     end: int
@@ -56,9 +56,9 @@ class Group(msgspec.Struct):
 
 
 def check_text(text: str) -> list[Group]:
-    """Raise if the text is too long, too deep, unbalanced or has too many terms; find its groups.
+    """Raise if the text is too long, too deep, unbalanced or has too many terms; return its groups.
 
-    Groups come in the order in which they close: what is inside comes first.
+    Groups are in the order in which they close, inner before outer.
     """
     check_length(text)
     scanner = _Scanner()
@@ -72,23 +72,24 @@ def check_text(text: str) -> list[Group]:
 
 
 _WRITTEN = {"isnull": "is", "*": "-"}
-"""How a construct may stand in a text that `cql2` gives another name."""
+"""How constructs are spelled in text, where `cql2` gives them another name."""
 
 
 def position_of(text: str, visited: Sequence[str]) -> int:
-    """Say where the last of the constructs stands that were visited in the order of the text."""
+    """Return the position of the last visited construct; `visited` is in the order of the text."""
     if not visited:
         return 1
     starts: dict[str, list[int]] = {}
     for token in _TOKEN.finditer(text.replace("!=", "<>")):
         starts.setdefault(token[0].lower(), []).append(token.start() + 1)
     name = visited[-1]
+    # `cql2` reports no positions, so count the construct's occurrences in the text instead.
     found = starts.get(name) or starts.get(_WRITTEN.get(name, "")) or [1]
     return found[min(visited.count(name), len(found)) - 1]
 
 
 class _Open(msgspec.Struct):
-    """An open parenthesis, and what was pending before it."""
+    """An open parenthesis, with what was pending before it."""
 
     position: int
     group: Group | None
@@ -135,13 +136,13 @@ class _Scanner:
     def _word(self, written: str, position: int) -> str:
         word = written.lower()
         if word not in _BETWEEN_VALUES:
-            # `cql2` would read `a = 1 andnot(b)`, too; parentheses must not hide behind a word
+            # `cql2` would accept `a = 1 andnot(b)`, and its ( would look like a call.
             if self._before in {"word", "text", "name", "number", "close", "other"}:
                 problem = f"{written[:40]} stands where AND, OR or a comparison is expected"
                 raise FilterError(f"not CQL2: {problem}", position=position)
             return "null" if word == "null" else "word"
         self._count(position)
-        if word in _JOINING:
+        if word in _JOINING:  # AND and OR end what was pending: the parser is back at this level
             self._pending = self.opened[-1].pending if self.opened else 0
         else:
             self._pending += word in {"not", "div"}
@@ -157,6 +158,7 @@ class _Scanner:
 
     def _open(self, position: int) -> None:
         group = None
+        # After a word or a name the parenthesis is a function's; anything else groups or lists.
         if self._shape_depth is None and self._before not in {"word", "name"}:
             self._group_depth += 1
             group = Group(position - 1, -1, self._before == "in", self._group_depth)
@@ -183,7 +185,7 @@ class _Scanner:
 
     def _count(self, position: int) -> None:
         self._operators += 1
-        if self._operators > 2 * TERMS_MAX:
+        if self._operators > 2 * TERMS_MAX:  # a term and its AND or OR; `parse` counts exactly
             raise LimitError(f"more than {TERMS_MAX} terms", position=position)
 
 
@@ -203,8 +205,8 @@ def check_length(text: str) -> None:
 
 
 def check_number(text: str, position: int | None = None) -> None:
-    """Raise for a whole number that float64, the parser's only number, cannot hold exactly."""
-    if not text.isdigit() or len(text) < 16:
+    """Raise for an integer that float64, the parser's only number type, cannot represent (0004)."""
+    if not text.isdigit() or len(text) < 16:  # every integer of 15 digits is exact
         return
     if len(text) > 308:
         raise FilterError("a number is too large", position=position)

@@ -1,4 +1,4 @@
-"""Which shapes may a filter name, and how are they written? WKB inside, WKT in texts."""
+"""Shapes in filters: WKB inside, WKT or BBOX in texts."""
 
 from decimal import Decimal
 from typing import Any
@@ -21,7 +21,7 @@ _KINDS = {
 
 
 def read(tree: Any) -> bytes:
-    """Turn a decoded bbox or GeoJSON geometry into WKB of a normalised, valid, flat shape."""
+    """Convert a decoded bbox or GeoJSON geometry to WKB of a valid, normalised, 2D shape."""
     if isinstance(tree, dict) and "bbox" in tree:
         shape = _box(tree["bbox"])
     elif isinstance(tree, dict) and tree.get("type") in _KINDS:
@@ -49,7 +49,7 @@ def _box(numbers: Any) -> Any:
 
 
 def upright(west: float, south: float, east: float, north: float) -> Any:
-    """Make a box; without width or height it is a line or a point, for no polygon is so thin."""
+    """Return a box; without width or height, a line or a point, as no polygon is that thin."""
     if west < east and south < north:
         return shapely.box(west, south, east, north)
     if west == east and south == north:
@@ -74,7 +74,7 @@ def _shape(tree: dict[str, Any]) -> Any:
 
 
 def rectangle(wkb: bytes) -> tuple[float, float, float, float] | None:
-    """Give west, south, east, north if the shape is exactly such a box."""
+    """Return west, south, east and north if the shape is a box, else None."""
     shape = shapely.from_wkb(wkb)
     west, south, east, north = (float(bound) for bound in shape.bounds)
     same = shapely.normalize(upright(west, south, east, north))
@@ -82,13 +82,13 @@ def rectangle(wkb: bytes) -> tuple[float, float, float, float] | None:
 
 
 def bounds(wkb: bytes) -> tuple[float, float, float, float]:
-    """Give the west, south, east and north of a shape."""
+    """Return the west, south, east and north of a shape."""
     west, south, east, north = shapely.from_wkb(wkb).bounds
     return (float(west), float(south), float(east), float(north))
 
 
 def text(wkb: bytes) -> str:
-    """Write a shape as WKT that `cql2` reads back to the same bytes: no exponents."""
+    """Format a shape as WKT that `cql2` parses back to the same bytes (it rejects exponents)."""
     return _wkt(shapely.geometry.mapping(shapely.from_wkb(wkb)))
 
 
@@ -107,7 +107,7 @@ def _nested(coordinates: Any, *, top: bool = False) -> str:
 
 
 def plain(number: float) -> str:
-    """Write a number exactly and without an exponent."""
+    """Format a number exactly, without an exponent."""
     if number == int(number) and abs(number) < 1e15:
         return str(int(number))
     return format(Decimal(repr(float(number))), "f")

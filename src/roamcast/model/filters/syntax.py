@@ -1,7 +1,7 @@
-"""What can a filter say? The expression tree, a little smaller than CQL2's own.
+"""The expression tree of filters, somewhat smaller than CQL2's own.
 
-BETWEEN is two comparisons, a bare boolean property is a comparison with true, dates and
-timestamps are spans of microseconds: fewer kinds of node, one meaning each.
+BETWEEN is two comparisons, a bare boolean property is a comparison with true, and dates and
+timestamps are spans of microseconds: fewer kinds of node, each with one meaning.
 """
 
 from typing import Literal as Choice
@@ -32,14 +32,14 @@ PREDICATES = (
     "during",
     "contains",
 )
-"""TCC figure 4, in its order."""
+"""The 11 predicates of TCC figure 4, in its order."""
 
 BEGINNING = -(2**63)
 """The open start of an interval, as a number; its open end is `time.FOREVER`."""
 
 
 class Node(msgspec.Struct, frozen=True, tag=True):
-    """The root of all nodes: frozen, so that they hash and can be shared."""
+    """Base of all nodes: frozen, so they can be hashed and shared."""
 
 
 class Property(Node, frozen=True):
@@ -55,14 +55,14 @@ class Constant(Node, frozen=True):
 
 
 class Span(Node, frozen=True):
-    """A stretch of time, both ends included: an instant, a day, or an interval."""
+    """A time span, both ends included: an instant, a day, or an interval."""
 
     start: int
     end: int
 
 
 class SpanOf(Node, frozen=True):
-    """A stretch of time whose ends are attributes or moments: INTERVAL(begins, ends)."""
+    """A time span whose ends are attributes or constants: INTERVAL(begins, ends)."""
 
     start: "Property | Span"
     end: "Property | Span"
@@ -91,31 +91,31 @@ Operand = Property | Constant | Span | Arithmetic | Folded
 
 
 class Truth(Node, frozen=True):
-    """The predicate that is true, or the one that is false."""
+    """The constant true or false."""
 
     value: bool
 
 
 class And(Node, frozen=True):
-    """All parts."""
+    """Conjunction."""
 
     parts: "tuple[Expression, ...]"
 
 
 class Or(Node, frozen=True):
-    """Any part."""
+    """Disjunction."""
 
     parts: "tuple[Expression, ...]"
 
 
 class Not(Node, frozen=True):
-    """The opposite; unknown stays unknown."""
+    """Negation; NOT unknown is unknown."""
 
     part: "Expression"
 
 
 class Comparison(Node, frozen=True):
-    """Two values compared."""
+    """A comparison of two values."""
 
     op: Comparator
     left: Operand
@@ -123,33 +123,33 @@ class Comparison(Node, frozen=True):
 
 
 class In(Node, frozen=True):
-    """A value equal to one of several."""
+    """A value is equal to one of several."""
 
     operand: Operand
     options: tuple[Operand, ...]
 
 
 class Like(Node, frozen=True):
-    r"""A text of a pattern: % any run, _ any one character, \ takes the next literally."""
+    r"""A text matches a pattern: % any run, _ any one character, \ quotes the next."""
 
     operand: Operand
     pattern: str
 
 
 class IsNull(Node, frozen=True):
-    """A property without a value."""
+    """A property has no value."""
 
     name: str
 
 
 class Within(Node, frozen=True):
-    """The context's place is this one or lies in it."""
+    """The context's place is this place or lies within it."""
 
     path: str
 
 
 class Near(Node, frozen=True):
-    """The context's point is at most so many metres away, along the sphere."""
+    """The context's point is at most `metres` away, along the sphere."""
 
     longitude: float
     latitude: float
@@ -165,7 +165,7 @@ class Spatial(Node, frozen=True):
 
 
 class Temporal(Node, frozen=True):
-    """One of CQL2's own relations between two stretches of time, t_after to t_starts."""
+    """One of CQL2's relations between two time spans, t_after to t_starts."""
 
     op: str
     left: "Lifetime | Property | Span | SpanOf"
@@ -173,7 +173,7 @@ class Temporal(Node, frozen=True):
 
 
 class TimePredicate(Node, frozen=True):
-    """One of TCC's 11 predicates on the context's lifetime; `tolerance` is for equals."""
+    """One of TCC's 11 predicates on the context's lifetime; `tolerance` (µs) is for equals."""
 
     name: str
     span: Span

@@ -1,7 +1,7 @@
-"""What do the temporal relations mean? Each is a formula over four moments, given once.
+"""Tables of the temporal relations: each is one formula over the ends of two time spans.
 
-The reference evaluator calls these on numbers; the normal form reads the same tables as sets of
-t_r and t_d, so the two cannot drift apart.
+The reference evaluator applies the formulas to numbers. The normal form reads the same tables as
+sets of t_r and t_d, so the two cannot diverge.
 """
 
 from functools import lru_cache
@@ -12,7 +12,7 @@ from roamcast.model.filters.syntax import TimePredicate
 from roamcast.model.time import FOREVER
 
 Bound = tuple[Choice["t_r", "t_d"], Choice["<", "<=", ">", ">=", "="], int]
-"""One comparison of an end of the lifetime with a moment."""
+"""A comparison of an end of the lifetime with an instant."""
 
 # TCC figure 4, with the errata: `excludes` is a disjunction, `during` is its formula. Each
 # predicate is a disjunction of conjunctions over the interval [a, b] and the tolerance z.
@@ -57,12 +57,12 @@ SPELLINGS = {
     "t_overlappedby": "t_overlappedBy",
     "t_startedby": "t_startedBy",
 }
-"""How the standard writes the names that are not all small letters."""
+"""The standard's spelling of names that are not all lower case."""
 
 
-@lru_cache(maxsize=4096)  # a predicate is asked of context after context
+@lru_cache(maxsize=4096)  # the same predicate is evaluated for context after context
 def formula(predicate: TimePredicate) -> tuple[tuple[Bound, ...], ...]:
-    """Give a TCC predicate as alternatives, each of bounds that hold together."""
+    """Return a TCC predicate as a disjunction of conjunctions of bounds."""
     a, b, z = predicate.span.start, predicate.span.end, predicate.tolerance
     moment = {
         "a": a,
@@ -79,7 +79,7 @@ def formula(predicate: TimePredicate) -> tuple[tuple[Bound, ...], ...]:
 
 
 def compare(left: int, op: str, right: int) -> bool:
-    """Compare two moments."""
+    """Compare two instants."""
     match op:
         case "<":
             return left < right
@@ -94,7 +94,7 @@ def compare(left: int, op: str, right: int) -> bool:
 
 
 def related(op: str, left: tuple[int, int], right: tuple[int, int]) -> bool:
-    """Tell whether one of CQL2's relations holds between two stretches of time."""
+    """Return whether one of CQL2's relations holds between two time spans."""
     moment = {"s": left[0], "e": left[1], "a": right[0], "b": right[1]}
     return any(
         all(compare(moment[x], comparator, moment[y]) for x, comparator, y in together)
@@ -103,7 +103,7 @@ def related(op: str, left: tuple[int, int], right: tuple[int, int]) -> bool:
 
 
 def lived(predicate: TimePredicate, t_r: int, t_d: int) -> bool:
-    """Tell whether a lifetime satisfies a TCC predicate; t_d is FOREVER while it lasts."""
+    """Return whether a lifetime satisfies a TCC predicate; t_d is FOREVER while it is open."""
     for together in formula(predicate):
         for end, op, bound in together:
             if not compare(t_r if end == "t_r" else t_d, op, bound):
@@ -114,7 +114,7 @@ def lived(predicate: TimePredicate, t_r: int, t_d: int) -> bool:
 
 
 def _shift(moment: int, by: int) -> int:
-    """Move a moment; an open end stays open."""
+    """Shift an instant; an unbounded end stays unbounded."""
     if moment in (FOREVER, -FOREVER - 1):
         return moment
     return max(-FOREVER - 1, min(FOREVER, moment + by))

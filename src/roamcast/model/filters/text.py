@@ -1,4 +1,4 @@
-"""How is a filter written? CQL2 text that parses back to the same normal form."""
+"""The canonical text of a normal form: CQL2 that parses back to the same normal form."""
 
 import re
 from functools import lru_cache
@@ -20,7 +20,7 @@ from roamcast.model.filters.atoms import (
 )
 from roamcast.model.filters.values import FULL, Interval, Kind, Scalar, inside_place
 
-# `cql2` reads names that begin with a shape's as shapes (pointempty), so those stand in quotes
+# `cql2` takes names that begin like a shape (pointempty) for shapes, so we quote them.
 _PLAIN_NAME = re.compile(r"(?!(?i:multi|point|linestring|polygon|geometryc))[A-Za-z][A-Za-z0-9_]*")
 _KEYWORDS = {
     *("and", "or", "not", "in", "like", "between", "is", "null", "true", "false", "div"),
@@ -30,12 +30,12 @@ _KEYWORDS = {
 
 @lru_cache(maxsize=65_536)
 def of(normal: Normal) -> str:
-    """Write a normal form."""
+    """Return the canonical text of a normal form."""
     return _written(normal)[0]
 
 
 Written = tuple[str, int]
-"""A text and what it is: 3 a term, 2 a conjunction, 1 a disjunction."""
+"""A text and its precedence: 3 a term, 2 a conjunction, 1 a disjunction."""
 
 
 def _written(normal: Normal) -> Written:
@@ -61,7 +61,7 @@ def _written(normal: Normal) -> Written:
 
 
 def _inside(written: Written, level: int) -> str:
-    """Put parentheses round what binds less than its surroundings, or alike."""
+    """Add parentheses unless the text binds more tightly than its surroundings."""
     text, own = written
     return text if own > level else f"({text})"
 
@@ -75,7 +75,7 @@ def _values(atom: Values) -> Written:
         path = _place_of(atom)
         if path is not None:
             return f"within(place, {quoted(path)})", 3
-    if intervals == FULL:  # any value of the kind: there is no shorter way to say it
+    if intervals == FULL:  # any value of this kind; CQL2 has no shorter form
         zero = literal(0, kind)
         return f"{name} <= {zero} OR {name} >= {zero}", 1
     points = [i.low for i in intervals if i.low is not None and i.low == i.high]
@@ -106,7 +106,7 @@ def _range(name: str, kind: Kind, interval: Interval) -> Written:
 def _lifetime(end: str, interval: Interval) -> str:
     predicate = "start_by" if end == T_R else "end_by"
     low, high = interval.low, interval.high
-    if low is not None and low == time.LATEST + 1:  # only what still lasts
+    if low is not None and low == time.LATEST + 1:  # only open contexts
         return f"NOT end_by(time, INTERVAL('..','{time.format_instant(time.LATEST)}'))"
     return f"{predicate}(time, INTERVAL('{_moment(low)}','{_moment(high)}'))"
 
@@ -119,7 +119,7 @@ def _moment(value: Scalar | None) -> str:
 
 
 def _place_of(atom: Values) -> str | None:
-    """Recognise the paths of one place and all within it; a text that is no path is no place."""
+    """Return the path if the set is a place and everything within it, else None."""
     path = atom.intervals[0].low
     if not isinstance(path, str) or atom.intervals != inside_place(path):
         return None
@@ -130,7 +130,7 @@ def _place_of(atom: Values) -> str | None:
 
 
 def literal(value: Scalar, kind: Kind) -> str:
-    """Write a value of a kind."""
+    """Format a value of a kind."""
     if kind == "boolean":
         return "true" if value else "false"
     if kind == "instant":
@@ -140,26 +140,26 @@ def literal(value: Scalar, kind: Kind) -> str:
 
 
 def number(value: float) -> str:
-    """Write a number so that it reads back to the same float64."""
+    """Format a number so that it parses back to the same float64."""
     if value == int(value) and abs(value) < 1e15:
         return str(int(value))
     return repr(float(value))
 
 
 def quoted(text: str) -> str:
-    """Write a text literal."""
+    """Format a string literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def name_text(name: str) -> str:
-    """Write a property's name, in quotes if it is not a plain word."""
+    """Format a property's name, in quotes unless it is a plain word."""
     if _PLAIN_NAME.fullmatch(name) and name.lower() not in _KEYWORDS:
         return name
     return '"' + name.replace('"', '""') + '"'
 
 
 def expression_text(expression: syntax.Expression) -> str:
-    """Write a predicate that stands in a residual."""
+    """Format the predicate of a residual."""
     match expression:
         case syntax.Comparison(op, left, right):
             return f"{operand_text(left)} {op} {operand_text(right)}"
@@ -183,7 +183,7 @@ def expression_text(expression: syntax.Expression) -> str:
 
 
 def operand_text(operand: syntax.Operand | syntax.Lifetime | syntax.SpanOf) -> str:
-    """Write a value; what is calculated stands in parentheses."""
+    """Format an operand; calculations get parentheses."""
     match operand:
         case syntax.Property(name):
             return name_text(name)

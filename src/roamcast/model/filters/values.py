@@ -1,8 +1,8 @@
-"""Which values does a predicate accept? Unions of intervals, with their set algebra.
+"""Sets of values as unions of intervals, with their algebra.
 
 Every comparison of one property with constants is such a set: `a > 3`, `a IN (1, 2)`,
-`a LIKE 'ab%'`, `within(place, 'campus/b35')`, and the papers' temporal predicates as sets of
-t_r and t_d. Merging, contradiction and covering are then plain set operations.
+`a LIKE 'ab%'`, `within(place, 'campus/b35')`, and TCC's temporal predicates as sets of t_r and t_d.
+Merging, contradiction and covering are then plain set operations.
 """
 
 from collections.abc import Iterable
@@ -12,14 +12,14 @@ import msgspec
 
 Scalar = int | float | str
 Kind = Literal["number", "string", "boolean", "instant"]
-"""What is compared: numbers, texts by code point, false/true as 0/1, microseconds."""
+"""Kinds of values: numbers, strings by code point, false and true as 0 and 1, microseconds."""
 
 DISCRETE: frozenset[Kind] = frozenset({"boolean", "instant"})
-"""Kinds whose values are integers: open ends become closed ones, neighbours merge."""
+"""Kinds with integer values: open ends become closed, adjacent intervals merge."""
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """Values from `low` to `high`; None is unbounded, on that side always included."""
+    """Values from `low` to `high`; None is unbounded, and that side counts as closed."""
 
     low: Scalar | None = None
     high: Scalar | None = None
@@ -27,7 +27,7 @@ class Interval(msgspec.Struct, frozen=True):
     high_closed: bool = True
 
     def __contains__(self, value: Scalar) -> bool:
-        """Tell whether the value lies inside."""
+        """Return whether the value lies inside."""
         return _starts_before(self, value) and _ends_after(self, value)
 
 
@@ -39,27 +39,27 @@ FULL: Intervals = (Interval(),)
 
 
 def point(value: Scalar) -> Intervals:
-    """Give the set of one value."""
+    """Return the set of one value."""
     return (Interval(value, value),)
 
 
 def below(value: Scalar, *, closed: bool) -> Intervals:
-    """Give all values up to one, with it or without."""
+    """Return all values up to one, with it or without."""
     return (Interval(high=value, high_closed=closed),)
 
 
 def above(value: Scalar, *, closed: bool) -> Intervals:
-    """Give all values from one on, with it or without."""
+    """Return all values from one on, with it or without."""
     return (Interval(low=value, low_closed=closed),)
 
 
 def between(low: Scalar, high: Scalar) -> Intervals:
-    """Give all values from low to high with both; none if they are the wrong way round."""
+    """Return all values from low to high, both included; empty if low is above high."""
     return normalise([Interval(low, high)])
 
 
 def prefixed(prefix: str) -> Intervals:
-    """Give all texts that begin with `prefix`, as one interval of the order by code point."""
+    """Return all strings with a prefix: one interval in the order of code points."""
     end = _after_prefix(prefix)
     if not prefix:
         return (Interval("", None),)
@@ -67,21 +67,21 @@ def prefixed(prefix: str) -> Intervals:
 
 
 def inside_place(path: str) -> Intervals:
-    """Give the paths of a place and of all places within it."""
+    """Return the paths of a place and of all places within it."""
     return union(point(path), prefixed(path + "/"))
 
 
 def contains(intervals: Intervals, value: Scalar) -> bool:
-    """Tell whether the value is in the set."""
+    """Return whether the value is in the set."""
     return any(value in interval for interval in intervals)
 
 
 def normalise(intervals: Iterable[Interval], kind: Kind | None = None) -> Intervals:
-    """Sort, drop what is empty, join what overlaps or touches."""
+    """Sort, drop empty intervals, join those that overlap or touch."""
     if kind in DISCRETE:
         intervals = [_closed(interval) for interval in intervals]
     kept = [interval for interval in intervals if not _empty(interval)]
-    if len(kept) < 2:  # nearly always, and nothing to sort or join
+    if len(kept) < 2:  # the common case
         return tuple(kept)
     kept.sort(key=_low_cut)
     joined: list[Interval] = []
@@ -95,12 +95,12 @@ def normalise(intervals: Iterable[Interval], kind: Kind | None = None) -> Interv
 
 
 def union(*sets: Intervals, kind: Kind | None = None) -> Intervals:
-    """Give the values of any of the sets."""
+    """Return the values of any of the sets."""
     return normalise((interval for intervals in sets for interval in intervals), kind)
 
 
 def intersect(left: Intervals, right: Intervals, kind: Kind | None = None) -> Intervals:
-    """Give the values of both sets."""
+    """Return the values of both sets."""
     pieces = []
     for a in left:
         for b in right:
@@ -110,7 +110,7 @@ def intersect(left: Intervals, right: Intervals, kind: Kind | None = None) -> In
 
 
 def complement(intervals: Intervals, kind: Kind) -> Intervals:
-    """Give the values of this kind that are not in the set."""
+    """Return the values of this kind that are not in the set."""
     gaps = []
     low: Scalar | None = None
     low_closed = True
@@ -128,7 +128,7 @@ def complement(intervals: Intervals, kind: Kind) -> Intervals:
 
 
 def subset(inner: Intervals, outer: Intervals) -> bool:
-    """Tell whether every value of `inner` is in `outer`; both normalised."""
+    """Return whether every value of `inner` is in `outer`; both normalised."""
     return all(
         any(_low_cut(o) <= _low_cut(i) and _high_cut(i) <= _high_cut(o) for o in outer)
         for i in inner
@@ -136,8 +136,8 @@ def subset(inner: Intervals, outer: Intervals) -> bool:
 
 
 Cut = tuple[int, Scalar, int]
-"""Where an interval begins or ends, between values: (-1 | 0 | 1 for -∞ | at value | ∞, value,
-0 just before the value | 1 just after it)."""
+"""An interval's end as a position between values: (-1 for -∞, 0 at a value, 1 for ∞; the value;
+0 just before it, 1 just after it)."""
 
 
 def _low_cut(interval: Interval) -> Cut:
@@ -191,10 +191,10 @@ def _ends_after(interval: Interval, value: Scalar) -> bool:
 
 
 def _after_prefix(prefix: str) -> str | None:
-    """Give the smallest text after all that begin with `prefix`, if there is one."""
+    """Return the smallest text after all that begin with `prefix`, if there is one."""
     for end in range(len(prefix) - 1, -1, -1):
         code = ord(prefix[end]) + 1
-        if code == 0xD800:  # surrogates are no characters
+        if code == 0xD800:  # skip the surrogates, which are not characters
             code = 0xE000
         if code <= 0x10FFFF:
             return prefix[:end] + chr(code)

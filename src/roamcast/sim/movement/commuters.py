@@ -1,9 +1,9 @@
-"""Who goes from the left half of the tree to the right? CBM's commuters (7.1.4).
+"""CBM's commuters (7.1.4): users move from the left half of the tree to the right, pair by pair.
 
 At time 0 users on the left want each item with probability mean + skew, those on the right with
-mean − skew. At time i the left's user i has changed places with the right's user i (the text counts
-from 1): "probabilistically speaking, we model the movement of users from the left to the right
-(e.g. from work to home)". After as many steps as there are pairs all have moved.
+mean − skew. At time i the left's user i has changed places with the right's user i (the paper
+counts from 1): "probabilistically speaking, we model the movement of users from the left to the
+right (e.g. from work to home)". After as many steps as there are pairs, all have moved.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ CBM_MEAN = 0.3
 
 
 def commuters(left: Sequence[str], right: Sequence[str], period_us: int) -> Iterator[Move]:
-    """Yield the start of everybody (left first), then one pair a period changing places."""
+    """Yield everybody's start (left first), then one pair per period that changes places."""
     if len(left) != len(right) or not left:
         raise PlaceError("commuters need as many places on the left as on the right")
     if period_us < 1:
@@ -37,9 +37,9 @@ def _commute(left: Sequence[str], right: Sequence[str], period_us: int) -> Itera
 
 
 def wishes(users: int, step: int, skew: float, mean: float = CBM_MEAN) -> Floats:
-    """Give at time `step` the probability with which each leaf's user wants an item.
+    """Return the probability with which each leaf's user wants an item, at time `step`.
 
-    A leaf's user, not a person: leaf i of the left half shows mean + skew until time i + 1 and
+    By leaf, not by person: leaf i of the left half has mean + skew before time i + 1 and
     mean − skew from then on, the right half the reverse.
     """
     if users < 2 or users % 2 or not step >= 0:

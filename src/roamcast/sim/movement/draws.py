@@ -1,8 +1,8 @@
-"""Which random number does a person draw next? One that depends on nobody else.
+"""Random draws, one stream per person (decision 0032).
 
-Draw number k of person p is a function of (key, p, k): SplitMix64 (Steele, Lea, Flood 2014), one
-stream per person. Adding people, sampling at other times or calling a meeting shifts nobody else's
-draws; and whole arrays of people draw at once.
+Draw k of person p is a function of (key, p, k), by SplitMix64 (Steele, Lea, Flood 2014). Adding
+people, sampling at other times or calling a meeting changes nobody else's draws, and whole arrays
+of people draw at once.
 """
 
 import math
@@ -22,7 +22,7 @@ Words = npt.NDArray[np.uint64]
 
 
 class Draws:
-    """Numbers in [0, 1) by person and count, one at a time or in arrays: the same numbers."""
+    """Numbers in [0, 1) by person and count; the same numbers singly or in arrays."""
 
     def __init__(self, people: int, generator: random.Random) -> None:
         key = np.uint64(generator.getrandbits(64))
@@ -32,14 +32,14 @@ class Draws:
         self._seed_list: list[int] = seeds.tolist()
 
     def unit(self, person: int, count: int) -> float:
-        """Give draw `count` of one person."""
+        """Return draw `count` of one person."""
         word = (self._seed_list[person] + (count + 1) * _GAMMA) & _MASK
         word = ((word ^ (word >> 30)) * _MIX_1) & _MASK
         word = ((word ^ (word >> 27)) * _MIX_2) & _MASK
         return ((word ^ (word >> 31)) >> 11) * _UNIT
 
     def units(self, people: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> Floats:
-        """Give draw `counts[i]` of `people[i]`."""
+        """Return draw `counts[i]` of `people[i]`."""
         with np.errstate(over="ignore"):
             steps = (counts + 1).astype(np.uint64) * np.uint64(_GAMMA)
             words = _mixed(self._seeds[people] + steps)
@@ -47,7 +47,7 @@ class Draws:
 
 
 def exponential(unit: float, mean: float) -> float:
-    """Turn a draw into an exponential one ("Poisson-distributed sleep time", AMS)."""
+    """Map a draw to the exponential distribution ("Poisson-distributed sleep time", AMS)."""
     return -mean * math.log1p(-unit)
 
 

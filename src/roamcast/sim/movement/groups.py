@@ -1,9 +1,8 @@
-"""How do groups move? Leaders roam an area, members stay about them (OO 4.4: conference visitors).
+"""Reference point group mobility (Hong, Gerla, Pei, Chiang 1999), for OO 4.4: conference visitors.
 
-Reference point group mobility (Hong, Gerla, Pei, Chiang 1999): a group's reference point follows
-random waypoint; each member's place relative to it follows random waypoint within the group's
-circle. Nobody leaves the area: who would, walks along its edge, which brings them only nearer to
-the reference point.
+A group's reference point follows random waypoint. Each member's position relative to it follows
+random waypoint within the group's circle. Positions are clipped to the area, which only brings
+members nearer to the reference point.
 """
 
 import math
@@ -18,8 +17,8 @@ from roamcast.sim.movement.draws import Floats
 from roamcast.sim.movement.waypoint import Area, RandomWaypoint
 
 
-class Groups(msgspec.Struct, frozen=True):
-    """How many members each group has, and how far they stray."""
+class GroupSettings(msgspec.Struct, frozen=True):
+    """The members of each group, and how far they stray from its reference point."""
 
     sizes: Sequence[int]
     radius_m: float = 50.0
@@ -27,9 +26,9 @@ class Groups(msgspec.Struct, frozen=True):
 
 
 class GroupMovement:
-    """Positions of all members, group by group, at any moment not before the last one asked for."""
+    """Positions of all members, group by group; time must not go backwards."""
 
-    def __init__(self, groups: Groups, area: Area, generator: random.Random) -> None:
+    def __init__(self, groups: GroupSettings, area: Area, generator: random.Random) -> None:
         if not groups.sizes or min(groups.sizes) < 1:
             raise LimitError("there is at least one group, and one member in each")
         if groups.radius_m <= 0 or groups.stray_speed_max_m_s <= 0:
@@ -38,7 +37,7 @@ class GroupMovement:
         self.group_of = np.repeat(np.arange(len(groups.sizes)), groups.sizes)
         self._area = area
         self._leaders = RandomWaypoint(len(groups.sizes), area, generator)
-        # The largest square in the circle: whoever stays in it stays within the radius.
+        # Members roam the largest square in the circle, so they stay within the radius.
         side = groups.radius_m * math.sqrt(2)
         stray = groups.stray_speed_max_m_s
         self._middle = side / 2
@@ -46,11 +45,11 @@ class GroupMovement:
         self._members = RandomWaypoint(self.people, about, generator)
 
     def references(self, time_us: int) -> Floats:
-        """Give the groups' reference points."""
+        """Return the groups' reference points."""
         return self._leaders.positions(time_us)
 
     def positions(self, time_us: int) -> Floats:
-        """Give everybody's (x, y) in metres; time must not go backwards."""
+        """Return everybody's (x, y) in metres; time must not go backwards."""
         offsets = self._members.positions(time_us) - self._middle
         about = self.references(time_us)[self.group_of] + offsets
         return np.clip(about, 0.0, [self._area.width_m, self._area.height_m])

@@ -1,9 +1,8 @@
-"""Where does a person want to go next? Transition matrices, which AMS calls modes.
+"""Movement modes: AMS's transition matrices between destinations.
 
-A mode gives, for the place where a person is, the probability of each next destination. `Matrix`
-is the general form. A thousand people with six hundred places each would need a thousand large
-matrices that are all of one shape: `Office` and `Gather` are those shapes, and give the row of
-their matrix on request.
+For the place where a person is, a mode gives the probability of each next destination. `Matrix` is
+the general form. With 1,000 people and 600 places, that would be 1,000 large matrices of the same
+structure; `Office` and `Gather` have that structure and compute rows on request.
 """
 
 from bisect import bisect_right
@@ -17,24 +16,24 @@ import numpy.typing as npt
 from roamcast.errors import LimitError, PlaceError
 
 STATES_MAX = 4096
-"""A dense matrix of more states than this is refused: 128 MB."""
+"""Maximum states of a dense matrix: 128 MB."""
 
 Row = dict[int, float]
-"""Destination → probability; what is not named has none."""
+"""Destination → probability; missing means 0."""
 
 
-class Mode(Protocol):
+class MovementMode(Protocol):
     """A transition matrix for each person; places by number."""
 
     def goal(self, person: int, here: int, unit: float, /) -> int:
         """Choose the next destination with a number drawn from [0, 1)."""
 
     def row(self, person: int, here: int, /) -> Row:
-        """Give the probabilities that `goal` follows."""
+        """Return the probabilities from which `goal` chooses."""
 
 
 class Matrix:
-    """The paper's general form: a row of probabilities for each place, shared by its people."""
+    """The paper's general form: a row of probabilities per place, the same for all people."""
 
     def __init__(self, places: Sequence[int], rows: npt.ArrayLike) -> None:
         matrix = np.asarray(rows, dtype=np.float64)
@@ -50,7 +49,7 @@ class Matrix:
         self._at = {place: index for index, place in enumerate(places)}
         self._matrix = matrix
         self._sums = [np.cumsum(row).tolist() for row in matrix]
-        # The last destination with a chance takes what rounding leaves.
+        # The last destination with a positive probability gets what rounding leaves.
         self._last = [int(np.flatnonzero(row)[-1]) for row in matrix]
 
     def goal(self, _person: int, here: int, unit: float, /) -> int:
@@ -60,7 +59,7 @@ class Matrix:
         return self._places[min(chosen, self._last[index])]
 
     def row(self, _person: int, here: int, /) -> Row:
-        """Give the row of `here`."""
+        """Return the row of `here`."""
         row = self._matrix[self._index(here)].tolist()
         return {place: p for place, p in zip(self._places, row, strict=True) if p}
 
@@ -71,7 +70,7 @@ class Matrix:
         return index
 
 
-class Pool(msgspec.Struct, frozen=True):
+class DestinationPool(msgspec.Struct, frozen=True):
     """Destinations with weights, shared by many people."""
 
     places: tuple[int, ...]
@@ -79,12 +78,12 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Office:
-    """From everywhere: `stay` for one's own office, the rest over one's pool without it."""
+    """From every place: probability `stay` for one's own office, the rest over one's pool."""
 
     def __init__(
         self,
         offices: Sequence[int],
-        pools: Sequence[Pool],
+        pools: Sequence[DestinationPool],
         pool_of: Sequence[int] | None = None,
         stay: float = 0.8,
     ) -> None:
@@ -114,17 +113,17 @@ class Office:
         if own is None:
             aim = rest * total
         else:
-            # Leave out the office's own stretch of the pool.
+            # Skip the office's own interval of the pool.
             aim = rest * (total - (sums[own + 1] - sums[own]))
             if aim >= sums[own]:
                 aim += sums[own + 1] - sums[own]
         chosen = min(bisect_right(sums, aim) - 1, len(pool.places) - 1)
-        if chosen == own:  # only by rounding at the end of the pool
+        if chosen == own:  # only by rounding, at the end of the pool
             chosen = own - 1 if own == len(pool.places) - 1 else own + 1
         return pool.places[chosen]
 
     def row(self, person: int, _here: int, /) -> Row:
-        """Give the row, the same for every place."""
+        """Return the row, the same for every place."""
         office, pool = self.offices[person], self._pools[self._pool_of[person]]
         others = {
             place: weight
@@ -137,7 +136,7 @@ class Office:
 
 
 class Gather:
-    """All to one place: a column of ones."""
+    """Everybody goes to one place: a column of ones."""
 
     def __init__(self, place: int) -> None:
         self._place = place
@@ -147,5 +146,5 @@ class Gather:
         return self._place
 
     def row(self, _person: int, _here: int, /) -> Row:
-        """Give the row: the one place."""
+        """Return the row: the one place."""
         return {self._place: 1.0}

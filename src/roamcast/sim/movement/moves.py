@@ -1,4 +1,4 @@
-"""What is a move, and how does a driver take moves when it wants them?"""
+"""Moves, and the feed through which a driver pulls them."""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -16,26 +16,26 @@ class Move(NamedTuple):
     point: Point | None = None
 
 
-class Feed:
-    """A stream that can be asked when it goes on, and pulled from; it never runs ahead."""
+class MoveFeed:
+    """A stream of moves with a deadline, pulled one move at a time; it reads one move ahead."""
 
     def __init__(self, moves: Iterable[Move]) -> None:
         self._moves = iter(moves)
         self._next = next(self._moves, None)
 
     def deadline(self) -> int | None:
-        """Give the time of the next move, or none when there are no more."""
+        """Return the time of the next move, or None when there are no more."""
         return None if self._next is None else self._next.time_us
 
     def pull(self) -> Move:
-        """Take the next move; ask `deadline` first."""
+        """Return the next move; `deadline` must not be None."""
         move = self._next
         assert move is not None, "no move is left"
         self._next = next(self._moves, None)
         return move
 
     def until(self, end_us: int) -> Iterator[Move]:
-        """Take the moves up to and including a moment, one by one."""
+        """Yield the moves up to and including a moment."""
         while self._next is not None and self._next.time_us <= end_us:
             yield self.pull()
 

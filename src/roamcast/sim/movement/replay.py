@@ -1,8 +1,8 @@
-"""What did people really do? Recorded sightings, replayed in time order.
+"""Replay of recorded positions and sightings in time order.
 
-Reads positions as CSV (`lat,lng,datetime,uid`, times in UTC: the form of the GeoLife sample, plain
-or gzipped) and sightings as JSON lines (`person`, `time`, and `place` or `lon` and `lat`). People
-are numbered by their name's order, so that a recording always gives the same moves.
+Reads positions as CSV (`lat,lng,datetime,uid`, times in UTC: the format of the GeoLife sample,
+plain or gzipped) and sightings as JSON lines (`person`, `time`, and `place` or `lon` and `lat`).
+People are numbered in the order of their names, so a recording always gives the same moves.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ LINE_BYTES_MAX = 1 << 20
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """Sightings sorted by time, then person; `places[i]` or `points[i]` says where."""
+    """Sightings sorted by time, then person, each with a place or a point."""
 
     names: tuple[str, ...]
     times_us: npt.NDArray[np.int64]
@@ -35,9 +35,9 @@ class Recording(msgspec.Struct, frozen=True):
         return len(self.times_us)
 
     def moves(self, start_us: int | None = None, faster: float = 1.0) -> Iterator[Move]:
-        """Replay as it was, or from `start_us` on, or so many times faster."""
+        """Yield the moves, optionally shifted to begin at `start_us`, or `faster` times as fast."""
         if not faster > 0:
-            raise LimitError("a replay is faster than standing still")
+            raise LimitError("the speed of a replay must be above 0")
         if not len(self):
             return
         first = int(self.times_us[0])
@@ -68,13 +68,13 @@ def read_positions(path: Path, rows_max: int = ROWS_MAX) -> Recording:
         raise InputError("a row lacks a value", source=str(path))
     points = np.column_stack([table["lng"].to_numpy(), table["lat"].to_numpy()])
     if not (np.abs(points) <= [180.0, 90.0]).all():
-        raise InputError("a row is no WGS84 longitude and latitude", source=str(path))
+        raise InputError("a row is not a WGS84 longitude and latitude", source=str(path))
     times = table["datetime"].cast(pa.int64()).to_numpy()
     return _sorted(table["uid"].to_pylist(), times, points, None)
 
 
 def read_sightings(path: Path, rows_max: int = ROWS_MAX) -> Recording:
-    """Read sightings, one JSON object a line."""
+    """Read sightings, one JSON object per line."""
     names: list[str] = []
     times: list[int] = []
     points: list[tuple[float, float]] = []

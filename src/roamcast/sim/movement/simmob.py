@@ -1,4 +1,4 @@
-"""How do people move about a building? AMS's workload generator, SimMob.
+"""SimMob, AMS's workload generator: people who move about a building.
 
 "The main simulation loop chooses a destination based on the users mode and … expands it to the
 sequence of steps (i.e., sightings) along the shortest path. These steps are then emitted at times
@@ -19,26 +19,25 @@ from roamcast.errors import LimitError, PlaceError
 from roamcast.model.places import Places
 from roamcast.model.places_walk import WaysTo
 from roamcast.sim.movement.draws import Draws, exponential
-from roamcast.sim.movement.modes import Mode
+from roamcast.sim.movement.modes import MovementMode
 from roamcast.sim.movement.moves import Move
 
 PEOPLE_MAX = 10_000_000
 SETTLED_MAX = 4_000_000
-"""Ways are kept for reuse up to this many places in all of them, about 400 MB; the least recently
-used go first."""
+"""Maximum settled places in all cached walks, about 400 MB; the least recently used are evicted."""
 
 
 class Activity(msgspec.Struct, frozen=True):
     """At `time_us` these people change their mode and their mean pause.
 
-    With `within_us` they also set out for their new destination so as to arrive in that time, each
-    at a moment of their own; without, the change shows at their next decision. A mean pause of
-    None: whoever arrives stays for good.
+    With `within_us` they also set out for their new destination so as to arrive within that time,
+    each at their own moment; without it, the change shows at their next decision. A mean pause of
+    None means that whoever arrives stays for good.
     """
 
     time_us: int
     people: Sequence[int]
-    mode: Mode
+    mode: MovementMode
     pause_us: float | None
     within_us: int | None = None
 
@@ -46,15 +45,15 @@ class Activity(msgspec.Struct, frozen=True):
 class SimMob:
     """A stream of moves of people who start at `starts`; one pass only.
 
-    It is endless unless all stay for good or `end_us` is given. With a mode under which nobody
-    ever leaves again, only `end_us` brings an end to waiting for the next move.
+    It is endless unless everybody stays for good or `end_us` is given. Under a mode that nobody
+    ever leaves, only `end_us` ends the search for the next move.
     """
 
     def __init__(
         self,
         places: Places,
         starts: Sequence[int],
-        mode: Mode,
+        mode: MovementMode,
         generator: random.Random,
         *,
         speed_m_s: float,
@@ -79,9 +78,9 @@ class SimMob:
         self._draws = Draws(self.people, generator)
         self._drawn = [0] * self.people
         self._here = list(starts)
-        self._mode: list[Mode] = [mode] * self.people
+        self._mode: list[MovementMode] = [mode] * self.people
         self._pause: list[float | None] = [pause_us] * self.people
-        # What is left of each person's way, the next step last; its due time; its validity.
+        # The rest of each person's walk, next step last; when it is due; its validity.
         self._steps: dict[int, list[int]] = {}
         self._due = [start_us] * self.people
         self._turn = [0] * self.people
@@ -90,8 +89,9 @@ class SimMob:
         self._queue: list[tuple[int, int, int]] = []
 
     def __iter__(self) -> Iterator[Move]:
-        """Yield everybody's start, then their steps in time order, persons ascending at ties."""
+        """Yield everybody's start, then their steps in time order, ties by person."""
         for index, activity in enumerate(self._activities):
+            # Activities have negative person numbers: at the same time they come first, in order.
             self._queue.append((activity.time_us, index - len(self._activities), 0))
         for person in range(self.people):
             self._rest(person, self._start_us)
@@ -105,7 +105,7 @@ class SimMob:
             self._now = now
             if person < 0:
                 self._call(self._activities[person + len(self._activities)])
-            elif turn == self._turn[person]:
+            elif turn == self._turn[person]:  # otherwise a call has replaced this event
                 steps = self._steps.get(person)
                 if steps is None:
                     self._decide(person, now)
@@ -124,6 +124,7 @@ class SimMob:
     def _rest(self, person: int, now: int) -> None:
         mean = self._pause[person]
         if mean is not None:
+            # At least 1 µs, or a person could decide for ever at one instant.
             self._at(person, now + max(1, round(exponential(self._unit(person), mean))))
 
     def _decide(self, person: int, now: int) -> None:
@@ -153,7 +154,7 @@ class SimMob:
         return place
 
     def _call(self, activity: Activity) -> None:
-        """Change modes; whoever is called sets out in time, from the end of their present step."""
+        """Change modes; people called with a deadline set out at the end of their current step."""
         for person in activity.people:
             stayed = self._pause[person] is None and person not in self._called
             self._mode[person] = activity.mode
@@ -164,7 +165,7 @@ class SimMob:
                     self._rest(person, activity.time_us)
                 continue
             free_at, place = activity.time_us, self._here[person]
-            if steps is not None:
+            if steps is not None:  # nobody turns round between two places: finish the step
                 del steps[:-1]
                 free_at, place = self._due[person], steps[-1]
             goal = activity.mode.goal(person, place, self._unit(person))
@@ -179,7 +180,7 @@ class SimMob:
 def _check_activities(activities: Sequence[Activity], people: int, start_us: int) -> None:
     for activity in activities:
         if activity.time_us < start_us or (activity.within_us or 0) < 0:
-            raise PlaceError("an activity lies after the start and lasts at least no time")
+            raise PlaceError("an activity begins after the start and its duration is at least 0")
         if any(not 0 <= person < people for person in activity.people):
             raise PlaceError(f"an activity is for people from 0 to {people - 1}")
         if activity.pause_us is not None and not activity.pause_us > 0:
@@ -187,7 +188,7 @@ def _check_activities(activities: Sequence[Activity], people: int, start_us: int
 
 
 class _Ways:
-    """Shortest ways by destination, kept for reuse within a bound, and the time of each step."""
+    """Shortest walks by destination, cached within a bound, and the duration of each step."""
 
     def __init__(self, places: Places, speed_m_s: float) -> None:
         self._places = places
@@ -196,15 +197,15 @@ class _Ways:
         keys = walks.starts * len(places) + walks.ends
         self._step_us: dict[int, int] = dict(zip(keys.tolist(), micros.tolist(), strict=True))
         self._count = len(places)
-        self._kept: dict[int, WaysTo] = {}
+        self._cached: dict[int, WaysTo] = {}
         self._settled = 0
 
     def step_us(self, here: int, there: int) -> int:
-        """Give the time of one step between neighbours."""
+        """Return the duration of one step between neighbours."""
         return self._step_us[here * self._count + there]
 
     def way_us(self, here: int, goal: int) -> int:
-        """Give the time of a whole way."""
+        """Return the duration of a whole walk."""
         total = 0
         for step in reversed(self.steps(here, goal)):
             total += self.step_us(here, step)
@@ -212,17 +213,18 @@ class _Ways:
         return total
 
     def steps(self, here: int, goal: int) -> list[int]:
-        """Give the places of the way without its start, the next one last."""
+        """Return the places of the walk without its start, the next one last."""
         root = self._walks.door_of(goal)
-        ways = self._kept.pop(root, None)
+        # Pop and insert again: a dict in order of use is the LRU cache.
+        ways = self._cached.pop(root, None)
         if ways is None:
             ways = self._walks.ways_to(goal)
-        self._settled -= len(ways)
+        self._settled -= len(ways)  # a search grows when it is resumed (0031)
         reached = ways.metres(here, goal)
         self._settled += len(ways)
-        self._kept[root] = ways
-        while self._settled > SETTLED_MAX and len(self._kept) > 1:
-            self._settled -= len(self._kept.pop(next(iter(self._kept))))
+        self._cached[root] = ways
+        while self._settled > SETTLED_MAX and len(self._cached) > 1:
+            self._settled -= len(self._cached.pop(next(iter(self._cached))))
         if reached is None:
-            raise PlaceError(f"no way leads to {self._places.path(goal)!r}")
+            raise PlaceError(f"there is no walk to {self._places.path(goal)!r}")
         return ways.steps(here, goal)[::-1]

@@ -1,10 +1,10 @@
-"""How does a node roam an open area? The random waypoint model of OO's simulations.
+"""The random waypoint model of OO's simulations.
 
 A node waits `pause_s`, then walks straight to a point drawn uniformly from the area, at a speed
-drawn uniformly between two bounds, and so on. It starts at a drawn point with a wait, as in the
-simulators OO used. The lowest speed is above 0, else the mean speed sinks for ever (Yoon, Liu,
-Noble 2003). Every leg is a function of (person, leg), so positions at a moment do not depend on
-when else one has looked.
+drawn uniformly between two bounds, and repeats. It starts at a drawn point with a wait, as in the
+simulators that OO used. The lowest speed is above 0, because otherwise the mean speed decays for
+ever (Yoon, Liu, Noble 2003). Every leg is a function of (person, leg), so the times at which
+positions are sampled do not change the walk.
 """
 
 import random
@@ -23,7 +23,7 @@ PEOPLE_MAX = 10_000_000
 
 
 class Area(msgspec.Struct, frozen=True):
-    """A rectangle in metres, from (0, 0), and how nodes move in it; OO's first experiments."""
+    """A rectangle in metres, from (0, 0), and how nodes move in it; defaults from OO."""
 
     width_m: float = 1000.0
     height_m: float = 1000.0
@@ -33,7 +33,7 @@ class Area(msgspec.Struct, frozen=True):
 
 
 class RandomWaypoint:
-    """Positions of all nodes at any moment not before the last one asked for."""
+    """Positions of all nodes; time must not go backwards."""
 
     def __init__(self, people: int, area: Area, generator: random.Random) -> None:
         if not 1 <= people <= PEOPLE_MAX:
@@ -50,13 +50,13 @@ class RandomWaypoint:
         everybody = np.arange(people)
         self._from = self._waypoint(everybody)
         self._to = self._from.copy()
-        # A leg is a wait from `leaves - pause` on, then a walk from `leaves` to `arrives`.
+        # A leg is a pause that ends at `leaves`, then a walk from `leaves` to `arrives`.
         self._leaves_s = np.zeros(people)
         self._arrives_s = np.zeros(people)
         self._next_leg(everybody)
 
     def positions(self, time_us: int) -> Floats:
-        """Give everybody's (x, y) in metres; time must not go backwards."""
+        """Return everybody's (x, y) in metres; time must not go backwards."""
         assert time_us >= self.now_us, "a movement only goes forward"
         self.now_us = time_us
         now = time_us / 1e6
@@ -73,7 +73,7 @@ class RandomWaypoint:
         speed = low + (high - low) * self._draws.units(people, 3 * self._leg[people] + 2)
         away = np.linalg.norm(self._to[people] - self._from[people], axis=1)
         self._leaves_s[people] = self._arrives_s[people] + self.area.pause_s
-        # Never a leg of no length in time: the walk's share would be 0/0.
+        # A leg lasts at least 1 µs: otherwise the share of the walk would be 0/0.
         self._arrives_s[people] = self._leaves_s[people] + np.maximum(away / speed, 1e-6)
 
     def _waypoint(self, people: npt.NDArray[np.int64]) -> Floats:
@@ -87,13 +87,13 @@ class Roaming(Protocol):
     """A model of movement in the plane."""
 
     def positions(self, time_us: int) -> Floats:
-        """Give everybody's (x, y) in metres; time must not go backwards."""
+        """Return everybody's (x, y) in metres; time must not go backwards."""
 
 
 def ticks(model: Roaming, every_us: int) -> Iterator[Move]:
-    """Yield everybody's position at every tick, from 0 on, for ever."""
+    """Yield everybody's position at every tick from 0, without end."""
     if every_us < 1:
-        raise LimitError("positions are told every microsecond at most")
+        raise LimitError("the interval between positions is at least 1 µs")
     time_us = 0
     while True:
         for person, point in enumerate(model.positions(time_us).tolist()):

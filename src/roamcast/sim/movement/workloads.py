@@ -1,11 +1,11 @@
-"""Which movement did AMS measure? Its "normal" and its "meeting" workload, and its objects.
+"""AMS's workloads: the "normal" day, the "meeting", and contexts of the paper's size.
 
-The normal workload is given by what comes out: 80 % probability of the office, 12 % of the people
-mobile, 600 moves a minute among 1,000. Destinations are drawn independently, so the expected steps
-and metres of one decision are sums over the building, and the mean pause and the travel rate that
-give those outcomes follow exactly; nothing is tuned by trial. The paper's fourth number, a sighting
-every 8.9 s, contradicts them (12 % of 1,000 sighted every 8.9 s are 809 moves a minute): the
-interval that follows from 12 % and 600 is `Rates.sighting_s`.
+The paper defines the normal workload by its outcome: 80 % probability of the office, 12 % of people
+mobile, 600 moves per minute among 1,000. Destinations are drawn independently, so the expected
+steps and metres per decision are sums over the building, and the mean pause and travel rate that
+give this outcome follow exactly, without tuning. The paper's fourth number, a sighting every 8.9 s,
+contradicts the others (12 % of 1,000 sighted every 8.9 s are 809 moves per minute); the interval
+that follows from 12 % and 600 is `WalkingRates.sighting_s`.
 """
 
 import random
@@ -19,7 +19,7 @@ from roamcast.model.buildings import FloorPlan, building, campus
 from roamcast.model.contexts import Attribute
 from roamcast.model.places import Places
 from roamcast.sim.movement.draws import Floats
-from roamcast.sim.movement.modes import Gather, Mode, Office, Pool
+from roamcast.sim.movement.modes import DestinationPool, Gather, MovementMode, Office
 from roamcast.sim.movement.simmob import Activity, SimMob
 
 AMS_PEOPLE = 1_000
@@ -29,35 +29,35 @@ AMS_MOVES_PER_MINUTE = 600.0
 MINUTE_US = 60_000_000
 
 PLAN = FloorPlan(room_width_m=6.0)
-"""Corridor cells of 12 m: with 12 s from sighting to sighting people stroll at under 1 m/s."""
+"""Corridor cells of 12 m: with 12 s between sightings, people stroll at less than 1 m/s."""
 
 FLOORS = 20
-"""With 45 offices each: some of the 1,000 people share one. Nothing in the paper says how many
-copies of the floor plan it used; this many give its share of encounters."""
+"""With 45 offices each, so some of the 1,000 people share one. The paper does not say how many
+copies of the floor plan it used; this number gives its share of encounters."""
 
 BRISK_M_S = 1.4
-"""The travel rate of the meeting workload, ours: at the stroll that 12 % and 600 moves imply, the
-far ends of a storey and the wait for the lift are more than three minutes away."""
+"""Our travel rate for the meeting workload: at the pace that 12 % and 600 moves imply, the ends of
+a storey plus the wait for the lift are more than three minutes away."""
 
 ROOM_WEIGHTS = {"office": 1.0, "meeting": 8.0, "kitchen": 8.0}
-"""How a venture divides over a storey: a kitchen draws as many as eight colleagues' offices."""
+"""Weights of destinations on a storey: a kitchen attracts as many as eight offices."""
 
 
-class Rates(msgspec.Struct, frozen=True):
-    """What a workload needs beside its places: how fast people walk and how long they rest."""
+class WalkingRates(msgspec.Struct, frozen=True):
+    """How fast people walk and how long they rest."""
 
     speed_m_s: float
     pause_us: float
     sighting_s: float
 
 
-class Workload(msgspec.Struct, frozen=True):
+class BuildingWorkload(msgspec.Struct, frozen=True):
     """A building with people in it; `moves` starts one run."""
 
     places: Places
     offices: tuple[int, ...]
-    mode: Mode
-    rates: Rates
+    mode: MovementMode
+    rates: WalkingRates
 
     def moves(
         self,
@@ -86,11 +86,11 @@ def normal(
     stay: float = AMS_STAY,
     mobile: float = AMS_MOBILE,
     moves_per_minute: float | None = None,
-) -> Workload:
-    """Give the normal workload: everybody has an office, and ventures out on its storey.
+) -> BuildingWorkload:
+    """Return the normal workload: everybody has an office, and goes out on its storey.
 
-    More than 1,000 people stand on a campus of such buildings. Without `moves_per_minute` the
-    paper's 600 for 1,000 people is kept in proportion.
+    More than 1,000 people get a campus of such buildings. Without `moves_per_minute`, the paper's
+    600 for 1,000 people is scaled in proportion.
     """
     if people <= AMS_PEOPLE:
         places = Places(building("lab", floors, plan))
@@ -100,21 +100,21 @@ def normal(
     homes = tuple(offices[person * len(offices) // people] for person in range(people))
     mode = Office(homes, *_storeys(places, homes), stay=stay)
     moves = AMS_MOVES_PER_MINUTE * people / AMS_PEOPLE
-    # Storeys are copies, so the first thousand people stand for all.
+    # Storeys are copies, so the first 1,000 people represent all.
     some = homes[:AMS_PEOPLE]
     moves_of_some = (moves_per_minute or moves) * len(some) / people
     rates = rates_for(places, some, mode, mobile, moves_of_some)
-    return Workload(places, homes, mode, rates)
+    return BuildingWorkload(places, homes, mode, rates)
 
 
-def brisk(workload: Workload) -> Workload:
-    """Give the same building and people, walking as to a meeting."""
+def brisk(workload: BuildingWorkload) -> BuildingWorkload:
+    """Return the same building and people, walking as to a meeting."""
     rates = msgspec.structs.replace(workload.rates, speed_m_s=BRISK_M_S)
     return msgspec.structs.replace(workload, rates=rates)
 
 
 def meeting(
-    workload: Workload,
+    workload: BuildingWorkload,
     people: Sequence[int],
     *,
     place: str | None = None,
@@ -127,26 +127,26 @@ def meeting(
 
 
 def rates_for(
-    places: Places, homes: Sequence[int], mode: Mode, mobile: float, moves_per_minute: float
-) -> Rates:
-    """Find the travel rate and the mean pause under which so many are mobile and move so often.
+    places: Places, homes: Sequence[int], mode: MovementMode, mobile: float, moves_per_minute: float
+) -> WalkingRates:
+    """Return the travel rate and mean pause that give this mobile share and move rate.
 
-    The mode must choose the same way from everywhere, as `Office` does: then, at rest, people are
-    distributed as the mode's row, and a decision leads from one draw of it to the next.
+    The mode's row must not depend on the place, as in `Office`. Then people at rest are distributed
+    as that row, and a decision leads from one draw of it to the next.
     """
     if not 0 < mobile < 1 or not moves_per_minute > 0:
         raise PlaceError("a share of people is mobile, and they move")
     steps, metres = _per_decision(places, homes, mode)
     decisions_per_s = moves_per_minute / 60 / (len(homes) * steps)
-    return Rates(
+    return WalkingRates(
         speed_m_s=decisions_per_s * metres / mobile,
         pause_us=(1 - mobile) / decisions_per_s * 1e6,
         sighting_s=mobile * len(homes) / (moves_per_minute / 60),
     )
 
 
-def _per_decision(places: Places, homes: Sequence[int], mode: Mode) -> tuple[float, float]:
-    """Give the mean steps and metres that follow one decision, over all people."""
+def _per_decision(places: Places, homes: Sequence[int], mode: MovementMode) -> tuple[float, float]:
+    """Return the mean steps and metres that follow one decision, over all people."""
     tables: dict[tuple[int, ...], tuple[Floats, Floats]] = {}
     totals = np.zeros(2)
     for person, home in enumerate(homes):
@@ -167,15 +167,15 @@ def _steps_and_metres(places: Places, among: Sequence[int]) -> tuple[Floats, Flo
         for line, start in enumerate(among):
             length = ways.metres(start, goal)
             if length is None:
-                raise PlaceError(f"no way leads to {places.path(goal)!r}")
+                raise PlaceError(f"there is no walk to {places.path(goal)!r}")
             metres[line, column] = length
             steps[line, column] = len(ways.steps(start, goal))
     return steps, metres
 
 
-def _storeys(places: Places, homes: Sequence[int]) -> tuple[list[Pool], list[int]]:
-    """Give a pool for each storey, and whose is which."""
-    pools: list[Pool] = []
+def _storeys(places: Places, homes: Sequence[int]) -> tuple[list[DestinationPool], list[int]]:
+    """Return a pool for each storey, and each person's pool."""
+    pools: list[DestinationPool] = []
     pool_of_floor: dict[str, int] = {}
     for floor in places.of_kind("floor"):
         inside = [
@@ -184,7 +184,7 @@ def _storeys(places: Places, homes: Sequence[int]) -> tuple[list[Pool], list[int
             if places[room].kind in ROOM_WEIGHTS
         ]
         pool_of_floor[floor] = len(pools)
-        pools.append(Pool(tuple(n for n, _ in inside), tuple(w for _, w in inside)))
+        pools.append(DestinationPool(tuple(n for n, _ in inside), tuple(w for _, w in inside)))
     parents = [places.parent(places.path(home)) for home in homes]
     return pools, [pool_of_floor[parent] for parent in parents if parent is not None]
 
@@ -193,7 +193,7 @@ NAMES = ("Ada", "Bela", "Carlo", "Dana", "Emil", "Fumi", "Greta", "Hugo", "Ines"
 
 
 def located_context(person: int) -> dict[str, Attribute]:
-    """Give a person's attributes, so that the object is of AMS's size, 400 to 500 bytes as JSON."""
+    """Return a person's attributes; the context has AMS's size, 400 to 500 bytes as JSON."""
     name = f"{NAMES[person % len(NAMES)]} {person:05d}"
     return {
         "kind": "person",

@@ -1,4 +1,4 @@
-"""Which older node is best for each new one? The compiled search of `tradeoff`."""
+"""The compiled search of `tradeoff`: the best older node for each new one."""
 
 import math
 from typing import Any
@@ -9,16 +9,16 @@ from numba import njit
 _NONE = -1
 _FAR = 2_000_000_000
 _SLACK = 1e-9
-"""A bound may be rounded up: it is compared with this much room, so that no winner is skipped."""
+"""Margin for rounding: without it a bound rounded up could exclude the winner (decision 0033)."""
 
 
 @njit(cache=True)
 def attach_by_pyramid(points: Any, alpha: float, levels: int) -> Any:
-    """Give each node's parent; the first node's is -1."""
+    """Return each node's parent; the first node's is -1."""
     nodes = len(points)
     parents = np.full(nodes, _NONE, np.int64)
     hops = np.zeros(nodes, np.int64)
-    # Level k is a grid of 2^k × 2^k cells; all levels lie one after another in one array.
+    # Level k is a grid of 2^k × 2^k cells; all levels follow each other in one array.
     starts = np.zeros(levels + 2, np.int64)
     for level in range(levels + 1):
         starts[level + 1] = starts[level] + (1 << (2 * level))

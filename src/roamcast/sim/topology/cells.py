@@ -1,4 +1,4 @@
-"""Where do location areas end? A grid of radio cells in location areas, with border cells (JIT).
+"""A grid of radio cells in location areas, with border cells (JIT).
 
 JIT section 2: cells with a base station in the middle, location areas of about 50 to 100 cells with
 an event server each, and per server a border cell table: border cell → neighbouring servers.
@@ -22,7 +22,7 @@ Shape = Literal["hexagon", "square"]
 
 
 class CellGridSize(msgspec.Struct, frozen=True):
-    """How many cells, how far apart, and how they are gathered in location areas."""
+    """The number of cells, their distance, and their grouping into location areas."""
 
     columns: int = 32
     rows: int = 32
@@ -33,7 +33,7 @@ class CellGridSize(msgspec.Struct, frozen=True):
 
 
 class CellGrid:
-    """Cells row by row from 0; area (location area, event server) of each; who borders whom."""
+    """Cells numbered row by row from 0, the location area of each, and the borders."""
 
     def __init__(self, size: CellGridSize) -> None:
         check_size(size.columns * size.rows)
@@ -52,7 +52,7 @@ class CellGrid:
 
     @property
     def _row_m(self) -> float:
-        # Rows of hexagons whose centres are cell_m apart lie √3/2 of that apart.
+        # Hexagons whose centres are cell_m apart have rows √3/2 · cell_m apart.
         factor = math.sqrt(3) / 2 if self.size.shape == "hexagon" else 1.0
         return self.size.cell_m * factor
 
@@ -99,7 +99,7 @@ class CellGrid:
         return Topology(self.areas, np.unique(pairs, axis=0))
 
     def cell_of(self, points_m: npt.ArrayLike) -> Ints:
-        """Give the cell of each point: the nearest base station's, or -1 outside the grid.
+        """Return the cell of each point: the nearest base station's, or -1 outside the grid.
 
         Among the two rows around a point, the nearest centre of either is a candidate; the plane
         is divided exactly into hexagons (or squares) by nearest centre.
@@ -122,7 +122,7 @@ class CellGrid:
         return best
 
     def path(self, cell: int, root: str = "network") -> str:
-        """Give the place of a cell: within its location area, within the network."""
+        """Return the place of a cell: within its location area, within the network."""
         return f"{root}/la{int(self.area[cell])}/c{cell}"
 
     def places(self, ground: Ground, root: str = "network") -> Places:

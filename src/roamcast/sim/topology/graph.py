@@ -1,4 +1,4 @@
-"""What is a topology? Nodes 0…n-1, undirected links, and where the nodes stand if they do."""
+"""Topologies: nodes 0…n-1, undirected links, and optionally the nodes' positions."""
 
 from functools import cached_property
 from typing import Any
@@ -60,7 +60,7 @@ class Topology:
         return depths
 
     def graph(self) -> Any:
-        """Give a rustworkx graph with the same numbers; links weigh 1."""
+        """Return a rustworkx graph with the same numbers; links weigh 1."""
         import rustworkx as rx
 
         graph: Any = rx.PyGraph(multigraph=False)
@@ -70,7 +70,7 @@ class Topology:
 
 
 def tree(parents: Ints, points: Floats | None = None) -> Topology:
-    """Make a topology of a parent for each node; parents come before their children."""
+    """Return the topology of a list of parents; parents come before their children."""
     assert len(parents) > 0
     assert parents[0] == -1
     children = np.arange(1, len(parents))
@@ -81,7 +81,7 @@ def tree(parents: Ints, points: Floats | None = None) -> Topology:
 
 
 def check_size(nodes: int) -> int:
-    """Refuse a number of nodes below 1 or beyond the limit."""
+    """Raise LimitError for a number of nodes below 1 or beyond the limit."""
     if not 1 <= nodes <= NODES_MAX:
         raise LimitError(f"a topology has 1 to {NODES_MAX} nodes, not {nodes}")
     return nodes

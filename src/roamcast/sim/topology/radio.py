@@ -1,4 +1,4 @@
-"""Who hears whom? The ad-hoc radio graph of nodes within range of each other (OO)."""
+"""The ad-hoc radio graph of nodes within range of each other (OO)."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,10 +1,10 @@
-"""Which routers serve people, and which resolve identities? TCC's choice of nodes, section IV.
+"""The choice of access nodes and trusted nodes among routers (TCC section IV, decision 0033).
 
 TCC sorts nodes by degree and draws 7,000 of 10,000 as access nodes "such that 80 % … were selected
-from the 20 % of nodes with the lowest degree". That cannot be: 20 % of the nodes are 2,000. We keep
-the spirit: a Zipf law over the ranks with 80 % of its weight on the lowest 20 %, and weighted
-sampling without replacement. Trusted nodes are drawn uniformly, as printed; people choose among
-them by a Zipf law under which 20 % of the trusted nodes serve 80 % of the people.
+from the 20 % of nodes with the lowest degree". That is impossible: 20 % of the nodes are 2,000. We
+keep the intention: a Zipf law over the ranks with 80 % of its weight on the lowest 20 %, and
+weighted sampling without replacement. Trusted nodes are drawn uniformly, as printed; people choose
+among them by a Zipf law under which 20 % of the trusted nodes serve 80 % of the people.
 """
 
 import numpy as np
@@ -17,9 +17,9 @@ TCC_TRUSTED_NODES = 300
 
 
 def zipf_exponent(count: int, head: float = 0.2, share: float = 0.8) -> float:
-    """Find s so that of weights 1/rank^s the first `head` of the ranks hold `share`.
+    """Return s such that of weights 1/rank^s the first `head` of the ranks have `share`.
 
-    The share grows with s, so halving an interval finds it.
+    The share grows with s, so bisection finds it.
     """
     first = round(head * count)
     if not 0 < first < count or not first / count <= share < 1:
@@ -36,7 +36,7 @@ def zipf_exponent(count: int, head: float = 0.2, share: float = 0.8) -> float:
 
 
 def zipf_weights(count: int, head: float = 0.2, share: float = 0.8) -> Floats:
-    """Give the weights of that law, summing to 1, the heaviest first."""
+    """Return the weights of that law, summing to 1, the heaviest first."""
     ranks = np.arange(1, count + 1, dtype=np.float64)
     weights: Floats = ranks ** -zipf_exponent(count, head, share)
     weights /= weights.sum()
@@ -46,7 +46,7 @@ def zipf_weights(count: int, head: float = 0.2, share: float = 0.8) -> Floats:
 def access_nodes(topology: Topology, count: int, generator: np.random.Generator) -> Ints:
     """Draw access nodes, those of low degree more likely; ascending.
 
-    Nodes of equal degree are ranked by lot. Sampling without replacement by exponential keys:
+    Nodes of equal degree are ranked at random. Sampling without replacement by exponential keys:
     the `count` smallest of E/weight, E standard exponential (Efraimidis and Spirakis 2006).
     """
     if not 0 <= count <= topology.nodes:

@@ -1,13 +1,13 @@
-"""Which routers would an internet have? Heuristically optimised trade-offs, exactly.
+"""Internet-like topologies: heuristically optimised trade-offs, computed exactly (decision 0033).
 
 Fabrikant, Koutsoupias and Papadimitriou (ICALP 2002, TCC's [14]): nodes arrive one after another,
 uniformly on the unit square, and node i joins the older node j that minimises α·d_ij + h_j, where
 d_ij is the distance between i and j (TCC says "from the root", a slip) and h_j the hops from j to
 the first node. Ties go to the oldest j.
 
-Trying every j costs n²/2 evaluations. Ours is exact and tries few: a pyramid of grids over the
-square, each cell with the least h of the nodes in it. α·(distance to the cell) + (least h) bounds
-all of its nodes from below; cells whose bound exceeds the best node found so far are skipped.
+Trying every j costs n²/2 evaluations. This search is exact and tries few: each cell of a pyramid of
+grids stores the least h of its nodes. α·(distance to the cell) + (least h) is a lower bound for all
+its nodes; cells whose bound exceeds the best node found so far are skipped.
 """
 
 import math
@@ -45,11 +45,11 @@ def tradeoff_tree_of(points: Floats, alpha: float = TCC_ALPHA) -> Topology:
 
 
 def warm_up() -> None:
-    """Compile (or load from the cache) the kernel, so that timing measures the building."""
+    """Compile the kernel, or load it from the cache, so that timings exclude it."""
     tradeoff_tree(16, np.random.default_rng(0))
 
 
 def build_for_bench(routers: int, seed: int = 1) -> dict[str, Any]:
-    """Build one topology of TCC's kind and tell its shape; `bench/sim.py` times this call."""
+    """Build one topology of TCC's kind and describe its shape; `bench/sim.py` times this call."""
     built = tradeoff_tree(routers, np.random.default_rng(seed))
     return {"routers": routers, "degree_max": int(built.degrees.max())}

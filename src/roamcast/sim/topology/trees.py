@@ -1,4 +1,4 @@
-"""Which dissemination trees do we try? Complete ones (CBM section 7) and random ones."""
+"""Dissemination trees: complete ones (CBM section 7) and random ones."""
 
 import heapq
 
@@ -9,7 +9,7 @@ from roamcast.sim.topology.graph import NODES_MAX, Ints, Topology, check_size, t
 
 
 def complete_tree(arity: int, depth: int) -> Topology:
-    """Give the tree whose inner vertices all have `arity` children and whose leaves lie at `depth`.
+    """Return the tree whose inner vertices have `arity` children and whose leaves are at `depth`.
 
     CBM's experiments use `complete_tree(2, 6)`: 127 vertices, 64 users at the leaves. Vertices are
     numbered level by level; the children of v are `arity * v + 1 … arity * v + arity`.
@@ -29,9 +29,9 @@ def complete_tree(arity: int, depth: int) -> Topology:
 def recursive_tree(
     nodes: int, generator: np.random.Generator, children_max: int | None = None
 ) -> Topology:
-    """Give a tree where each new node joins an older one, each with equal chance.
+    """Return a tree where each new node joins an older one, chosen uniformly.
 
-    With `children_max`, only nodes with room are eligible.
+    With `children_max`, only nodes with fewer children are eligible.
     """
     check_size(nodes)
     if children_max is None:
@@ -57,7 +57,7 @@ def recursive_tree(
 
 
 def uniform_tree(nodes: int, generator: np.random.Generator) -> Topology:
-    """Give one of the n^(n-2) labelled trees, each with equal chance (Prüfer's bijection).
+    """Return one of the n^(n-2) labelled trees, chosen uniformly (Prüfer's bijection).
 
     Nodes are then renumbered breadth first from the root, so that parents come before children.
     """

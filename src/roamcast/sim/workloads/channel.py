@@ -13,7 +13,7 @@ from roamcast.channels.reliable.messages import PROTOCOL
 from roamcast.channels.reliable.receiver import ChannelReceiver, Delivered, Replaced, Stale
 from roamcast.channels.reliable.sender import ChannelSender, SnapshotTaken, SnapshotWanted, Transmit
 from roamcast.channels.reliable.settings import ChannelSettings
-from roamcast.model.machine import Effect, Input, Listen, Received, Store, Stored
+from roamcast.model.machine import Effect, Input, Listen, Received, Store, Stored, StoreFailed
 from roamcast.model.records import ChannelStep, Delivery
 from roamcast.sim.checkers import SequenceOrSnapshot, Violation, check_bounds
 from roamcast.sim.host import Boot, Factory, Host
@@ -24,6 +24,7 @@ from roamcast.sim.world import World
 CHANNEL: Final = "updates"
 SERVER: Final = "server"
 WATCH_US: Final = 50_000
+WRITE_AGAIN_US: Final = 100_000
 STORE_EVERY: Final = 8
 
 START: Final = bytes(16)
@@ -58,11 +59,16 @@ class Server:
         self.state = stored.get("state", START)
         self.sender: ChannelSender | None = None
         self._settings = settings
-        self._booting = True
+        self._write_at: int | None = boot.now
+        """When to write the incarnation down; None once it was asked for."""
         self._token = 0
 
     def receive(self, given: Input, now: int) -> Sequence[Effect]:
         """Publish, answer receivers, or open once the incarnation is on disk."""
+        if isinstance(given, StoreFailed):
+            if self.sender is None:
+                self._write_at = now + WRITE_AGAIN_US
+            return ()
         if isinstance(given, Stored):
             if self.sender is None:
                 self.sender = ChannelSender(
@@ -81,8 +87,8 @@ class Server:
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Write the incarnation down first; after that, the sender's timers."""
-        if self._booting:
-            self._booting = False
+        if self._write_at is not None and now >= self._write_at:
+            self._write_at = None
             return (Store(0, (("incarnation", self.incarnation.to_bytes(8, "big")),)),)
         if self.sender is None:
             return ()
@@ -90,7 +96,7 @@ class Server:
 
     def deadline(self) -> int | None:
         """The sender's deadline once it is open."""
-        return None if self.sender is None else self.sender.deadline()
+        return self._write_at if self.sender is None else self.sender.deadline()
 
     def _say(self, sender: ChannelSender, payload: bytes, now: int) -> Sequence[Effect]:
         effects = [*sender.receive(Transmit(payload), now)]

@@ -101,7 +101,7 @@ class RecoveryWorkload(Workload):
                 settings=self._settings,
                 policy=self._policy,
                 make_matcher=ScanMatcher,
-                peers=self._seats,
+                replicas=self._seats,
             )
 
         return Post(
@@ -322,7 +322,8 @@ def _posts(world: World) -> list[Post]:
 
 
 def _servers(world: World) -> list[MapServer]:
-    return [post.server for post in _posts(world) if post.server is not None]
+    servers = [post.server for post in _posts(world)]
+    return [server for server in servers if isinstance(server, MapServer)]
 
 
 def _clients(world: World) -> list[tuple[Host, MapClient]]:

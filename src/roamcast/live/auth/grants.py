@@ -1,7 +1,7 @@
-"""Does a connection that stays open outlive its token? No: it ends when that expires or is revoked.
+"""Grants that outlive a request: connections that stay open.
 
-A request shows its token anew; a session, a link or a stream of changes showed it once. So whoever
-holds a connection open registers here what it was granted, and is told when that no longer stands.
+A request shows its token each time. A session, a link or a stream of changes showed it once, so
+`OpenGrants` ends the connection when the token expires or is revoked.
 """
 
 import asyncio
@@ -15,15 +15,16 @@ from roamcast.live.observe.logs import Log
 from roamcast.transport.driver import Clock
 
 CHECK_S: Final = 1.0
+"""How long an open connection may outlive its token."""
 
-_LOG = Log("standing")
+_LOG = Log("grants")
 
 End = Callable[[str], None]
-"""Ends the connection, and says why."""
+"""Ends a connection, with the reason."""
 
 
-class Standing:
-    """What open connections were granted."""
+class OpenGrants:
+    """The grants of open connections."""
 
     def __init__(self, keys: TokenKeys, clock: Clock) -> None:
         self._keys = keys
@@ -32,12 +33,12 @@ class Standing:
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
         self._problem = ""
-        self.looked: Callable[[], None] = lambda: None
-        """Called whenever the key file was looked at."""
+        self.on_look: Callable[[], None] = lambda: None
+        """Called after each look at the key file."""
 
     @contextmanager
     def held(self, grant: Grant, end: End) -> Iterator[None]:
-        """Watch over a grant for as long as the block lasts."""
+        """Check a grant every `CHECK_S` for as long as the block lasts."""
         self._number += 1
         number = self._number
         self._held[number] = grant, end
@@ -47,33 +48,33 @@ class Standing:
             self._held.pop(number, None)
 
     def start(self) -> None:
-        """Look every second from now on."""
+        """Start the periodic check."""
         self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._again)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop the periodic check."""
         if self._timer is not None:
             self._timer.cancel()
 
     def check(self) -> None:
-        """End every connection whose grant is over."""
+        """End every connection whose grant is no longer valid."""
         numbers = list(self._held)
         grants = [self._held[number][0] for number in numbers]
         reasons = self._keys.ended(grants, self._clock())
-        self.looked()
+        self.on_look()
         for number, reason in zip(numbers, reasons, strict=True):
             if reason is not None:
                 _, end = self._held.pop(number)
                 end(reason)
 
     def _again(self) -> None:
-        """Look; a key file that can not be read is told once, not every second."""
+        """Check; a key file that cannot be read is logged once, not every second."""
         try:
             self.check()
         except RoamcastError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                _LOG.error("the key file can not be read: new connections are refused", error)
+                _LOG.error("the key file cannot be read: new connections are refused", error)
         else:
             self._problem = ""
         finally:

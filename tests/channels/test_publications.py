@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from roamcast.broker import Acknowledged, Failed, PublishFor, StoreFailed, UnpublishFor
+from roamcast.broker import Acknowledged, Failed, PublishFor, UnpublishFor
 from roamcast.channels.server.map import ActiveMap
 from roamcast.channels.sessions.publications import PREFIX, PublicationSettings
 from roamcast.errors import LimitError, StoreError
 from roamcast.model.contexts import Context
-from roamcast.model.machine import Effect, Store, Stored
+from roamcast.model.machine import Effect, Store, Stored, StoreFailed
 from tests.strategies_hub import Desk
 
 SECOND = 1_000_000
@@ -45,7 +45,7 @@ class SlowDisk(Desk):
         return self.tickets
 
     def shown(self) -> list[str]:
-        return sorted(self.broker.server.map.contexts)
+        return sorted(self.broker._server.map.contexts)
 
 
 @pytest.mark.parametrize("writes", [1, 2])
@@ -92,14 +92,14 @@ def test_what_belongs_to_a_session_leaves_a_while_after_it_whenever_that_ended(w
     desk = SlowDisk()
     desk.open("s")
     if when == "before the write":
-        desk.broker.close_session("s", desk.now)
+        desk.close("s")
     desk.ask("x", session="s")
     if when == "while it waits":
-        desk.broker.close_session("s", desk.now)
+        desk.close("s")
     desk.sync()
     if when == "afterwards":
         desk.run(10 * GRACE)
-        desk.broker.close_session("s", desk.now)
+        desk.close("s")
     desk.run(GRACE - 1)
     assert desk.shown() == ["x"]
     desk.run(1)
@@ -111,7 +111,7 @@ def test_what_belongs_to_a_session_stays_if_that_comes_back_while_a_write_waits(
     desk = SlowDisk()
     desk.open("s")
     desk.ask("x", session="s")
-    desk.broker.close_session("s", desk.now)
+    desk.close("s")
     desk.open("s")
     desk.sync()
     desk.run(10 * GRACE)
@@ -120,7 +120,7 @@ def test_what_belongs_to_a_session_stays_if_that_comes_back_while_a_write_waits(
 
 def test_on_a_full_map_is_refused_what_is_not_on_disk_yet_and_room_is_held_for_what_is() -> None:
     desk = SlowDisk()
-    desk.broker.server.map._contexts_max = 2
+    desk.broker._server.map._contexts_max = 2
     first, second, third = (desk.ask(vid) for vid in "abc")
     failed = desk.answers[third]
     assert isinstance(failed, Failed)
@@ -139,8 +139,8 @@ def test_on_a_full_map_is_refused_what_is_not_on_disk_yet_and_room_is_held_for_w
     desk.sync()
     assert isinstance(desk.answers[last], Acknowledged)
     assert desk.shown() == ["b", "e"]
-    assert not desk.broker._pending
-    assert not desk.broker.kept._unsure
+    assert not desk.broker._publications._pending
+    assert not desk.broker._publications._writing
 
 
 def test_a_map_holds_room_for_what_was_promised_it_though_others_come_and_go() -> None:
@@ -167,8 +167,9 @@ def test_a_map_holds_room_for_what_was_promised_it_though_others_come_and_go() -
     assert sorted(room.contexts) == ["a", "b", "e"]
 
 
-def test_an_answer_of_the_disk_that_nobody_waits_for_changes_nothing() -> None:
+def test_an_answer_of_the_disk_that_nobody_asked_for_is_our_own_mistake() -> None:
     desk = SlowDisk()
-    desk.give(Stored(99))
-    desk.give(StoreFailed(99, "full"))
+    for answer in (Stored(99), StoreFailed(99, "full")):
+        with pytest.raises(AssertionError, match="nobody asked the disk"):
+            desk.give(answer)
     assert desk.answers == {}

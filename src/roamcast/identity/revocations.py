@@ -1,0 +1,92 @@
+"""Revoked tokens that all hosts of a node refuse.
+
+The key file is copied by hand, and a revocation must not wait for that: the ids that one host's key
+file revokes go into the store, which the other hosts copy.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from roamcast.model.machine import Effect, Entry, Input, Store
+from roamcast.model.parts import Occupancy, Part
+
+PREFIX: Final = "revoked/"
+"""Then a token's id; the value is when it would have expired, in microseconds."""
+
+REVOCATIONS_MAX: Final = 1_000_000
+
+
+class RevokeTokens(Input, frozen=True):
+    """The key file of this host revokes these: ids and when they would have expired."""
+
+    tokens: tuple[tuple[str, int], ...]
+
+
+class TokenRevoked(Effect, frozen=True):
+    """Refuse this token from now on; a replica revoked it, or this host did before it restarted."""
+
+    token_id: str
+    until_us: int
+
+
+class Revocations(Part):
+    """The ids of revoked tokens that have not expired."""
+
+    part: ClassVar[str] = "revocations"
+    inputs: ClassVar = (RevokeTokens,)
+    prefix: ClassVar[str] = PREFIX
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+        self._restored: list[Effect] = []
+
+    def occupancy(self) -> Occupancy:
+        """How many ids are known."""
+        return {"ids": (len(self._known), REVOCATIONS_MAX)}
+
+    def restore(self, stored: Mapping[str, bytes], now: int) -> None:
+        """Take up what was on disk; what has expired since is deleted."""
+        for key, value in stored.items():
+            until = msgspec.msgpack.decode(value, type=int)
+            if until > now:
+                self._restored.append(self._note(key, until))
+            else:
+                self._restored.append(Store(0, ((key, None),)))
+
+    def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
+        """Refuse what a replica has revoked."""
+        del now
+        return [
+            self._note(entry.key, msgspec.msgpack.decode(entry.value, type=int))
+            for entry in entries
+            if entry.value is not None
+        ]
+
+    def receive(self, given: Any, now: int) -> Sequence[Effect]:
+        """Store what this host's key file revokes and the store does not know yet."""
+        assert isinstance(given, RevokeTokens)
+        writes = []
+        for token_id, until in given.tokens:
+            if token_id not in self._known and until > now:
+                self._note(PREFIX + token_id, until)
+                writes.append((PREFIX + token_id, msgspec.msgpack.encode(until)))
+        return [Store(0, tuple(writes))] if writes else []
+
+    def advance(self, now: int) -> Sequence[Effect]:
+        """Tell the driver what was restored."""
+        del now
+        restored, self._restored = self._restored, []
+        return restored
+
+    def deadline(self) -> int | None:
+        """At once while something restored has not been told."""
+        return 0 if self._restored else None
+
+    def _note(self, key: str, until: int) -> TokenRevoked:
+        token_id = key[len(PREFIX) :]
+        self._known[token_id] = until
+        if len(self._known) > REVOCATIONS_MAX:
+            del self._known[next(iter(self._known))]
+        return TokenRevoked(token_id, until)

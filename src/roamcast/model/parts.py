@@ -1,0 +1,263 @@
+"""Parts of a broker, and the router that makes one machine of them.
+
+A part declares what it takes: wire messages, inputs, and the prefix of its keys in the store. The
+router hands each input to the part that declares its type, gives each part store tokens of its own,
+restores each from its keys, and asserts that nothing is left over. Adding a part to a broker is one
+line: its place in the list of parts.
+
+Parts speak to each other in two ways. What one part lends another is passed when it is made. What
+one part tells the others is an effect that they declare among their inputs (`model/events.py`): the
+router delivers it to them in their order, before the driver sees what else happened.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from roamcast.model.machine import (
+    Effect,
+    Entry,
+    Input,
+    Merge,
+    Merged,
+    PageRead,
+    ReadPage,
+    Received,
+    Store,
+    Stored,
+    StoreFailed,
+    earliest,
+)
+from roamcast.model.wire import Message, Registry
+
+Load = Callable[[str], Mapping[str, bytes]]
+"""Reads all stored values whose keys begin with a prefix, in the order of the keys."""
+
+Occupancy = dict[str, tuple[int, int]]
+"""How much is held of what, and the bound of each."""
+
+
+class Part:
+    """One part of a broker; the defaults are those of a part that takes and stores nothing."""
+
+    part: ClassVar[str]
+    """Its name among the parts."""
+    messages: ClassVar[tuple[type[Message], ...]] = ()
+    """The wire messages it takes."""
+    inputs: ClassVar[tuple[type[Input | Effect], ...]] = ()
+    """The inputs it takes, from the driver or from other parts."""
+    prefix: ClassVar[str] = ""
+    """What its keys in the store begin with; empty if it stores nothing."""
+
+    def restore(self, stored: Mapping[str, bytes], now: int) -> None:
+        """Take up what was on disk under its prefix, before anything else happens."""
+        raise AssertionError(f"{self.part} stores nothing: {sorted(stored)!r} at {now}")
+
+    def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
+        """Let come into force what a replica had newer; it is on disk here, too."""
+        raise AssertionError(f"{self.part} stores nothing that {now} could change: {entries!r}")
+
+    def receive(self, given: Any, now: int) -> Sequence[Effect]:
+        """Take one input, or one event of another part."""
+        raise AssertionError(f"{self.part} takes no input: {given!r} at {now}")
+
+    def advance(self, now: int) -> Sequence[Effect]:
+        """Do what time demands."""
+        del now
+        return ()
+
+    def deadline(self) -> int | None:
+        """When to call `advance`."""
+        return None
+
+    def occupancy(self) -> Occupancy:
+        """How much is held of what, and the bound of each."""
+        return {}
+
+
+class Forward(Effect, frozen=True):
+    """Hand this input to the next part that declares it: this one has done its share."""
+
+    given: Input
+
+
+class Adopt(Effect, frozen=True):
+    """Entries that a replica had newer are on this host's disk: parts take up their own."""
+
+    entries: tuple[Entry, ...]
+
+
+class StoreRequest(Effect, frozen=True):
+    """A part's `Store` on its way to the part that owns the disk."""
+
+    part: str
+    effect: Store
+
+
+class StoreAnswer(Effect, frozen=True):
+    """The answer to a part's `Store`, in that part's own tokens."""
+
+    part: str
+    answer: Stored | StoreFailed
+
+
+ROUNDS_MAX: Final = 8
+"""Rounds of parts that make each other due; the next wake-up takes what is left."""
+
+DISK_ANSWERS = (Stored, StoreFailed, Merged, PageRead)
+DISK_EFFECTS = (Store, Merge, ReadPage)
+
+
+_Step = tuple[Part, Effect | None, Any]
+"""An effect of a part, or None and something that the part is given."""
+
+
+class Router:
+    """Several parts as one machine.
+
+    The part named `disk`, if there is one, stands between the other parts and the driver's disk: it
+    takes their writes as `StoreRequest` and answers with `StoreAnswer` (replication does that).
+    Without one, writes go straight to the driver.
+    """
+
+    def __init__(self, parts: Iterable[Part], *, disk: Part | None = None) -> None:
+        self.parts = {part.part: part for part in parts}
+        self._disk = disk
+        self._by_input: dict[type[Input | Effect], list[Part]] = {}
+        self._by_message: dict[type[Message], list[Part]] = {}
+        self._tokens: dict[int, tuple[Part, int]] = {}
+        self._token = 0
+        for part in self.parts.values():
+            for kind in part.inputs:
+                self._by_input.setdefault(kind, []).append(part)
+            for message in part.messages:
+                self._by_message.setdefault(message, []).append(part)
+        prefixes = [part.prefix for part in self.parts.values() if part.prefix]
+        for one in prefixes:
+            clash = [other for other in prefixes if other is not one and other.startswith(one)]
+            assert not clash, f"keys of {clash} would be restored twice"
+
+    def registry(self) -> Registry:
+        """Give the protocol of the messages that some part takes."""
+        return Registry(tuple(self._by_message))
+
+    def takes(self, message: Message) -> bool:
+        """Whether some part takes a message; drivers ask before they give what strangers send."""
+        return type(message) in self._by_message
+
+    def restore(self, load: Load, now: int) -> None:
+        """Let each part take up what is stored under its prefix."""
+        for part in self.parts.values():
+            if part.prefix:
+                part.restore(load(part.prefix), now)
+
+    def receive(self, given: Input, now: int) -> list[Effect]:
+        """Hand an input to the parts that declare it; one that nobody takes is our mistake."""
+        return self._settle(deque(self._route(given)), now)
+
+    def receive_event(self, event: Effect, now: int) -> list[Effect]:
+        """Deliver an event of the broker's own to the parts that declare it."""
+        return self._settle(deque(self._all_takers(event)), now)
+
+    def advance(self, now: int) -> list[Effect]:
+        """Let every part do what is due; what one does may make another due at once."""
+        out: list[Effect] = []
+        for _ in range(ROUNDS_MAX):
+            due = [part for part in self.parts.values() if _is_due(part, now)]
+            if not due:
+                break
+            for part in due:
+                out += self.perform(part, part.advance(now), now)
+        return out
+
+    def deadline(self) -> int | None:
+        """When the first part is due."""
+        return earliest(*(part.deadline() for part in self.parts.values()))
+
+    def occupancy(self) -> Occupancy:
+        """How much all parts hold, by part."""
+        return {
+            f"{part.part}: {what}": held
+            for part in self.parts.values()
+            for what, held in part.occupancy().items()
+        }
+
+    def perform(self, part: Part, effects: Sequence[Effect], now: int) -> list[Effect]:
+        """Carry out what concerns other parts; give what is for the driver."""
+        return self._settle(deque(_outcome(part, effects)), now)
+
+    def _route(self, given: Input, after: Part | None = None) -> list[_Step]:
+        """Say who takes an input, or who takes it after a part that forwarded it."""
+        if isinstance(given, DISK_ANSWERS):
+            assert given.token in self._tokens, f"nobody asked the disk for {given!r}"
+            part, token = self._tokens.pop(given.token)
+            return [(part, None, msgspec.structs.replace(given, token=token))]
+        if isinstance(given, Received):
+            kind = type(given.message)
+            takers = self._by_message.get(kind, [])
+            assert takers, f"no part takes the message {kind.__name__}"
+            return [(takers[0 if after is None else takers.index(after) + 1], None, given)]
+        return self._all_takers(given)
+
+    def _all_takers(self, given: Input | Effect) -> list[_Step]:
+        takers = self._by_input.get(type(given), [])
+        assert takers, f"no part takes the input {type(given).__name__}"
+        return [(part, None, given) for part in takers]
+
+    def _adopt(self, entries: Sequence[Entry], now: int) -> list[_Step]:
+        """Let parts take up entries in their own order: rules stand before what they hide."""
+        found: list[_Step] = []
+        for part in self.parts.values():
+            own = [entry for entry in entries if part.prefix and entry.key.startswith(part.prefix)]
+            if own:
+                found += _outcome(part, part.adopt(own, now))
+        return found
+
+    def _settle(self, steps: "deque[_Step]", now: int) -> list[Effect]:
+        """Deliver what is for parts until only the driver's effects are left.
+
+        Depth first: what a part's effect leads to is over before the next part hears of the event.
+        So a client whose view class ends is gone before the map shows anything under new rules.
+        """
+        out: list[Effect] = []
+        while steps:
+            part, effect, given = steps.popleft()
+            more: list[_Step]
+            if effect is None:
+                more = _outcome(part, part.receive(given, now))
+            elif type(effect) in self._by_input:
+                more = self._all_takers(effect)
+            elif isinstance(effect, DISK_EFFECTS):
+                if self._disk is None or part is self._disk:
+                    out.append(self._numbered(part, effect))
+                    continue
+                assert isinstance(effect, Store), "only the disk's own part reads and merges"
+                more = [(self._disk, None, StoreRequest(part.part, effect))]
+            elif isinstance(effect, StoreAnswer):
+                more = [(self.parts[effect.part], None, effect.answer)]
+            elif isinstance(effect, Forward):
+                more = self._route(effect.given, part)
+            elif isinstance(effect, Adopt):
+                more = self._adopt(effect.entries, now)
+            else:
+                out.append(effect)
+                continue
+            steps.extendleft(reversed(more))
+        return out
+
+    def _numbered(self, part: Part, effect: Store | Merge | ReadPage) -> Effect:
+        """Give a disk effect a token that no other part uses."""
+        self._token += 1
+        self._tokens[self._token] = part, effect.token
+        return msgspec.structs.replace(effect, token=self._token)
+
+
+def _is_due(part: Part, now: int) -> bool:
+    due = part.deadline()
+    return due is not None and due <= now
+
+
+def _outcome(part: Part, effects: Sequence[Effect]) -> list[_Step]:
+    return [(part, effect, None) for effect in effects]

@@ -1,0 +1,735 @@
+"""Whole brokers on hosts that fall, part and take over, with everybody who uses them.
+
+Each host runs a post: a watchdog, the copy of the store while it stands by, and a whole broker
+while it serves. Publishers write by tickets, programs hold sessions, clients hold links; rules
+change, disks fail. All the time: nobody is shown what rules hide, nothing is shown that was refused
+or is not on disk, what is acknowledged is on the disks of the serving host and of all its current
+followers, no limit is exceeded. Once everything is healed there is one broker, it has everything
+that was acknowledged, and every view is right.
+"""
+
+import random
+from collections.abc import Callable, Hashable
+from typing import ClassVar, Final
+
+import msgspec
+
+from roamcast.broker import (
+    Acknowledged,
+    AdmitClient,
+    Admitted,
+    Broker,
+    CutOff,
+    DropReplica,
+    Failed,
+    Frame,
+    LimitSession,
+    OpenSession,
+    PublishFor,
+    Retired,
+    SessionDrained,
+    SessionSlow,
+    SetRules,
+    SubscribeSession,
+    TokenRevoked,
+    UnpublishFor,
+)
+from roamcast.channels.client.copy import Appeared, Changed, Left
+from roamcast.channels.client.map_client import MapClient, SubscribeFilter
+from roamcast.channels.client.publications import PublishContext, UnpublishContext
+from roamcast.channels.client.watching import Current, Cut, Overtaken, Pending, Refusal
+from roamcast.channels.failover.following import Following, FollowingSettings
+from roamcast.channels.failover.messages import FAILOVER_MESSAGES
+from roamcast.channels.failover.post import Post
+from roamcast.channels.failover.replica_messages import REPLICA_MESSAGES
+from roamcast.channels.failover.replication import ReplicationSettings
+from roamcast.channels.failover.watchdog import WatchdogSettings
+from roamcast.channels.reliable.messages import MESSAGES
+from roamcast.channels.reliable.receiver import Stale
+from roamcast.channels.reliable.settings import ChannelSettings
+from roamcast.channels.server.messages import MAP_MESSAGES, context_of
+from roamcast.channels.server.settings import MapSettings
+from roamcast.channels.sessions.publications import PREFIX, StoredPublication
+from roamcast.channels.sessions.settings import HubSettings
+from roamcast.identity.policy import subject_of
+from roamcast.identity.rules import Viewer
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect, Input
+from roamcast.model.records import ChannelStep, Record
+from roamcast.model.wire import Registry
+from roamcast.sim.checkers import BandwidthLimit, Violation, check_bounds
+from roamcast.sim.host import Boot, Host, HostState
+from roamcast.sim.network import Cut as NetworkCut
+from roamcast.sim.workload import Sizes, Workload
+from roamcast.sim.workloads._broker_parts import (
+    HIDDEN,
+    PUBLIC,
+    STAFF,
+    WITHOUT,
+    Attempt,
+    Fate,
+    Program,
+    Truth,
+    rules_of,
+    seen,
+)
+from roamcast.sim.workloads._map_parts import Overheard, ScanMatcher
+from roamcast.sim.world import World
+
+TICK_US: Final = 50_000
+"""How often users look whether their broker is still there, and act."""
+
+PLACES: Final = tuple(f"campus/b35/{floor}/{room}" for floor in (1, 2) for room in ("r1", "r2"))
+FILTERS: Final = (
+    "within(place, 'campus')",
+    "within(place, 'campus/b35/1')",
+    "place = 'campus/b35/2/r1'",
+    "type = 'printer'",
+    "type = 'person' AND within(place, 'campus/b35/2')",
+)
+SUBJECTS: Final = ("ann", "bob", "eve", "sam")
+WATCHDOG: Final = WatchdogSettings(
+    probe_us=150_000,
+    silent_us=600_000,
+    stagger_us=300_000,
+    rest_us=50_000,
+    rest_us_max=1_000_000,
+    leave_us=6_000_000,
+)
+REPLICATION: Final = ReplicationSettings(
+    follow_us=500_000,
+    copy_us=1_500_000,
+    repeat_us=80_000,
+    hand_over_us=1_500_000,
+    behind_max=60,
+)
+FOLLOWING: Final = FollowingSettings(beat_us=200_000, repeat_us=80_000)
+
+
+class BrokerWorkload(Workload):
+    """Brokers, their users, and what users were promised."""
+
+    name: ClassVar[str] = "broker"
+    registry = Registry((*MESSAGES, *MAP_MESSAGES, *FAILOVER_MESSAGES, *REPLICA_MESSAGES))
+    effects: ClassVar = (
+        Acknowledged, Admitted, Failed, Frame, CutOff, Retired, DropReplica, TokenRevoked,
+        Appeared, Changed, Left, Current, Pending, Refusal, Cut, Overtaken, Stale,
+    )  # fmt: skip
+    sizes: ClassVar = {
+        "seats": (1, 3),
+        "publishers": (1, 3),
+        "vids": (1, 3),
+        "programs": (1, 4),
+        "clients": (0, 3),
+        "limited": (0, 1),
+        "rules": (0, 3),
+        "splits": (0, 2),
+        "falls": (0, 3),
+        "subscribers_min": (1, 2),
+        "page": (1, 5),
+        "queue": (8, 60),
+    }
+
+    def __init__(self) -> None:
+        self._truth = Truth()
+        self._programs: dict[str, Program] = {}
+        self._publishers: dict[str, _Publisher] = {}
+        self._limits: dict[Hashable, int] = {}
+        self._bandwidth: dict[int, BandwidthLimit] = {}
+        self._current: dict[int, set[str]] = {}
+        """Epochs → the followers that the broker of that epoch counts as current."""
+        self._asked: dict[int, _Asked] = {}
+        self._done: dict[tuple[type, str], _Asked] = {}
+        """The last acknowledged request of each kind about each vid."""
+        self._ticket = 0
+        self._sizes: Sizes = {}
+        self._seats: tuple[str, ...] = ()
+        self._draw = random.Random()
+        self._ends_us = 0
+        self._counts = dict.fromkeys(
+            ("acknowledged", "refused", "unsure", "frames", "starts", "handed over", "followers"), 0
+        )
+
+    def setup(self, world: World, sizes: Sizes) -> None:
+        """Posts by seat, then clients on links; programs and publishers have no host."""
+        self._sizes = sizes
+        self._draw = world.kernel.generator("workload/broker")
+        self._seats = tuple(f"seat-{number}" for number in range(sizes["seats"]))
+        world.observe(self._observe(world))
+        world.journal = Overheard(world.journal, self._hear(world))
+        for name in self._seats:
+            world.add_host(name, self._post)
+        for number in range(sizes["clients"]):
+            world.add_host(f"{SUBJECTS[number]}#link", self._client)
+        for number in range(sizes["programs"]):
+            subject = SUBJECTS[number % len(SUBJECTS)]
+            groups = frozenset({"staff"}) if subject in ("bob", "sam") else frozenset[str]()
+            limit = 3_000 if number < sizes["limited"] else 0
+            name = f"{subject}#ws{number}"
+            self._programs[name] = Program(name, Viewer(subject, groups), limit)
+            if limit:
+                self._limits[name] = limit
+        for number in range(sizes["publishers"]):
+            self._publishers[f"pub{number}"] = _Publisher(f"pub{number}")
+
+    def _post(self, boot: Boot) -> Post:
+        def server(epoch: int, now: int) -> Broker:
+            broker = Broker(
+                boot.host,
+                epoch=epoch,
+                now=now,
+                load=boot.disk.open().load,
+                stamp=boot.disk.stamp,
+                map_settings=_map_settings(self._sizes),
+                hub_settings=HubSettings(
+                    page_features_max=self._sizes["page"],
+                    frame_events_max=2,
+                    queue_events_max=self._sizes["queue"],
+                    slow_us_max=1_500_000,
+                ),
+                replication_settings=REPLICATION,
+                replicas=self._seats,
+                make_matcher=ScanMatcher,
+            )
+            for number in range(self._sizes["clients"]):  # they stand at the door already
+                name = f"{SUBJECTS[number]}#link"
+                broker.receive(AdmitClient(0, name, Viewer(subject_of(name))), now)
+            return broker
+
+        following = Following(boot.host, replicas=self._seats, settings=FOLLOWING)
+        return Post(
+            boot.host,
+            seats=self._seats,
+            now=boot.now,
+            settings=WATCHDOG,
+            make_server=server,
+            following=following,
+        )
+
+    def _client(self, boot: Boot) -> MapClient:
+        return MapClient(
+            boot.host,
+            server=self._seats[0],
+            now=boot.now,
+            settings=_map_settings(self._sizes),
+            draw=boot.generator.random,
+        )
+
+    def start(self, world: World, duration_us: int) -> None:
+        """Let users act, servers fall and sides part at random moments."""
+        draw = self._draw
+        self._ends_us = duration_us
+        for program in self._programs.values():
+            for number in range(draw.randrange(1, 3)):
+                program.wanted[f"q{number}"] = draw.choice(FILTERS)
+        for number in range(self._sizes["clients"]):
+            host = world.hosts[f"{SUBJECTS[number]}#link"]
+            asked = SubscribeFilter("s", draw.choice(FILTERS))
+            world.kernel.call(draw.randrange(200_000), self._give_client(world, host, asked))
+        for _ in range(self._sizes["splits"]):
+            begins = draw.randrange(1 + duration_us // 2)
+            ends = min(duration_us, begins + draw.randrange(500_000, 4_000_000))
+            cut = NetworkCut(frozenset(name for name in world.hosts if draw.random() < 0.5))
+            self._split(world, cut, begins, ends)
+        for _ in range(self._sizes["falls"]):
+            world.kernel.call(draw.randrange(duration_us), lambda now: _fall(world, now))
+        world.kernel.call(TICK_US, self._tick(world))
+
+    def _split(self, world: World, cut: NetworkCut, begins: int, ends: int) -> None:
+        world.kernel.call(begins, lambda _: world.network.cut(cut))
+        world.kernel.call(ends, lambda _: world.network.mend(cut))
+
+    def _give_client(self, world: World, host: Host, given: Input) -> Callable[[int], None]:
+        def act(now: int) -> None:
+            del now
+            if host.state is HostState.UP:
+                world.give(host, given)
+
+        return act
+
+    def _tick(self, world: World) -> Callable[[int], None]:
+        """Every user looks after its connection, and does something now and then."""
+
+        def tick(now: int) -> None:
+            self._forget_dead(world)
+            for program in self._programs.values():
+                self._drive_program(world, program, now)
+            if now < self._ends_us:
+                for publisher in self._publishers.values():
+                    if self._draw.random() < 0.6:
+                        self._drive_publisher(world, publisher, now)
+                self._drive_clients(world, now)
+            self._watch(world)
+            world.kernel.call(now + TICK_US, tick)
+
+        return tick
+
+    def _forget_dead(self, world: World) -> None:
+        """Requests and sessions of a broker that is gone are not answered any more."""
+        alive = {server.epoch for _, server in _brokers(world)}
+        for ticket, asked in [*self._asked.items()]:
+            if asked.epoch not in alive:
+                del self._asked[ticket]
+                if asked.attempt is not None:
+                    asked.attempt.fate = Fate.UNSURE
+                    self._counts["unsure"] += 1
+        servers = [server for _, server in _brokers(world)]
+        for program in self._programs.values():
+            if program.server is not None and program.server not in servers:
+                program.disconnect()
+
+    def _drive_program(self, world: World, program: Program, now: int) -> None:
+        draw = self._draw
+        calm = now >= self._ends_us
+        if program.server is None:
+            found = _brokers(world)
+            if found and (calm or draw.random() < 0.7):
+                host, server = draw.choice(found)
+                program.connect(host.name, server)
+                program.opening = self._request(
+                    world, host, server, lambda t: OpenSession(t, program.name, program.viewer)
+                )
+                if program.limit_bytes:
+                    limit = program.limit_bytes
+                    self._request(
+                        world, host, server, lambda t: LimitSession(t, program.name, limit)
+                    )
+                for about in program.wanted:
+                    self._subscribe(world, program, about)
+        elif program.slow:
+            if calm or draw.random() < 0.2:
+                program.slow = False
+                world.give(world.hosts[program.host], SessionDrained(program.name))
+        elif not calm and draw.random() < 0.03:
+            program.slow = True
+            world.give(world.hosts[program.host], SessionSlow(program.name))
+        elif not calm and draw.random() < 0.05:
+            about = draw.choice(list(program.wanted))
+            program.wanted[about] = draw.choice(FILTERS)
+            self._subscribe(world, program, about)
+
+    def _subscribe(self, world: World, program: Program, about: str) -> None:
+        server = program.server
+        assert isinstance(server, Broker)
+        wanted = Filter.parse(program.wanted[about])
+        program.queries.pop(about, None)
+        host = world.hosts[program.host]
+        self._request(
+            world, host, server, lambda t: SubscribeSession(t, program.name, about, wanted)
+        )
+
+    def _drive_publisher(self, world: World, publisher: "_Publisher", now: int) -> None:
+        """One request at a time, to the same broker while that is there."""
+        draw, truth = self._draw, self._truth
+        if publisher.ticket in self._asked:
+            return
+        found = _brokers(world)
+        servers = [server.epoch for _, server in found]
+        if not found:
+            return
+        if publisher.epoch not in servers:
+            publisher.epoch = draw.choice(servers)
+        host, server = found[servers.index(publisher.epoch)]
+        vid = f"{publisher.name}/{draw.randrange(self._sizes['vids'])}"
+        kind = draw.random()
+        if kind < 0.15 * self._sizes["rules"]:
+            rule = draw.choice((PUBLIC, HIDDEN, STAFF, WITHOUT + draw.choice(SUBJECTS)))
+            attempt = truth.rule(vid).ask(now, rule, server.epoch)
+            given: Callable[[int], Input] = lambda t: SetRules(  # noqa: E731
+                t, publisher.name, vid, rules_of(rule)
+            )
+        elif kind > 0.9:
+            attempt = truth.state(vid).ask(now, None, server.epoch)
+            given = lambda t: UnpublishFor(t, publisher.name, vid)  # noqa: E731
+        else:
+            place = draw.choice(PLACES)
+            attempt = truth.state(vid).ask(now, place, server.epoch)
+            context = _context(vid, place, attempt.number, draw.choice(("person", "printer")), now)
+            given = lambda t: PublishFor(t, publisher.name, context)  # noqa: E731
+        publisher.ticket = self._request(world, host, server, given, attempt, vid)
+
+    def _drive_clients(self, world: World, now: int) -> None:
+        """Clients on links publish contexts of their own, which nobody stores."""
+        draw = self._draw
+        for number in range(self._sizes["clients"]):
+            host = world.hosts[f"{SUBJECTS[number]}#link"]
+            if host.state is not HostState.UP or draw.random() > 0.3:
+                continue
+            assert isinstance(host.machine, MapClient)
+            vid = f"{host.name}/{host.boots}.{draw.randrange(2)}"
+            history = self._truth.state(vid)
+            if vid in host.machine.published and draw.random() < 0.2:
+                history.ask(now, None, 0).fate = Fate.UNSURE
+                world.give(host, UnpublishContext(vid))
+            else:
+                attempt = history.ask(now, draw.choice(PLACES), 0)
+                attempt.fate = Fate.UNSURE
+                assert attempt.value is not None
+                context = _context(vid, attempt.value, attempt.number, "person", now)
+                world.give(host, PublishContext(context))
+
+    def _request(
+        self,
+        world: World,
+        host: Host,
+        server: Broker,
+        make: Callable[[int], Input],
+        attempt: Attempt | None = None,
+        vid: str = "",
+    ) -> int:
+        self._ticket += 1
+        given = make(self._ticket)
+        self._asked[self._ticket] = _Asked(host.name, server.epoch, given, attempt, vid)
+        world.give(host, given)
+        return self._ticket
+
+    # --- what is checked all the time -----------------------------------------------------------
+
+    def _observe(self, world: World) -> Callable[[Host, Effect, int], None]:
+        def observe(host: Host, effect: Effect, now: int) -> None:
+            match effect:
+                case Acknowledged(ticket):
+                    self._acknowledged(world, host, ticket)
+                case Failed(ticket):
+                    self._refused(ticket)
+                case Frame():
+                    self._frame(host, effect, now)
+                case CutOff(session):
+                    program = self._programs[session]
+                    if program.host == host.name and not program.opening:
+                        program.disconnect()
+                case Retired():
+                    for name in world.hosts:
+                        if name.endswith("#link"):
+                            viewer = Viewer(subject_of(name))
+                            world.give(host, AdmitClient(0, name, viewer))
+                case Appeared(_, context) | Changed(_, context):
+                    self._shown_to_client(host, context)
+
+        return observe
+
+    def _acknowledged(self, world: World, host: Host, ticket: int) -> None:
+        asked = self._asked.pop(ticket, None)
+        if asked is None:
+            return
+        if isinstance(asked.given, OpenSession):
+            program = self._programs[asked.given.session]
+            if program.opening == ticket:
+                program.opening = 0
+        if asked.attempt is None:
+            return
+        asked.attempt.fate = Fate.DONE
+        self._counts["acknowledged"] += 1
+        self._done[SetRules if isinstance(asked.given, SetRules) else PublishFor, asked.vid] = asked
+        holders = [host.name, *self._current.get(asked.epoch, ())]
+        for name in holders:
+            if not _holds(world.hosts[name], asked):
+                raise Violation(
+                    "acknowledged means on every current disk",
+                    f"{asked.given} was acknowledged by {host.name} and is not on {name}'s disk",
+                )
+
+    def _refused(self, ticket: int) -> None:
+        asked = self._asked.pop(ticket, None)
+        if asked is not None and asked.attempt is not None:
+            asked.attempt.fate = Fate.REFUSED
+            self._counts["refused"] += 1
+
+    def _frame(self, host: Host, effect: Frame, now: int) -> None:
+        post = host.machine
+        assert isinstance(post, Post)
+        server = post.server
+        self._counts["frames"] += 1
+        for name in effect.sessions:
+            program = self._programs[name]
+            if program.server is not server or program.opening or not isinstance(server, Broker):
+                continue  # written to a connection that is gone
+            if program.limit_bytes:
+                limits = self._bandwidth.setdefault(server.epoch, BandwidthLimit(self._limits))
+                limits.deliver(name, len(effect.data), now)
+            for vid, shown in program.read(effect.data):
+                kinds = self._truth.kinds_at(vid, server.epoch)
+                attempt = self._truth.check_shown(name, program.viewer, kinds, vid, shown)
+                if not vid.partition("/")[0].endswith("#link"):
+                    self._check_stored(host, vid, attempt)
+
+    def _check_stored(self, host: Host, vid: str, attempt: Attempt) -> None:
+        """What a session is shown of a stored publication is on disk, this version or a later."""
+        entry = host.disk.entries.get(PREFIX + vid)
+        if entry is None:
+            raise Violation("nothing is shown before it is stored", f"{vid} on {host.name}")
+        durable = host.disk.durable().get(PREFIX + vid)
+        number = _number_of(durable.value if durable is not None else None)
+        if number is not None and number < attempt.number:
+            raise Violation(
+                "nothing is shown before it is stored",
+                f"{vid} number {attempt.number}, on {host.name}'s disk is {number}",
+            )
+
+    def _shown_to_client(self, host: Host, context: Context) -> None:
+        """A message may have been on its way: what was allowed since the state was published."""
+        vid = context.vid
+        number = context.attributes.get("n")
+        attempts = self._truth.state(vid).attempts
+        asked = attempts[number].asked_us if isinstance(number, int) else 0
+        client = host.machine
+        assert isinstance(client, MapClient)
+        kinds = self._truth.kinds_at(vid, client.epoch, since=asked)
+        shown = {"place": context.place, **context.attributes}
+        viewer = Viewer(subject_of(host.name))
+        self._truth.check_shown(host.name, viewer, kinds, vid, shown)
+
+    def _hear(self, world: World) -> Callable[[int, str, Record], None]:
+        def hear(now: int, host: str, record: Record) -> None:
+            del now, host
+            if not isinstance(record, ChannelStep):
+                return
+            epoch = record.incarnation
+            if record.step == "follower current":
+                self._current.setdefault(epoch, set()).add(record.reason)
+                self._counts["followers"] += 1
+            elif record.step == "follower gone":
+                self._current.get(epoch, set()).discard(record.reason)
+            elif record.step == "store handed over":
+                self._counts["handed over"] += 1
+                self._handed_over(world.hosts[record.reason], epoch)
+            self._counts["starts"] += record.step == "server started"
+
+        return hear
+
+    def _handed_over(self, newer: Host, epoch: int) -> None:
+        """A server that steps down leaves nothing behind that it acknowledged."""
+        for asked in self._done.values():
+            if asked.epoch == epoch and not _holds(newer, asked):
+                raise Violation("a hand-over loses nothing", f"{asked.given} is not on {newer}")
+
+    def _watch(self, world: World) -> None:
+        for host in world.hosts.values():
+            if isinstance(host.machine, Post):
+                check_bounds(host.name, host.machine)
+
+    # --- what is checked in the end -------------------------------------------------------------
+
+    def settled(self, world: World) -> bool:
+        """One broker that everybody follows, everything answered, and every view right."""
+        return self._problem(world) == ""
+
+    def _problem(self, world: World) -> str:
+        """Say what is not as it should be in the end, "" if nothing is."""
+        found = _brokers(world)
+        if len(found) != 1:
+            return f"{len(found)} brokers serve"
+        host, server = found[0]
+        if server.held()["followers"] != len(self._seats) - 1:
+            return f"{server.held()['followers']} hosts follow"
+        if any(asked.attempt is not None for asked in self._asked.values()):
+            return "a request is not answered"
+        truth, problem = self._final(server, host)
+        if problem:
+            return problem
+        for program in self._programs.values():
+            problem = self._wrong_program(program, server, truth)
+            if problem:
+                return f"{program.name}: {problem}"
+        for name, client in _clients(world):
+            if not client.idle or client.epoch != server.epoch:
+                return f"{name} is not idle"
+            problem = self._wrong_client(name, client, truth)
+            if problem:
+                return f"{name}: {problem}"
+        return ""
+
+    def _final(self, server: Broker, host: Host) -> tuple[dict[str, tuple[str, str, str]], str]:
+        """Give vid → (place, type, kind of rules) as it must be, from the requests and the disk.
+
+        Where a request was never answered the disk decides between what may be.
+        """
+        truth: dict[str, tuple[str, str, str]] = {}
+        stored = host.disk.load(PREFIX)
+        for vid, history in self._truth.states.items():
+            if vid.partition("/")[0].endswith("#link"):
+                continue
+            context = _stored_context(stored.get(PREFIX + vid))
+            number = None if context is None else context.attributes["n"]
+            possible = {one.number if one.value is not None else None for one in history.possible()}
+            if number not in possible:
+                return {}, f"{vid} is number {number} on disk, and may be {possible}"
+            kinds = {str(one.value) for one in self._truth.rule(vid).possible()}
+            rules = server.rules_for("", vid, any_owner=True)
+            fitting = [kind for kind in kinds if rules_of(kind) == rules]
+            if not fitting:
+                return {}, f"the rules of {vid} are {rules}, and may be {kinds}"
+            if context is not None:
+                assert context.place is not None
+                truth[vid] = (context.place, str(context.attributes["type"]), fitting[0])
+        return truth, ""
+
+    def _wrong_program(
+        self, program: Program, server: Broker, truth: dict[str, tuple[str, str, str]]
+    ) -> str:
+        if program.server is not server:
+            return "is not connected"
+        for about, text in program.wanted.items():
+            query = program.queries.get(about)
+            if query is None or query not in program.complete:
+                return f"{about} is not complete"
+            shown = {
+                vid: one["place"]
+                for vid, one in program.views[query].items()
+                if not vid.partition("/")[0].endswith("#link")
+            }
+            right = _expected(truth, program.viewer, text)
+            if shown != right:
+                return f"{about} ({text}) shows {shown}, not {right}"
+        return ""
+
+    def _wrong_client(
+        self, name: str, client: MapClient, truth: dict[str, tuple[str, str, str]]
+    ) -> str:
+        viewer = Viewer(subject_of(name))
+        for subscription, text in client.wanted.items():
+            if not client.watching.complete(subscription):
+                return f"{subscription} is not complete"
+            shown = {
+                vid: context.place
+                for vid, context in client.watching.copy.shown(subscription).items()
+                if not vid.partition("/")[0].endswith("#link")
+            }
+            right = _expected(truth, viewer, text)
+            if shown != right:
+                return f"{subscription} ({text}) shows {shown}, not {right}"
+        return ""
+
+    def check(self, world: World) -> None:
+        """One broker, nothing lost, every view right."""
+        self._watch(world)
+        problem = self._problem(world)
+        if problem:
+            found = _brokers(world)
+            lost = "is number" in problem or "the rules of" in problem
+            promise = "nothing acknowledged is lost" if lost else "every view is right in the end"
+            raise Violation(promise if len(found) == 1 else "one broker", problem)
+
+    def metrics(self, world: World) -> dict[str, float]:
+        """Count what was asked and shown."""
+        del world
+        return {name: float(count) for name, count in self._counts.items()}
+
+
+class _Publisher:
+    """Somebody who publishes by HTTP, one request at a time."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.epoch = 0
+        self.ticket = 0
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """A request that was not answered yet."""
+
+    host: str
+    epoch: int
+    given: Input
+    attempt: Attempt | None
+    vid: str
+
+
+def _context(vid: str, place: str, number: int, kind: str, now: int) -> Context:
+    return Context(vid, place, None, {"n": number, "type": kind, "secret": "s"}, now)
+
+
+def _expected(truth: dict[str, tuple[str, str, str]], viewer: Viewer, text: str) -> dict[str, str]:
+    """Give what a viewer must be shown of a filter: only what it may see decides the match."""
+    wanted = Filter.parse(text)
+    right = {}
+    for vid, (place, kind, rule) in truth.items():
+        allowed = seen(rule, viewer, place)
+        if allowed is not None and wanted.matches(Context(vid, allowed[0], None, {"type": kind})):
+            right[vid] = allowed[0]
+    return right
+
+
+def _stored_context(value: bytes | None) -> Context | None:
+    if value is None:
+        return None
+    return context_of(msgspec.msgpack.decode(value, type=StoredPublication).body)
+
+
+def _number_of(value: bytes | None) -> int | None:
+    context = _stored_context(value)
+    number = None if context is None else context.attributes["n"]
+    assert number is None or isinstance(number, int)
+    return number
+
+
+def _holds(host: Host, asked: _Asked) -> bool:
+    """Whether what was asked, or something later, would survive a crash of this host now."""
+    assert asked.attempt is not None
+    durable = host.disk.durable()
+    if isinstance(asked.given, SetRules):
+        entry = durable.get(f"rules/{asked.vid}")
+        return asked.given.rules is None or (entry is not None and entry.value is not None)
+    entry = durable.get(PREFIX + asked.vid)
+    number = _number_of(None if entry is None else entry.value)
+    if isinstance(asked.given, UnpublishFor):
+        return number is None or number > asked.attempt.number
+    return number is not None and number >= asked.attempt.number
+
+
+def _map_settings(sizes: Sizes) -> MapSettings:
+    return MapSettings(
+        subscribers_min=sizes["subscribers_min"],
+        history_max=8,
+        channels_max=12,
+        page_contexts_max=sizes["page"],
+        page_bytes_max=400,
+        heartbeat_us=300_000,
+        client_timeout_us=1_500_000,
+        server_here_us=200_000,
+        server_timeout_us=1_000_000,
+        handover_us=1_000_000,
+        restart_spread_us=200_000,
+        linger_us=1_500_000,
+        removed_max=64,
+        tombstones_max=64,
+        tombstone_us=1_500_000,
+        channel=ChannelSettings(
+            sync_interval_us=250_000,
+            round_trip_us=25_000,
+            retry_us_max=1_000_000,
+            receivers_expected=max(1, sizes["clients"]),
+            buffer_messages_max=32,
+            ahead_messages_max=64,
+        ),
+    )
+
+
+def _fall(world: World, now: int) -> None:
+    """The broker of some host crashes, and its watchdog does not."""
+    for host, _ in _brokers(world):
+        post = host.machine
+        assert isinstance(post, Post)
+        world.kernel.perform(host, post.fall(now))
+        world.kernel.arm(host)
+        return
+
+
+def _brokers(world: World) -> list[tuple[Host, Broker]]:
+    found = []
+    for host in world.hosts.values():
+        post = host.machine
+        if host.state is not HostState.UP or not isinstance(post, Post):
+            continue
+        if isinstance(post.server, Broker):
+            found.append((host, post.server))
+    return found
+
+
+def _clients(world: World) -> list[tuple[str, MapClient]]:
+    found = ((host.name, host.machine) for host in world.hosts.values())
+    return [(name, machine) for name, machine in found if isinstance(machine, MapClient)]
+
+
+WORKLOAD = BrokerWorkload

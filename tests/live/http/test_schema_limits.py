@@ -1,0 +1,238 @@
+"""The limits in the API's schemas are those that the service enforces: at them, and beyond them."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from websockets.sync.client import ClientConnection
+
+from roamcast.channels.sessions import messages
+from roamcast.live.http.routes import ROUTES, route_of
+from tests.live import gates  # noqa: F401 — imports the application, which registers its routes
+from tests.live.http.limits import cases
+from tests.running_service import DEADLINE_S, Answer, RunningService
+
+FEATURE = {
+    "type": "Feature",
+    "id": "a",
+    "geometry": {"type": "Point", "coordinates": [0.0, 0.0]},
+    "properties": {
+        "place": "a",
+        "t_r": None,
+        "t_d": None,
+        "note": "x",
+        "when": {"timestamp": "2020-01-01T00:00:00Z"},
+    },
+}
+HOURS = {"days": [0], "start_min": 0, "end_min": 1_440, "offset_min": 0}
+RULE = {"viewers": ["a"], "precision": "room", "hours": HOURS, "attributes": ["a"], "past": True}
+BODIES: dict[str, Any] = {"putContext": FEATURE, "putRules": [RULE]}
+"""A valid body of each operation that has one, with every member there is."""
+
+MESSAGES: dict[str, Any] = {
+    "register": {"re": "r", "limit_bytes": 0},
+    "heartbeat": {"re": "r"},
+    "publish": {"re": "r", "feature": FEATURE},
+    "change": {"re": "r", "feature": FEATURE},
+    "unpublish": {"re": "r", "vid": "a"},
+    "subscribe": {"re": "r", "filter": "true"},
+    "unsubscribe": {"re": "r"},
+}
+QUERIES: dict[str, Callable[[int], str]] = {"filter": "true".ljust}
+"""Parameters whose text means something: how to make one of a length."""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    folder = tmp_path_factory.mktemp("limits")
+    # Far from the defaults, so that a limit that ignores the settings is found.
+    settings = (
+        "[limits]\nfilter_length_max = 2_000\nnearest_max = 7\ncontext_lifetime_s_max = 5_000"
+    )
+    with RunningService(folder, settings) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def document(running: RunningService) -> Any:
+    return running.ask("GET", "/openapi.json").json
+
+
+def operations(document: Any) -> Iterator[tuple[str, str, Any]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield path, method.upper(), operation
+
+
+def test_bodies_are_taken_at_every_limit_and_refused_beyond_it(
+    running: RunningService, document: Any
+) -> None:
+    components = document["components"]["schemas"]
+    found = 0
+    for path, method, operation in operations(document):
+        if "requestBody" not in operation:
+            continue
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        for case in cases(schema, BODIES[operation["operationId"]], components):
+            answers = []
+            for body in (case.at, case.beyond):
+                vid = body.get("id", "a") if isinstance(body, dict) else "a"
+                target = path.replace("{vid}", vid or "a")
+                answers.append(running.ask(method, target, running.operator, body))
+            assert answers[0].status in (200, 201), (case[:2], answers[0].body[:200])
+            assert answers[1].status == 400, (case[:2], answers[1].body[:200])
+            found += 1
+    assert found > 50
+
+
+def test_parameters_are_taken_at_every_limit_and_refused_beyond_it(
+    running: RunningService, document: Any
+) -> None:
+    found = 0
+    for path, method, operation in operations(document):
+        if method != "GET":
+            continue
+        for parameter in operation.get("parameters", ()):
+            name = parameter["name"]
+            if parameter["in"] != "query" or name in ("to", "filter-lang"):
+                continue
+            needed = {"to": "0,0"} if "to" in str(operation["parameters"]) else {}
+            for case in cases(parameter["schema"], None, {}):
+                values = [case.at, case.beyond]
+                if name in QUERIES:
+                    values = [QUERIES[name](len(value)) for value in values]
+                at, beyond = [
+                    running.get(path, **{**needed, name: value}).status for value in values
+                ]
+                assert (at, beyond) == (200, 400), (path, name, case[1])
+                found += 1
+    assert found >= 10
+
+
+def test_a_lifetime_is_taken_at_its_limits_and_refused_beyond_them(
+    running: RunningService, document: Any
+) -> None:
+    (lifetime,) = (
+        parameter["schema"]
+        for parameter in document["paths"]["/contexts/{vid}"]["put"]["parameters"]
+        if parameter["name"] == "lifetime"
+    )
+
+    def put(seconds: float) -> Answer:
+        query = {"lifetime": seconds}
+        return running.ask("PUT", "/contexts/l", running.operator, {**FEATURE, "id": "l"},
+                           query=query)  # fmt: skip
+
+    assert lifetime["maximum"] == 5_000
+    assert put(lifetime["maximum"]).status in (200, 201)
+    assert put(lifetime["maximum"] + 1).status == 400
+    assert put(lifetime["minimum"]).status in (200, 201)
+    assert put(lifetime["minimum"] / 2).status == 400
+    assert put(float("nan")).status == put(float("inf")).status == 400
+
+
+def test_messages_of_a_session_are_taken_at_every_limit_and_refused_beyond_it(
+    running: RunningService, document: Any
+) -> None:
+    components = document["components"]["schemas"]
+    found = 0
+    with running.session(running.operator) as held:
+        for option in components["SessionMessage"]["anyOf"]:
+            schema = components[option["$ref"].rpartition("/")[2]]
+            (kind,) = schema["properties"]["type"]["enum"]
+            base = {"type": kind, **MESSAGES[kind]}
+            for case in cases(schema, base, components):
+                if case.path == ("type",):
+                    continue  # which message it is
+                for message, refused in ((case.at, False), (case.beyond, True)):
+                    assert (answer(held, message) == "error") is refused, (kind, case[:2])
+                found += 1
+    assert set(MESSAGES) == {one.__struct_config__.tag for one in messages.Anything.__args__}
+    assert found > 50
+
+
+def answer(held: ClientConnection, message: Any) -> str:
+    """Send a message and give the type of its answer; what it needs is prepared first."""
+    if message["type"] == "unsubscribe" and isinstance(message.get("re"), str):
+        prepare = {"type": "subscribe", "re": message["re"] or "r", "filter": "true"}
+        assert talk(held, prepare) in ("subscribed", "error")
+    if message["type"] == "unpublish":
+        vid = message.get("vid") or "a"
+        assert talk(held, {"type": "publish", "feature": {**FEATURE, "id": vid}}) in (
+            "done",
+            "error",
+        )
+    if message["type"] == "subscribe" and set(message.get("filter", "")) == {"a"}:
+        message = {**message, "filter": QUERIES["filter"](len(message["filter"]))}
+    return talk(held, message)
+
+
+def talk(held: ClientConnection, message: Any) -> str:
+    held.send(json.dumps(message))
+    while True:
+        kind = json.loads(held.recv(DEADLINE_S))["type"]
+        if kind in ("done", "error", "alive", "subscribed"):
+            return str(kind)
+
+
+def test_every_answer_is_of_the_struct_that_describes_it(running: RunningService) -> None:
+    assert running.put("shown", "hq/1", [1.0, 2.0], when={"timestamp": "2020-01-01T00:00:00Z"},
+                       n=1, on=True).status == 201  # fmt: skip
+    rules = [{"viewers": ["*"], "precision": "exact", "past": True}]
+    assert running.ask("PUT", "/contexts/shown/rules", running.operator, rules).status == 200
+    found = 0
+    for handler in ROUTES:
+        route = route_of(handler)
+        (path,) = handler.paths
+        if route is None or route.endless or route.answer in (None, bytes):
+            continue
+        if handler.http_methods != {"GET"}:
+            continue
+        query = {"to": "0,0"} if path == "/nearest" else {}
+        answer = running.get(path.replace("{vid:str}", "shown"), **query)
+        assert answer.status == 200, (path, answer.body)
+        assert answer.headers["content-type"].startswith(route.kind.partition(";")[0])
+        decoded = msgspec.json.decode(answer.body, type=route.answer)
+        assert msgspec.json.decode(msgspec.json.encode(decoded)) == answer.json
+        found += 1
+    assert found >= 15
+
+
+def test_a_context_needs_a_place_or_a_point(running: RunningService, document: Any) -> None:
+    schema = document["paths"]["/contexts/{vid}"]["put"]["requestBody"]["content"]
+    assert len(schema["application/json"]["schema"]["anyOf"]) == 2
+    point = {"type": "Point", "coordinates": [0, 0]}
+    for geometry, properties, status in (
+        (point, None, 201),
+        (None, {"place": "hq"}, 200),
+        (point, {"place": "hq"}, 200),
+        (None, None, 400),
+        (None, {"place": None}, 400),
+    ):
+        body = {"type": "Feature", "geometry": geometry, "properties": properties}
+        answer = running.ask("PUT", "/contexts/somewhere", running.operator, body)
+        assert answer.status == status, answer.body
+
+
+def test_rules_show_hours_and_ten_thousand_viewers(document: Any) -> None:
+    rule = document["components"]["schemas"]["Rule"]["properties"]
+    assert {"$ref": "#/components/schemas/Hours"} in rule["hours"]["anyOf"]
+    assert rule["viewers"]["maxItems"] == 10_000
+
+
+def test_a_whole_number_may_be_written_with_decimals(running: RunningService) -> None:
+    rules = [{"viewers": ["a"], "precision": "room", "hours": {"days": [1.0], "end_min": 60.0}}]
+    answer = running.ask("PUT", "/contexts/decimals/rules", running.operator, rules)
+    assert answer.status == 200
+    assert answer.json[0]["hours"]["days"] == [1]
+    rules[0]["hours"] = {"days": [1.5]}
+    assert running.ask("PUT", "/contexts/decimals/rules", running.operator, rules).status == 400
+
+
+def test_a_wrong_attribute_is_named(running: RunningService) -> None:
+    for value in ([], "x" * 2_000, 2**60, {"timestamp": 3}):
+        answer = running.put("wrong", "hq", note=value)
+        assert answer.status == 400
+        assert "'note'" in answer.problem

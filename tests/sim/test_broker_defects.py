@@ -1,0 +1,148 @@
+"""Deliberate defects of a whole broker: the swarm finds each within a thousand seeds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from roamcast.broker import Admission, OpenSession
+from roamcast.channels.failover.replication import Replication, ServerEvent
+from roamcast.channels.server.local import LocalQueries
+from roamcast.channels.server.messages import State, body_of
+from roamcast.channels.sessions.publications import StoredPublications
+from roamcast.identity.rule_sets import RuleSets
+from roamcast.model.events import Acknowledged, MapTouched, RulesChanged
+from roamcast.model.machine import Effect, Store, Stored
+from roamcast.sim.scenario import draw_scenario, play
+from roamcast.sim.workloads.broker import BrokerWorkload
+
+SEEDS = 1_000
+
+
+def first_failure(seeds: int = SEEDS) -> tuple[int, str]:
+    for seed in range(seeds):
+        outcome = play(draw_scenario("broker", BrokerWorkload, seed), BrokerWorkload)
+        if outcome.failed:
+            return seed, outcome.promise
+    raise AssertionError(f"{seeds} seeds did not find it")
+
+
+def test_acknowledged_before_stored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Replication._store
+
+    def hasty(self: Replication, part: str, effect: Store, now: int) -> None:
+        real(self, part, effect, now)
+        if self._writing:
+            self._answer(part, Stored(effect.token))
+            list(self._writing.values())[-1].token = 0  # nobody waits for the disk any more
+
+    monkeypatch.setattr(Replication, "_store", hasty)
+    assert first_failure()[1] in (
+        "acknowledged means on every current disk",
+        "nothing is shown before it is stored",
+    )
+
+
+def test_acknowledged_before_the_follower_stored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(self: Replication, now: int) -> None:
+        while self._waiting:
+            request = self._waiting.popleft()
+            self._answer(request.part, Stored(request.token))
+        if self.state.name == "DRAINING" and not self._writing:
+            self._step(ServerEvent.DRAINED)
+            self._read_offer(now)
+
+    monkeypatch.setattr(Replication, "_release", hasty)
+    assert first_failure()[1] == "acknowledged means on every current disk"
+
+
+def test_rules_applied_after_the_context_is_shown_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = RuleSets._stored
+
+    def late(self: RuleSets, asked: Any) -> list[Effect]:
+        effects = real(self, asked)
+        return [effect for effect in effects if not isinstance(effect, RulesChanged)]
+
+    monkeypatch.setattr(RuleSets, "_stored", late)
+    assert first_failure()[1] in (
+        "nobody sees what rules hide",
+        "every view is right in the end",
+    )
+
+
+def test_a_hidden_context_in_a_current_set_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unfiltered(self: LocalQueries, view_class: str, number: int) -> Sequence[State]:
+        server = self._server
+        record = server.dissemination.classes[view_class].table.records[number]
+        contexts = [one.context for one in server.map.contexts.values()]
+        return [
+            State(number, context.vid, body_of(context))
+            for context in contexts
+            if record.filter.matches(context)
+        ]
+
+    monkeypatch.setattr(LocalQueries, "current", unfiltered)
+    assert first_failure()[1] == "nobody sees what rules hide"
+
+
+def test_a_hand_over_that_loses_the_last_write_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Replication._offer_page
+
+    def lossy(self: Replication, entries: Any, now: int) -> None:
+        real(self, entries[:-1], now)
+
+    monkeypatch.setattr(Replication, "_offer_page", lossy)
+    assert first_failure()[1] == "a hand-over loses nothing"
+
+
+def test_a_session_resumed_into_the_wrong_view_class_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    classes: dict[tuple[int, str], str] = {}
+    real = Admission._open
+
+    def resumed(self: Admission, given: OpenSession) -> list[Effect]:
+        effects = real(self, given)
+        session = self._hub.sessions[given.session]
+        session.view_class = classes.setdefault((id(self), given.session), session.view_class)
+        return effects
+
+    monkeypatch.setattr(Admission, "_open", resumed)
+    assert first_failure()[1] in (
+        "nobody sees what rules hide",
+        "every view is right in the end",
+        "own assertion",
+    )
+
+
+def test_a_failed_write_that_shows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = StoredPublications._failed
+
+    def shown(self: StoredPublications, pending: Any, reason: str) -> list[Effect]:
+        if pending.publication is not None:
+            self._publish(pending.publication)
+            return [MapTouched(), *real(self, pending, reason)]
+        return real(self, pending, reason)
+
+    monkeypatch.setattr(StoredPublications, "_failed", shown)
+    assert first_failure()[1] in (
+        "a refused write never shows",
+        "nothing is shown before it is stored",
+        "every view is right in the end",
+    )
+
+
+def test_an_acknowledgement_without_any_write_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = StoredPublications._ask
+
+    def forgetful(self: StoredPublications, given: Any, now: int) -> list[Effect]:
+        effects = real(self, given, now)
+        if now % 7 == 0 and isinstance(effects[0], Store):
+            self._failed(self._pending.pop(effects[0].token), "")
+            return [Acknowledged(given.ticket)]
+        return effects
+
+    monkeypatch.setattr(StoredPublications, "_ask", forgetful)
+    assert first_failure()[1] == "acknowledged means on every current disk"

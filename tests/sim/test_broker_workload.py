@@ -1,0 +1,28 @@
+"""Whole brokers under faults: some seeds here, a thousand by `roamcast swarm --only broker`."""
+
+import pytest
+
+from roamcast.sim.scenario import draw_scenario, play
+from roamcast.sim.workloads.broker import BrokerWorkload
+
+
+@pytest.mark.parametrize("first", [0, 60])
+def test_nothing_is_lost_and_nobody_sees_what_rules_hide(first: int) -> None:
+    counts: dict[str, float] = {}
+    for seed in range(first, first + 60):
+        outcome = play(draw_scenario("broker", BrokerWorkload, seed), BrokerWorkload)
+        found = f"{outcome.promise}: {outcome.detail}"
+        assert outcome.promise == "", f"roamcast swarm --only broker --seed {seed}: {found}"
+        for name, count in outcome.metrics.items():
+            counts[name] = counts.get(name, 0) + count
+    # Faults of every kind really happened to requests and to servers.
+    for name in ("acknowledged", "refused", "unsure", "frames", "handed over", "followers"):
+        assert counts[name] > 0, name
+    assert counts["starts"] > 60
+
+
+def test_the_same_seed_gives_the_same_journal() -> None:
+    one, other = (
+        play(draw_scenario("broker", BrokerWorkload, 7), BrokerWorkload) for _ in range(2)
+    )
+    assert one.digest == other.digest
