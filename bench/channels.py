@@ -149,7 +149,7 @@ class _Rounds:
 
     def _query_set(self, given: tuple[Context, Publish]) -> None:
         context, put = given
-        known = self._server.map.put(context, put.stamp, "c0")
+        known = self._server.map.put(context, put.body, put.stamp, "c0")
         assert known is not None
         self._server.contexts.step(self._view, known, context, put.body)
 

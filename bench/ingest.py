@@ -105,7 +105,7 @@ def with_duckdb(source: Path, target: Path) -> tuple[float, int, int]:
 def with_spark(spark: Any, source: Path, archive: Path) -> tuple[float, int, int]:
     """Ingest into a new archive; give seconds, contexts and the time present in µs."""
     from roamcast.identity.agent_settings import AgentSettings
-    from roamcast.pipeline.archive.read import read_file
+    from roamcast.pipeline.archive.files import read_file
     from roamcast.pipeline.archive.table import Archive
     from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
     from roamcast.pipeline.ingest.state import opened, private_folder

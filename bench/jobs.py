@@ -20,7 +20,7 @@ from roamcast.journal.segments import Segments, read_entries
 from roamcast.lab.report import Report, Steps
 from roamcast.model.records import ContextOpened, UpdateMatched
 from roamcast.model.time import MICROSECONDS, format_instant
-from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.table import Archive
 from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
 from roamcast.sim.workload import find_workload

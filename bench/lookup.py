@@ -24,7 +24,7 @@ from roamcast.pipeline.archive.care import compact
 from roamcast.pipeline.archive.files import write_table
 from roamcast.pipeline.archive.layout import placed
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.lookup.needs import Needs
+from roamcast.pipeline.lookup.plan import Needs
 from roamcast.pipeline.lookup.run import Lookup
 from roamcast.pipeline.spark.session import Settings, started
 

@@ -1,4 +1,4 @@
-"""How long does a short job wait for Spark? With the classes that Java kept, and without.
+"""The time a short job waits for Spark, with shared Java classes and without.
 
 The same command each time, an ingest of one sighting, as cron would run it (docs/decisions/0085).
 """
@@ -16,7 +16,6 @@ sys.path.append(str(Path(__file__).parent))  # benches live outside the package
 from _processes import measured
 
 TITLE = "A short job on Spark: with the classes Java kept, and without"
-SIGHTING = '{"person": "p", "source": "badge", "time": "2026-01-01T00:00:00Z", "place": "a"}\n'
 
 
 def run(quick: bool, progress: Steps) -> Report:
@@ -30,7 +29,7 @@ def run(quick: bool, progress: Steps) -> Report:
         progress("jobs", 2 * repeats) as step,
     ):
         folder = Path(name)
-        (folder / "one.jsonl").write_text(SIGHTING)
+        (folder / "one.jsonl").write_text(java_classes.SIGHTING)
         for number in range(repeats):
             for how, seconds in spent.items():
                 archive = str(folder / f"{how}{number}")

@@ -1,4 +1,4 @@
-"""Where is the nearest printer? Puts three on the map, where they stay, and asks.
+"""Find the nearest printer: publish three that stay on the map, then query.
 
 Start a service with `roamcast serve`, then run this in the same folder.
 """

@@ -1,4 +1,4 @@
-"""Who is in the kitchen? A screen follows, while Ada walks in and out.
+"""Watch the kitchen on a screen while Ada walks in and out.
 
 Start a service with `roamcast serve`, then run this in the same folder.
 """

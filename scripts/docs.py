@@ -21,7 +21,6 @@ from roamcast.channels.failover.watchdog import WATCHDOG_TABLE, WatchdogState
 from roamcast.channels.reliable.messages import PROTOCOL
 from roamcast.channels.reliable.receiver import RECEIVER_TABLE, ReceiverState
 from roamcast.channels.reliable.sender import SENDER_TABLE, SenderState
-from roamcast.channels.server.map_server import SESSION_TABLE, SessionState
 from roamcast.channels.server.messages import MAP_MESSAGES
 from roamcast.live.config.settings import Settings
 from roamcast.model.wire import FRAME_BYTES_MAX, Reason, Registry, page_of
@@ -58,10 +57,7 @@ SECTIONS = (
         "too (`channels/server/`, `channels/client/`, [channels](channels.md)). A relay "
         "(`channels/relay/`) speaks it as a client to the server and as a server to clients.",
         Registry(MAP_MESSAGES),
-        (
-            ("The server's session", SessionState.UNKNOWN, SESSION_TABLE),
-            ("The client's link", LinkState.WAITING, LINK_TABLE),
-        ),
+        (("The client's link", LinkState.WAITING, LINK_TABLE),),
     ),
     Section(
         "Hosts that may serve",

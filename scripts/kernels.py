@@ -7,8 +7,8 @@ from roamcast.matching import FilterSet
 from roamcast.model.context_arrow import to_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
-from roamcast.pipeline.lookup import kernel as lookup_kernel
-from roamcast.placement.flows import Subscriptions, flows
+from roamcast.pipeline.lookup import read as lookup
+from roamcast.placement.flows import LeafWants, flows
 from roamcast.placement.heuristic import settle
 from roamcast.placement.incremental import Replanner
 from roamcast.placement.optimal import optimal
@@ -34,7 +34,7 @@ def search_filters() -> None:
 def place_filters() -> None:
     """Solve a small problem in every way."""
     tree = Tree.of([-1, 0, 0, 1, 1])
-    wanted = Subscriptions.of(tree, {2: [0], 3: [1], 4: [2]})
+    wanted = LeafWants.of(tree, {2: [0], 3: [1], 4: [2]})
     problem = traffic(tree, flows(tree, wanted))
     optimal(problem)
     optimal(problem, 1)
@@ -44,7 +44,7 @@ def place_filters() -> None:
 
 def others() -> None:
     """Look up, and grow a topology."""
-    lookup_kernel.warm_up()
+    lookup.warm_up()
     tradeoff.warm_up()
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from roamcast.model import time
 from roamcast.model.contexts import (
     ATTRIBUTES_MAX,
-    INTEGER_MAX,
     NAME_LENGTH_MAX,
     PLACE_LENGTH_MAX,
     RESERVED,
@@ -23,6 +22,7 @@ from roamcast.model.contexts import (
     Attribute,
     Context,
 )
+from roamcast.model.kinds import INTEGER_MAX
 from roamcast.model.places_path import DEPTH_MAX
 
 HOUR = 3_600 * time.MICROSECONDS

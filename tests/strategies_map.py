@@ -74,7 +74,7 @@ class MapWorld:
             site=here,
         )
 
-    def agent(
+    def relay(
         self,
         name: str,
         *,
@@ -82,7 +82,7 @@ class MapWorld:
         policy: Policy | None = None,
         apart: bool = False,
     ) -> None:
-        """An agent at a site; give its clients its name as their server."""
+        """A relay at a site; give its clients its name as their server."""
         here = self.settings.local_scope if site is None else site
         self.world.add_host(
             name,
@@ -101,12 +101,12 @@ class MapWorld:
             site=here,
         )
 
-    def weak(self, name: str, agent: str, **given: Any) -> None:
-        """A client on a unicast link, behind an agent."""
+    def weak(self, name: str, relay: str, **given: Any) -> None:
+        """A client on a unicast link, behind a relay."""
         self.world.network.unicast_only[name] = None
-        self.client(name, server=agent, **given)
+        self.client(name, server=relay, **given)
 
-    def agent_machine(self, name: str) -> MapRelay:
+    def relay_machine(self, name: str) -> MapRelay:
         machine = self.world.hosts[name].machine
         assert isinstance(machine, MapRelay)
         return machine

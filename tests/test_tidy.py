@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "matching": {"model", "errors"},
     "placement": {"model", "errors"},
     "channels": {"model", "matching", "errors"},
-    "identity": {"model", "matching", "errors"},
+    "identity": {"model", "matching", "errors", "files"},
     "overlay": {"model", "matching", "channels", "placement", "identity", "errors"},
     "broker": {"model", "matching", "channels", "overlay", "placement", "identity", "errors"},
     "journal": {"model", "files", "errors"},
@@ -44,6 +44,9 @@ ANYTHING = {"lab", "commands", "cli", "__init__", "__main__"}
 
 LINES_MAX = 600
 """Lengths follow ideas; a module beyond this is likely to hold two of them."""
+
+LONGER = {"sim/workloads/broker.py"}
+"""One idea that is longer: the whole broker, everybody who uses it and what they are promised."""
 
 CLOCKS = re.compile(
     r"\b(time\.(time|monotonic|perf_counter)(_ns)?\(|datetime\.(now|utcnow|today)\(|uuid[14]\(|"
@@ -111,7 +114,7 @@ def test_a_module_is_one_idea_and_says_which() -> None:
             *(
                 f"{short(path)} has more than {LINES_MAX} lines"
                 for path in MODULES
-                if len(text_of(path).splitlines()) > LINES_MAX
+                if short(path) not in LONGER and len(text_of(path).splitlines()) > LINES_MAX
             ),
             *(
                 f"{short(path)} has no docstring"
@@ -166,49 +169,17 @@ AGENT_ROOMS = {"identity"}
 """A user agent may be called agent; AMS's agent is a relay."""
 
 ALLOWED_WORDS = {
-    "channels/client/copy.py": "heard_us",
-    "channels/client/map_client.py": "_heard_us agent told",
-    "channels/client/tuner.py": "heard_us",
-    "channels/relay/relay.py": "Heard said",
-    "channels/relay/server.py": "_agent agent heard said told",
-    "channels/reliable/receiver.py": "_heard",
-    "channels/reliable/sender.py": "_told_until",
-    "channels/server/desk.py": "agent",
-    "channels/server/map_server.py": "agent",
-    "channels/server/messages.py": "agent",
-    "channels/server/settings.py": "agent_clients_max",
-    "channels/server/view_class.py": "heard_by",
-    "client/inbox.py": "_told",
-    "client/runner.py": "_told",
-    "commands/agent.py": "agent",
     "live/cluster/proof.py": "_SAID said",
     "live/cluster/spare.py": "said",
-    "live/links/link.py": "AGENT",
-    "live/relay/app.py": "_told agent",
-    "live/relay/guest.py": "_heard _said _told heard told",
-    "live/relay/relay.py": "_heard _told",
-    "live/relay/tunnel.py": "_told told",
     "live/store/file.py": "WAL_BYTES_KEPT",
     "model/records.py": "peer",
-    "pipeline/archive/append.py": "told_by_task",
     "pipeline/archive/retention.py": "KEPT",
-    "pipeline/ingest/done.py": "Said _told",
-    "pipeline/ingest/job.py": "told",
-    "pipeline/ingest/run.py": "agent told_by_disk",
-    "pipeline/ingest/watch.py": "told",
-    "pipeline/ingest/write.py": "TOLD_SQL _TOLD told",
-    "pipeline/journals/read.py": "told",
+    "pipeline/ingest/run.py": "agent",
+    "pipeline/ingest/write.py": "told",
     "pipeline/lookup/read.py": "FOOTERS_KEPT",
-    "pipeline/spark/progress.py": "said told",
-    "sim/workloads/_map_parts.py": "agent held_by_agent",
+    "pipeline/spark/progress.py": "said",
     "sim/workloads/_recovery_parts.py": "_said",
     "sim/workloads/channel.py": "SaidToUser",
-    "sim/workloads/map.py": "AGENTS _add_agent _agent_for _agents",
-    "transport/group_choice.py": "_heard heard",
-    "transport/groups_udp.py": "said",
-    "transport/link.py": "Told _told told",
-    "transport/sealing.py": "_DIGESTS_KEPT_MAX _SEALS_KEPT_MAX",
-    "transport/ways.py": "_told told",
 }
 """What is left of them, by module. Only ever remove: a name that has gone must go here, too."""
 
@@ -276,39 +247,28 @@ def test_the_list_of_allowed_words_only_shrinks() -> None:
 
 
 SHARED_NAMES = {
+    "Admission": "the broker's part; a relay's machine",
     "Asked": "queries of a journal; columns of a lookup",
     "Batch": "updates in one frame; sightings in one commit; trees in one array",
     "Change": "what a view tells; what maintenance did to the archive",
-    "Claim": "on a vid; of a figure",
+    "Count": "a number of the API; a task's progress",
     "Cut": "a cut in a copy's updates; a cut network",
     "Done": "a session's answer; a batch's mark on disk",
-    "Driver": "a figure's; of a machine under asyncio",
     "Fault": "a journal record; what the simulator does",
-    "Feed": "of a view; of movements",
-    "Groups": "of people; of receivers",
-    "Guest": "a figure's; a client served through a relay",
-    "Host": "of a relay's guests; of a simulated world",
-    "Item": "a batch's entry; AMS's item of triples",
-    "Ledger": "of a band's bytes; of a checker",
+    "History": "of a view class's sets; of a checker",
+    "Kind": "of an event; of an attribute",
+    "Link": "of an API page; of a simulated session",
     "Listener": "of a stream; a host of a workload",
-    "Mode": "of dissemination; of travelling",
-    "Move": "of the heuristic; of a person",
-    "Outcome": "of a sweep's task; of a simulated run",
-    "Pool": "of channels; of travellers",
-    "Property": "of the compiled set; of the syntax tree",
-    "Rates": "limits; of movement",
+    "Route": "of HTTP; of a walk",
     "Server": "an address; a host of a workload",
-    "Service": "a figure's process; the live service",
     "Settings": "of the service; of a Spark session",
+    "Shown": "of a session; of a checker",
     "Sink": "of a journal; of a socket",
-    "Standing": "of a token; of a placement's cost",
     "Stored": "the input of machines; a Parquet file's columns",
-    "Subscriptions": "a map server's; leaves' items in a tree",
+    "Target": "of an event of the kernel; of a connection",
     "Truth": "of a predicate; of a checker",
     "Watchdog": "the machine, and its address",
-    "Workload": "of movement; of a swarm",
     "Writer": "of events; of an archive",
-    "Written": "rows of a job; an address file",
 }
 """Classes of one name in several modules, each with the reason."""
 
@@ -331,8 +291,12 @@ def test_one_class_name_has_one_home() -> None:
 # --- drivers
 
 
-BROKER_READS = ("find", "get", "nearest", "count")
-"""What drivers may call of a broker beside giving it inputs; none of these changes it."""
+BROKER_READS = (
+    *("find", "get", "nearest", "rules_for"),  # what people ask
+    *("name", "epoch", "map_settings", "class_of_group", "class_of_client", "takes"),  # for links
+    "held",  # for metrics
+)
+"""What drivers may read of a broker beside giving it inputs; none of these changes it."""
 
 
 def chain(node: ast.expr) -> list[str]:
@@ -342,7 +306,6 @@ def chain(node: ast.expr) -> list[str]:
     return [node.id] if isinstance(node, ast.Name) else []
 
 
-@pytest.mark.xfail(strict=False, reason="live/ still calls the broker's parts beside its inputs")
 def test_drivers_hold_no_policy() -> None:
     """Whoever holds a broker gives it inputs and reads; its parts are reached through it alone.
 

@@ -16,10 +16,10 @@ from roamcast.channels.failover.replication import (
     Replication,
     ReplicationSettings,
 )
-from roamcast.channels.server.local import LocalQueries
 from roamcast.channels.server.map_server import MapServer, compiled_matcher
 from roamcast.channels.server.queries import Matcher
 from roamcast.channels.server.settings import MapSettings
+from roamcast.channels.server.subscriptions import LocalQueries
 from roamcast.channels.sessions.events import Format
 from roamcast.channels.sessions.hub import (
     CutOff,

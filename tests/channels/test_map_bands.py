@@ -15,8 +15,7 @@ from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.messages import Parcel, State, parcel_of, size_of
 from roamcast.channels.server.settings import MapSettings
-from roamcast.channels.spread.bands import Ledger
-from roamcast.channels.spread.streams import TOP, Stream
+from roamcast.channels.spread.streams import TOP, Ledger, Stream
 from roamcast.model.machine import Effect, Input, Multicast, Send
 from roamcast.model.records import ContextChanged, ContextOpened
 from roamcast.sim.checkers import BandwidthLimit

@@ -202,9 +202,9 @@ def test_parts_of_a_disjunction_bring_an_object_once() -> None:
 
 def test_every_query_kind_is_answered_once_and_standing() -> None:
     active = ActiveMap(10)
-    active.put(Context("u", "lab/1/a", (8.0, 47.0), {"type": "person"}), 1, "x")
-    active.put(Context("v", "lab/1/b", (8.1, 47.0), {"type": "printer"}), 1, "x")
-    active.put(Context("w", "lab/2/a", (8.2, 47.0), {"type": "printer"}), 1, "x")
+    active.put(Context("u", "lab/1/a", (8.0, 47.0), {"type": "person"}), b"", 1, "x")
+    active.put(Context("v", "lab/1/b", (8.1, 47.0), {"type": "printer"}), b"", 1, "x")
+    active.put(Context("w", "lab/2/a", (8.2, 47.0), {"type": "printer"}), b"", 1, "x")
     found = {
         "place = 'lab/1/a'": ["u"],
         "within(place, 'lab/1')": ["u", "v"],
@@ -336,7 +336,7 @@ def test_refused_filters_are_told_and_change_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "reason"),
-    [("objects_max", "objects"), ("publications_max", "publishes"), ("queries_max", "queries")],
+    [("contexts_max", "contexts"), ("publications_max", "publishes"), ("queries_max", "queries")],
 )
 def test_at_each_limit_one_more_is_refused_with_a_reason(setting: str, reason: str) -> None:
     world = MapWorld(MapSettings(**{setting: 2}))
@@ -388,7 +388,7 @@ def test_what_is_so_since_the_future_is_refused_beyond_the_limit(what: str) -> N
         return [item for one in items for item in one if isinstance(item, Refused)]
 
     (refused,) = say(3, now + ahead + 1)
-    assert refused.reason == "this is so only in 60 s: set this machine's clock"
+    assert refused.reason == "the stamp lies 60 s ahead: set this machine's clock"
     assert server.map.stamp("m") == now
     assert say(4, now + ahead) == []
     assert server.map.stamp("m") > now

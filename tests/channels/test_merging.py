@@ -17,9 +17,9 @@ from roamcast.channels.failover.messages import (
     HandOverTaken,
 )
 from roamcast.channels.server.desk import Policy, Public
+from roamcast.channels.server.map import Removal, Removed
 from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.messages import ServerHere, body_of
-from roamcast.channels.server.removed import Removal, Removed
 from roamcast.channels.server.settings import MapSettings
 from roamcast.model.addresses import Replica
 from roamcast.model.contexts import Context

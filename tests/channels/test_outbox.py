@@ -14,7 +14,7 @@ from roamcast.channels.server.messages import (
 )
 from roamcast.channels.server.outbox import Outbox, Waiting
 from roamcast.channels.server.settings import MapSettings
-from roamcast.channels.spread.bands import Ledger
+from roamcast.channels.spread.streams import Ledger
 
 
 def full() -> Outbox:

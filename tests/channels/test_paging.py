@@ -10,11 +10,11 @@ from roamcast.channels.client.copy import Appeared
 from roamcast.channels.client.map_client import MapClient, SubscribeFilter, UnsubscribeFilter
 from roamcast.channels.client.publications import PublishContext, UnpublishContext
 from roamcast.channels.client.watching import Current, Cut
-from roamcast.channels.server import paging
+from roamcast.channels.server import outbox
 from roamcast.channels.server.map import ActiveMap
 from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.messages import Hello, Request, State
-from roamcast.channels.server.paging import Pager
+from roamcast.channels.server.outbox import Pager
 from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -40,14 +40,14 @@ def on_a_wide_area_group(world: MapWorld) -> None:
     world.watch("other", HALL)
 
 
-def behind_an_agent(world: MapWorld) -> None:
-    world.agent("agent")
-    world.weak("watcher", "agent")
+def behind_a_relay(world: MapWorld) -> None:
+    world.relay("relay")
+    world.weak("watcher", "relay")
 
 
-def behind_a_remote_agent(world: MapWorld) -> None:
-    world.agent("agent", site="far")
-    world.weak("watcher", "agent")
+def behind_a_remote_relay(world: MapWorld) -> None:
+    world.relay("relay", site="far")
+    world.weak("watcher", "relay")
 
 
 def near(world: MapWorld) -> None:
@@ -58,8 +58,8 @@ SCOPED = {"local_scope": "campus", "wide_subscribers_min": 2}
 WAYS = {
     "remote": (remote, SCOPED),
     "on a wide-area group": (on_a_wide_area_group, SCOPED),
-    "behind an agent": (behind_an_agent, {}),
-    "behind a remote agent": (behind_a_remote_agent, SCOPED),
+    "behind a relay": (behind_a_relay, {}),
+    "behind a remote relay": (behind_a_remote_relay, SCOPED),
     "unicast only": (near, {"mode": Mode.UNICAST}),
     "no channel left": (near, {"channels_max": 0}),
 }
@@ -80,8 +80,8 @@ def hall(way: str, quality: LinkQuality | None = None) -> MapWorld:
 def held_for_watcher(world: MapWorld) -> list[int]:
     """How much waits for the watcher, at whoever serves it."""
     servers = [world.server]
-    if "agent" in world.world.hosts:
-        servers.append(world.agent_machine("agent").down)
+    if "relay" in world.world.hosts:
+        servers.append(world.relay_machine("relay").down)
     clients = [server.desk.clients.get("watcher") for server in servers]
     return [len(client.outbox) for client in clients if client is not None]
 
@@ -110,7 +110,7 @@ def test_a_large_set_is_whole_in_the_end_whatever_changes_meanwhile(way: str) ->
     assert len(shown) == len(set(shown))  # nobody left and came back
 
 
-@pytest.mark.parametrize("way", ["remote", "behind an agent"])
+@pytest.mark.parametrize("way", ["remote", "behind a relay"])
 def test_a_client_that_is_gone_in_the_middle_leaves_nothing_behind(way: str) -> None:
     world = hall(way)
     world.watch("watcher", HALL)
@@ -120,12 +120,12 @@ def test_a_client_that_is_gone_in_the_middle_leaves_nothing_behind(way: str) -> 
     world.world.crash(world.world.hosts["watcher"])
     world.run(8)
     assert world.server.subscriptions.records == 0
-    server = world.server if way == "remote" else world.agent_machine("agent").down
+    server = world.server if way == "remote" else world.relay_machine("relay").down
     assert "watcher" not in server.desk.clients
     assert server.subscriptions.records == 0
 
 
-@pytest.mark.parametrize("way", ["remote", "behind an agent", "unicast only"])
+@pytest.mark.parametrize("way", ["remote", "behind a relay", "unicast only"])
 def test_a_query_withdrawn_in_the_middle_ends_its_pages(way: str) -> None:
     world = hall(way)
     world.watch("watcher", HALL)
@@ -133,7 +133,7 @@ def test_a_query_withdrawn_in_the_middle_ends_its_pages(way: str) -> None:
         world.run(0.002)
     world.unwatch("watcher")
     world.run(1)
-    server = world.agent_machine("agent").down if way == "behind an agent" else world.server
+    server = world.relay_machine("relay").down if way == "behind a relay" else world.server
     assert server.desk.clients["watcher"].outbox.idle
     assert world.server.subscriptions.records == 0
     assert world.told_to("watcher", Current) == []
@@ -172,7 +172,7 @@ def test_the_journal_says_why_a_set_is_listed_in_pages() -> None:
     world.run(2)
     steps = [record for _, _, record in world.records if isinstance(record, ChannelStep)]
     (step,) = [step for step in steps if step.step == "listed in pages"]
-    assert step.reason == f"{PEOPLE} for watcher, who rides on no carousel"
+    assert step.reason == f"{PEOPLE} for watcher, which rides on no carousel"
 
 
 def test_a_second_hello_is_refused_so_no_limit_comes_while_pages_are_on_their_way() -> None:
@@ -182,7 +182,7 @@ def test_a_second_hello_is_refused_so_no_limit_comes_while_pages_are_on_their_wa
 
 
 def test_a_look_at_a_sparse_map_is_bounded_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "SEATS_MAX", 8)
+    monkeypatch.setattr(outbox, "SEATS_MAX", 8)
     seats = [f"o{number}" for number in range(20)]
     pager = Pager("s", 1, (7,), True)
 
@@ -215,7 +215,7 @@ def test_an_object_keeps_its_seat_and_seats_are_never_more_than_objects_at_a_tim
     for stamp, (comes, number) in enumerate(steps, 1):
         vid = f"o{number}"
         if comes:
-            here.put(Context(vid, "hall", None, {}, 0), stamp, "a")
+            here.put(Context(vid, "hall", None, {}, 0), b"", stamp, "a")
         else:
             here.remove(vid)
             seated.pop(vid, None)

@@ -124,7 +124,7 @@ def test_on_a_full_map_is_refused_what_is_not_on_disk_yet_and_room_is_held_for_w
     first, second, third = (desk.ask(vid) for vid in "abc")
     failed = desk.answers[third]
     assert isinstance(failed, Failed)
-    assert "at most 2 objects" in str(failed.error)
+    assert "at most 2 contexts" in str(failed.error)
     desk.sync()
     assert {type(desk.answers[one]) for one in (first, second)} == {Acknowledged}
     assert desk.shown() == ["a", "b"]
@@ -146,24 +146,24 @@ def test_on_a_full_map_is_refused_what_is_not_on_disk_yet_and_room_is_held_for_w
 def test_a_map_holds_room_for_what_was_promised_it_though_others_come_and_go() -> None:
     room = ActiveMap(3)
     for vid in "ab":
-        room.put(Context(vid, "hq"), 1, "ann")
+        room.put(Context(vid, "hq"), b"", 1, "ann")
     for vid in "bbc":
         room.reserve(vid)
     with pytest.raises(LimitError):
-        room.put(Context("d", "hq"), 1, "ann")
+        room.put(Context("d", "hq"), b"", 1, "ann")
     room.remove("b")  # it is promised still
     with pytest.raises(LimitError):
         room.reserve("d")
     for vid in "bc":
-        assert room.put(Context(vid, "hq"), 2, "ann") is not None
+        assert room.put(Context(vid, "hq"), b"", 2, "ann") is not None
     room.release("b")
     room.release("c")
     with pytest.raises(LimitError):
-        room.put(Context("d", "hq"), 1, "ann")
+        room.put(Context("d", "hq"), b"", 1, "ann")
     room.remove("c")
     room.reserve("d")
     room.release("d")
-    assert room.put(Context("e", "hq"), 1, "ann") is not None
+    assert room.put(Context("e", "hq"), b"", 1, "ann") is not None
     assert sorted(room.contexts) == ["a", "b", "e"]
 
 

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roamcast.channels.server.queries import QueryTable, take_apart
-from roamcast.channels.spread.pool import Pool
-from roamcast.channels.spread.recurring import History
-from roamcast.channels.timers import Timers
+from roamcast.channels.server.view_class import History
+from roamcast.channels.spread.streams import Pool
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.sim.workloads._map_parts import ScanMatcher
@@ -92,7 +91,7 @@ def test_a_step_between_queries_is_right_however_queries_come_and_go(data: st.Da
         right = {number for number, one in standing if one.filter.matches(context)}
         after = table.match(context)
         assert after == tuple(sorted(right))
-        step = table.step(before, after)
+        step = table.change(before, after)
         still = {query for query in before if query in table.records}
         assert step.queries == tuple(sorted(still | right))
         assert (set(step.before), step.after) == (still, after)
@@ -113,10 +112,10 @@ def test_at_the_limit_of_remembered_sets_and_steps_they_are_put_together_anew(
     for kind in (0, 1, 2, 3, 0, 1):
         after = table.match(Context("v", "lab", None, {"kind": kind}))
         assert after == (kind + 1,)
-        assert table.step(before, after).queries == tuple(sorted({*before, *after}))
+        assert table.change(before, after).queries == tuple(sorted({*before, *after}))
         before = after
-        assert len(table._sets) <= 2
-        assert len(table._steps) <= 2
+        assert table.occupancy()["query sets"][0] <= 2
+        assert table.occupancy()["query changes"][0] <= 2
 
 
 def test_a_pool_has_so_many_channels_at_a_time_and_uses_no_name_again() -> None:
@@ -134,15 +133,3 @@ def test_a_pool_has_so_many_channels_at_a_time_and_uses_no_name_again() -> None:
     assert pool.used == 2
     assert Pool("guest", 1).take() != Pool("staff", 1).take()
     assert Pool("guest", 1, epoch=1).take() != Pool("guest", 1, epoch=2).take()
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50)), max_size=60))
-def test_timers_fire_each_key_once_at_its_latest_setting(settings: list[tuple[int, int]]) -> None:
-    timers: Timers[int] = Timers()
-    expected = {}
-    for key, time in settings:
-        timers.set(key, time)
-        expected[key] = time
-    assert timers.deadline() == min(expected.values(), default=None)
-    assert sorted(timers.due(25)) == sorted(key for key, time in expected.items() if time <= 25)
-    assert len(timers) == sum(time > 25 for time in expected.values())

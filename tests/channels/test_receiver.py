@@ -19,7 +19,8 @@ from roamcast.channels.reliable.receiver import (
 )
 from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.model.addresses import Server
-from roamcast.model.machine import Effect, Send
+from roamcast.model.machine import Effect, Received, Send, Stored
+from roamcast.model.records import Drop
 from tests.strategies_channel import (
     NAME,
     SETTINGS,
@@ -264,11 +265,18 @@ def test_a_newcomer_keeps_a_bounded_number_while_it_waits() -> None:
         assert all(held <= bound for held, bound in machine.occupancy().values())
 
 
-def test_other_channels_and_requests_are_not_for_a_receiver() -> None:
+def test_a_message_of_another_channel_is_recorded_and_changes_nothing() -> None:
     machine = receiver()
-    assert give(machine, ChannelWelcome("other", 1, 1, 9)) == []
-    assert give(machine, HealRequest(NAME, 1, (1,))) == []
+    dropped = Drop("another channel", "channel.welcome", 0, "server", "other")
+    assert give(machine, ChannelWelcome("other", 1, 1, 9)) == [dropped]
     assert machine.deadline() is None
+
+
+def test_what_a_receiver_does_not_declare_is_an_assertion() -> None:
+    machine = receiver()
+    for given in (Stored(1), Received("r", HealRequest(NAME, 1, (1,)))):
+        with pytest.raises(AssertionError):
+            machine.receive(given, 0)
 
 
 def test_advance_before_the_deadline_does_nothing() -> None:

@@ -26,7 +26,7 @@ def test_a_state_older_than_the_last_listing_does_not_bring_back_what_has_left()
     # The object came at update 5 by one channel and left at update 6 by another. Update 6 was lost
     # for good, so the set was listed as of 8, without it; then the first channel healed update 5.
     copy = opened()
-    assert copy.keep("s", set(), (EPOCH, 8)) == []
+    assert copy.retain("s", set(), (EPOCH, 8)) == []
     assert copy.learn(EPOCH, state(5, HERE), 1) == []
     assert copy.shown("s") == {}
     told = copy.learn(EPOCH, state(9, HERE), 2)
@@ -35,7 +35,7 @@ def test_a_state_older_than_the_last_listing_does_not_bring_back_what_has_left()
 
 def test_what_a_later_listing_names_is_shown_though_its_state_is_older_than_the_last_one() -> None:
     copy = opened()
-    copy.keep("s", set(), (EPOCH, 8))
+    copy.retain("s", set(), (EPOCH, 8))
     copy.learn(EPOCH, state(5, HERE), 1)
     assert [type(effect) for effect in copy.show_known("s", ("v",))] == [Appeared]
 
@@ -43,7 +43,7 @@ def test_what_a_later_listing_names_is_shown_though_its_state_is_older_than_the_
 def test_another_subscription_is_not_held_to_that_listing() -> None:
     copy = opened()
     copy.open("other", Filter.parse(f"place = '{HERE}'"))
-    copy.keep("s", set(), (EPOCH, 8))
+    copy.retain("s", set(), (EPOCH, 8))
     told = copy.learn(EPOCH, state(5, HERE), 1)
     assert [effect.subscription for effect in told if isinstance(effect, Appeared)] == ["other"]
 
@@ -51,7 +51,7 @@ def test_another_subscription_is_not_held_to_that_listing() -> None:
 def test_what_is_shown_still_leaves_by_a_state_as_old_as_the_listing() -> None:
     copy = opened()
     copy.learn(EPOCH, state(4, HERE), 1)
-    copy.keep("s", {"v"}, (EPOCH, 8))  # listed, as somebody saw it before update 6
+    copy.retain("s", {"v"}, (EPOCH, 8))  # listed, as somebody saw it before update 6
     told = copy.learn(EPOCH, state(6, THERE), 2)
     assert [type(effect) for effect in told] == [Left]
 
@@ -74,7 +74,7 @@ def test_after_a_listing_any_part_of_the_past_in_any_order_leaves_the_view_as_it
     if listed:
         copy.learn(EPOCH, past[as_of - 1], 2)
         copy.show_known("s", ("v",))
-    copy.keep("s", {"v"} if listed else set(), (EPOCH, as_of))
+    copy.retain("s", {"v"} if listed else set(), (EPOCH, as_of))
     assert ("v" in copy.shown("s")) is listed
     for one in data.draw(st.permutations(past[:as_of])):
         copy.learn(EPOCH, one, 3)

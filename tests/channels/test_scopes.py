@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roamcast.channels.server.settings import MapSettings
-from roamcast.channels.spread.scopes import foreign_pairs, is_remote
+from roamcast.channels.spread.dissemination import foreign_pairs, is_remote
 from roamcast.model.records import Transmission
 from roamcast.sim.checkers import BandwidthLimit
 from roamcast.sim.network import LinkQuality

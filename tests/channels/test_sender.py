@@ -24,7 +24,8 @@ from roamcast.channels.reliable.sender import (
 from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.errors import LimitError
 from roamcast.model.addresses import Client
-from roamcast.model.machine import Multicast, Send
+from roamcast.model.machine import Multicast, Received, Send, Stored
+from roamcast.model.records import Drop
 from tests.strategies_channel import NAME, SETTINGS, give, heal, messages, publish, sender, sync
 
 
@@ -237,11 +238,21 @@ def test_a_snapshot_nobody_asked_for_is_our_own_mistake() -> None:
         sender().receive(SnapshotTaken(b""), 0)
 
 
-def test_other_channels_are_not_answered() -> None:
+def test_requests_for_other_channels_are_recorded_and_not_answered() -> None:
     machine = sender()
     publish(machine, 1)
-    assert give(machine, HealRequest("other", 1, (1,)), 0) == []
-    assert give(machine, Join("other", 0, 1), 0) == []
+    asked = HealRequest("other", 1, (1,)), Join("other", 0, 1)
+    assert [give(machine, message, 0) for message in asked] == [
+        [Drop("another channel", tag, 0, "server", "other")]
+        for tag in ("channel.ask", "channel.join")
+    ]
+
+
+def test_what_a_sender_does_not_declare_is_an_assertion() -> None:
+    machine = sender()
+    for given in (Stored(1), Received("r", heal(1))):
+        with pytest.raises(AssertionError):
+            machine.receive(given, 0)
 
 
 def test_every_state_can_be_left_and_reached() -> None:

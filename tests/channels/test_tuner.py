@@ -1,5 +1,7 @@
 """Which channels a client listens to, and from where (AMS, footnote 5)."""
 
+import pytest
+
 from roamcast.channels.client.tuner import Tuner
 from roamcast.channels.server.messages import Announce, Band
 from roamcast.channels.server.settings import MapSettings
@@ -38,3 +40,19 @@ def test_a_channel_that_was_lost_is_followed_again_from_where_the_new_answer_say
     tuner.drop("old")
     tuner.link(announce(1, 2, old=900, other=2), "server", 0, mine=True)
     assert positions(tuner) == {"other": 2, "old": 900}
+
+
+@pytest.mark.parametrize("query", [2, 9])
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_earlier_position_that_comes_late_by_another_way_is_gone_back_to(
+    version: int, query: int
+) -> None:
+    tuner = Tuner(MapSettings(), lambda: 0.5, 0)
+    # The answer to one subscription says where the channel is now; the other one, of another or
+    # of the same query, needs what was sent before.
+    tuner.link(announce(9, 3, old=7), "server", 0, mine=True)
+    assert tuner.link(announce(query, version, old=1), "server", 0, mine=True) == []
+    assert positions(tuner) == {"old": 1}
+    tuner.channels["old"].receiver.expected = 5
+    tuner.link(announce(query, 3, old=1), "server", 0, mine=True)  # once is enough
+    assert positions(tuner) == {"old": 5}

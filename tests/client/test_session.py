@@ -195,15 +195,15 @@ async def test_a_large_current_set_comes_whole() -> None:
 
 
 @in_loop
-async def test_a_session_that_may_hold_fewer_objects_says_so() -> None:
+async def test_a_session_that_may_hold_fewer_contexts_says_so() -> None:
     async with running() as service, session(service) as me:
         for number in range(4):
             await me.publish(f"p{number}", place="hq", type="person")
-        me._runner._contexts_max = 3
+        me._runner.session._contexts_max = 3
         view = me.watch("type = 'person'")
-        with pytest.raises(LimitError, match="at most 3 objects"):
+        with pytest.raises(LimitError, match="at most 3 contexts"):
             await read(view, 5)
-        me._runner._contexts_max = 4
+        me._runner.session._contexts_max = 4
         assert len(await read(me.watch("type = 'person'"), 5)) == 5
 
 
@@ -225,7 +225,7 @@ def _refuse(*_: object) -> None:
 @in_loop
 async def test_bad_contexts_are_refused_before_anything_is_sent() -> None:
     async with running() as service, session(service) as me:
-        with pytest.raises(ContextError, match="say where"):
+        with pytest.raises(ContextError, match="needs a place, a point or both"):
             await me.appear(type="person")
         with pytest.raises(ContextError, match="longitude"):
             await me.appear(point=(200.0, 0.0))

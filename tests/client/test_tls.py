@@ -1,4 +1,4 @@
-"""The SDK, the service and an agent speak TLS to each other, and to nobody they cannot check."""
+"""The SDK, the service and a relay speak TLS to each other, and to nobody they cannot check."""
 
 import asyncio
 import ssl
@@ -10,7 +10,7 @@ from roamcast.client import connect
 from roamcast.errors import UnreachableError
 from roamcast.model.contexts import Context
 from tests.live.certificates import write_certificate
-from tests.running_agent import RunningAgent
+from tests.running_relay import RunningRelay
 from tests.running_service import RunningService
 
 pytestmark = pytest.mark.process
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.process
 DEADLINE_S = 120.0
 
 
-async def speaks_tls(service: RunningService, agent: RunningAgent, certificate: Path) -> None:
+async def speaks_tls(service: RunningService, relay: RunningRelay, certificate: Path) -> None:
     assert service.url.startswith("https://")
-    assert agent.url.startswith("https://")
+    assert relay.url.startswith("https://")
     trusted = ssl.create_default_context(cafile=str(certificate))
     token = service.token("ada")
-    for url in (service.url, agent.url):
+    for url in (service.url, relay.url):
         async with connect(url, token, tls=trusted) as me:
             view = me.watch("type = 'person'")
             ada = await me.appear(place="hq/2", point=(9.1, 48.7), type="person")
@@ -40,15 +40,15 @@ async def speaks_tls(service: RunningService, agent: RunningAgent, certificate: 
             await connect(url, token)  # nobody vouches for this certificate
 
 
-def test_the_sdk_speaks_tls_with_a_service_and_an_agent_whose_certificate_it_trusts(
+def test_the_sdk_speaks_tls_with_a_service_and_a_relay_whose_certificate_it_trusts(
     tmp_path: Path,
 ) -> None:
     certificate, key = write_certificate(tmp_path, "127.0.0.1")
     settings = f'[server]\ntls_cert = "{certificate}"\ntls_key = "{key}"\n'
-    folder = tmp_path / "agent"
+    folder = tmp_path / "relay"
     folder.mkdir()
     with (
         RunningService(tmp_path, settings) as service,
-        RunningAgent(folder, service, settings, "--ca", str(certificate)) as agent,
+        RunningRelay(folder, service, settings, "--ca", str(certificate)) as relay,
     ):
-        asyncio.run(speaks_tls(service, agent, certificate))
+        asyncio.run(speaks_tls(service, relay, certificate))

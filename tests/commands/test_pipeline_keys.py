@@ -80,7 +80,7 @@ def test_a_destroyed_key_is_gone_from_the_disk_before_anybody_is_told(
     monkeypatch.setattr(os, "fsync", sync)
     assert keys(archive, "--destroy", 1)["destroyed"] == [1]
     private = tmp_path / "archive.private"
-    assert synced == [private / "keys.json.new", private]
+    assert synced == [private / ".keys.json.new", private]
 
 
 def test_nothing_rotates_while_an_ingest_runs(archive: Path, tmp_path: Path) -> None:

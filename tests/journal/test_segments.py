@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from roamcast.errors import InputError, LimitError
 from roamcast.journal import segments
 from roamcast.journal.book import Entry, Journal
-from roamcast.journal.schema import FIELDS, KINDS, SCHEMA, from_batch, to_batch
+from roamcast.journal.schema import FIELDS, KINDS, SCHEMA, derive, from_batch, to_batch
 from roamcast.journal.segments import (
     SEGMENT_RECORDS_MAX,
     Segments,
@@ -21,7 +21,7 @@ from roamcast.journal.segments import (
     read_table,
     segments_of,
 )
-from roamcast.model.records import RECORDS, Delivery, Drop, Record
+from roamcast.model.records import RECORDS, Delivery, Drop, Record, kind_of
 
 entries = st.lists(
     st.tuples(
@@ -47,7 +47,32 @@ def test_every_record_survives_the_columns(given_entries: list[Entry]) -> None:
 def test_every_field_of_every_record_has_a_column() -> None:
     fields = {name for names in FIELDS.values() for name in names}
     assert fields == set(SCHEMA.names) - {"time_us", "host", "kind"}
-    assert set(KINDS) == {record.__name__ for record in RECORDS}
+    assert set(KINDS) == {kind_of(record) for record in RECORDS}
+
+
+def test_a_record_must_state_its_kind() -> None:
+    with pytest.raises(TypeError, match="Silent states no kind"):
+
+        class Silent(Record, frozen=True):
+            reason: str
+
+
+def test_renaming_a_record_class_changes_nothing_on_disk(tmp_path: Path) -> None:
+    class Loss(Record, frozen=True, tag="Drop"):
+        reason: str
+
+    writer = Segments(tmp_path, "b1")
+    writer.add([(1, "b1", Loss("loss"))])
+    writer.close()
+    assert list(read_entries(tmp_path)) == [(1, "b1", Drop("loss"))]
+
+
+def test_a_field_name_has_one_type_in_all_records() -> None:
+    class Odd(Record, frozen=True, tag="Odd"):
+        reason: int
+
+    with pytest.raises(AssertionError, match="reason has two types"):
+        derive((Drop, Odd))
 
 
 def some(count: int) -> list[Entry]:
@@ -88,7 +113,9 @@ def test_a_crash_before_the_rename_leaves_nothing_to_read(
         patched.setattr(os, "fsync", power_cut)
         with pytest.raises(KeyboardInterrupt):
             writer.add(some(2))
-    assert len(list(tmp_path.iterdir())) == 2
+    assert list(read_entries(tmp_path)) == some(2)
+    killed = tmp_path / ".b1-00000002.parquet.new"  # a process that is killed cannot clean up
+    killed.write_bytes(b"PAR1 half of it")
     assert list(read_entries(tmp_path)) == some(2)
     after = Segments(tmp_path, "b1", records_max=2)
     assert len(list(tmp_path.iterdir())) == 1
@@ -106,7 +133,7 @@ def test_journals_of_two_hosts_share_a_folder(tmp_path: Path) -> None:
         writer.close()
     assert [host for _, host, _ in read_entries(tmp_path, "b1")] == ["b1"]
     assert [host for _, host, _ in read_entries(tmp_path)] == ["b1", "b1-2"]
-    in_the_making = tmp_path / "b1-2-00000002.parquet.unfinished"
+    in_the_making = tmp_path / ".b1-2-00000002.parquet.new"
     in_the_making.touch()
     Segments(tmp_path, "b1")
     assert in_the_making.exists()
@@ -121,7 +148,7 @@ def test_an_older_segment_without_a_column_is_read_with_nulls(tmp_path: Path) ->
 
 
 def test_a_kind_from_a_newer_version_is_left_out(tmp_path: Path) -> None:
-    class Dream(Record, frozen=True):
+    class Dream(Record, frozen=True, tag="Dream"):
         reason: str
 
     writer = Segments(tmp_path, "b1")

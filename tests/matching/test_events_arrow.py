@@ -46,8 +46,8 @@ def test_more_rows_than_are_searched_together_count_through(index: FilterSet) ->
 @pytest.mark.parametrize(
     ("name", "column", "problem"),
     [
-        ("t_r", pa.array([1]), "needs a column 't_r'"),
-        ("integer:n", pa.array([1.5]), "not an attribute column"),
+        ("t_r", pa.array([1]), "column 't_r' is int64, not timestamp"),
+        ("integer:n", pa.array([1.5]), "column 'integer:n' is double, not int64"),
         ("colour", pa.array(["red"]), "not an attribute column"),
         ("float:n", pa.array([1.5]), "two values"),
         ("float:m", pa.array([float("nan")]), "not finite"),

@@ -12,10 +12,8 @@ from roamcast.errors import ContextError, InputError, LimitError
 from roamcast.model import time
 from roamcast.model.contexts import (
     ATTRIBUTES_MAX,
-    INTEGER_MAX,
     NAME_LENGTH_MAX,
     PLACE_LENGTH_MAX,
-    TEXT_LENGTH_MAX,
     VID_LENGTH_MAX,
     Context,
     check,
@@ -24,6 +22,7 @@ from roamcast.model.contexts import (
     from_feature,
     to_feature,
 )
+from roamcast.model.kinds import INTEGER_MAX, TEXT_LENGTH_MAX
 from tests.strategies import any_context, some_context
 
 
@@ -127,7 +126,7 @@ REFUSED: list[tuple[Any, str]] = [
     (with_properties(t_r="yesterday"), "t_r: 'yesterday' is not an RFC 3339 timestamp"),
     (with_properties(t_d="2026-11-15"), "t_d: '2026-11-15' is not"),
     (with_properties(t_d="2026-11-15T08:00:00Z"), "t_d lies before t_r"),
-    (with_properties(tags=["a"]), "attribute 'tags' is neither"),
+    (with_properties(tags=["a"]), "attribute 'tags' is none of"),
     (with_properties(tags={}), "attribute 'tags' is an object"),
     (with_properties(seen={"timestamp": 5}), "attribute 'seen' is an object"),
     (with_properties(seen={"timestamp": "soon"}), "attribute 'seen': 'soon' is not an RFC 3339"),

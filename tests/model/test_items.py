@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from roamcast.errors import InputError, LimitError, MessageError
+from roamcast.errors import FilterError, InputError, LimitError, MessageError
 from roamcast.model.filters import Filter
 from roamcast.model.items import (
     KEY_NAMES,
@@ -87,12 +87,17 @@ def test_the_papers_criterion_is_a_filter() -> None:
 
 
 @given(items(), st.sampled_from(["=", "<>", "<", "<=", ">", ">="]))
+@example(InformationItem(QUOTE.major, QUOTE.minor, (Triple("integer", "n", 2**53 + 1),)), "=")
 def test_a_criterion_holds_as_its_operator_does(item: InformationItem, operator: str) -> None:
     context = to_context(item, "q", 0)
     for triple in item.subkeys:
         if isinstance(triple.value, str) and not triple.value.isprintable():
             continue
         criterion = Criterion(triple.type, triple.name, operator, triple.value)
+        if type(triple.value) is int and int(float(triple.value)) != triple.value:
+            with pytest.raises(FilterError, match="not exact in float64"):  # and never rounded
+                Filter.parse(criterion.text())
+            continue
         assert Filter.parse(criterion.text()).matches(context) is (operator in {"=", "<=", ">="})
 
 

@@ -1,20 +1,22 @@
-"""Compiled code goes when any module of its folder changes."""
+"""Compiled code goes when any module of its folder changes; there is one way to compile."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from roamcast.model.kernels import STAMP, forget_stale
+from roamcast.model.kernels import STAMP, count_bits, forget_stale, kernel, lowest_bit
 
 pytestmark = pytest.mark.process
 
-INNER = "from numba import njit\n\n@njit(cache=True)\ndef inner(x):\n    return x + {}\n"
+INNER = "from roamcast.model.kernels import kernel\n\n@kernel\ndef inner(x):\n    return x + {}\n"
 OUTER = (
-    "from roamcast.model.kernels import forget_stale\nforget_stale(__file__)\n"
-    "from numba import njit\nfrom inner import inner\n\n"
-    "@njit(cache=True)\ndef outer(x):\n    return inner(x)\n\nprint(outer(1))\n"
+    "from roamcast.model.kernels import kernel\nfrom inner import inner\n\n"
+    "@kernel\ndef outer(x):\n    return inner(x)\n\nprint(outer(1))\n"
 )
 
 
@@ -38,10 +40,36 @@ def test_a_changed_module_is_seen_by_those_compiled_with_it(tmp_path: Path) -> N
 
 def test_a_folder_without_anything_compiled_only_gets_its_stamp(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text("")
-    forget_stale(str(tmp_path / "module.py"))
+    forget_stale(tmp_path)
     assert [path.name for path in (tmp_path / "__pycache__").iterdir()] == [STAMP]
 
 
 def test_a_folder_that_is_not_there_is_left_alone(tmp_path: Path) -> None:
-    forget_stale(str(tmp_path / "gone" / "module.py"))
+    forget_stale(tmp_path / "gone")
     assert not (tmp_path / "gone").exists()
+
+
+@kernel
+def _bits(words: Any) -> Any:
+    total = np.uint64(0)
+    lowest = 0
+    for word in words:
+        total += count_bits(word)
+        lowest += lowest_bit(word)
+    return total, lowest
+
+
+def test_bits_are_counted_without_turning_into_floats() -> None:
+    words = np.array([0, 1, 6, 2**64 - 1], np.uint64)
+    total, lowest = _bits(words)
+    assert (total, lowest) == (0 + 1 + 2 + 64, 64 + 0 + 1 + 0)
+    assert isinstance(total, int)
+
+
+def test_nothing_is_compiled_any_other_way() -> None:
+    package = Path(__file__).parents[2] / "src" / "roamcast"
+    other = re.compile(r"^\s*(from numba\b.*\bnjit\b|import numba)|@(numba\.)?njit", re.MULTILINE)
+    sources = {path.relative_to(package): path.read_text() for path in package.rglob("*.py")}
+    assert [str(name) for name, text in sources.items() if other.search(text)] == [
+        "model/kernels.py"
+    ]

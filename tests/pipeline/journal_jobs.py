@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
-from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.journals.load import load_journals
 from roamcast.pipeline.journals.plan_files import make_plan
-from roamcast.pipeline.journals.read import read_journals, segments, told
+from roamcast.pipeline.journals.read import FAILED, read_journals, segments
 from roamcast.pipeline.metrics import metrics
+from roamcast.pipeline.spark.errors import collected
 from roamcast.pipeline.spark.session import Settings, started
 from roamcast.pipeline.sweep import outcomes, sweep
 
@@ -25,7 +26,7 @@ SETS = [{"workload": "channel", "messages": 12, "receivers": number} for number 
 def results(spark: Any, journals: Path, out: Path) -> dict[str, Any]:
     """Run metrics, plan, load and sweep; give everything they made, in a fixed order."""
     found = segments([journals])
-    numbers = told(metrics(read_journals(spark, found))).to_pylist()
+    numbers = collected(metrics(read_journals(spark, found)), FAILED).to_pylist()
     make_plan(spark, found, out / "plan")
     landed = load_journals(spark, [journals], out / "archive", finish=True)
     archive = Archive.open(out / "archive")

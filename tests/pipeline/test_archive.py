@@ -19,9 +19,8 @@ from roamcast.pipeline.archive import care as archive_care
 from roamcast.pipeline.archive import layout as archive_layout
 from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.archive.care import compact, grouped, vacuum
-from roamcast.pipeline.archive.files import BOUNDS, GROUP_ROWS, group_bounds
+from roamcast.pipeline.archive.files import BOUNDS, GROUP_ROWS, group_bounds, read_file
 from roamcast.pipeline.archive.layout import ArchiveSettings, context_name, placed, stored_name
-from roamcast.pipeline.archive.read import read_file
 from roamcast.pipeline.archive.retention import erase, retain
 from roamcast.pipeline.archive.storage import GoneError
 from roamcast.pipeline.archive.table import ATTEMPTS_MAX, Archive, RefusedError
@@ -207,7 +206,7 @@ def test_statistics_hold_the_last_moment_there_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        (one("v").drop_columns(["t_r"]), "contexts need a column 't_r'"),
+        (one("v").drop_columns(["t_r"]), "needs a column 't_r'"),
         (one("v").set_column(4, "t_r", pa.array([1])), "column 't_r' is int64"),
         (one("v").append_column("age", pa.array([1])), "not an attribute column"),
         (one("v").append_column("integer:age", pa.array(["x"])), "is string, not int64"),
@@ -441,7 +440,6 @@ def test_when_nobody_can_say_what_is_committed_all_files_stay(
 
     def commit_then_fail(opened: DeltaTable, *given: Any, **named: Any) -> None:
         commit(opened, *given, **named)
-        monkeypatch.setattr("roamcast.pipeline.archive.commit.DeltaTable", unreadable)
         monkeypatch.setattr("roamcast.pipeline.archive.table.DeltaTable", unreadable)
         raise OSError("the connection was lost")
 

@@ -25,9 +25,10 @@ from roamcast.pipeline.ingest import job as ingest_job
 from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
 from roamcast.pipeline.journals import load as load_journal
 from roamcast.pipeline.journals.plan_files import make_plan
-from roamcast.pipeline.journals.read import read_journals, segments, told
+from roamcast.pipeline.journals.read import FAILED, read_journals, segments
 from roamcast.pipeline.lookup import run as lookup
 from roamcast.pipeline.metrics import metrics
+from roamcast.pipeline.spark.errors import collected
 from tests.pipeline.clusters import WAIT_SECONDS, Cluster, environment, need_java
 from tests.pipeline.journal_jobs import PLAY, SETS
 from tests.pipeline.test_archive import everything, same
@@ -80,7 +81,7 @@ def gate(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.mark.parametrize("stage", ["scan", "archive"])
+@pytest.mark.parametrize("stage", ["scan", pytest.param("archive", marks=pytest.mark.soak)])
 def test_a_worker_killed_during_an_ingest_changes_nothing(
     cluster: Cluster,
     cluster_session: Any,
@@ -116,6 +117,7 @@ def test_a_worker_killed_during_an_ingest_changes_nothing(
     assert found == want
 
 
+@pytest.mark.soak
 def test_a_worker_killed_during_a_load_changes_nothing(
     cluster: Cluster,
     cluster_session: Any,
@@ -137,7 +139,10 @@ def test_a_worker_killed_during_a_load_changes_nothing(
     assert same(everything(tmp_path / "a"), table)
 
 
-@pytest.mark.parametrize("job", ["compact", "retain", "erase"])
+@pytest.mark.parametrize(
+    "job",
+    ["compact", *(pytest.param(name, marks=pytest.mark.soak) for name in ("retain", "erase"))],
+)
 def test_a_worker_killed_while_files_are_rewritten_changes_nothing(
     cluster: Cluster,
     cluster_session: Any,
@@ -180,6 +185,7 @@ def test_a_worker_killed_during_a_lookup_changes_nothing(
     assert found == expected(table, asked)
 
 
+@pytest.mark.soak
 def test_a_worker_killed_during_metrics_changes_nothing(
     cluster: Cluster, cluster_session: Any, gate: Path, tmp_path: Path
 ) -> None:
@@ -187,7 +193,7 @@ def test_a_worker_killed_during_metrics_changes_nothing(
     journal = read_journals(cluster_session, segments([tmp_path / "journals"]))
 
     def numbers(records: Any) -> list[str]:
-        return sorted(map(repr, told(metrics(records)).to_pylist()))
+        return sorted(map(repr, collected(metrics(records), FAILED).to_pylist()))
 
     want = numbers(journal)
     held = journal.mapInArrow(gated(iter, gate), journal.schema)
@@ -195,6 +201,7 @@ def test_a_worker_killed_during_metrics_changes_nothing(
     assert want
 
 
+@pytest.mark.soak
 def test_a_worker_killed_during_a_plan_changes_nothing(
     cluster: Cluster,
     cluster_session: Any,
@@ -215,6 +222,7 @@ def test_a_worker_killed_during_a_plan_changes_nothing(
     assert killed_during(cluster, gate, lambda: made("disturbed")) == want
 
 
+@pytest.mark.soak
 def test_a_worker_killed_during_a_load_of_journals_changes_nothing(
     cluster: Cluster,
     cluster_session: Any,
@@ -239,6 +247,7 @@ def test_a_worker_killed_during_a_load_of_journals_changes_nothing(
     assert len(want) > 20
 
 
+@pytest.mark.soak
 def test_a_worker_killed_during_a_sweep_changes_nothing(
     cluster: Cluster, cluster_session: Any, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,8 +21,8 @@ from roamcast.pipeline.ingest.files import (
     files_inside,
     listed,
 )
-from roamcast.pipeline.ingest.people import people_behind
 from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
+from roamcast.pipeline.ingest.trusted import people_behind
 from roamcast.pipeline.ingest.watch import ingest_watch, wait
 from tests.pipeline.test_spark_ingest import clock, line, open_state, table_of
 

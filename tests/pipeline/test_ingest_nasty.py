@@ -17,8 +17,8 @@ from roamcast.identity.sightings import decode
 from roamcast.model.time import EARLIEST, parse_instant
 from roamcast.pipeline.ingest.dead_letters import counted, dead_letters, readable
 from roamcast.pipeline.ingest.files import Reading
-from roamcast.pipeline.ingest.people import people_behind
 from roamcast.pipeline.ingest.run import IngestSettings
+from roamcast.pipeline.ingest.trusted import people_behind
 from tests.pipeline.test_spark_ingest import NOW, line, once, open_state, table_of
 
 pytestmark = pytest.mark.spark

@@ -7,8 +7,8 @@ import pytest
 
 from roamcast.pipeline.archive import table as archive_table
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.ingest.attributes import NO_ROOM, Spoken
 from roamcast.pipeline.ingest.dead_letters import counted
+from roamcast.pipeline.ingest.scan import NO_ROOM, Spoken
 from tests.pipeline.test_spark_ingest import line, once, open_state, table_of
 
 

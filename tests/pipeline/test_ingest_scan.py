@@ -181,7 +181,7 @@ def test_attributes_that_are_none_are_dead_letters_and_the_rest_goes_on() -> Non
     bad = {**row_of(Sighting("ann", "gps", 200, "a/1")), "attributes": '{"age":[1]}'}
     found = run([good, bad], AgentSettings(), EVER)
     assert [row["reason"] for row in found[rows.DEAD]] == [
-        "attribute 'age' is neither text, number, boolean nor timestamp"
+        "attribute 'age' is none of boolean, string, integer, float, timestamp"
     ]
     assert [row["attributes"] for row in found[rows.CONTEXT]] == ['{"integer:age":5}']
     assert rows.counts_of(found[rows.COUNT][0])[1] == ["integer:age"]

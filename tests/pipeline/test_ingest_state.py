@@ -21,22 +21,21 @@ from roamcast.model.time import parse_instant
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.ingest import done as ingest_done
 from roamcast.pipeline.ingest import job as ingest_job
 from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest import run as ingest
+from roamcast.pipeline.ingest import state as ingest_done
 from roamcast.pipeline.ingest.dead_letters import dead_letters
-from roamcast.pipeline.ingest.done import Done
 from roamcast.pipeline.ingest.files import Reading, SightingFile, listed
 from roamcast.pipeline.ingest.pack import packed
-from roamcast.pipeline.ingest.people import (
+from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
+from roamcast.pipeline.ingest.state import Batch, Done, IngestState, opened
+from roamcast.pipeline.ingest.trusted import (
     forget_person,
     people_behind,
     register_of,
     vids_of_person,
 )
-from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
-from roamcast.pipeline.ingest.state import Batch, IngestState, opened
 from roamcast.pipeline.ingest.write import COLUMNS, ScanAndWrite, WriteTask
 from tests.pipeline.test_archive import everything
 

@@ -23,8 +23,7 @@ from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.lookup import read as lookup_read
 from roamcast.pipeline.lookup import run as looking
-from roamcast.pipeline.lookup.needs import Needs, properties
-from roamcast.pipeline.lookup.plan import Statistics, plan
+from roamcast.pipeline.lookup.plan import Needs, Statistics, plan, properties
 from roamcast.pipeline.lookup.run import Lookup, nodes, write_answers
 from tests.strategies_pipeline import BEGIN, CONTEXTS, DAY, contexts, expected, messages
 
@@ -296,7 +295,7 @@ def damaged(folder: Path, how: str) -> str:
     [
         ("bytes", "is damaged"),
         ("cut", "is damaged"),
-        ("column", "has no column 't_d'"),
+        ("column", "needs a column 't_d'"),
         ("type", "'vid' is int64, not string"),
     ],
 )

@@ -17,14 +17,14 @@ from roamcast.pipeline.spark.progress import (
     Stage,
     Stages,
     followed,
-    told,
+    progress_text,
 )
 
 
 def test_a_count_is_said_in_tasks_rows_and_rate() -> None:
-    assert told(Count(8, 3, 0, 0), 12_000, 2.0) == "3/8 tasks  12,000 rows, 6,000/s"
-    assert told(Count(8, 3, 0, 4_000_000), 0, 2.0) == "3/8 tasks  4.0 MB, 2.0 MB/s"
-    assert told(Count(), 0, 1.0) == ""
+    assert progress_text(Count(8, 3, 0, 0), 12_000, 2.0) == "3/8 tasks  12,000 rows, 6,000/s"
+    assert progress_text(Count(8, 3, 0, 4_000_000), 0, 2.0) == "3/8 tasks  4.0 MB, 2.0 MB/s"
+    assert progress_text(Count(), 0, 1.0) == ""
 
 
 class Display:

@@ -16,8 +16,8 @@ from roamcast.pipeline.archive import care as archive_care
 from roamcast.pipeline.archive import retention
 from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.archive.care import compact, vacuum
+from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.layout import ArchiveSettings
-from roamcast.pipeline.archive.read import read_file
 from roamcast.pipeline.archive.retention import KEPT, erase, retain
 from roamcast.pipeline.archive.storage import Storage, travelling
 from roamcast.pipeline.archive.table import Archive

@@ -27,14 +27,14 @@ from roamcast.model.buildings import building
 from roamcast.model.contexts import Context
 from roamcast.model.places import Places
 from roamcast.model.places_geojson import write_places
-from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.retention import erase
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.ingest.dead_letters import counted, dead_letters
 from roamcast.pipeline.ingest.files import Reading
-from roamcast.pipeline.ingest.people import forget_person, people_behind, vids_of_person
 from roamcast.pipeline.ingest.run import Batch, IngestSettings, ingest_once
 from roamcast.pipeline.ingest.state import BusyError, IngestState, opened, private_folder
+from roamcast.pipeline.ingest.trusted import forget_person, people_behind, vids_of_person
 from roamcast.pipeline.ingest.watch import ingest_watch, wait
 
 pytestmark = pytest.mark.spark

@@ -2,31 +2,34 @@
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
 from roamcast.channels.server.messages import body_of
-from roamcast.errors import InputError, TreeError
+from roamcast.errors import InputError, LimitError, RoamcastError, TreeError
 from roamcast.journal.book import Entry
 from roamcast.journal.segments import Segments, read_entries, segments_of
 from roamcast.model.context_arrow import column_of, from_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.records import ContextClosed, ContextOpened, Transmission, UpdateMatched
 from roamcast.pipeline.archive import table as archive_table
-from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.journals import load as load_journal
-from roamcast.pipeline.journals import plan_flows
+from roamcast.pipeline.journals import plan_files
 from roamcast.pipeline.journals.load import load_journals
 from roamcast.pipeline.journals.plan_files import make_plan
-from roamcast.pipeline.journals.read import read_journals, segments, told
+from roamcast.pipeline.journals.read import FAILED, read_journals, segments
 from roamcast.pipeline.metrics import metrics
 from roamcast.pipeline.plan import wanted
+from roamcast.pipeline.spark.errors import collected, translated
 from roamcast.pipeline.spark.progress import POLL_S, Count, Stages, followed
 from roamcast.pipeline.sweep import Outcome, outcomes, sweep
 from roamcast.placement.document import read_demand
@@ -64,7 +67,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_metrics_are_those_of_a_plain_computation(
     spark: Any, folder: Path, runs: dict[str, list[Entry]]
 ) -> None:
-    found = told(metrics(read_journals(spark, segments([folder])))).to_pylist()
+    found = collected(metrics(read_journals(spark, segments([folder]))), FAILED).to_pylist()
     for run, entries in runs.items():
         ours = {(r["measure"], r["about"]): r["value"] for r in found if r["run"] == run}
         want = expected_metrics(entries)
@@ -149,11 +152,12 @@ def test_a_given_tree_takes_the_flows(
     hosts = {name: 3 + number for number, name in enumerate(names)}
     path = tmp_path / "hosts.json"
     path.write_bytes(msgspec.json.encode({"parent": parent, "hosts": hosts}))
-    tree = plan_flows.read_tree(path)
+    tree = plan_files.read_tree(path)
     places = [(run, "server", name) for run in runs for name in names]
     pairs = wanted(read_journals(spark, segments([folder])))
-    found = told(plan_flows.flows(spark, pairs, parent, plan_flows.located(tree, places)))
-    flow = plan_flows.tree_document(parent, found.to_pylist())["flow"]
+    vertices = plan_files.located(tree, places)
+    found = collected(plan_files.flows(spark, pairs, parent, vertices), FAILED)
+    flow = plan_files.tree_document(parent, found.to_pylist())["flow"]
     assert flow[:3] == [
         sum(bool(clients & part) for clients in want)
         for part in (set(names), first, set(names) - first)
@@ -161,9 +165,9 @@ def test_a_given_tree_takes_the_flows(
 
 
 def test_a_tree_that_lacks_a_client_is_refused(tmp_path: Path) -> None:
-    tree = plan_flows.TreeOfHosts([-1, 0], {"client-1": 1})
+    tree = plan_files.TreeOfHosts([-1, 0], {"client-1": 1})
     with pytest.raises(TreeError, match="no vertex for 'client-2' \\(1 in all\\)"):
-        plan_flows.located(tree, [("run", "server", "client-1"), ("run", "server", "client-2")])
+        plan_files.located(tree, [("run", "server", "client-1"), ("run", "server", "client-2")])
     path = tmp_path / "hosts.json"
     for text, problem in (
         ('{"parent": [-1, 0], "hosts": {"a": 2}}', "vertex 2, which is none"),
@@ -172,7 +176,7 @@ def test_a_tree_that_lacks_a_client_is_refused(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=problem):
-            plan_flows.read_tree(path)
+            plan_files.read_tree(path)
 
 
 def test_what_is_no_journal_is_told_with_its_name(tmp_path: Path, folder: Path) -> None:
@@ -342,6 +346,28 @@ def test_what_does_not_return_after_a_restart_ended_when_the_broker_fell(
     assert archived(tmp_path / "at once") == sorted([*want, *lasting], key=in_order)
 
 
+def test_an_error_of_ours_in_a_task_arrives_as_itself(spark: Any) -> None:
+    def refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise LimitError("a line has at most 7 bytes", source="x.jsonl", line=3)
+        yield from batches
+
+    def stumble(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise ZeroDivisionError("over nothing")
+        yield from batches
+
+    numbers = spark.range(3)
+    with pytest.raises(LimitError) as caught:
+        collected(numbers.mapInArrow(refuse, "id long").select("id"), "it failed")
+    assert str(caught.value) == "x.jsonl, line 3: a line has at most 7 bytes"
+    with pytest.raises(RoamcastError) as other:
+        collected(numbers.mapInArrow(stumble, "id long").select("id"), "it failed")
+    assert str(other.value) == "it failed: ZeroDivisionError: over nothing"
+    said = r"^it failed: .*PATH_NOT_FOUND"
+    with pytest.raises(RoamcastError, match=said) as missing, translated("it failed"):
+        spark.read.text("/nowhere/at/all")
+    assert "\n" not in str(missing.value)
+
+
 def test_progress_counts_tasks_and_rows(spark: Any, folder: Path) -> None:
     seen: list[Count] = []
     whole = threading.Event()
@@ -355,7 +381,7 @@ def test_progress_counts_tasks_and_rows(spark: Any, folder: Path) -> None:
 
     with followed(spark, saw):
         for _ in range(50):  # jobs are short: a poll meets one after some, or in its middle
-            told(read_journals(spark, paths).select("vid").distinct())
+            collected(read_journals(spark, paths).select("vid").distinct(), FAILED)
             if whole.wait(2 * POLL_S):
                 break
     assert whole.is_set(), "never were all rows counted"

@@ -7,8 +7,8 @@ import pytest
 
 from roamcast.broker import Admission, OpenSession
 from roamcast.channels.failover.replication import Replication, ServerEvent
-from roamcast.channels.server.local import LocalQueries
 from roamcast.channels.server.messages import State, body_of
+from roamcast.channels.server.subscriptions import LocalQueries
 from roamcast.channels.sessions.publications import StoredPublications
 from roamcast.identity.rule_sets import RuleSets
 from roamcast.model.events import Acknowledged, MapTouched, RulesChanged

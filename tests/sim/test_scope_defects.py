@@ -1,4 +1,4 @@
-"""Deliberate defects of scopes, agents and pages: the swarm finds each of them within few seeds."""
+"""Deliberate defects of scopes, relays and pages: the swarm finds each of them within few seeds."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,8 +11,7 @@ from roamcast.channels.server import map_server as server_module
 from roamcast.channels.server.desk import ClientState, Desk
 from roamcast.channels.server.map import ActiveMap, MapContext
 from roamcast.channels.server.messages import Parcel, State
-from roamcast.channels.server.outbox import Waiting
-from roamcast.channels.server.paging import Pager
+from roamcast.channels.server.outbox import Pager, Waiting
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect
 from tests.sim.test_map_defects import first_failure
@@ -55,30 +54,30 @@ def test_a_server_that_takes_a_remote_client_for_a_local_one_is_found(
     assert promise_broken() == "views equal the map"
 
 
-def test_an_agent_that_forgets_to_withdraw_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relay_that_forgets_to_withdraw_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     release = RelayedSubscriptions._release
 
     def forgetful(self: RelayedSubscriptions, client: str, name: str) -> None:
-        say, self._say = self._say, lambda _client, _given: None
+        forward, self._forward = self._forward, lambda _client, _given: None
         release(self, client, name)
-        self._say = say
+        self._forward = forward
 
     monkeypatch.setattr(RelayedSubscriptions, "_release", forgetful)
     assert promise_broken() == "empty when clients leave"
 
 
-def test_an_agent_that_keeps_departures_to_itself_is_found(
+def test_a_relay_that_keeps_departures_to_itself_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = RelayServer.told
+    show = RelayServer.show
 
     def silent(
         self: RelayServer, effects: Sequence[Effect], copy: MapCopy, now: int
     ) -> Sequence[Effect]:
-        kept = [effect for effect in effects if not isinstance(effect, Left)]
-        return told(self, kept, copy, now)
+        rest = [effect for effect in effects if not isinstance(effect, Left)]
+        return show(self, rest, copy, now)
 
-    monkeypatch.setattr(RelayServer, "told", silent)
+    monkeypatch.setattr(RelayServer, "show", silent)
     assert promise_broken() == "views equal the map"
 
 

@@ -1,5 +1,6 @@
-"""How few transmissions reach them: query records, recurring sets, bands, reliable delivery.
+"""The map service of AMS: as few transmissions as possible tell every subscriber of every update.
 
-`sender` and `receiver` are the two ends of a reliable channel, `messages` what they say to each
-other, `settings` how patient they are; `backoff` keeps a common loss from becoming a storm.
+`reliable/` is multicast without loss, `server/` the map and its subscriptions, `spread/` the choice
+of channels, `client/` the other end. `sessions/` is the last hop inside the server's process,
+`relay/` stands for clients that receive no groups, `failover/` hands the service to another host.
 """

@@ -1,25 +1,24 @@
-"""The Python SDK: a program says where it is and what it wants to see, and is told.
+"""The Python SDK: a program publishes where it is and follows what it subscribes to.
 
-Goes in: an address, a key, contexts, filters in CQL2. Comes out: a `Session` whose views follow the
-map. `connect` is the whole door (docs/client.md).
+In: an address, a key, contexts, filters in CQL2. Out: a `Session` whose views follow the map.
+`connect` is the entry point (docs/client.md).
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from roamcast.client.inbox import Change
     from roamcast.client.session import Session, connect
-    from roamcast.client.views import View
+    from roamcast.client.views import Change, View
 
 __all__ = ["Change", "Session", "View", "connect"]
 
-_HOMES = {"Change": "inbox", "Session": "session", "View": "views", "connect": "session"}
+_MODULES = {"Change": "views", "Session": "session", "View": "views", "connect": "session"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import on use: the service needs a part of this room and not all of it."""
-    if name not in _HOMES:
+    """Import on use: commands that need one part should not load the others."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""What is there now? Questions about the present, each one HTTP request."""
+"""Queries about the present, and contexts that outlive a session: one HTTP request each."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -13,7 +13,7 @@ from roamcast.model.nearest import COUNT_MAX, Found
 from roamcast.transport.http import HttpClient
 
 Where = str | Filter
-"""CQL2 text, or a filter that was read already."""
+"""CQL2 text, or a parsed filter."""
 
 Box = tuple[float, float, float, float]
 """West, south, east, north."""
@@ -26,7 +26,7 @@ _FEATURE: Final = "application/geo+json"
 
 
 class Asking:
-    """The questions of one session."""
+    """The HTTP side of a session."""
 
     def __init__(self, http: HttpClient) -> None:
         self._http = http
@@ -34,9 +34,9 @@ class Asking:
     async def who(
         self, where: Where = "", *, box: Box | None = None, limit: int = 10_000
     ) -> list[Context]:
-        """Give the objects that satisfy a filter now, at most `limit` of them."""
+        """Give the contexts that satisfy a filter now, at most `limit` of them."""
         if not 1 <= limit <= FOUND_MAX:
-            raise LimitError(f"between 1 and {FOUND_MAX} objects can be asked for")
+            raise LimitError(f"`limit` is between 1 and {FOUND_MAX} contexts")
         query = {"limit": str(min(limit, PAGE)), **_filter(where)}
         if box is not None:
             query["bbox"] = ",".join(map(str, box))
@@ -51,7 +51,7 @@ class Asking:
             query = following
 
     async def count(self, where: Where = "") -> int:
-        """Count the objects that satisfy a filter now."""
+        """Count the contexts that satisfy a filter now."""
         answer = await self._http.ask("GET", "/count", _filter(where))
         if not isinstance(answer, dict) or not isinstance(answer.get("count"), int):
             raise UnreachableError("the service does not answer as a Roamcast service does")
@@ -60,27 +60,29 @@ class Asking:
     async def nearest(
         self, to: tuple[float, float], where: Where = "", *, count: int = 1
     ) -> list[Found]:
-        """Find the nearest objects that satisfy a filter, the nearest first."""
+        """Find the nearest contexts that satisfy a filter, the nearest first."""
         if not 1 <= count <= COUNT_MAX:
-            raise LimitError(f"between 1 and {COUNT_MAX} nearest can be asked for")
+            raise LimitError(f"`count` is between 1 and {COUNT_MAX}")
         query = {"to": f"{to[0]},{to[1]}", "count": str(count), **_filter(where)}
-        return [_found(one) for one in _features(await self._http.ask("GET", "/nearest", query))]
+        return [
+            _found(feature) for feature in _features(await self._http.ask("GET", "/nearest", query))
+        ]
 
     async def put(self, context: Context) -> None:
-        """Publish an object that stays on the map when this program ends."""
+        """Publish a context that stays on the map when this program ends."""
         await self._http.ask("PUT", _path(context.vid), body=to_feature(context), kind=_FEATURE)
 
     async def remove(self, vid: str) -> None:
-        """Take an object off the map that was `put` there."""
+        """Take a context off the map that was `put` there."""
         await self._http.ask("DELETE", _path(vid))
 
     async def rules(self, vid: str, rules: Sequence[Mapping[str, Any] | msgspec.Struct]) -> None:
-        """Say who may see an object of yours, and how precisely (docs/identity.md)."""
+        """Set who may see a context of yours, and how precisely (docs/identity.md)."""
         await self._http.ask("PUT", f"{_path(vid)}/rules", body=rules)
 
 
 def _filter(where: Where) -> dict[str, str]:
-    """Read the filter here: an error then names the position without asking anybody."""
+    """Parse the filter here: an error then names the position without a request."""
     if not where:
         return {}
     wanted = where if isinstance(where, Filter) else Filter.parse(where)
@@ -99,7 +101,7 @@ def _features(page: Any) -> list[Any]:
 
 
 def _next(page: dict[str, Any]) -> dict[str, str] | None:
-    """Give the query of the next page; only its parameters, for a key goes to one host only."""
+    """Give the query of the next page; not its host, for the key must go to no other."""
     for link in page.get("links", ()):
         if link.get("rel") == "next":
             return dict(parse_qsl(urlsplit(link["href"]).query))

@@ -1,42 +1,43 @@
-"""What runs behind a session? One machine, its link, and an inbox for each standing query.
+"""Runs one `ClientSession` over a real link: it holds the socket, the groups, inboxes and timers.
 
-The machine is the simulator's own `MapClient`. It registers again after a restart of the service,
-asks for what it lost and lists what it follows; here its effects find their way out, and its user's
-inboxes. Its clock is the service's, so that a device whose clock is wrong publishes in order.
+All decisions are the session's (`channels.client.session`). Its clock is the service's, so that a
+device whose own clock is wrong still publishes in order.
 """
 
 import asyncio
 import logging
 import ssl
-from typing import Final
 
-from roamcast.channels.client.copy import Appeared, Changed, Left
-from roamcast.channels.client.link_messages import LinkWelcome, settings_of
-from roamcast.channels.client.map_client import MapClient, SubscribeFilter, UnsubscribeFilter
+from roamcast.channels.client.link_messages import LinkWelcome
+from roamcast.channels.client.map_client import SubscribeFilter, UnsubscribeFilter
 from roamcast.channels.client.publications import PublishContext, UnpublishContext
+from roamcast.channels.client.session import (
+    CONTEXTS_MAX,
+    ClientSession,
+    Hidden,
+    LinkAccepted,
+    LinkDown,
+    LinkRejected,
+    LinkUp,
+    PublicationRefused,
+    Shown,
+    SubscriptionOverflowed,
+    SubscriptionRefused,
+    Taken,
+)
 from roamcast.channels.client.watching import Current, Cut, Refusal
-from roamcast.channels.server.messages import Answer, Request, ServerHere
-from roamcast.channels.server.settings import MapSettings
-from roamcast.client.inbox import CONTEXTS_MAX, Inbox
 from roamcast.client.views import Feed
 from roamcast.errors import InputError, LimitError, UnreachableError
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
-from roamcast.model.machine import Draw, Effect, Ignore, Input, Listen, Received, Send
+from roamcast.model.machine import Draw, Effect, Ignore, Listen, Received, Send
+from roamcast.model.records import Record
 from roamcast.model.time import MICROSECONDS
-from roamcast.model.wire import NAME_LENGTH_MAX, Message
-from roamcast.transport.address import ServiceAddress
-from roamcast.transport.driver import Driver, steady_clock
-from roamcast.transport.hosts import Hosts
-from roamcast.transport.link import OUTAGE_PART, SILENCE_BEATS, ReconnectingLink
+from roamcast.model.wire import Message
+from roamcast.transport.address import Hosts, ServiceAddress
+from roamcast.transport.driver import Driver, RemoteClock
+from roamcast.transport.service_link import ServiceLink
 from roamcast.transport.ways import Ways
-
-ASK_AGAIN_S: Final = 1.0
-"""After the service gave up on a client that was too slow, it asks again within this."""
-
-DOUBT_S: Final = 0.5
-"""After a restart of the service, what its list lacks is missed so much longer than the devices
-that published it need to find back. Then it has left."""
 
 _LOG = logging.getLogger("roamcast.client")
 
@@ -56,47 +57,42 @@ class Runner:
         interface: str = "",
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.published: dict[str, Context] = {}
-        self.settings = MapSettings()
-        self.link = ReconnectingLink(
+        self.clock = RemoteClock()
+        self.session = ClientSession(draw=draw, limit_bytes=limit_bytes, contexts_max=contexts_max)
+        self.driver = Driver(self.session, clock=self.clock.now, carry=self._carry)
+        self.link = ServiceLink(
             where,
             device,
-            welcomed=self._welcomed,
-            told=self._told,
-            renewed=self._renewed,
+            on_welcome=self._on_welcome,
+            on_message=self._on_message,
+            on_renewal=self._on_renewal,
+            on_close=self._on_close,
             draw=draw,
             open_s=open_s,
             tls=tls,
         )
-        self.ways = Ways(send=self.link.send, told=self._told, clock=self.now, interface=interface)
-        self.driver: Driver | None = None
-        self._machine: MapClient | None = None
+        self.ways = Ways(
+            send=self.link.send,
+            on_message=self._on_message,
+            clock=self.clock.now,
+            interface=interface,
+        )
         self._feeds: dict[str, Feed] = {}
         self._refused: dict[str, str] = {}
-        self._waiters: list[asyncio.Future[None]] = []
-        self._draw = draw
-        self._limit_bytes = limit_bytes
-        self._contexts_max = contexts_max
-        self._wall = steady_clock()
-        self._ahead_us: int | None = None
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._next_name = 1
-        self._server = ""
-        self._doubts: asyncio.TimerHandle | None = None
+        self._welcome: LinkWelcome | None = None
+        self._silence_s: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._over: BaseException | None = None
 
     @property
-    def machine(self) -> MapClient:
-        """The machine; there is one from the first welcome on."""
-        assert self._machine is not None
-        return self._machine
-
-    def now(self) -> int:
-        """Tell the service's time, as near as we know it; it never goes back."""
-        return self._wall() + (self._ahead_us or 0)
+    def published(self) -> dict[str, Context]:
+        """What this client publishes, by vid."""
+        return self.session.published
 
     async def start(self) -> None:
-        """Dial, and come back when the service has said welcome."""
+        """Dial, and return when the service has sent its welcome."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self.link.run(ready))
         self._task.add_done_callback(self._ended)
@@ -110,8 +106,7 @@ class Runner:
 
     async def stop(self) -> None:
         """End everything; whoever reads comes to the end."""
-        if self.driver is not None:
-            self.driver.close()
+        self.driver.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -124,138 +119,63 @@ class Runner:
             raise self._over
 
     def publish(self, context: Context) -> None:
-        """Publish an object, or its next state."""
+        """Publish a context, or its next state."""
         self.check_open()
-        limit = self.settings.publications_max
-        if context.vid not in self.published and len(self.published) >= limit:
-            raise LimitError(f"a client publishes at most {limit} objects")
+        self.driver.give(PublishContext(context))
         self._refused.pop(context.vid, None)
-        self.published[context.vid] = context
-        self._give(PublishContext(context))
 
-    def cancel(self, vid: str) -> None:
-        """Cancel the publication of an object."""
+    def unpublish(self, vid: str) -> None:
+        """Cancel the publication of a context."""
         self.check_open()
-        self.published.pop(vid, None)
-        self._give(UnpublishContext(vid))
+        self.driver.give(UnpublishContext(vid))
 
     async def taken(self, vid: str) -> None:
-        """Wait until the service has taken the latest about an object; raise if it refused."""
-        while not self.machine.taken(vid):
+        """Wait until the service has taken the latest about a context; raise if it refused."""
+        while not self.session.taken(vid):
             self.check_open()
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+            self._waiters.setdefault(vid, []).append(waiter)
             await waiter
         reason = self._refused.pop(vid, None)
         if reason is not None:
             raise InputError(f"the service refused {vid[:60]}: {reason}")
 
-    def watch(self, wanted: Filter) -> Feed:
-        """Begin to follow a standing query."""
+    def subscribe(self, wanted: Filter) -> Feed:
+        """Begin to follow a subscription."""
         self.check_open()
-        limit = self.settings.subscriptions_max
-        if len(self._feeds) >= limit:
-            raise LimitError(f"a client follows at most {limit} standing queries; close one first")
-        feed = Feed(f"watch-{self._next_name}", wanted, Inbox(self._contexts_max))
-        self._next_name += 1
+        feed = Feed(f"watch-{self._next_name}", wanted)
         self._feeds[feed.name] = feed
-        self._give(SubscribeFilter(feed.name, wanted.source))
+        try:
+            self.driver.give(SubscribeFilter(feed.name, wanted.source))
+        except LimitError:
+            del self._feeds[feed.name]
+            raise
+        self._next_name += 1
         return feed
 
-    def unwatch(self, name: str) -> None:
-        """Follow a standing query no more."""
+    def unsubscribe(self, name: str) -> None:
+        """End a subscription."""
         if self._feeds.pop(name, None) is not None and self._over is None:
-            self._give(UnsubscribeFilter(name))
+            self.driver.give(UnsubscribeFilter(name))
 
-    def _give(self, given: Input) -> None:
-        assert self.driver is not None
-        self.driver.give(given)
-
-    def _welcomed(self, welcome: LinkWelcome) -> float | None:
-        """Take the first message of a link; the machine learns if the service has restarted."""
-        settings = settings_of(welcome.settings)
+    def _on_welcome(self, welcome: LinkWelcome) -> float | None:
+        """Offer a link to the session; None if it wants another host."""
         self.link.hosts.learn(welcome.hosts)
-        if welcome.hosts and self._machine is not None and welcome.epoch < self._machine.epoch:
-            self._tell_older(settings)
-            return None
-        self._server = welcome.server
         if welcome.now:
-            ahead = welcome.now - self._wall()
-            self._ahead_us = ahead if self._ahead_us is None else max(ahead, self._ahead_us)
-        self.ways.welcomed(welcome)
-        machine = self._machine
-        if machine is not None and welcome.epoch != machine.epoch:
-            self._doubt(settings.restart_spread_us)
-        if machine is None or settings != self.settings or welcome.epoch < machine.epoch:
-            self._make(welcome, settings)
-        else:
-            self._told("", ServerHere(welcome.epoch, settings.restart_spread_us))
-        beats_us = SILENCE_BEATS * settings.server_here_us
-        return max(beats_us, settings.client_timeout_us) / MICROSECONDS
+            self.clock.follow(welcome.now)
+        self._welcome, self._silence_s = welcome, None
+        self.driver.give(LinkUp(welcome))
+        return self._silence_s
 
-    def _tell_older(self, settings: MapSettings) -> None:
-        """Tell a server of a newer one that this client can not find any more, as its machine does.
+    def _on_close(self) -> None:
+        self.driver.give(LinkDown())
 
-        A client never goes back to an older epoch; its host starts a newer one if need be.
-        """
-        if self.link.outage_s * MICROSECONDS > settings.server_timeout_us:
-            self.link.send(Request(self.machine.epoch, self.machine.session, 1, ()))
+    def _on_renewal(self, welcome: LinkWelcome) -> None:
+        """The service has another key for what groups carry."""
+        self.ways.renew(welcome)
 
-    def _make(self, welcome: LinkWelcome, settings: MapSettings) -> None:
-        """Make the machine, and give it all that an earlier one was given."""
-        before = self._machine
-        if self.driver is not None:
-            self.driver.close()
-            for effect in self.machine.leave():
-                self._carry(effect)
-        self.settings = settings
-        self._machine = MapClient(
-            welcome.client,
-            server=welcome.server,
-            epoch=welcome.epoch,
-            now=self.now(),
-            settings=settings,
-            draw=self._draw,
-            limit_bytes=self._limit_bytes,
-        )
-        self.driver = Driver(self._machine, clock=self.now, carry=self._carry)
-        if before is not None:  # with their stamps, for somebody may have newer ones
-            self._machine.publications = before.publications
-        for feed in self._feeds.values():
-            feed.relists = True
-            self._give(SubscribeFilter(feed.name, feed.filter.source))
-        self.driver.start()
-
-    def _renewed(self, welcome: LinkWelcome) -> None:
-        """The service has another key for what groups are told."""
-        self.ways.welcomed(welcome)
-
-    def _told(self, group: str, message: Message) -> None:
-        if isinstance(message, ServerHere) and message.epoch > self.machine.epoch:
-            self._doubt(message.spread_us)
-        self._give(Received(self._server, message, group))
-        if isinstance(message, Answer):
-            self._wake()
-
-    def _doubt(self, spread_us: int) -> None:
-        """The service has restarted: not everyone may be back when it lists who is there."""
-        if self._doubts is not None:
-            self._doubts.cancel()
-        back_s = self.link.outage_s * OUTAGE_PART + spread_us / MICROSECONDS
-        wait_s = DOUBT_S + back_s
-        self._doubts = asyncio.get_running_loop().call_later(wait_s, self._believe)
-
-    def _doubtful(self, vid: str) -> bool:
-        """Whether an object is only missing: the service that restarted has said nothing of it."""
-        if self._doubts is None:
-            return False
-        known = self.machine.watching.copy.known.get(vid)
-        return known is None or known.number[0] < self.machine.epoch
-
-    def _believe(self) -> None:
-        self._doubts = None
-        for feed in self._feeds.values():
-            feed.believe()
+    def _on_message(self, group: str, message: Message) -> None:
+        self.driver.give(Received(self.session.server, message, group))
 
     def _carry(self, effect: Effect) -> None:
         match effect:
@@ -265,65 +185,57 @@ class Runner:
                 self.ways.listen(group)
             case Ignore(group):
                 self.ways.ignore(group)
-            case Appeared(name, context) | Changed(name, context):
-                self._show(name, context)
-            case Left(name, vid):
-                if (feed := self._feeds.get(name)) is not None:
-                    feed.hide(vid, doubtful=self._doubtful(vid))
-            case Current(name, count, complete):
-                self._current(name, count, complete)
-            case Refusal(about, reason):
-                self._refuse(about, reason)
+            case LinkAccepted(silence_us):
+                assert self._welcome is not None
+                self._silence_s = silence_us / MICROSECONDS
+                self.ways.renew(self._welcome)
+            case LinkRejected():
+                _LOG.info("this host serves an older map; looking for another one")
+            case Taken(vids):
+                for vid in vids:
+                    self._wake(vid)
+            case PublicationRefused(vid, reason):
+                self._refused[vid] = reason
             case Cut(reason):
                 _LOG.warning("the service gave up on this client: %s; asking again", reason)
-                asyncio.get_running_loop().call_later(self._draw() * ASK_AGAIN_S, self._ask_again)
+            case Refusal(_, reason):
+                _LOG.warning("the service refused something: %s", reason)
+            case Record():
+                pass  # the SDK writes no journal
+            case _:
+                self._carry_view(effect)
 
-    def _show(self, name: str, context: Context) -> None:
-        feed = self._feeds.get(name)
-        if feed is None:
-            return
-        try:
-            feed.show(context)
-        except LimitError as error:
-            feed.end(error)
-            # Not at once: the machine is in the middle of its effects.
-            asyncio.get_running_loop().call_soon(self.unwatch, name)
+    def _carry_view(self, effect: Effect) -> None:
+        """Carry what a view's reader sees; a view that was closed meanwhile has no feed."""
+        match effect:
+            case Shown(name, context):
+                if (feed := self._feeds.get(name)) is not None:
+                    feed.inbox.show(context)
+                    feed.news.set()
+            case Hidden(name, vid):
+                if (feed := self._feeds.get(name)) is not None:
+                    feed.inbox.hide(vid)
+                    feed.news.set()
+            case Current(name, count, complete):
+                if (feed := self._feeds.get(name)) is not None:
+                    feed.inbox.current(count, complete=complete)
+                    feed.news.set()
+            case SubscriptionRefused(name, reason):
+                if (feed := self._feeds.pop(name, None)) is not None:
+                    feed.end(InputError(f"the service refused this subscription: {reason}"))
+            case SubscriptionOverflowed(name, contexts_max):
+                if (feed := self._feeds.pop(name, None)) is not None:
+                    feed.end(
+                        LimitError(
+                            f"a subscription shows at most {contexts_max} contexts: narrow its "
+                            "filter"
+                        )
+                    )
+            case _:
+                raise AssertionError(f"nobody carries {type(effect).__name__}")
 
-    def _current(self, name: str, count: int, complete: bool) -> None:
-        feed = self._feeds.get(name)
-        if feed is None:
-            return
-        if feed.relists:
-            feed.relists = False
-            listed = self.machine.watching.copy.views[name].shown
-            for vid in [vid for vid in feed.inbox.shown if vid not in listed]:
-                feed.hide(vid, doubtful=self._doubtful(vid))
-        feed.inbox.current(count, complete=complete)
-        feed.news.set()
-
-    def _refuse(self, about: str, reason: str) -> None:
-        feed = self._feeds.pop(about, None)
-        if feed is not None:
-            feed.end(InputError(f"the service refused this query: {reason}"))
-            return
-        vid = next((vid for vid in self.published if about == f"put {vid}"[:NAME_LENGTH_MAX]), None)
-        if vid is not None:
-            self._refused[vid] = reason
-            del self.published[vid]
-            asyncio.get_running_loop().call_soon(self._give, UnpublishContext(vid))
-            return
-        _LOG.warning("the service refused something: %s", reason)
-
-    def _ask_again(self) -> None:
-        """The machine forgot what it followed, but not this session's user."""
-        for feed in self._feeds.values():
-            if feed.name not in self.machine.wanted:
-                feed.relists = True
-                self._give(SubscribeFilter(feed.name, feed.filter.source))
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+    def _wake(self, vid: str) -> None:
+        for waiter in self._waiters.pop(vid, ()):
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -335,10 +247,8 @@ class Runner:
     def _end(self, error: BaseException | None) -> None:
         if self._over is None:
             self._over = error or UnreachableError("this session is closed")
-        if self.driver is not None:
-            self.driver.close()
-        if self._doubts is not None:
-            self._doubts.cancel()
+        self.driver.close()
         for feed in self._feeds.values():
             feed.end(error)
-        self._wake()
+        for vid in list(self._waiters):
+            self._wake(vid)

@@ -1,4 +1,4 @@
-"""What can a program say and ask? It appears, changes and leaves; it watches, counts and finds."""
+"""The SDK's `Session`: a program appears, changes and leaves; it watches, counts and finds."""
 
 import asyncio
 import random
@@ -19,12 +19,11 @@ from roamcast.client.views import View
 from roamcast.errors import ContextError, ForbiddenError, InputError, LimitError
 from roamcast.model.contexts import Attribute, Context, check
 from roamcast.model.filters import Filter
-from roamcast.transport.address import Token, find, scopes_of
-from roamcast.transport.hosts import Hosts
+from roamcast.transport.address import Hosts, Token, find, scopes_of
 from roamcast.transport.http import HttpClient
 
 FAREWELL_S: Final = 1.0
-"""How long a closing session waits until the service has taken its leave."""
+"""How long a closing session waits for the service to take its departures."""
 
 _DEVICE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -33,18 +32,18 @@ Point = tuple[float, float]
 
 
 class _Same(msgspec.Struct, frozen=True):
-    """Stands for "as it was", where None means "no more"."""
+    """Stands for "unchanged", where None means "none"."""
 
 
 SAME: Final = _Same()
 
 
 class Session(Asking):
-    """A program's standing with one service, made by `connect`.
+    """A program's session with one service, made by `connect`.
 
-    While the service is away, what is said waits and what is watched stands still; both go on by
-    themselves. A session that cannot go on, because its key has expired or another program took its
-    device's name, raises the reason wherever it is used.
+    While the service is away, publications wait and views stand still; both go on by themselves. A
+    session that cannot go on, because its key has expired or another program took its device's
+    name, raises the reason wherever it is used.
     """
 
     def __init__(self, runner: Runner, http: HttpClient) -> None:
@@ -59,12 +58,12 @@ class Session(Asking):
 
     @property
     def way(self) -> str:
-        """How what many clients share reaches this one: `udp`, `nats` or `socket`."""
+        """How this client receives shared channels: `udp`, `nats` or `socket`."""
         return self._runner.ways.using
 
     @property
     def device(self) -> str:
-        """The name the service tells this program from the user's others by."""
+        """The name that tells this program from the user's others."""
         return self._runner.link.device
 
     @property
@@ -73,8 +72,8 @@ class Session(Asking):
         return None if self._own is None else self._runner.published.get(self._own)
 
     def now(self) -> int:
-        """Tell the service's time, in microseconds since 1970."""
-        return self._runner.now()
+        """Give the service's time, in microseconds since 1970."""
+        return self._runner.clock.now()
 
     async def appear(
         self,
@@ -84,15 +83,15 @@ class Session(Asking):
         vid: str | None = None,
         **attributes: Attribute,
     ) -> Context:
-        """Put this device on the map, and come back when the service has taken it.
+        """Put this device on the map, and return when the service has taken it.
 
         Each appearance has a fresh random vid unless one is given, so that two of them cannot be
-        linked. The context is there as long as this session, then it leaves.
+        linked. The context leaves with this session.
         """
         made = self._made(vid or secrets.token_urlsafe(16), place, point, attributes)
         before, self._own = self._own, made.vid
         if before is not None and before != made.vid:
-            self._runner.cancel(before)
+            self._runner.unpublish(before)
         self._runner.publish(made)
         await self._runner.taken(made.vid)
         return made
@@ -103,7 +102,7 @@ class Session(Asking):
         point: Point | _Same | None = SAME,
         **attributes: Attribute | None,
     ) -> Context:
-        """Change some of this device's context; an attribute that is None goes."""
+        """Change some of this device's context; an attribute that is None is removed."""
         known = self.context
         if known is None:
             raise InputError("there is nothing to change: call appear first")
@@ -131,38 +130,38 @@ class Session(Asking):
         point: Point | None = None,
         **attributes: Attribute,
     ) -> Context:
-        """Publish another object that this program answers for, or change it as a whole."""
+        """Publish another context that this program answers for, or replace it."""
         made = self._made(vid, place, point, attributes)
         self._runner.publish(made)
         await self._runner.taken(vid)
         return made
 
     async def withdraw(self, vid: str) -> None:
-        """Cancel what `publish` published."""
-        self._runner.cancel(vid)
+        """Unpublish what `publish` published."""
+        self._runner.unpublish(vid)
         await self._runner.taken(vid)
 
     def watch(self, where: Where) -> View:
-        """Follow a standing query: the current set first, then every change of it.
+        """Follow a filter: the current set first, then every change of it.
 
-        A filter that cannot be read raises `FilterError` here. A slow reader gets of each object
-        the latest state; nothing is told twice, and nothing stays that has left.
+        A filter that cannot be read raises `FilterError` here. A slow reader gets the latest state
+        of each context; nothing is reported twice, and nothing stays that has left.
         """
         self._check_scope("subscribe")
         wanted = where if isinstance(where, Filter) else Filter.parse(where)
         if len(wanted.source) > FILTER_LENGTH_MAX:
-            raise LimitError(f"a standing query has at most {FILTER_LENGTH_MAX} characters")
-        return View(self._runner.watch(wanted), self._runner.unwatch)
+            raise LimitError(f"a filter has at most {FILTER_LENGTH_MAX} characters")
+        return View(self._runner.subscribe(wanted), self._runner.unsubscribe)
 
     async def close(self) -> None:
-        """Leave, and end the session; everything that is watched comes to its end."""
+        """Leave, and end the session; every view comes to its end."""
         runner = self._runner
         try:
             if self.connected:
                 async with asyncio.timeout(FAREWELL_S):
                     vids = list(runner.published)
                     for vid in vids:
-                        runner.cancel(vid)
+                        runner.unpublish(vid)
                     for vid in vids:
                         await runner.taken(vid)
         except TimeoutError:
@@ -182,7 +181,7 @@ class Session(Asking):
         await self.close()
 
     def _check_scope(self, scope: str) -> None:
-        """Refuse what the service would end the session for."""
+        """Raise for what the service would end the session for."""
         scopes = scopes_of(self._runner.link.key)
         if scopes is not None and not scopes & {scope, "admin"}:
             raise ForbiddenError(
@@ -197,18 +196,18 @@ class Session(Asking):
         point: Point | None,
         attributes: dict[str, Attribute],
     ) -> Context:
-        """Make a context of the moment that the service will accept."""
+        """Make a context as of now, and check that the service can accept it."""
         self._check_scope("publish")
-        made = check(Context(vid, place, point, attributes, self._runner.now()))
+        made = check(Context(vid, place, point, attributes, self._runner.clock.now()))
         if place is None and point is None:
-            raise ContextError("say where: a place, a point or both")
+            raise ContextError("a context needs a place, a point or both")
         if len(body_of(made)) > CONTEXT_BYTES_MAX:
-            raise LimitError(f"an object has at most {CONTEXT_BYTES_MAX} bytes")
+            raise LimitError(f"a context has at most {CONTEXT_BYTES_MAX} bytes")
         return made
 
 
 class Connecting:
-    """A session to be: `async with connect(…) as me`, or `me = await connect(…)`."""
+    """What `connect` returns: `async with connect(…) as me`, or `me = await connect(…)`."""
 
     def __init__(self, runner: Runner, http: HttpClient) -> None:
         self._runner = runner
@@ -247,13 +246,13 @@ def connect(
     """Open a session with a service.
 
     `url` may name several hosts, with commas between them: one of them serves, and when another
-    takes over, the session moves there by itself. A service also tells of its other hosts.
-    Without `url` and `token` they come from ROAMCAST_URL and ROAMCAST_TOKEN, or from what a
-    service on this machine wrote into its data folder. `token` may be a function, which is asked
-    each time for a key that is still good. `device` names this program among the user's others; a
-    second one of the same name takes its place. `limit_bytes` is the most that may be sent here in
-    any second, 0 for no limit. `interface` is the address that UDP multicast comes by, where the
-    system does not choose the right one.
+    takes over, the session moves there by itself. A service also names its other hosts. Without
+    `url` and `token` they come from ROAMCAST_URL and ROAMCAST_TOKEN, or from the file that a
+    service on this machine wrote into its data folder. `token` may be a function, which is called
+    for a valid key before every connection. `device` names this program among the user's others; a
+    second one of the same name takes its place. `limit_bytes` is the most that the service may send
+    here in any second, 0 for no limit. `interface` is the address of the interface that UDP
+    multicast comes by, where the system does not choose the right one.
     """
     if device is not None and _DEVICE.fullmatch(device) is None:
         raise InputError("a device's name has 1 to 64 of the characters A-Z a-z 0-9 _ . -")

@@ -1,63 +1,138 @@
-"""How does a program follow a standing query? `async for change in view`."""
+"""Views: how a program follows a subscription, with `async for change in view`.
+
+A session shows every state of every context; a reader may take its time. Between them stands an
+`Inbox` for each subscription: it knows what is there now and what the reader has read, and a change
+is the difference between the two at the moment of reading (decision 0074). So whatever the network,
+a restarted server or a second listing repeats, the reader sees each context appear once, and a
+reader that sleeps wakes to the present. What waits is bounded by the contexts themselves.
+"""
 
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final
+from typing import Final, Literal
 
-from roamcast.client.inbox import Change, Inbox
+import msgspec
+
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 
 TURN: Final = 64
-"""After so many changes at a stretch the loop gets a turn: sockets must be read meanwhile."""
+"""After this many changes without a pause the loop gets a turn, so that sockets are read."""
+
+Kind = Literal["appeared", "changed", "left", "current"]
+
+_CURRENT: Final = ""
+"""Key of the mark behind the current set; no vid is empty."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A context appeared, changed or left; or, once for each view, the current set is complete.
+
+    `context` is the new state, for a context that left its last one; None for `current`, which has
+    the number of contexts and whether a bandwidth limit left some out.
+    """
+
+    kind: Kind
+    context: Context | None = None
+    count: int = 0
+    complete: bool = True
+
+    @property
+    def vid(self) -> str:
+        """The context's vid, empty for `current`."""
+        return "" if self.context is None else self.context.vid
+
+
+class Inbox:
+    """The contexts of one subscription, and which of them its reader has read.
+
+    The session bounds how many contexts a subscription shows.
+    """
+
+    def __init__(self) -> None:
+        self.shown: dict[str, Context] = {}
+        self._read: dict[str, Context] = {}
+        self._waiting: dict[str, None] = {}
+        self._current: Change | None = None
+
+    def __len__(self) -> int:
+        """How many changes wait for the reader."""
+        return len(self._waiting)
+
+    def show(self, context: Context) -> None:
+        """A context appeared or has a new state."""
+        self.shown[context.vid] = context
+        self._note(context.vid)
+
+    def hide(self, vid: str) -> None:
+        """A context left."""
+        self.shown.pop(vid, None)
+        self._note(vid)
+
+    def current(self, count: int, *, complete: bool) -> None:
+        """The current set has been shown; only the first time is a change."""
+        if self._current is None:
+            self._current = Change("current", None, count, complete)
+            self._waiting[_CURRENT] = None
+
+    def take(self) -> Change | None:
+        """Give the next change, None if the reader knows everything."""
+        while self._waiting:
+            vid = next(iter(self._waiting))
+            del self._waiting[vid]
+            if vid == _CURRENT:
+                return self._current
+            now, before = self.shown.get(vid), self._read.get(vid)
+            if now is not None:
+                self._read[vid] = now
+                if before is None:
+                    return Change("appeared", now)
+                if not _same(now, before):
+                    return Change("changed", now)
+            elif before is not None:
+                del self._read[vid]
+                return Change("left", before)
+        return None
+
+    def _note(self, vid: str) -> None:
+        """Queue a context, unless it came and went before the reader looked."""
+        if vid in self.shown or vid in self._read:
+            self._waiting.setdefault(vid)
+        else:
+            self._waiting.pop(vid, None)
+
+
+def _same(one: Context, other: Context) -> bool:
+    """Whether only t_r differs: a device that registers again has not changed."""
+    return (
+        one.place == other.place
+        and one.point == other.point
+        and one.attributes == other.attributes
+        and one.t_d == other.t_d
+    )
 
 
 class Feed:
-    """What the session fills and the view empties; it outlives the view only until it is told."""
+    """What the runner fills and the view empties."""
 
-    def __init__(self, name: str, wanted: Filter, inbox: Inbox) -> None:
+    def __init__(self, name: str, wanted: Filter) -> None:
         self.name = name
         self.filter = wanted
-        self.inbox = inbox
-        self.relists = False
-        """Its next listing comes from somebody who does not know what was shown before."""
-        self.doubtful: dict[str, None] = {}
-        """Gone from the listing of a service that has just restarted, perhaps not for long."""
+        self.inbox = Inbox()
         self.error: BaseException | None = None
         self.ended = False
         self.news = asyncio.Event()
 
-    def show(self, context: Context) -> None:
-        """An object appeared or has a new state."""
-        self.doubtful.pop(context.vid, None)
-        self.inbox.show(context)
-        self.news.set()
-
-    def hide(self, vid: str, *, doubtful: bool) -> None:
-        """An object left, or so it seems."""
-        if doubtful:
-            self.doubtful[vid] = None
-        else:
-            self.inbox.hide(vid)
-            self.news.set()
-
-    def believe(self) -> None:
-        """What has not come back by now has left."""
-        for vid in self.doubtful:
-            self.inbox.hide(vid)
-        self.doubtful.clear()
-        self.news.set()
-
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing will come any more; with an error, the reader gets it after what waits."""
+        """Nothing more will come; the reader gets the error, if any, after what waits."""
         self.ended = True
         self.error = self.error or error
         self.news.set()
 
 
 class View:
-    """A standing query that is followed until it is closed or let go.
+    """A subscription that is followed until it is closed or let go.
 
     Reading is safe to cancel: a change is taken out only in the step that returns it.
     """
@@ -70,12 +145,12 @@ class View:
 
     @property
     def filter(self) -> Filter:
-        """What is asked for."""
+        """The subscription's filter."""
         return self._feed.filter
 
     @property
     def contexts(self) -> dict[str, Context]:
-        """What satisfies the filter now as far as this client was told, by vid."""
+        """What satisfies the filter now as far as this client knows, by vid."""
         return dict(self._feed.inbox.shown)
 
     @property
@@ -103,7 +178,7 @@ class View:
             await feed.news.wait()
 
     async def aclose(self) -> None:
-        """Follow it no more; whoever reads comes to the end."""
+        """Unsubscribe; whoever reads comes to the end."""
         self._feed.end()
         self._close(self._feed.name)
 

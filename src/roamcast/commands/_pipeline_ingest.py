@@ -142,7 +142,7 @@ def vids(
 ) -> None:
     """Print a person's vids in the archive, one a line, for `roamcast pipeline erase`."""
     from roamcast.errors import InputError
-    from roamcast.pipeline.ingest.people import forget_person, vids_of_person
+    from roamcast.pipeline.ingest.trusted import forget_person, vids_of_person
 
     with opened_private(archive, private) as state:
         try:
@@ -191,7 +191,7 @@ def _watch(
         clock,
         files_a_batch=files_a_batch,
         until_idle=until_idle,
-        told=lambda batch: _print(batch, json=json),
+        on_batch=lambda batch: _print(batch, json=json),
     ) as query:
         wait(query)
 

@@ -28,14 +28,14 @@ def keys(
     import msgspec
 
     from roamcast.commands._pipeline_ingest import opened_private
-    from roamcast.pipeline.ingest import epochs
+    from roamcast.pipeline.ingest import trusted
 
     with opened_private(archive, private) as state:
-        found = epochs.epochs_of(state.keys)
+        found = trusted.epochs_of(state.keys)
         if rotate:
-            found = epochs.rotate(state, token_bytes)
+            found = trusted.rotate(state, token_bytes)
         if destroy is not None:
-            found = epochs.destroy(state, destroy)
+            found = trusted.destroy(state, destroy)
     if json:
         typer.echo(msgspec.json.encode(found))
         return

@@ -35,7 +35,8 @@ def metrics(
     """Print what journals say in numbers, run by run: updates, transmissions, bytes, delays."""
     from roamcast.errors import InputError
     from roamcast.pipeline import metrics as job
-    from roamcast.pipeline.journals.read import read_journals, segments, told
+    from roamcast.pipeline.journals.read import FAILED, read_journals, segments
+    from roamcast.pipeline.spark.errors import collected
     from roamcast.pipeline.spark.session import Settings, started
 
     if out is not None and out.suffix not in _WRITERS:
@@ -46,7 +47,7 @@ def metrics(
         started(Settings(master=spark, name="roamcast metrics")) as session,
         shown.watch(session),
     ):
-        table = told(job.metrics(read_journals(session, found), by_host=by_host))
+        table = collected(job.metrics(read_journals(session, found), by_host=by_host), FAILED)
     order = ("run", "host", "measure", "about")
     table = table.sort_by([(name, "ascending") for name in order])
     if out is not None:

@@ -22,15 +22,12 @@ The rules, in the order in which `step` applies them:
 A context that a later sighting of the same moment replaces has no length and is not reported.
 """
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from roamcast.identity.agent_settings import DWELL, FRESH, HEARTBEAT, MARGIN, RELIABILITY
 from roamcast.identity.sightings import SOURCES
-from roamcast.model.kernels import forget_stale
-
-forget_stale(__file__)
+from roamcast.model.kernels import kernel
 
 Integers = npt.NDArray[np.int64]
 
@@ -76,7 +73,7 @@ CLOSED_MAX = 2
 CLOSED_MASK, CHANGED, LATE, REPEATED = 3, 4, 8, 16
 
 
-@numba.njit(cache=True)
+@kernel
 def clear(state: Integers) -> None:
     """Reset the state to that of a person never seen."""
     state[:] = 0
@@ -89,7 +86,7 @@ def clear(state: Integers) -> None:
         state[report + REPORT_LON] = state[report + REPORT_LAT] = NO_POINT
 
 
-@numba.njit(cache=True)
+@kernel
 def _close(state: Integers, until: int, closed: Integers) -> None:
     closed[CLOSED_FROM] = state[SINCE]
     closed[CLOSED_TO] = until
@@ -100,7 +97,7 @@ def _close(state: Integers, until: int, closed: Integers) -> None:
         closed[CLOSED_ATTRIBUTES + source] = state[ATTRIBUTES + source]
 
 
-@numba.njit(cache=True)
+@kernel
 def expire(state: Integers, settings: Integers, now: int, closed: Integers) -> int:
     """Close the context if its heartbeats have stopped by `now`; return the number closed."""
     if state[OPEN] == 0 or state[SEEN] >= now - settings[HEARTBEAT]:
@@ -110,7 +107,7 @@ def expire(state: Integers, settings: Integers, now: int, closed: Integers) -> i
     return 1
 
 
-@numba.njit(cache=True)
+@kernel
 def _support(state: Integers, settings: Integers, place: int, time: int) -> int:
     total = 0
     for source in range(SOURCE_COUNT):
@@ -123,7 +120,7 @@ def _support(state: Integers, settings: Integers, place: int, time: int) -> int:
     return total
 
 
-@numba.njit(cache=True)
+@kernel
 def _winner(state: Integers, settings: Integers, time: int, sighted: int) -> int:
     """Return the source whose place has most support, -1 if the current place stays."""
     held = state[PLACE]
@@ -143,7 +140,7 @@ def _winner(state: Integers, settings: Integers, time: int, sighted: int) -> int
     return -1
 
 
-@numba.njit(cache=True)
+@kernel
 def _move(state: Integers, settings: Integers, time: int, sighted: int, closed: Integers) -> int:
     """Apply rules 3 and 4; return 1 if a context closed, plus CHANGED if the place changed."""
     winner = _winner(state, settings, time, sighted)
@@ -173,7 +170,7 @@ def _move(state: Integers, settings: Integers, time: int, sighted: int, closed: 
     return answer
 
 
-@numba.njit(cache=True)
+@kernel
 def _refresh(state: Integers, settings: Integers, time: int, closed: Integers) -> int:
     """Apply rule 5; return 1 if a context closed, plus CHANGED if attributes changed."""
     changed = False
@@ -196,7 +193,7 @@ def _refresh(state: Integers, settings: Integers, time: int, closed: Integers) -
     return answer
 
 
-@numba.njit(cache=True)
+@kernel
 def step(state: Integers, settings: Integers, sighting: Integers, closed: Integers) -> int:
     """Apply one sighting (time, source, place, lon, lat, attributes) to a person's state.
 
@@ -242,7 +239,7 @@ def step(state: Integers, settings: Integers, sighting: Integers, closed: Intege
     return count | flags | (answer & CHANGED)
 
 
-@numba.njit(cache=True)
+@kernel
 def scan(
     people: Integers,
     sightings: Integers,
@@ -267,7 +264,7 @@ def scan(
     return count
 
 
-@numba.njit(cache=True)
+@kernel
 def expire_all(
     states: Integers, settings: Integers, now: int, closed: Integers, whose: Integers
 ) -> int:

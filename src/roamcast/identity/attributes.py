@@ -6,41 +6,34 @@ types.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 import msgspec
 
 from roamcast.identity.sightings import decode_attributes
-from roamcast.model import time
-from roamcast.model.context_arrow import column_of
 from roamcast.model.contexts import Attribute
+from roamcast.model.kinds import KINDS, kind_of
 
 NOTHING = "{}"
 """The text of no attributes at all."""
 
 
 def to_text(attributes: Mapping[str, Attribute]) -> str:
-    """Return the canonical text of attributes."""
-    columns = {
-        column_of(name, value): time.format_instant(time.from_datetime(value))
-        if isinstance(value, datetime)
-        else value
-        for name, value in attributes.items()
-    }
+    """Write attributes as their canonical text."""
+    columns = {}
+    for name, value in attributes.items():
+        kind = kind_of(value)
+        assert kind is not None
+        columns[f"{kind.name}:{name}"] = kind.written(value)
     return msgspec.json.encode(dict(sorted(columns.items()))).decode()
 
 
 def from_text(text: str) -> dict[str, Attribute]:
     """Parse a canonical text; only for texts written by `to_text`."""
     attributes: dict[str, Attribute] = {}
-    for column, value in msgspec.json.decode(
-        text, type=dict[str, str | int | float | bool]
-    ).items():
+    written = msgspec.json.decode(text, type=dict[str, str | int | float | bool])
+    for column, value in written.items():
         kind, _, name = column.partition(":")
-        if kind == "timestamp":
-            attributes[name] = time.to_datetime(time.parse_instant(str(value)))
-        else:
-            attributes[name] = float(value) if kind == "float" else value
+        attributes[name] = KINDS[kind].read(value)
     return attributes
 
 

@@ -4,7 +4,6 @@ Rotation adds a key and seals with it from then on. Destroying an epoch's key ma
 permanently unresolvable, even for the trusted node.
 """
 
-import os
 import re
 import stat
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from roamcast import files
 from roamcast.errors import InputError, LimitError
 
 KEY_BYTES = 32
@@ -69,19 +69,9 @@ def save_keys(keys: TrustedKeys, path: Path) -> None:
         "current": keys.current,
         "epochs": {str(number): key.hex() for number, key in sorted(keys.epochs.items())},
     }
-    beside = path.with_name(path.name + ".new")
-    beside.unlink(missing_ok=True)
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(document)))
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)  # or a power cut may bring the old file back, and vids lose their key
-    finally:
-        os.close(folder)
+    text = msgspec.json.format(msgspec.json.encode(document))
+    # on disk, or a power cut may bring the old file back, and vids lose their key
+    files.write_whole(path, text, mode=files.OWNER_ONLY)
 
 
 def load_keys(path: Path) -> TrustedKeys:

@@ -1,7 +1,7 @@
-"""What did the brokers do, and was it the same again? A running digest and the last lines.
+"""The journal in memory: a running digest and the last lines; full blocks go to a sink.
 
-The digest is taken over blocks of fixed length, so that it depends on the records alone and not on
-when somebody asked or how large the segments are.
+The digest is taken over blocks of fixed length, so it depends on the records alone: not on when
+somebody asked for it, nor on how large the segments are.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from roamcast.model.records import Record
+from roamcast.model.records import Record, kind_of
 
 Entry = tuple[int, str, Record]
 """(time in µs, host, record)."""
@@ -20,13 +20,13 @@ TAIL_RECORDS_MAX: Final = 256
 
 
 class Sink(Protocol):
-    """Where whole blocks of entries go: segments on disk, a list in a test."""
+    """Receives whole blocks of entries: segments on disk, a list in a test."""
 
     def add(self, entries: list[Entry]) -> None:
         """Take the next entries, in order."""
 
     def close(self) -> None:
-        """Write down what is held."""
+        """Write out what is still in memory."""
 
 
 class Journal:
@@ -56,12 +56,12 @@ class Journal:
         return so_far.hexdigest()
 
     def tail(self, count: int) -> list[str]:
-        """Give the last lines for a person, at most TAIL_RECORDS_MAX of them."""
+        """Give the last lines for a person to read, at most TAIL_RECORDS_MAX of them."""
         held = [*self._tail, *self._block][-min(count, TAIL_RECORDS_MAX) :] if count else []
         return [line_of(entry) for entry in held]
 
     def close(self) -> None:
-        """Hand the last, short block to the sink; the digest stays as it is."""
+        """Hand the last, short block to the sink; the digest does not change."""
         if self._sink is not None:
             self._sink.add(list(self._block))
             self._sink.close()
@@ -78,11 +78,11 @@ class Journal:
 
 
 def line_of(entry: Entry) -> str:
-    """Write one entry as a line: seconds, host, kind and the fields that say something."""
+    """Write one entry as a line: seconds, host, kind and the fields that are not empty."""
     time_us, host, record = entry
-    said = (
+    fields = (
         f"{name}={value}"
         for name, value in msgspec.structs.asdict(record).items()
         if value != "" and name != "body"
     )
-    return f"{time_us / 1e6:12.6f} {host:<12} {type(record).__name__} {' '.join(said)}"
+    return f"{time_us / 1e6:12.6f} {host:<12} {kind_of(record)} {' '.join(fields)}"

@@ -1,7 +1,8 @@
-"""Which columns does a journal have? One wide table: time, host, kind, then every record's fields.
+"""The columns of a journal, derived from the record structs of `model.records`.
 
-One table, because a figure's number mostly needs several kinds together, and a column of nulls
-costs nothing in Parquet. A field's name means the same in every record type that has it.
+A journal is one wide table: time, host, kind, then every field of every record. It is one table
+because a figure's number usually needs several kinds together, and a column of nulls costs nothing
+in Parquet. A field name has the same type and meaning in every record that has it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,58 +12,51 @@ import msgspec
 import pyarrow as pa
 
 from roamcast.journal.book import Entry
-from roamcast.model.records import RECORDS, Record
+from roamcast.model.records import RECORDS, Record, kind_of
 
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("time_us", pa.int64(), nullable=False),
-        pa.field("host", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("kind", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("vid", pa.string()),
-        pa.field("place", pa.string()),
-        pa.field("t_r", pa.int64()),
-        pa.field("t_d", pa.int64()),
-        pa.field("reason", pa.string()),
-        pa.field("update", pa.string()),
-        pa.field("change", pa.string()),
-        pa.field("queries", pa.int64()),
-        pa.field("clients", pa.int64()),
-        pa.field("query_set", pa.string()),
-        pa.field("recurrence", pa.int64()),
-        pa.field("channel", pa.string()),
-        pa.field("message", pa.string()),
-        pa.field("bytes", pa.int64()),
-        pa.field("peer", pa.string()),
-        pa.field("receivers", pa.int64()),
-        pa.field("receiver", pa.string()),
-        pa.field("producer", pa.string()),
-        pa.field("number", pa.int64()),
-        pa.field("delay_us", pa.int64()),
-        pa.field("step", pa.string()),
-        pa.field("incarnation", pa.int64()),
-        pa.field("cast", pa.string()),
-        pa.field("body", pa.binary()),
-        pa.field("matched", pa.string()),
-        pa.field("epoch", pa.int64()),
-        pa.field("query", pa.int64()),
-        pa.field("filter", pa.string()),
-        pa.field("view_class", pa.string()),
-        pa.field("remote", pa.bool_()),
-    ],
-    metadata={"roamcast.journal": "1"},
+_TYPES: Final[dict[Any, Any]] = {
+    str: pa.string(),
+    int: pa.int64(),
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+    float: pa.float64(),
+}
+_REPEATING: Final = pa.dictionary(pa.int32(), pa.string())
+_FRAME: Final = (
+    pa.field("time_us", pa.int64(), nullable=False),
+    pa.field("host", _REPEATING, nullable=False),
+    pa.field("kind", _REPEATING, nullable=False),
 )
+"""What the driver adds to each record."""
 
-KINDS: Final[dict[str, type[Record]]] = {record.__name__: record for record in RECORDS}
+NEEDED: Final = tuple(field.name for field in _FRAME)
+"""The columns without which a file is no journal segment; readers fill in all others."""
+
+
+def derive(records: Iterable[type[Record]]) -> pa.Schema:
+    """Give the schema that holds all fields of these records."""
+    columns: dict[str, Any] = {}
+    for record in records:
+        for field in msgspec.structs.fields(record):
+            expected = columns.setdefault(field.name, _TYPES[field.type])
+            assert expected == _TYPES[field.type], f"{field.name} has two types in journal records"
+    assert not columns.keys() & set(NEEDED), "a record's field hides one that the driver adds"
+    fields = [pa.field(name, kind) for name, kind in columns.items()]
+    return pa.schema([*_FRAME, *fields], metadata={"roamcast.journal": "1"})
+
+
+SCHEMA: Final = derive(RECORDS)
+KINDS: Final[dict[str, type[Record]]] = {kind_of(record): record for record in RECORDS}
 FIELDS: Final = {kind: record.__struct_fields__ for kind, record in KINDS.items()}
+assert len(KINDS) == len(RECORDS), "two records state the same kind"
 
 
 def to_batch(entries: Iterable[Entry]) -> pa.RecordBatch:
-    """Lay entries out in columns; a field that a record does not have is null."""
+    """Put entries into columns; a field that a record does not have is null."""
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
     for time_us, host, record in entries:
-        kind = type(record).__name__
         row = msgspec.structs.asdict(record)
-        row.update(time_us=time_us, host=host, kind=kind)
+        row.update(time_us=time_us, host=host, kind=kind_of(record))
         for name, column in columns.items():
             column.append(row.get(name))
     arrays = [pa.array(columns[field.name], type=field.type) for field in SCHEMA]
@@ -70,7 +64,7 @@ def to_batch(entries: Iterable[Entry]) -> pa.RecordBatch:
 
 
 def from_batch(batch: pa.RecordBatch | pa.Table) -> Iterator[Entry]:
-    """Read entries back; kinds this version does not know are left out, absent fields default."""
+    """Read entries back; unknown kinds are skipped, missing fields get their defaults."""
     for row in batch.to_pylist():
         record = KINDS.get(row["kind"])
         if record is None:

@@ -1,10 +1,9 @@
-"""Where do journals lie? In Parquet segments that are whole or absent.
+"""Journals on disk: numbered Parquet segments, each whole or absent (`roamcast.files`).
 
-A segment is written under another name, synced, then renamed, and the folder is synced after it.
-What a crash leaves half-written keeps its other name, is never read, and goes at the next start.
+What a killed writer leaves unfinished has a hidden name, is never read, and is deleted when the
+same journal is next opened for writing.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +12,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from roamcast import files
 from roamcast.errors import InputError, LimitError
 from roamcast.journal.book import Entry
 from roamcast.journal.schema import SCHEMA, from_batch, to_batch
 
 SEGMENT_RECORDS_MAX: Final = 65_536
 SEGMENTS_MAX: Final = 10**8
-_UNFINISHED: Final = ".unfinished"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _SEGMENT: Final = re.compile(r"(?P<name>.+)-(?P<number>\d{8})\.parquet")
 
@@ -29,12 +28,12 @@ class Segments:
 
     def __init__(self, folder: Path, name: str, *, records_max: int = SEGMENT_RECORDS_MAX) -> None:
         if not _NAME.fullmatch(name):
-            raise InputError(f"{name!r} is no name for a journal: use a-z, 0-9, '.', '_', '-'")
+            raise InputError(f"{name!r} is not a name for a journal: use a-z, 0-9, '.', '_', '-'")
         assert 0 < records_max <= SEGMENT_RECORDS_MAX
         folder.mkdir(parents=True, exist_ok=True)
-        for left_over in folder.glob(f"*{_UNFINISHED}"):
-            whole = _SEGMENT.fullmatch(left_over.name.removesuffix(_UNFINISHED))
-            if whole and whole["name"] == name:  # another host's may be in the making
+        for left_over in folder.glob(".*.new"):
+            whole = _SEGMENT.fullmatch(left_over.name.removesuffix(".new")[1:])
+            if whole and whole["name"] == name:  # another host may be writing its own right now
                 left_over.unlink()
         self._folder = folder
         self._name = name
@@ -51,7 +50,7 @@ class Segments:
             del self._held[: self._records_max]
 
     def close(self) -> None:
-        """Write what is held as a last, shorter segment."""
+        """Write what is still in memory as a last, shorter segment."""
         if self._held:
             self._write(self._held)
             self._held = []
@@ -61,18 +60,8 @@ class Segments:
         if self._number >= SEGMENTS_MAX:
             raise LimitError(f"a journal has at most {SEGMENTS_MAX - 1} segments")
         path = self._folder / f"{self._name}-{self._number:08d}.parquet"
-        unfinished = path.with_name(path.name + _UNFINISHED)
-        with unfinished.open("wb") as file:
-            table = pa.Table.from_batches([to_batch(entries)])
-            pq.write_table(table, file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.rename(path)
-        handle = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        table = pa.Table.from_batches([to_batch(entries)])
+        files.write_with(path, lambda file: pq.write_table(table, file, compression="zstd"))
 
 
 def segments_of(folder: Path, name: str | None = None) -> list[Path]:
@@ -81,7 +70,7 @@ def segments_of(folder: Path, name: str | None = None) -> list[Path]:
 
 
 def read_table(path: Path) -> pa.Table:
-    """Read one segment; columns that its writer did not know yet are null."""
+    """Read one segment; columns that its writer did not have yet are null."""
     try:
         table = pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:

@@ -21,9 +21,12 @@ from typing import Any, Final
 import msgspec
 import uvloop
 
+from roamcast.channels.client.session import Shown
+from roamcast.channels.client.watching import Current
 from roamcast.client.runner import Runner
 from roamcast.model.contexts import Attribute, Context
 from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect
 from roamcast.transport.address import ServiceAddress
 
 ROOM: Final = "lab/1/meeting"
@@ -62,21 +65,22 @@ class Person(Runner):
         self.seen: dict[str, int] = {}
         self._delays_ms = delays_ms
 
-    def _show(self, name: str, context: Context) -> None:
-        del name
-        sent = int(context.attributes["sent"])  # type: ignore[arg-type]
-        if context.vid not in self.seen:
-            self._delays_ms.append((time.monotonic_ns() - sent) / 1e6)
-        self.seen[context.vid] = sent
-
-    def _current(self, name: str, count: int, complete: bool) -> None:
-        del name, count, complete
-        self.listed = True
+    def _carry_view(self, effect: Effect) -> None:
+        match effect:
+            case Shown(_, context):
+                sent = int(context.attributes["sent"])  # type: ignore[arg-type]
+                if context.vid not in self.seen:
+                    self._delays_ms.append((time.monotonic_ns() - sent) / 1e6)
+                self.seen[context.vid] = sent
+            case Current():
+                self.listed = True
+            case _:
+                super()._carry_view(effect)
 
     def arrive(self, number: int, sent: int) -> None:
         """Publish this person; `sent` is the planned time, so that lateness counts as delay."""
         attributes: dict[str, Attribute] = {"sent": sent, "type": "person", "note": NOTE}
-        self.publish(Context(f"p{number}", ROOM, None, attributes, self.now()))
+        self.publish(Context(f"p{number}", ROOM, None, attributes, self.clock.now()))
 
 
 async def meet(meeting: Meeting) -> None:
@@ -88,7 +92,7 @@ async def meet(meeting: Meeting) -> None:
     async def come(person: Person) -> None:
         async with door:
             await person.start()
-            person.watch(Filter.parse(f"place = '{ROOM}'"))
+            person.subscribe(Filter.parse(f"place = '{ROOM}'"))
 
     await asyncio.gather(*(come(person) for person in people))
     while not all(person.listed for person in people):

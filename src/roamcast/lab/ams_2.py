@@ -85,7 +85,7 @@ def _match_s(count: int) -> float:
     """Return the seconds of a simple query that examines all contexts and finds one."""
     active = ActiveMap(count)
     for number in range(count):
-        active.put(_context(number), 1, "owner")
+        active.put(_context(number), b"", 1, "owner")
     wanted = Filter.parse(f"name = '{located_context(count - 1)['name']}'")
     return _best(lambda: active.find(wanted), 20)
 

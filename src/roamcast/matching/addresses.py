@@ -13,8 +13,8 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import carray, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
-from roamcast.matching.compiled import inlined
 from roamcast.matching.layout import Array, Int
+from roamcast.model.kernels import inlined
 
 
 def table_of(arrays: Sequence[Array]) -> Array:

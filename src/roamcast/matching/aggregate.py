@@ -5,11 +5,10 @@ member satisfies, which costs a message. It never rejects one that a member sati
 """
 
 from collections.abc import Iterable
-from datetime import datetime
 
 import msgspec
 
-from roamcast.model import time
+from roamcast.model import kinds
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters import values as sets
@@ -107,17 +106,8 @@ def _of_context(context: Context) -> Summary:
     named = {} if context.place is None else {"place": context.place}
     for name, value in (named | context.attributes).items():
         held[name] = 1
-        if isinstance(value, bool):
-            values[name, "boolean"] = sets.point(int(value))
-        elif isinstance(value, int | float):
-            values[name, "number"] = sets.point(value)
-        elif isinstance(value, datetime):
-            values[name, "instant"] = sets.point(time.from_datetime(value))
-        else:
-            values[name, "string"] = sets.point(value)
-            instant = time.as_instant(value)
-            if instant is not None:
-                values[name, "instant"] = sets.point(instant)
+        for compared, scalar in kinds.scalars(value):
+            values[name, compared] = sets.point(scalar)
     box = None
     if context.point is not None:
         held["geometry"] = 1

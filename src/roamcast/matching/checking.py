@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from roamcast.matching.compiled import inlined, kernel
 from roamcast.matching.grids import cut_label
 from roamcast.matching.layout import COLUMN_BITS, MORE, ORDERED, PREDICATE_WORDS, Array, Int
+from roamcast.model.kernels import inlined, kernel
 
 
 @kernel

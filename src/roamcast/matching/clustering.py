@@ -6,7 +6,6 @@ sets stay flat, large ones become deep, and no row is ever moved (decisions 0005
 
 import numpy as np
 
-from roamcast.matching.compiled import inlined, kernel
 from roamcast.matching.grids import cell_token
 from roamcast.matching.hashing import enter, find_child, leave
 from roamcast.matching.layout import (
@@ -63,6 +62,7 @@ from roamcast.matching.layout import (
     Int,
 )
 from roamcast.matching.placing import put_in_cluster, take_from_cluster
+from roamcast.model.kernels import inlined, kernel
 
 SELECTIVE_TOKEN = 0.5  # a token used by a larger share of its column's filters is not selective
 SELECTIVE_CELL = 0.2

@@ -1,10 +1,9 @@
 """Encoding of one context for the kernel: numbers, keys and tokens of the columns filters use."""
 
-from datetime import datetime
 from typing import Any
 
 from roamcast.matching.vocabulary import PropertyColumns, Vocabulary
-from roamcast.model import time
+from roamcast.model import kinds, time
 from roamcast.model.contexts import Context
 from roamcast.model.filters.atoms import T_D, T_R
 
@@ -27,12 +26,16 @@ def encode(vocabulary: Vocabulary, context: Context) -> Event:
             token = known.text_tokens.get(value)
             if token is not None:
                 tokens.append(token)
-        elif (kind is int or kind is float) and known.number >= 0:
-            numbers += (known.number, value)  # type: ignore[arg-type]
-            if known.number_tokens:
-                token = known.number_tokens.get(value)
-                if token is not None:
-                    tokens.append(token)
+        else:
+            # ints and floats are what they are compared as: the table is not asked on this path
+            plain = kind is int or kind is float
+            number: Any = value if plain else kinds.scalar(value, "number")
+            if number is not None and known.number >= 0:
+                numbers += (known.number, number)
+                if known.number_tokens:
+                    token = known.number_tokens.get(number)
+                    if token is not None:
+                        tokens.append(token)
         if known.special:
             _special(vocabulary, known, value, other, tokens)
     _frame(vocabulary, context, numbers, other, tokens)
@@ -87,13 +90,17 @@ def _special(
             instant = time.as_instant(value)
             if instant is not None:
                 other += (known.instant, instant)
-    elif isinstance(value, bool):
-        if known.boolean >= 0:
-            other += (known.boolean, int(value))
-            if value in known.truth_tokens:
-                tokens.append(known.truth_tokens[value])
-    elif isinstance(value, datetime) and known.instant >= 0:
-        other += (known.instant, time.from_datetime(value))
+        return
+    kind = kinds.kind_of(value)
+    assert kind is not None
+    if kind.compared == "boolean" and known.boolean >= 0:
+        truth: Any = kind.scalar(value)
+        other += (known.boolean, truth)
+        if truth in known.truth_tokens:
+            tokens.append(known.truth_tokens[truth])
+    elif kind.compared == "instant" and known.instant >= 0:
+        moment: Any = kind.scalar(value)
+        other += (known.instant, moment)
 
 
 def places_of(known: PropertyColumns, path: str) -> list[int]:

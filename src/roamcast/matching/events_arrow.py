@@ -11,8 +11,8 @@ from roamcast.matching.checking import number_keys
 from roamcast.matching.events import places_of
 from roamcast.matching.layout import MISSING, Array
 from roamcast.matching.vocabulary import PropertyColumns, Vocabulary
-from roamcast.model import time
-from roamcast.model.context_arrow import FIXED, KINDS
+from roamcast.model import kinds, time
+from roamcast.model.context_arrow import check_columns
 from roamcast.model.filters.atoms import T_D, T_R
 
 
@@ -36,7 +36,8 @@ def encode_batch(vocabulary: Vocabulary, batch: pa.RecordBatch | pa.Table) -> tu
     """Return a row of keys and a row of tokens (-1: none) for every context of the batch."""
     rows = batch.num_rows
     out = _Batch(vocabulary, rows)
-    columns = {name: _whole(batch.column(name)) for name in _checked(batch.schema)}
+    check_columns(batch.schema)
+    columns = {name: _whole(batch.column(name)) for name in batch.schema.names}
     seen: dict[str, Array] = {}
     for name, column in columns.items():
         kind, colon, attribute = name.partition(":")
@@ -56,20 +57,6 @@ def encode_batch(vocabulary: Vocabulary, batch: pa.RecordBatch | pa.Table) -> tu
     if not out.tokens:
         return out.keys, np.full((rows, 1), -1, np.int64)
     return out.keys, np.stack(out.tokens, axis=1)
-
-
-def _checked(schema: pa.Schema) -> list[str]:
-    for field in FIXED:
-        index = schema.get_field_index(field.name)
-        if index < 0 or schema.field(index).type != field.type:
-            raise ContextError(f"the batch needs a column {field.name!r} of type {field.type}")
-    fixed = {field.name for field in FIXED}
-    for field in schema:
-        kind = field.name.partition(":")[0]
-        if field.name not in fixed and (":" not in field.name or KINDS.get(kind) != field.type):
-            raise ContextError(f"{field.name!r} is not an attribute column such as integer:age")
-    names: list[str] = schema.names
-    return names
 
 
 def _whole(column: Any) -> Any:
@@ -92,15 +79,16 @@ def _no_second_value(seen: dict[str, Array], attribute: str, column: Any) -> Non
 
 
 def _attribute(out: _Batch, known: PropertyColumns, kind: str, column: Any) -> None:
-    if kind == "string":
+    compared = kinds.KINDS[kind].compared
+    if compared == "string":
         _texts(out, known, column)
         return
-    if kind == "boolean":
+    if compared == "boolean":
         truth = column.cast(pa.int64())
         if known.boolean >= 0:
             out.set(known.boolean, _integers(truth), _valid(column))
         _tokens(out, known.truth_tokens, column)
-    elif kind == "timestamp":
+    elif compared == "instant":
         if known.instant >= 0:
             _instants(out, known.instant, column, None)
     else:

@@ -6,7 +6,6 @@ a new grid costs only its own table; no page is rebuilt (decision 0006).
 
 import numpy as np
 
-from roamcast.matching.compiled import inlined, kernel
 from roamcast.matching.layout import (
     BOUNDS_MAX,
     CODES,
@@ -41,6 +40,7 @@ from roamcast.matching.layout import (
     Arrays,
     Int,
 )
+from roamcast.model.kernels import inlined, kernel
 
 RENEWALS_DENSE = 1024  # up to this many breakpoints, a grid is renewed at every fourfold growth
 CODES_OWN = LINES_MAX // 2  # codes with a line of their own if there are more codes than lines

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from roamcast.matching.compiled import inlined, kernel
 from roamcast.matching.layout import Array, Int
+from roamcast.model.kernels import inlined, kernel
 
 
 @inlined

@@ -6,7 +6,6 @@ it; a full page doubles its width, up to a bound.
 
 import numpy as np
 
-from roamcast.matching.compiled import kernel, lowest_bit
 from roamcast.matching.grids import lines_between
 from roamcast.matching.layout import (
     CACHE_LINE,
@@ -45,6 +44,7 @@ from roamcast.matching.layout import (
     Int,
 )
 from roamcast.matching.settling import find_slot, implied, settle
+from roamcast.model.kernels import kernel, lowest_bit
 
 MERGE_SHARE = 8  # a page with less than an eighth of its bits in use is merged into another
 

@@ -16,7 +16,6 @@ from roamcast.matching.addresses import (
 )
 from roamcast.matching.checking import number_key, satisfied, satisfied_plain
 from roamcast.matching.clustering import column_bit
-from roamcast.matching.compiled import count_bits, inlined, kernel, lowest_bit, prefetch
 from roamcast.matching.grids import line_of
 from roamcast.matching.hashing import find_child
 from roamcast.matching.layout import (
@@ -50,6 +49,7 @@ from roamcast.matching.layout import (
     Arrays,
     Int,
 )
+from roamcast.model.kernels import count_bits, inlined, kernel, lowest_bit, prefetch
 
 LISTED_FULL = 2048  # candidates collected before they are checked, so that cache misses overlap
 LISTED_MAX = LISTED_FULL + PAGE_ROWS_MAX + 8

@@ -6,7 +6,6 @@ predicates are moved to the front of the record: a large set spends most of its 
 records (decision 0005).
 """
 
-from roamcast.matching.compiled import kernel
 from roamcast.matching.grids import is_exact
 from roamcast.matching.layout import (
     CELL_TOKEN,
@@ -25,6 +24,7 @@ from roamcast.matching.layout import (
     Arrays,
     Int,
 )
+from roamcast.model.kernels import kernel
 
 
 @kernel

@@ -1,28 +1,24 @@
-"""How do contexts travel in bulk? As Arrow record batches with one typed column an attribute.
+"""Contexts in bulk: Arrow record batches with one typed column per attribute.
 
 An attribute's column is called `kind:name`, TCC's (type, name, value) tuple, for instance
-`integer:age`: an attribute that is a number in one context and a text in another is two columns,
-so nothing is converted and nothing lost, and no attribute can collide with a fixed column.
+`integer:age`. An attribute that is a number in one context and a text in another has two columns,
+so nothing is converted or lost, and no attribute can collide with a fixed column. The kinds and
+their types come from `model.kinds`.
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
 from roamcast.errors import ContextError
-from roamcast.model import time
+from roamcast.model import kinds
 from roamcast.model.contexts import Attribute, Context, check
 
-STAMP = pa.timestamp("us", tz="UTC")
-KINDS = {
-    "string": pa.string(),
-    "integer": pa.int64(),
-    "float": pa.float64(),
-    "boolean": pa.bool_(),
-    "timestamp": STAMP,
-}
+TYPES: dict[str, Any] = {kind.name: kind.arrow(pa) for kind in kinds.KINDS.values()}
+"""The Arrow type of each attribute kind's columns."""
+
+STAMP = TYPES["timestamp"]
 FIXED = [
     pa.field("vid", pa.string(), nullable=False),
     pa.field("place", pa.string()),
@@ -31,44 +27,74 @@ FIXED = [
     pa.field("t_r", STAMP, nullable=False),
     pa.field("t_d", STAMP),
 ]
+_WHOLE = {TYPES[kind.name] for kind in kinds.KINDS.values() if kind.compared in kinds.DISCRETE}
+"""Types whose scalars are integers: moments and booleans."""
 
-
-def kind_of(value: Attribute) -> str:
-    """Name the kind of an attribute's value."""
-    if isinstance(value, bool):  # before int: a bool is an int in Python
-        return "boolean"
-    if isinstance(value, str):
-        return "string"
-    if isinstance(value, int):
-        return "integer"
-    return "float" if isinstance(value, float) else "timestamp"
+_FIXED_TYPES = {field.name: field.type for field in FIXED}
 
 
 def column_of(name: str, value: Attribute) -> str:
     """Name the column that holds this value of this attribute."""
-    return f"{kind_of(value)}:{name}"
+    kind = kinds.kind_of(value)
+    assert kind is not None
+    return f"{kind.name}:{name}"
+
+
+def columns_of(contexts: Iterable[Context]) -> dict[str, None]:
+    """Name the attribute columns of these contexts, in the order in which they appear."""
+    return dict.fromkeys(
+        column_of(name, value) for context in contexts for name, value in context.attributes.items()
+    )
+
+
+def attribute_kind(column: str) -> str | None:
+    """Name the kind of an attribute column; None if this is no such column."""
+    kind, colon, name = column.partition(":")
+    return kind if colon and name and kind in TYPES else None
+
+
+def check_column(column: str, found: Any) -> None:
+    """Raise unless a column's type is the one that its name asks for."""
+    kind = attribute_kind(column)
+    expected = _FIXED_TYPES.get(column) if kind is None else TYPES[kind]
+    if expected is None:
+        raise ContextError(f"{column!r} is not an attribute column such as integer:age")
+    if found != expected:
+        raise ContextError(f"column {column!r} is {found}, not {expected}")
+
+
+def check_columns(given: pa.Schema) -> None:
+    """Raise unless a schema has the fixed columns, and beside them attribute columns only."""
+    for name in given.names:
+        if len(given.get_all_field_indices(name)) > 1:
+            raise ContextError(f"the batch has two columns {name[:60]!r}")
+    for field in FIXED:
+        if field.name not in given.names:
+            raise ContextError(f"the batch needs a column {field.name!r} of type {field.type}")
+    for field in given:
+        check_column(field.name, field.type)
 
 
 def schema(columns: Iterable[str]) -> pa.Schema:
     """Give the schema with the fixed columns and these attribute columns, sorted."""
     fields = []
     for column in sorted(set(columns)):
-        kind, colon, name = column.partition(":")
-        if not colon or not name or kind not in KINDS:
+        kind = attribute_kind(column)
+        if kind is None:
             raise ContextError(f"{column!r} is not an attribute column such as integer:age")
-        fields.append(pa.field(column, KINDS[kind]))
+        fields.append(pa.field(column, TYPES[kind]))
     return pa.schema([*FIXED, *fields])
 
 
 def schema_of(contexts: Iterable[Context]) -> pa.Schema:
     """Give the smallest schema that holds all these contexts."""
-    return schema(column_of(n, v) for context in contexts for n, v in context.attributes.items())
+    return schema(columns_of(contexts))
 
 
 def to_arrow(contexts: Sequence[Context], into: pa.Schema | None = None) -> pa.RecordBatch:
     """Put contexts into one record batch; a schema without room for an attribute is refused."""
     target = schema_of(contexts) if into is None else into
-    _check_fixed(target)
+    check_columns(target)
     columns: dict[str, list[Any]] = {field.name: [None] * len(contexts) for field in target}
     for row, context in enumerate(contexts):
         columns["vid"][row] = context.vid
@@ -78,42 +104,34 @@ def to_arrow(contexts: Sequence[Context], into: pa.Schema | None = None) -> pa.R
         columns["t_r"][row] = context.t_r
         columns["t_d"][row] = context.t_d
         for name, value in context.attributes.items():
-            column = columns.get(column_of(name, value))
+            kind = kinds.kind_of(value)
+            assert kind is not None
+            column = columns.get(f"{kind.name}:{name}")
             if column is None:
                 raise ContextError(f"the schema has no column {column_of(name, value)!r}")
-            column[row] = time.from_datetime(value) if isinstance(value, datetime) else value
-    arrays = [
-        pa.array(columns[field.name], pa.int64()).cast(field.type)
-        if field.type == STAMP
-        else pa.array(columns[field.name], field.type)
-        for field in target
-    ]
+            column[row] = kind.scalar(value)
+    arrays = [array_of(columns[field.name], field.type) for field in target]
     return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+def array_of(scalars: list[Any], arrow: Any) -> pa.Array:
+    """Make a column of scalars as they are compared (`kinds.Kind.scalar`), None where missing."""
+    if arrow in _WHOLE:
+        return pa.array(scalars, pa.int64()).cast(arrow)
+    return pa.array(scalars, arrow)
 
 
 def from_arrow(batch: pa.RecordBatch | pa.Table) -> list[Context]:
     """Take the contexts out of a record batch again."""
-    _check_fixed(batch.schema)
-    names = set(batch.schema.names)
-    attributes = schema(names - {field.name for field in FIXED}).names[len(FIXED) :]
-    for column in attributes:
-        if batch.schema.field(column).type != KINDS[column.partition(":")[0]]:
-            raise ContextError(f"column {column!r} does not have its type")
+    check_columns(batch.schema)
+    names = batch.schema.names
+    attributes = sorted(set(names) - _FIXED_TYPES.keys())
     data = {name: _listed(batch.column(name)) for name in names}
     return [_row(data, attributes, row) for row in range(batch.num_rows)]
 
 
-def _check_fixed(given: pa.Schema) -> None:
-    for name in given.names:
-        if len(given.get_all_field_indices(name)) > 1:
-            raise ContextError(f"the batch has two columns {name[:60]!r}")
-    for field in FIXED:
-        if field.name not in given.names or given.field(field.name).type != field.type:
-            raise ContextError(f"the batch needs a column {field.name!r} of type {field.type}")
-
-
 def _listed(column: Any) -> list[Any]:
-    values = column.cast(pa.int64()) if column.type == STAMP else column
+    values = column.cast(pa.int64()) if column.type in _WHOLE else column
     try:
         return list(values.to_pylist())
     except UnicodeDecodeError:
@@ -129,7 +147,7 @@ def _row(data: dict[str, list[Any]], columns: list[str], row: int) -> Context:
         kind, _, name = column.partition(":")
         if name in attributes:
             raise ContextError(f"attribute {name!r} has two values in row {row}")
-        attributes[name] = _moment(name, value) if kind == "timestamp" else value
+        attributes[name] = _value(kind, name, value)
     lon, lat = data["lon"][row], data["lat"][row]
     if (lon is None) != (lat is None):
         raise ContextError(f"row {row} has a longitude or a latitude alone")
@@ -140,7 +158,8 @@ def _row(data: dict[str, list[Any]], columns: list[str], row: int) -> Context:
     return check(Context(vid, place, point, attributes, t_r, t_d))
 
 
-def _moment(name: str, instant: int) -> datetime:
-    if not time.EARLIEST <= instant <= time.LATEST:
-        raise ContextError(f"attribute {name!r} lies outside the years 1 to 9999 in UTC")
-    return time.to_datetime(instant)
+def _value(kind: str, name: str, stored: Any) -> Attribute:
+    try:
+        return kinds.KINDS[kind].value(stored)
+    except OverflowError:  # Arrow's 64 bits reach beyond Python's years
+        raise ContextError(f"attribute {name!r} lies outside the years 1 to 9999 in UTC") from None

@@ -1,18 +1,17 @@
 """Contexts: what is known of one person or thing over one interval; also as GeoJSON Features."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from roamcast.errors import ContextError, InputError, LimitError, PlaceError
-from roamcast.model import json_text, time
+from roamcast.model import json_text, kinds, time
+from roamcast.model.kinds import TEXT_LENGTH_MAX, check_text
 from roamcast.model.places_path import PATH_LENGTH_MAX, check_path
 
-Attribute = str | int | float | bool | datetime
-"""A typed value: string, integer, float, boolean or timestamp (an aware datetime)."""
+Attribute = kinds.Attribute
 
 RESERVED = frozenset({"geometry", "place", "time", "vid", "t_r", "t_d"})
 """Names with a meaning of their own in filters; attributes may not use them."""
@@ -20,9 +19,7 @@ RESERVED = frozenset({"geometry", "place", "time", "vid", "t_r", "t_d"})
 VID_LENGTH_MAX = 256
 PLACE_LENGTH_MAX = PATH_LENGTH_MAX
 NAME_LENGTH_MAX = 128
-TEXT_LENGTH_MAX = 65_536
 ATTRIBUTES_MAX = 256
-INTEGER_MAX = 2**63 - 1
 NAMES_REMEMBERED = 1_024
 PLACES_REMEMBERED = 8_192
 """Cache sizes for names and places already validated: they recur with every change of a context."""
@@ -45,8 +42,8 @@ class Context(msgspec.Struct, frozen=True):
 
 
 def check(context: Context) -> Context:
-    """Return the context, or raise if it is invalid. Every entry point calls this once."""
-    _check_text("vid", context.vid, VID_LENGTH_MAX)
+    """Return the context if it is valid; every way in calls this once."""
+    check_text("vid", context.vid, VID_LENGTH_MAX)
     if not context.vid:
         raise ContextError("a context needs a vid (the Feature's id)")
     if context.place is not None:
@@ -68,8 +65,8 @@ def check(context: Context) -> Context:
 
 @lru_cache(PLACES_REMEMBERED)
 def check_place(path: str) -> str:
-    """Return the path, or raise ContextError if it is invalid (see `places_path.check_path`)."""
-    _check_text("place", path, PLACE_LENGTH_MAX)
+    """Return the path if it is one (`places_path`), or say what is wrong with the context."""
+    check_text("place", path, PLACE_LENGTH_MAX)
     try:
         return check_path(path)
     except PlaceError:
@@ -104,9 +101,7 @@ def from_feature(feature: Any) -> Context:
 def to_feature(context: Context) -> dict[str, Any]:
     """Return the context as a GeoJSON Feature, ready for JSON."""
     properties: dict[str, Any] = {
-        name: {"timestamp": time.format_instant(time.from_datetime(value))}
-        if isinstance(value, datetime)
-        else value
+        name: value if type(value) in _JSON_TYPES else _tagged(value)
         for name, value in context.attributes.items()
     }
     if context.place is not None:
@@ -133,17 +128,31 @@ def encode(context: Context) -> bytes:
     return msgspec.json.encode(to_feature(context))
 
 
+_TAGGED = {kind.name: kind for kind in kinds.KINDS.values() if kind.text is not None}
+"""Kinds that JSON does not have: a Feature carries {"timestamp": "2026-…"}."""
+
+_JSON_TYPES = frozenset(kind.type for kind in kinds.KINDS.values() if kind.text is None)
+
+
+def _tagged(value: Attribute) -> Any:
+    kind = kinds.kind_of(value)
+    assert kind is not None
+    return {kind.name: kind.written(value)} if kind.name in _TAGGED else value
+
+
 def _read_attribute(name: str, value: Any) -> Attribute:
     if isinstance(value, Mapping):
-        if set(value) == {"timestamp"} and isinstance(value["timestamp"], str):
+        tag, text = next(iter(value.items())) if len(value) == 1 else ("", None)
+        if tag in _TAGGED and isinstance(text, str):
             try:
-                return time.to_datetime(time.parse_instant(value["timestamp"]))
+                return _TAGGED[tag].read(text)
             except InputError as error:
                 raise ContextError(f"attribute {name[:60]!r}: {error}") from None
-        raise ContextError(f'attribute {name!r} is an object, and not {{"timestamp": "…"}}')
+        forms = " or ".join(f'{{"{known}": "…"}}' for known in _TAGGED)
+        raise ContextError(f"attribute {name!r} is an object, and not {forms}")
     if isinstance(value, str | int | float):
         return value
-    raise ContextError(f"attribute {name!r} is neither text, number, boolean nor timestamp")
+    raise ContextError(f"attribute {name!r} is none of {', '.join(kinds.KINDS)}")
 
 
 def _read_instant(name: str, value: Any) -> int | None:
@@ -183,7 +192,7 @@ def _check_point(point: tuple[float, float]) -> None:
 
 @lru_cache(NAMES_REMEMBERED)  # a few names come with every context
 def _check_name(name: str) -> None:
-    _check_text("an attribute's name", name, NAME_LENGTH_MAX)
+    check_text("an attribute's name", name, NAME_LENGTH_MAX)
     if not name or not name.isprintable():
         raise ContextError("an attribute's name is empty or not printable")
     if name in RESERVED:
@@ -191,28 +200,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_value(name: str, value: Attribute) -> None:
-    if isinstance(value, str):
-        _check_text(f"attribute {name!r}", value, TEXT_LENGTH_MAX)
-    elif isinstance(value, bool):
-        return
-    elif isinstance(value, int):
-        if not -INTEGER_MAX - 1 <= value <= INTEGER_MAX:
-            raise ContextError(f"attribute {name!r} does not fit in 64 bits")
-    elif isinstance(value, float):
-        if value != value or value in (float("inf"), float("-inf")):
-            raise ContextError(f"attribute {name!r} is not a finite number")
-    elif not isinstance(value, datetime) or value.tzinfo is None:
-        raise ContextError(f"attribute {name!r} is neither text, number, boolean nor timestamp")
-    elif not time.EARLIEST <= time.from_datetime(value) <= time.LATEST:
-        raise ContextError(f"attribute {name!r} lies outside the years 1 to 9999 in UTC")
-
-
-def _check_text(what: str, text: str, limit: int) -> None:
-    if len(text) > limit:
-        raise LimitError(f"{what} is longer than {limit} characters")
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ContextError(f"{what} is not valid Unicode") from None
+    kind = kinds.kind_of(value)
+    if kind is None:
+        raise ContextError(f"attribute {name!r} is none of {', '.join(kinds.KINDS)}")
+    kind.check(f"attribute {name!r}", value)

@@ -11,36 +11,27 @@ therefore need no special case for items:
 with AND, OR and NOT.
 """
 
-from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from roamcast.errors import ContextError, LimitError, MessageError
-from roamcast.model import time
 from roamcast.model.contexts import Attribute, Context, check
-from roamcast.model.filters.text import name_text, number, quoted
+from roamcast.model.filters.text import name_text
+from roamcast.model.kinds import KINDS, KindName, attribute_literal, kind_of
 
 SUBKEYS_MAX = 252
 """A context has at most 256 attributes; the two keys take four."""
 
 KEY_NAMES = ("major", "major_name", "minor", "minor_name")
 
-Kind = Literal["string", "integer", "float", "boolean", "timestamp"]
-_TYPES: dict[str, type] = {
-    "string": str,
-    "integer": int,
-    "float": float,
-    "boolean": bool,
-    "timestamp": datetime,
-}
 OPERATORS = ("=", "<>", "<", "<=", ">", ">=")
 
 
 class Triple(msgspec.Struct, frozen=True, array_like=True):
     """(type, name, value); timestamps as aware datetimes."""
 
-    type: Kind
+    type: KindName
     name: str
     value: Attribute
 
@@ -56,7 +47,7 @@ class InformationItem(msgspec.Struct, frozen=True):
 class Criterion(msgspec.Struct, frozen=True, array_like=True):
     """(type, name, operator, value): CBM's filter criterion."""
 
-    type: Kind
+    type: KindName
     name: str
     operator: str
     value: Attribute
@@ -66,18 +57,16 @@ class Criterion(msgspec.Struct, frozen=True, array_like=True):
         if self.operator not in OPERATORS:
             raise MessageError(f"{self.operator!r} is none of the operators {' '.join(OPERATORS)}")
         check_triple(Triple(self.type, self.name, self.value))
-        return f"{name_text(self.name)} {self.operator} {_literal(self.value)}"
+        return f"{name_text(self.name)} {self.operator} {attribute_literal(self.value)}"
 
 
 def check_triple(triple: Triple) -> Triple:
-    """Return the triple, or raise if its value is not of its type (an integer may be a float)."""
-    wanted = _TYPES.get(triple.type)
-    if wanted is None:
-        raise MessageError(f"{triple.type!r} is none of the types {', '.join(_TYPES)}")
-    exact = type(triple.value) is wanted or (
-        wanted is datetime and isinstance(triple.value, datetime)
-    )
-    if not exact and not (wanted is float and type(triple.value) is int):
+    """Return the triple if its value is of its type; an integer may stand for a float."""
+    if triple.type not in KINDS:
+        raise MessageError(f"{triple.type!r} is none of the types {', '.join(KINDS)}")
+    kind = kind_of(triple.value)
+    found = None if kind is None else kind.name
+    if found != triple.type and (triple.type, found) != ("float", "integer"):
         raise MessageError(f"{triple.name!r} is not of the type {triple.type}")
     if not triple.name:
         raise MessageError("a triple has a name")
@@ -145,18 +134,15 @@ class _JsonItem(msgspec.Struct, frozen=True):
 
 def _read(triple: _JsonTriple) -> Triple:
     kind, name, value = triple
-    if kind == "timestamp" and isinstance(value, str):
-        value = time.to_datetime(time.parse_instant(value))
+    if kind in KINDS and KINDS[kind].text is not None and isinstance(value, str):
+        value = KINDS[kind].read(value)
     if kind == "float" and type(value) is int:
         value = _as_float(name, value)
     return check_triple(Triple(kind, name, value))  # type: ignore[arg-type] # checked just here
 
 
 def _written(triple: Triple) -> _JsonTriple:
-    value = triple.value
-    if isinstance(value, datetime):
-        value = time.format_instant(time.from_datetime(value))
-    return triple.type, triple.name, value
+    return triple.type, triple.name, KINDS[triple.type].written(triple.value)
 
 
 def _value(triple: Triple) -> Attribute:
@@ -172,15 +158,6 @@ def _as_float(name: str, value: Any) -> float:
 
 
 def _triple(name: str, value: Attribute) -> Triple:
-    kinds: dict[type, Kind] = {bool: "boolean", int: "integer", float: "float", str: "string"}
-    return Triple(kinds.get(type(value), "timestamp"), name, value)
-
-
-def _literal(value: Attribute) -> str:
-    if isinstance(value, bool):
-        return "TRUE" if value else "FALSE"
-    if isinstance(value, str):
-        return quoted(value)
-    if isinstance(value, datetime):
-        return f"TIMESTAMP('{time.format_instant(time.from_datetime(value))}')"
-    return number(value)
+    kind = kind_of(value)
+    assert kind is not None
+    return Triple(kind.name, name, value)

@@ -1,38 +1,110 @@
-"""Is compiled code still what its sources say? What is older than one of them is deleted.
+"""Compiled functions: the one way that code becomes a kernel, and the instructions they share.
 
-Numba keeps a function's machine code until the function's own module changes. But the code of the
-functions it calls is in it, too, and the constants it names: after an update of some modules of a
-package, a search would run that reads pages otherwise than the insertion wrote them, and miss.
+`kernel` compiles with Numba on the first call and caches the machine code beside the source. Numba
+checks only the function's own module before it uses that cache, although the code of the functions
+it calls, and the constants it names, are compiled in. After an update of one module of a package a
+search would read pages in another layout than the insertion wrote, and miss matches. So the cache
+of a folder is deleted as soon as any of its modules, or this one, has changed (decision 0005).
 """
 
 import os
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 STAMP = "kernels.stamp"
+Function = TypeVar("Function", bound=Callable[..., Any])
+_checked: set[Path] = set()
 
 
-def forget_stale(module: str) -> None:
-    """Delete what Numba keeps for a module's whole folder if any of its modules is another now."""
-    folder = Path(module).parent
+def kernel(function: Function) -> Function:
+    """Compile on first use. The code needs no Python, so other threads run meanwhile."""
+    return _compiled(function, inline=False)
+
+
+def inlined(function: Function) -> Function:
+    """Compile into the callers: a call would count references of every array it is given."""
+    return _compiled(function, inline=True)
+
+
+def _compiled(function: Function, *, inline: bool) -> Function:
+    folder = Path(function.__code__.co_filename).parent
+    if folder not in _checked:
+        _checked.add(folder)
+        forget_stale(folder)
+    later: Any = njit(cache=True, nogil=True, boundscheck=False, forceinline=inline)
+    return cast("Function", later(function))
+
+
+def forget_stale(folder: Path) -> None:
+    """Delete the cached code of a folder if one of its modules, or this one, has changed."""
     cache = folder / "__pycache__"
     try:
-        said = _digest(folder)
+        digest = _digest(folder)
         stamp = cache / STAMP
-        if stamp.exists() and stamp.read_text(encoding="ascii") == said:
+        if stamp.exists() and stamp.read_text(encoding="ascii") == digest:
             return
         cache.mkdir(exist_ok=True)
-        for kept in cache.glob("*.nb[ci]"):
-            kept.unlink(missing_ok=True)
+        for cached in cache.glob("*.nb[ci]"):
+            cached.unlink(missing_ok=True)
         written = cache / f"{STAMP}.{os.getpid()}"
-        written.write_text(said, encoding="ascii")
+        written.write_text(digest, encoding="ascii")
         written.replace(stamp)
     except OSError:
-        return  # where nobody may write nothing changes, and Numba keeps nothing
+        return  # a folder that nobody can write to cannot change, and Numba caches nothing there
 
 
 def _digest(folder: Path) -> str:
-    digest = blake2b(digest_size=16)
+    digest = blake2b(Path(__file__).read_bytes(), digest_size=16)
     for path in sorted(folder.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+def _lowest_bit(_context: Any, word: Any) -> Any:
+    def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(word), generate
+
+
+def _count_bits(_context: Any, word: Any) -> Any:
+    def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    # the word's own type: Numba adds int64 and uint64 as floats
+    return word(word), generate
+
+
+_tools: Any = cgutils  # it has no types
+
+
+def _prefetch(_context: Any, array: Any, index: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = _tools.create_struct_proxy(signature.args[0])(target, builder, arguments[0])
+        address = builder.gep(view.data, [arguments[1]])
+        bytes_pointer = builder.bitcast(address, ir.IntType(8).as_pointer())
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [bytes_pointer.type, number, number, number])
+        name = "llvm.prefetch.p0" if "." not in str(bytes_pointer.type) else "llvm.prefetch"
+        function = _tools.get_or_insert_function(builder.module, kind, name)
+        builder.call(function, [bytes_pointer, number(0), number(3), number(1)])
+        return target.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+lowest_bit: Any = intrinsic(_lowest_bit)
+"""The number of the lowest set bit of a 64-bit word, 64 if none is set (one instruction)."""
+
+count_bits: Any = intrinsic(_count_bits)
+"""How many bits of a 64-bit word are set (one instruction)."""
+
+prefetch: Any = intrinsic(_prefetch)
+"""Bring an array's element into the processor's cache without waiting for it."""

@@ -1,18 +1,30 @@
-"""What does a broker write down? One record type per thing it does.
+"""Journal records: one struct per thing a broker does.
 
-Records are effects: a machine returns them, the driver adds the time and the host and writes them
-to the journal, so that live and simulated brokers leave the same trace. A record names contexts by
-vid and never a person. New fields go to the end with a default; `journal.schema` gives the columns.
+Records are effects. A machine returns them, the driver adds time and host and writes them to the
+journal, so live and simulated brokers leave the same trace. A record names contexts by vid and
+never a person.
+
+The structs are the only definition of what is on disk: `journal.schema` derives the columns from
+their fields. A new field goes to the end of its record, with a default, and older segments read as
+that default. Each record states its kind as `tag`, which is what stands on disk; renaming the class
+changes nothing there.
 """
 
 from roamcast.model.machine import Effect
 
 
-class Record(Effect, frozen=True, array_like=True, gc=False):
-    """The base of what can stand in a journal."""
+def _no_kind(name: str) -> str:
+    """Refuse a record class that does not state its kind; msgspec calls this with the name."""
+    if name != "Record":
+        raise TypeError(f'{name} states no kind: write class {name}(Record, tag="…")')
+    return ""
 
 
-class ContextOpened(Record, frozen=True, gc=False):
+class Record(Effect, frozen=True, array_like=True, gc=False, tag=_no_kind):
+    """Base of everything that can stand in a journal; subclasses state their kind as `tag`."""
+
+
+class ContextOpened(Record, frozen=True, gc=False, tag="ContextOpened"):
     """A context appeared; `body` is all of it, in the bytes it came in."""
 
     vid: str
@@ -21,8 +33,8 @@ class ContextOpened(Record, frozen=True, gc=False):
     body: bytes = b""
 
 
-class ContextChanged(Record, frozen=True, gc=False):
-    """An object's context gave way to the next one, which begins here."""
+class ContextChanged(Record, frozen=True, gc=False, tag="ContextChanged"):
+    """A context gave way to the next one of the same vid, which begins here."""
 
     vid: str
     place: str = ""
@@ -30,7 +42,7 @@ class ContextChanged(Record, frozen=True, gc=False):
     body: bytes = b""
 
 
-class ContextClosed(Record, frozen=True, gc=False):
+class ContextClosed(Record, frozen=True, gc=False, tag="ContextClosed"):
     """A context ended: it left, was replaced, or its heartbeats stopped."""
 
     vid: str
@@ -38,11 +50,12 @@ class ContextClosed(Record, frozen=True, gc=False):
     reason: str = ""
 
 
-class UpdateMatched(Record, frozen=True, gc=False):
-    """An update was held against the filters: how many queries and clients want it.
+class UpdateMatched(Record, frozen=True, gc=False, tag="UpdateMatched"):
+    """An update was matched against the filters: how many queries and clients want it.
 
-    `matched`: the numbers of those queries, apart by spaces; numbers of queries and updates begin
-    anew with each `epoch` of a broker. `place`: where the object is, or was when it left.
+    matched: the numbers of those queries, separated by spaces. Queries and updates are numbered
+        from 1 in each `epoch` of a broker.
+    place: where the context is, or was when it left.
     """
 
     update: str
@@ -55,10 +68,10 @@ class UpdateMatched(Record, frozen=True, gc=False):
     epoch: int = 0
 
 
-class QueryStep(Record, frozen=True, gc=False):
-    """A client was counted in or out at a query: `placed` or `withdrawn`, after which update.
+class QueryStep(Record, frozen=True, gc=False, tag="QueryStep"):
+    """A client joined or left a query: `placed` or `withdrawn`, after which update.
 
-    `remote`: the client hears no channels and is told alone.
+    remote: the client cannot hear channels and gets its updates by unicast.
     """
 
     query: int
@@ -71,7 +84,7 @@ class QueryStep(Record, frozen=True, gc=False):
     remote: bool = False
 
 
-class QuerySet(Record, frozen=True, gc=False):
+class QuerySet(Record, frozen=True, gc=False, tag="QuerySet"):
     """The update query set of an update (AMS 11): its hash, how often it recurred, its channel."""
 
     update: str
@@ -81,7 +94,7 @@ class QuerySet(Record, frozen=True, gc=False):
     channel: str = ""
 
 
-class Transmission(Record, frozen=True, gc=False):
+class Transmission(Record, frozen=True, gc=False, tag="Transmission"):
     """A message left the host once: by a channel's group, or to one peer."""
 
     message: str
@@ -91,8 +104,8 @@ class Transmission(Record, frozen=True, gc=False):
     receivers: int = 0
 
 
-class Delivery(Record, frozen=True, gc=False):
-    """A user got something, so many microseconds after its producer gave it."""
+class Delivery(Record, frozen=True, gc=False, tag="Delivery"):
+    """A user received something, `delay_us` microseconds after its producer published it."""
 
     receiver: str
     producer: str
@@ -102,8 +115,8 @@ class Delivery(Record, frozen=True, gc=False):
     bytes: int = 0
 
 
-class ChannelStep(Record, frozen=True, gc=False):
-    """A reliable channel did something beside plain delivery: joined, stale, snapshot."""
+class ChannelStep(Record, frozen=True, gc=False, tag="ChannelStep"):
+    """A reliable channel did something besides plain delivery: joined, stale, snapshot."""
 
     channel: str
     step: str
@@ -112,7 +125,7 @@ class ChannelStep(Record, frozen=True, gc=False):
     reason: str = ""
 
 
-class HandoffStep(Record, frozen=True, gc=False):
+class HandoffStep(Record, frozen=True, gc=False, tag="HandoffStep"):
     """A handoff (JIT) or a home broker change (OO) took a step."""
 
     receiver: str
@@ -121,7 +134,7 @@ class HandoffStep(Record, frozen=True, gc=False):
     number: int = 0
 
 
-class CastStep(Record, frozen=True, gc=False):
+class CastStep(Record, frozen=True, gc=False, tag="CastStep"):
     """A cast (TCC) took a step: matched, forwarded, backtracked, cached, resolved, delivered."""
 
     cast: str
@@ -130,8 +143,8 @@ class CastStep(Record, frozen=True, gc=False):
     number: int = 0
 
 
-class Drop(Record, frozen=True, gc=False):
-    """Something was not carried or not kept, and why."""
+class Drop(Record, frozen=True, gc=False, tag="Drop"):
+    """Something was not carried or not stored, and why."""
 
     reason: str
     message: str = ""
@@ -140,7 +153,7 @@ class Drop(Record, frozen=True, gc=False):
     channel: str = ""
 
 
-class Fault(Record, frozen=True, gc=False):
+class Fault(Record, frozen=True, gc=False, tag="Fault"):
     """Something happened to the host: crash, restart, pause, resume, partition, heal."""
 
     step: str
@@ -162,3 +175,11 @@ RECORDS: tuple[type[Record], ...] = (
     Drop,
     Fault,
 )
+"""Every kind that a journal is read back as; a kind that is not listed is skipped by readers."""
+
+
+def kind_of(record: Record | type[Record]) -> str:
+    """Give the kind that stands on disk."""
+    kind = record.__struct_config__.tag
+    assert isinstance(kind, str)
+    return kind

@@ -6,15 +6,13 @@ query and one channel.
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
 
 import msgspec
 
 from roamcast.errors import FilterError
-from roamcast.model import time
 from roamcast.model.contexts import Attribute, check_place
 from roamcast.model.filters import Filter
-from roamcast.model.filters.text import number, quoted
+from roamcast.model.kinds import attribute_literal
 
 _HOLE = re.compile(r"\{([a-z][a-z_]*)\}")
 
@@ -43,14 +41,9 @@ class Template(msgspec.Struct, frozen=True):
 
 
 def _literal(name: str, value: Attribute) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, datetime):
-        return f"TIMESTAMP('{time.format_instant(time.from_datetime(value))}')"
-    if isinstance(value, int | float):
-        return number(value)
-    # A place is checked here: an invalid one would be a valid text that matches nothing.
-    return quoted(check_place(value) if name == "place" else value)
+    if name == "place" and isinstance(value, str):
+        check_place(value)
+    return attribute_literal(value)
 
 
 STANDARD = {

@@ -1,1 +1,1 @@
-"""PySpark: sightings and journals to contexts, archive, lookups, metrics, plans."""
+"""PySpark jobs: sightings and journals in; contexts, archive, lookups, metrics and plans out."""

@@ -1,7 +1,8 @@
-"""How do ready-made contexts enter the archive? CONTEXTS.jsonl, checked, with their vids kept.
+"""Ready-made contexts into the archive: CONTEXTS.jsonl, checked, with their vids unchanged.
 
-A small file is read here. A large one is cut into stretches of bytes, and Spark's workers read
-one each, twice: once to check every line and to learn which attributes there are, once to write.
+A small file is read in this process. A large one is cut into stretches of bytes, and each of
+Spark's workers reads some of them twice: once to check every line and to learn which attributes
+there are, once to write.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,11 +14,12 @@ import pyarrow as pa
 
 from roamcast.errors import InputError, LimitError, MissingError, RoamcastError
 from roamcast.matching.files import LINE_BYTES_MAX, read_contexts
-from roamcast.model.context_arrow import column_of, schema, to_arrow
+from roamcast.model.context_arrow import columns_of, schema, to_arrow
 from roamcast.model.contexts import Context, decode
-from roamcast.pipeline.archive.append import Appended, append, collected
+from roamcast.pipeline.archive.append import Appended, append
 from roamcast.pipeline.archive.layout import ArchiveSettings, check_count
 from roamcast.pipeline.archive.storage import Storage
+from roamcast.pipeline.spark.errors import collected
 from roamcast.pipeline.spark.progress import QUIET, Bar
 
 if TYPE_CHECKING:
@@ -56,8 +58,7 @@ def _table(contexts: Iterable[Context], progress: Bar) -> pa.Table:
     remaining = iter(contexts)
     names: set[str] = set()
     while some := list(islice(remaining, TOGETHER)):
-        for context in some:
-            names.update(column_of(name, value) for name, value in context.attributes.items())
+        names.update(columns_of(some))
         check_count(names)  # before a table of so many columns is made
         batches.append(to_arrow(some))
         progress.step(len(some))
@@ -75,13 +76,11 @@ def _read_there(spark: "SparkSession", path: Path, size: int, storage: Storage) 
         columns: dict[str, None] = {}
         for batch in batches:
             for start in batch.column(0).to_pylist():
-                for context in read_stretch(path, start, start + STRETCH_BYTES):
-                    attributes = context.attributes.items()
-                    columns |= dict.fromkeys(column_of(n, v) for n, v in attributes)
+                columns |= columns_of(read_stretch(path, start, start + STRETCH_BYTES))
         yield pa.RecordBatch.from_pydict({"column": list(columns)}, pa.schema([_COLUMN]))
 
     found = stretches.mapInArrow(learn, "column string").select("column").distinct()
-    target = schema(check_count(collected(found, storage)["column"].to_pylist()))
+    target = schema(check_count(collected(found, storage.failed)["column"].to_pylist()))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,12 +1,15 @@
-"""What do journals say in numbers? The figures' quantities, live or simulated, run by run.
+"""Journals in numbers: the figures' quantities, live or simulated, run by run.
 
-Each record gives a few facts; facts are added up for each host, then for each run, and delays are
+Each record gives a few facts. Facts are added up for each host, then for each run, and delays are
 ranked. A fact is (measure, about, above, below, once): a measure is the sum of `above`; where it is
 a ratio, that sum is divided by the sum of `below` and of `once`, which counts a host once. So one
 scan gives all sums, whatever their number.
 """
 
 from typing import TYPE_CHECKING, Any
+
+from roamcast.model import records
+from roamcast.model.records import Record, kind_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -53,7 +56,7 @@ def _facts() -> "Column":
     heard = size * f.col("receivers")
     facts: list[Column] = [
         *_when(
-            "UpdateMatched",
+            records.UpdateMatched,
             _fact("updates", f.col("change"), one),
             _fact("updates nobody wants", None, (f.col("clients") == 0).cast("long")),
             _fact("transmissions per update", None, below=one),
@@ -64,7 +67,7 @@ def _facts() -> "Column":
             _fact("brokers", None, once=one),
         ),
         *_when(
-            "Transmission",
+            records.Transmission,
             _fact("transmissions", f.col("message"), one),
             _fact("bytes sent", f.col("message"), size),
             _fact("transmissions by way", way, one),
@@ -76,32 +79,32 @@ def _facts() -> "Column":
             f.when(by_channel, _fact("channel bytes", f.col("channel"), size)),
         ),
         *_when(
-            "QuerySet",
+            records.QuerySet,
             _fact("query sets", None, one),
             _fact("share of updates on a set's channel", None, by_channel.cast("long")),
         ),
         *_when(
-            "Drop",
+            records.Drop,
             _fact("drops", f.col("reason"), one),
             _fact("bytes dropped", f.col("reason"), size),
         ),
-        *_when("QueryStep", _fact("queries", f.col("step"), one)),
-        *_when("ChannelStep", _fact("channel steps", f.col("step"), one)),
-        *_when("Delivery", _fact("deliveries", None, one)),
-        *_when("HandoffStep", _fact("handoff steps", f.col("step"), one)),
-        *_when("CastStep", _fact("cast steps", f.col("step"), one)),
-        *_when("Fault", _fact("faults", f.col("step"), one)),
-        *_when("ContextOpened", _fact("contexts", f.lit("opened"), one)),
-        *_when("ContextChanged", _fact("contexts", f.lit("changed"), one)),
-        *_when("ContextClosed", _fact("contexts", closed, one)),
+        *_when(records.QueryStep, _fact("queries", f.col("step"), one)),
+        *_when(records.ChannelStep, _fact("channel steps", f.col("step"), one)),
+        *_when(records.Delivery, _fact("deliveries", None, one)),
+        *_when(records.HandoffStep, _fact("handoff steps", f.col("step"), one)),
+        *_when(records.CastStep, _fact("cast steps", f.col("step"), one)),
+        *_when(records.Fault, _fact("faults", f.col("step"), one)),
+        *_when(records.ContextOpened, _fact("contexts", f.lit("opened"), one)),
+        *_when(records.ContextChanged, _fact("contexts", f.lit("changed"), one)),
+        *_when(records.ContextClosed, _fact("contexts", closed, one)),
     ]
     return f.array_compact(f.array(*facts))
 
 
-def _when(kind: str, *facts: "Column") -> "list[Column]":
+def _when(record: type[Record], *facts: "Column") -> "list[Column]":
     from pyspark.sql import functions as f
 
-    return [f.when(f.col("kind") == kind, fact) for fact in facts]
+    return [f.when(f.col("kind") == kind_of(record), fact) for fact in facts]
 
 
 def _fact(
@@ -175,7 +178,7 @@ def delays(journal: "DataFrame", host: "Column") -> "DataFrame":
     """Rank the delays of deliveries, in milliseconds, by linear interpolation between ranks."""
     from pyspark.sql import functions as f
 
-    delivered = journal.where(f.col("kind") == "Delivery").select(
+    delivered = journal.where(f.col("kind") == kind_of(records.Delivery)).select(
         "run", host.alias("host"), "delay_us"
     )
     ranks = delivered.groupBy("run", "host").agg(

@@ -1,8 +1,8 @@
-"""What should brokers do differently tomorrow? Plans out of journals.
+"""Plans out of journals: what brokers should do differently tomorrow.
 
-- channels: which queries and which recurring update query sets save transmissions, and by how much
+- channels: which queries and recurring update query sets save transmissions, and how many
 - thresholds: q and m for each broker, by replaying its decisions under other values (`replay`)
-- wanted: which client wanted which update, of which flows f(v) and demand are made (`plan_files`)
+- wanted: which client wanted which update, the base of flows f(v) and demand (`plan_files`)
 
 An update and a subscription meet if the update's number lies between the subscription's beginning
 and end: both are counted by the broker itself, so no clock decides.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from roamcast.model.records import QueryStep, UpdateMatched, kind_of
 from roamcast.pipeline.journals.replay import HISTORY_MAX, SUBSCRIBERS_MIN, Replay
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def updates(journal: "DataFrame") -> "DataFrame":
     """Give each update's query, a row for each query it met."""
     from pyspark.sql import functions as f
 
-    met = journal.where((f.col("kind") == "UpdateMatched") & (f.col("matched") != ""))
+    met = journal.where((f.col("kind") == kind_of(UpdateMatched)) & (f.col("matched") != ""))
     numbers = f.split("matched", " ").cast("array<long>")
     return met.select(
         *_BROKER,
@@ -58,7 +59,7 @@ def subscriptions(journal: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as f
 
     key = [*_BROKER, "epoch", "query", "receiver"]
-    steps = journal.where(f.col("kind") == "QueryStep").select(
+    steps = journal.where(f.col("kind") == kind_of(QueryStep)).select(
         *(*key, "step", "filter", "view_class", "remote", "segment", "row"),
         f.col("update").cast("long").alias("placed"),
     )
@@ -141,7 +142,7 @@ def thresholds(journal: "DataFrame") -> "DataFrame":
     )
     key = [*_BROKER, "subscribers_min", "history_max"]
     told = ["epoch", "kind", "matched", "query", "step", "receiver", "view_class", "remote"]
-    events = journal.where(f.col("kind").isin("UpdateMatched", "QueryStep"))
+    events = journal.where(f.col("kind").isin(kind_of(UpdateMatched), kind_of(QueryStep)))
     ordered = events.select(*_BROKER, "segment", "row", *told, f.explode(tried).alias("pair"))
     replayed = (
         ordered.select(*_BROKER, "pair.*", "segment", "row", *told)
@@ -175,7 +176,7 @@ def replay(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _take(broker: Replay, row: dict[str, Any]) -> None:
-    if row["kind"] == "UpdateMatched":
+    if row["kind"] == kind_of(UpdateMatched):
         broker.update(map(int, row["matched"].split()))
     elif row["step"] == "placed":
         broker.placed(row["query"], row["view_class"], row["receiver"], remote=row["remote"])

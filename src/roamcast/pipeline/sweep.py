@@ -1,7 +1,7 @@
-"""What comes out for every set of parameters under every seed? Experiments as Spark tasks.
+"""Experiments as Spark tasks: every set of parameters under every seed.
 
 An experiment is a function that a worker can import, `package.module:function`. Task number t is
-parameter set t // seeds under seed first + t % seeds, wherever it runs: so neither partitions nor
+parameter set t // seeds under seed first + t % seeds, wherever it runs. So neither partitions nor
 executors, nor a worker that dies and is replaced, can change a row. Parameters and results travel
 as JSON text.
 """
@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from roamcast.errors import InputError, LimitError
-from roamcast.pipeline.journals.read import told
+from roamcast.pipeline.spark.errors import collected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -133,7 +133,8 @@ def outcomes(frame: "DataFrame") -> list[Outcome]:
     """Run a sweep and give its rows in the order of the tasks, a task's own rows in their order."""
     found = []
     # stable: rows of one task come from one worker, in order
-    for row in sorted(told(frame).to_pylist(), key=lambda row: row["task"]):
+    rows = collected(frame, "the sweep failed").to_pylist()
+    for row in sorted(rows, key=lambda row: row["task"]):
         result = msgspec.json.decode(row["result"]) if row["result"] is not None else {}
         if not isinstance(result, dict):
             result = {"value": result}

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from roamcast.model.kernels import kernel
 from roamcast.placement._greedy import add_greedily
-from roamcast.placement._njit import njit
 from roamcast.placement._sparse import Sparse, sparse
 from roamcast.placement._unlimited import bits_needed, solve_unlimited
 from roamcast.placement.problem import Problem
@@ -69,7 +69,7 @@ def candidates(
     return np.flatnonzero((problem.solo > 0) & (problem.solo >= least)), least
 
 
-@njit
+@kernel
 def _survey(solo: Any, least: float, room: int) -> Any:
     places = np.empty(room, dtype=np.int64)
     most = 0

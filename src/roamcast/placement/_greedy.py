@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roamcast.placement._njit import njit
+from roamcast.model.kernels import kernel
 from roamcast.placement._sparse import Sparse
 from roamcast.placement.tree import Flags, Floats
 
@@ -25,7 +25,7 @@ def add_greedily(folded: Sparse, start: Flags, more: int) -> tuple[NDArray[np.in
     return order, gains
 
 
-@njit
+@kernel
 def _stand(up: Any, plain: Any, cut: Any, entry: Any, filters: Any) -> Any:
     nodes = up.size
     reach = plain.copy()
@@ -41,7 +41,7 @@ def _stand(up: Any, plain: Any, cut: Any, entry: Any, filters: Any) -> Any:
     return entering, reach, asked
 
 
-@njit
+@kernel
 def _worth(up: Any, entry: Any, filters: Any, reach: Any, asked: Any, node: int) -> Any:
     below = node
     above = up[node]
@@ -51,7 +51,7 @@ def _worth(up: Any, entry: Any, filters: Any, reach: Any, asked: Any, node: int)
     return entry[below] * reach[node] - asked[node]
 
 
-@njit
+@kernel
 def _add(up: Any, plain: Any, cut: Any, entry: Any, filters: Any, more: int) -> Any:
     entering, reach, asked = _stand(up, plain, cut, entry, filters)
     heap = [(0.0, 0) for _ in range(0)]

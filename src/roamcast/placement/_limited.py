@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roamcast.errors import LimitError
-from roamcast.placement._njit import njit
+from roamcast.model.kernels import kernel
 from roamcast.placement._sparse import Sparse
 from roamcast.placement.tree import Floats
 
@@ -55,7 +55,7 @@ def solve_limited(folded: Sparse, limit: int) -> tuple[Floats, NDArray[np.bool_]
     return folded.fixed + curve, chosen
 
 
-@njit
+@kernel
 def _sizes(up: Any, rank: Any, count: Any, limit: int) -> Any:
     # Node -1 (above all) is at index `nodes`; it has one row and never filters itself.
     nodes = up.size
@@ -77,7 +77,7 @@ def _sizes(up: Any, rank: Any, count: Any, limit: int) -> Any:
     return split_start, choice_start
 
 
-@njit
+@kernel
 def _merge(left: Any, left_width: int, right: Any, right_width: int, into: Any, take: Any) -> None:
     """Min-plus convolution: `into[i]` is the least left[i - j] + right[j], `take[i]` its j.
 
@@ -95,7 +95,7 @@ def _merge(left: Any, left_width: int, right: Any, right_width: int, into: Any, 
                 take[i + j] = j
 
 
-@njit
+@kernel
 def _finish(
     node: int,
     width: int,
@@ -128,7 +128,7 @@ def _finish(
             choice[row * width + i] = chosen
 
 
-@njit
+@kernel
 def _solve(
     up: Any,
     plain: Any,
@@ -203,7 +203,7 @@ def _solve(
     return curve, _trace(up, rank, count, limit, split_start, split, choice_start, choice, curve)
 
 
-@njit
+@kernel
 def _trace(
     up: Any,
     rank: Any,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roamcast.placement._njit import njit
+from roamcast.model.kernels import kernel
 from roamcast.placement.problem import Problem
 from roamcast.placement.tree import Floats, Places, preorder
 
@@ -71,7 +71,7 @@ def _nameless_order(up: Places, plain: Floats, cut: Floats, entry: Floats) -> ND
     return order
 
 
-@njit
+@kernel
 def mix(left: Any, right: Any) -> Any:
     """Mix two 64-bit words into one (the finaliser of splitmix64)."""
     word = left * np.uint64(0x9E3779B97F4A7C15) + right + np.uint64(0x632BE59BD9B4E019)
@@ -80,7 +80,7 @@ def mix(left: Any, right: Any) -> Any:
     return word ^ (word >> np.uint64(31))
 
 
-@njit
+@kernel
 def _fold_few(
     up: Any, size: Any, flow: Any, below: Any, sent: Any, price: Any, places: Any, climb_max: int
 ) -> Any:
@@ -119,7 +119,7 @@ def _fold_few(
     return climbed, places, node_up, plain, cut, entry, fixed_weight * flow[0]
 
 
-@njit
+@kernel
 def _fold(up: Any, flow: Any, below: Any, sent: Any, price: Any, place: Any) -> Any:
     """Fold by one pass over all vertices."""
     n = up.size
@@ -159,7 +159,7 @@ def _fold(up: Any, flow: Any, below: Any, sent: Any, price: Any, place: Any) -> 
     return place, node_up, plain, cut, entry, fixed_weight * flow[0]
 
 
-@njit
+@kernel
 def _shapes(up: Any, plain: Any, cut: Any, entry: Any) -> Any:
     nodes = up.size
     shape = np.zeros(nodes, dtype=np.uint64)
@@ -174,7 +174,7 @@ def _shapes(up: Any, plain: Any, cut: Any, entry: Any) -> Any:
     return shape
 
 
-@njit
+@kernel
 def _ordered(up: Any, by_parent: Any) -> Any:
     nodes = up.size
     # One artificial node above all, so that several top nodes are siblings as well.
@@ -190,7 +190,7 @@ def _ordered(up: Any, by_parent: Any) -> Any:
     return order[1:]
 
 
-@njit
+@kernel
 def _rows(up: Any, entry: Any) -> Any:
     nodes = up.size
     rank = np.zeros(nodes, dtype=np.int32)

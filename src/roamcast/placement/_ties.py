@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roamcast.placement._njit import njit
+from roamcast.model.kernels import kernel
 from roamcast.placement._sparse import mix
 from roamcast.placement.problem import Problem
 from roamcast.placement.tree import Flags
@@ -23,7 +23,7 @@ def keys(problem: Problem, filters: Flags) -> NDArray[np.uint64]:
     return found
 
 
-@njit
+@kernel
 def _keys(up: Any, flow: Any, link: Any, price: Any, filters: Any) -> Any:
     n = up.size
     key = np.zeros(n, dtype=np.uint64)

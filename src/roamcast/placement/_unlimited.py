@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roamcast.placement._njit import njit
+from roamcast.model.kernels import kernel
 from roamcast.placement._sparse import Sparse
 
 
@@ -26,7 +26,7 @@ def bits_needed(folded: Sparse) -> int:
     return int(folded.rank.astype(np.int64).sum()) + folded.up.size
 
 
-@njit
+@kernel
 def _solve(up: Any, plain: Any, cut: Any, entry: Any, rank: Any, lower: Any, toll: float) -> Any:
     nodes = up.size
     offset = np.zeros(nodes + 1, dtype=np.int64)
@@ -89,7 +89,7 @@ def _solve(up: Any, plain: Any, cut: Any, entry: Any, rank: Any, lower: Any, tol
     return total, _trace(up, rank, offset, filtering)
 
 
-@njit
+@kernel
 def _trace(up: Any, rank: Any, offset: Any, filtering: Any) -> Any:
     nodes = up.size
     chosen = np.zeros(nodes, dtype=np.bool_)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from roamcast.placement._njit import njit
+from roamcast.model.kernels import kernel
 from roamcast.placement.problem import Problem
 from roamcast.placement.tree import Flags, Floats
 
@@ -67,7 +67,7 @@ def importance(problem: Problem, filters: Iterable[int]) -> Floats:
     return by_vertex
 
 
-@njit
+@kernel
 def _stand(up: Any, flow: Any, link: Any, filters: Any) -> Any:
     n = up.size
     entering = np.empty(n)
@@ -85,7 +85,7 @@ def _stand(up: Any, flow: Any, link: Any, filters: Any) -> Any:
     return entering, reach, asked
 
 
-@njit
+@kernel
 def _cost(up: Any, flow: Any, link: Any, price: Any, filters: Any) -> float:
     n = up.size
     entering = np.empty(n)

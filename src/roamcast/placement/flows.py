@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roamcast.errors import LimitError, TreeError
-from roamcast.placement._njit import njit, popcount
+from roamcast.model.kernels import count_bits, kernel
 from roamcast.placement.tree import Floats, Tree
 
 ITEMS_MAX = 1 << 20
@@ -131,7 +131,7 @@ def levels(tree: Tree) -> NDArray[np.int32]:
     return found
 
 
-@njit
+@kernel
 def _levels(up: Any) -> Any:
     depth = np.zeros(up.size, dtype=np.int32)
     for place in range(1, up.size):
@@ -139,7 +139,7 @@ def _levels(up: Any) -> Any:
     return depth
 
 
-@njit
+@kernel
 def _add_unions(
     order: Any, depth: Any, start: Any, item: Any, first_word: int, words: int, count: Any
 ) -> None:
@@ -165,10 +165,10 @@ def _add_unions(
             above = own - width
             for word in range(width):
                 bits = union[own + word]
-                found += popcount(bits)
+                found += count_bits(bits)
                 union[above + word] |= bits
                 union[own + word] = np.uint64(0)
         else:
             for word in range(width):
-                found += popcount(union[own + word])
+                found += count_bits(union[own + word])
         count[place] += found

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roamcast.errors import TreeError
+from roamcast.model.kernels import kernel
 from roamcast.placement._bounds import paying
 from roamcast.placement._greedy import add_greedily
-from roamcast.placement._njit import njit
 from roamcast.placement._sparse import sparse
 from roamcast.placement._ties import keys
 from roamcast.placement.cost import PlacementState, cost_of_flags, stand
@@ -174,7 +174,7 @@ def _parent_child(
     return "parent-child flip", source, target, float(saved[child])
 
 
-@njit
+@kernel
 def _worth_without(
     up: Any,
     flow: Any,
@@ -206,7 +206,7 @@ def _worth_without(
     return gained
 
 
-@njit
+@kernel
 def _parent_child_savings(
     up: Any,
     size: Any,

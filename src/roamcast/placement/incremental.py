@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roamcast.errors import LimitError, TreeError
-from roamcast.placement._njit import njit, popcount
+from roamcast.model.kernels import count_bits, kernel
 from roamcast.placement.flows import LeafWants
 from roamcast.placement.optimal import Placement, optimal_from
 from roamcast.placement.problem import Problem, traffic
@@ -110,7 +110,7 @@ class Replanner:
 # unsigned is a float in Numba (decision 0014).
 
 
-@njit
+@kernel
 def _set_leaves(union: Any, words: int, position: Any, leaves: Any, start: Any, item: Any) -> None:
     one = np.uint64(1)
     for index in range(leaves.size):
@@ -120,16 +120,16 @@ def _set_leaves(union: Any, words: int, position: Any, leaves: Any, start: Any, 
             union[own + (wanted >> np.uint64(6))] |= one << (wanted & np.uint64(63))
 
 
-@njit
+@kernel
 def _count(union: Any, place: int, words: int) -> Any:
     found = np.uint64(0)
     start = np.uint64(place) * np.uint64(words)
     for word in range(start, start + np.uint64(words)):
-        found += popcount(union[word])
+        found += count_bits(union[word])
     return found
 
 
-@njit
+@kernel
 def _unite(up: Any, union: Any, words: int, flow: Any) -> None:
     for place in range(up.size - 1, -1, -1):
         flow[place] = _count(union, place, words)
@@ -140,7 +140,7 @@ def _unite(up: Any, union: Any, words: int, flow: Any) -> None:
                 union[above + word] |= union[own + word]
 
 
-@njit
+@kernel
 def _renew(
     up: Any,
     size: Any,
@@ -183,7 +183,7 @@ def _renew(
                 solo[place] = flow[0] * below[place] - sent[place] - price[place]
 
 
-@njit
+@kernel
 def _unite_children(place: int, size: Any, union: Any, words: int, flow: Any) -> bool:
     """Recompute the union of the children's items and its count; return whether it changed."""
     first = place + 1
@@ -199,7 +199,7 @@ def _unite_children(place: int, size: Any, union: Any, words: int, flow: Any) ->
         for word in range(np.uint64(words)):
             united = union[one + word] | union[other + word]
             differing |= united ^ union[own + word]
-            found += popcount(united)
+            found += count_bits(united)
             union[own + word] = united
     else:
         fresh = union[first * words : (first + 1) * words].copy()
@@ -211,7 +211,7 @@ def _unite_children(place: int, size: Any, union: Any, words: int, flow: Any) ->
             child += size[child]
         for word in range(np.uint64(words)):
             differing |= fresh[word] ^ union[own + word]
-            found += popcount(fresh[word])
+            found += count_bits(fresh[word])
             union[own + word] = fresh[word]
     flow[place] = found
     return bool(differing != 0)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from roamcast.errors import TreeError
-from roamcast.placement._njit import njit
+from roamcast.model.kernels import kernel
 from roamcast.placement.tree import Floats, Tree
 
 
@@ -96,7 +96,7 @@ def _problem(tree: Tree, flow: Floats, link: Floats, price: Floats) -> Problem:
     return Problem(tree, flow, link, price, below, sent, solo)
 
 
-@njit
+@kernel
 def _sums(up: Any, flow: Any, link: Any) -> Any:
     n = up.size
     below = np.zeros(n)
@@ -109,7 +109,7 @@ def _sums(up: Any, flow: Any, link: Any) -> Any:
     return below, sent
 
 
-@njit
+@kernel
 def _solo(size: Any, flow: Any, below: Any, sent: Any, price: Any) -> Any:
     n = size.size
     solo = np.full(n, -np.inf)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roamcast.errors import LimitError, TreeError
-from roamcast.placement._njit import njit
+from roamcast.model.kernels import kernel
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int32]
@@ -125,7 +125,7 @@ def _cycle(parent: NDArray[Any], start: int) -> str:
     return "a cycle runs " + " → ".join(map(str, shown))
 
 
-@njit
+@kernel
 def preorder(first: Any, following: Any, root: int, order: Any) -> int:
     """Fill `order` in pre-order from first-child and next-sibling links; return the count."""
     count = 0
@@ -147,7 +147,7 @@ def preorder(first: Any, following: Any, root: int, order: Any) -> int:
     return count
 
 
-@njit
+@kernel
 def _layout(parent: Any) -> Any:
     n = parent.size
     first = np.full(n, -1, dtype=np.int32)

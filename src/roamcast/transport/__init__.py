@@ -1,3 +1,1 @@
-"""What the service and the SDK share: the driver of a machine, the reconnecting link, groups by UDP
-and NATS, sealing.
-"""
+"""What the service and the SDK share: drivers, reconnecting links, groups, sealing."""

@@ -1,8 +1,12 @@
-"""Where is the service, and with which key? Said, in the environment, or in `roamcast.json`."""
+"""Addresses of a service: its hosts, and the key that is good on all of them.
+
+`find` takes them from arguments, the environment or the `roamcast.json` that a local service wrote.
+`Hosts` remembers in which order to try the hosts of one service, and learns of more from it.
+"""
 
 import base64
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode, urlsplit
@@ -16,12 +20,15 @@ TOKEN_VARIABLE: Final = "ROAMCAST_TOKEN"  # noqa: S105 — the variable's name
 DATA_FOLDER: Final = Path("roamcast-data")
 FILE_NAME: Final = "roamcast.json"
 
+HOSTS_MAX: Final = 32
+"""Hosts remembered of one service; a service that names more is not believed further."""
+
 Token = str | Callable[[], str]
-"""A key, or a function that gives the one to use next time."""
+"""A key, or a function that gives the key for the next request."""
 
 
-class Written(msgspec.Struct, frozen=True):
-    """What `roamcast serve` writes into its data folder when it is ready."""
+class ServiceFile(msgspec.Struct, frozen=True):
+    """The content of `roamcast.json`, which `roamcast serve` writes when it is ready."""
 
     url: str
     token: str
@@ -42,14 +49,51 @@ class ServiceAddress(msgspec.Struct, frozen=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request says of itself."""
+        """The headers that authorise a request."""
         return {"Authorization": f"Bearer {self.key}"}
 
     def link(self, device: str) -> str:
-        """Give the link's WebSocket address for a device of this name."""
+        """Give the WebSocket address of the link for a device of this name."""
         scheme, rest = self.url.split("://", 1)
         secure = "wss" if scheme == "https" else "ws"
         return f"{secure}://{rest}/link?{urlencode({'device': device})}"
+
+
+class Hosts:
+    """The hosts of one service in the order in which to try them, the last that answered first."""
+
+    def __init__(self, address: ServiceAddress) -> None:
+        self._token = address.token
+        self._urls = dict.fromkeys((address.url, *address.others))
+
+    @property
+    def current(self) -> ServiceAddress:
+        """The host that answered last, or the first given."""
+        return self.all()[0]
+
+    def all(self) -> list[ServiceAddress]:
+        """Every host, in the order in which to try them."""
+        return [ServiceAddress(url, self._token) for url in self._urls]
+
+    def answered(self, url: str) -> None:
+        """Try this host first from now on."""
+        self._urls = dict.fromkeys((url, *self._urls))
+
+    def passed_over(self, url: str) -> None:
+        """Try this host last from now on."""
+        self._urls.pop(url, None)
+        self._urls[url] = None
+
+    def learn(self, urls: Iterable[str]) -> None:
+        """Add the hosts that the service named; a key that travelled by TLS never goes without."""
+        secure = self.current.url.startswith("https:")
+        for url in urls:
+            try:
+                url = check_url(url)
+            except InputError:
+                continue
+            if len(self._urls) < HOSTS_MAX and (not secure or url.startswith("https:")):
+                self._urls.setdefault(url)
 
 
 class _Claims(msgspec.Struct, frozen=True):
@@ -57,9 +101,9 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 def scopes_of(key: str) -> frozenset[str] | None:
-    """Read what a token says it allows, unchecked; None where it is no token of ours.
+    """Read the scopes of a token without checking it; None where it is no token of ours.
 
-    The service decides. This is to tell a programmer at once, and not by the end of the session.
+    The service decides. This serves to tell a programmer at once, before the session ends for it.
     """
     parts = key.split(".")
     if len(parts) != 3:
@@ -78,18 +122,18 @@ def find(
     data: Path | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> ServiceAddress:
-    """Find the address: what is given, then the environment, then what a local service wrote.
+    """Find the address: from the arguments, then the environment, then a local service's file.
 
     A url may name several hosts, with commas between them.
     """
     url = url or environment.get(URL_VARIABLE)
     token = token or environment.get(TOKEN_VARIABLE)
     if url and token:
-        first, *others = (check_url(one.strip()) for one in url.split(","))
+        first, *others = (check_url(part.strip()) for part in url.split(","))
         return ServiceAddress(first, token, tuple(others))
     path = (data or DATA_FOLDER) / FILE_NAME
     try:
-        written = msgspec.json.decode(path.read_bytes(), type=Written)
+        written = msgspec.json.decode(path.read_bytes(), type=ServiceFile)
     except FileNotFoundError:
         if url:
             raise MissingError(f"{url} needs a token: set {TOKEN_VARIABLE}") from None
@@ -102,7 +146,7 @@ def find(
         raise InputError(problem, source=str(path)) from None
     written_url = check_url(written.url)
     if url and check_url(url) != written_url and not token:
-        # A key goes to the service that gave it and nowhere else.
+        # The file's key belongs to the service that wrote it; another service must not see it.
         raise MissingError(
             f"{url} needs a token: set {TOKEN_VARIABLE} ({path} is for {written_url})"
         )
@@ -110,7 +154,7 @@ def find(
 
 
 def check_url(url: str) -> str:
-    """Return the url without its last slash if it is one of a service."""
+    """Return a service's url without its trailing slash; raise `InputError` for anything else."""
     parts = urlsplit(url)
     try:
         port_known = parts.port is None or parts.port > 0

@@ -1,8 +1,7 @@
-"""How does a machine run in real time? One input, one timer and the effects it asks for.
+"""Runs a machine in real time: gives it inputs, carries its effects, wakes it at its deadline.
 
-The driver holds no policy: it gives inputs with the time, carries each effect to whoever can do it,
-and wakes the machine at its deadline. The service and the SDK run their machines with it; the
-simulator has its own in virtual time.
+The driver holds no policy. The service, the SDK and a relay run their machines with it; the
+simulator has its own in virtual time. Clocks of microseconds since 1970 are here, too.
 """
 
 import asyncio
@@ -13,20 +12,21 @@ from typing import Final
 from roamcast.model.machine import Effect, Input, Machine
 
 Carry = Callable[[Effect], None]
+"""Does what an effect asks for; raises `AssertionError` for an effect that it does not know."""
+
 Clock = Callable[[], int]
 
 WAKE_US_MIN: Final = 1_000
 """A machine that is due again at once waits this long, so that sockets get their turn."""
 
-
 STEP_US_BELIEVED: Final = 60_000_000
-"""A wall clock that is set forward by more is believed when it has stood for so long (0084)."""
+"""A wall clock set forward by more than this is believed after it has stood for as long (0084)."""
 
 
 def steady_clock() -> Clock:
-    """Make a clock of microseconds since 1970 that starts with the wall and never looks again.
+    """Make a clock that starts with the wall clock and then only counts on.
 
-    For whoever only measures how long something takes, or corrects it by another one's clock.
+    For durations, or for a clock that is corrected by another host's.
     """
     start_us = time.time_ns() // 1000
     start = time.monotonic_ns()
@@ -38,10 +38,10 @@ def steady_clock() -> Clock:
 
 
 def wall_clock() -> Clock:
-    """Make a clock of microseconds since 1970 that follows the wall forward and never goes back.
+    """Make a clock that follows the wall clock forward and never goes back.
 
-    A process that slept, or whose wall was set, has the right time again. While the wall is behind
-    it runs on at its own pace, for a clock that stands still would never wake a machine.
+    A process that slept, or whose wall clock was set, has the right time again. While the wall
+    clock is behind, it runs on at its own pace: a clock that stands still would wake no machine.
     """
     ahead_us = time.time_ns() // 1000 - time.monotonic_ns() // 1000
     doubted_us: int | None = None
@@ -65,6 +65,23 @@ def wall_clock() -> Clock:
     return now
 
 
+class RemoteClock:
+    """Another host's time, as near as its messages tell; it never goes back after the first."""
+
+    def __init__(self) -> None:
+        self._steady = steady_clock()
+        self._ahead_us: int | None = None
+
+    def now(self) -> int:
+        """Give the other host's time; our own before it is known."""
+        return self._steady() + (self._ahead_us or 0)
+
+    def follow(self, remote_us: int) -> None:
+        """Take the other host's present time; only the first correction may be backwards."""
+        ahead_us = remote_us - self._steady()
+        self._ahead_us = ahead_us if self._ahead_us is None else max(ahead_us, self._ahead_us)
+
+
 def _nobody(effect: Effect) -> None:
     raise AssertionError(f"nobody carries {type(effect).__name__}")
 
@@ -82,11 +99,11 @@ class Driver:
         self._closed = False
 
     def start(self) -> None:
-        """Let the machine do what is due from its birth, and wake it from now on."""
+        """Let the machine do what is due from the start, and wake it from now on."""
         self._wake()
 
     def give(self, given: Input) -> None:
-        """Give an input, carry what it causes, and look when to wake next."""
+        """Give an input, carry its effects, and set the timer."""
         if self._closed:
             return
         for effect in self.machine.receive(given, self.clock()):
@@ -94,7 +111,7 @@ class Driver:
         self.settle()
 
     def settle(self) -> None:
-        """Look again when the machine is due, after something changed it from outside."""
+        """Set the timer for the machine's deadline."""
         due = self.machine.deadline()
         if due == self._due or self._closed:
             return

@@ -1,8 +1,8 @@
-"""How do groups go by NATS? Each is a subject below the service's prefix, its messages sealed.
+"""Groups by NATS: each is a subject below the service's prefix, and its messages are sealed.
 
 Core NATS without JetStream: at most once is enough, because the channels number and heal what they
-send (decision 0072). The client of the package reconnects by itself; what is sent or said meanwhile
-is lost, which is what the heals are for, and the probe tells clients that it was.
+send (decision 0072). The nats-py client reconnects by itself. What is sent meanwhile is lost and
+healed; clients notice by the missing probes.
 """
 
 import asyncio
@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from roamcast.channels.client.link_messages import GROUP_FRAME_BYTES_MAX
-from roamcast.transport.groups import Deliver, GroupsUnavailable
+from roamcast.errors import GroupsUnavailable
+from roamcast.transport.groups import Deliver
 from roamcast.transport.sealing import SealOf
 
 WAITING_MAX: Final = 4_096
-"""Messages on their way to the NATS server; more are lost, and healed."""
+"""Messages queued for the NATS server; beyond it they are lost, and healed."""
 
 GROUPS_MAX: Final = 65_536
 PENDING_MESSAGES_MAX: Final = 4_096
@@ -54,7 +55,7 @@ class NatsGroups:
         self._work: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to connect; a server that is not there yet is tried again until it is."""
+        """Begin to connect; a server that is not there yet is tried again."""
         if not _PREFIX.fullmatch(self._prefix):
             raise GroupsUnavailable(
                 f"{self._prefix!r} begins no NATS subject: use letters, digits, '-' and '_'"
@@ -79,7 +80,7 @@ class NatsGroups:
         self._nudge()
 
     def _nudge(self) -> None:
-        """Let the worker compare what is wanted with what is subscribed to."""
+        """Wake the worker, which compares what is wanted with what is subscribed to."""
         self._changed = True
         if not self._waiting.full():  # else it wakes anyway
             self._waiting.put_nowait(None)
@@ -99,7 +100,7 @@ class NatsGroups:
         return f"{self._prefix}.{digest.hex()}"
 
     async def _run(self) -> None:
-        """Connect, then do one thing after the other: the package's calls must be awaited."""
+        """Connect, then work through the queue: nats-py's calls must be awaited."""
         from nats.errors import Error
 
         while True:
@@ -118,7 +119,7 @@ class NatsGroups:
                 self._nudge()
 
     async def _connect(self) -> None:
-        """Connect for the first time, or after the package gave up; between that it reconnects."""
+        """Connect for the first time, or after nats-py gave up; otherwise it reconnects itself."""
         if self._client is not None and not self._client.is_closed:
             return
         from nats.aio.client import Client
@@ -140,9 +141,9 @@ class NatsGroups:
     async def _subscribe(self) -> None:
         """Subscribe to what is wanted and unsubscribe from what is not."""
         self._changed = False
-        for group in [one for one in self._subscribed if one not in self._wanted]:
+        for group in [name for name in self._subscribed if name not in self._wanted]:
             await self._subscribed.pop(group).unsubscribe()
-        for group in [one for one in self._wanted if one not in self._subscribed]:
+        for group in [name for name in self._wanted if name not in self._subscribed]:
             digest = self._seal_of("").digest_of(group)
             self._subscribed[group] = await self._client.subscribe(
                 self._subject(digest),
@@ -165,7 +166,7 @@ class NatsGroups:
         return receive
 
     async def _failed(self, error: Exception) -> None:
-        """Count by kind; the package tries again."""
+        """Count by kind; nats-py tries again."""
         self.counts[f"NATS: {type(error).__name__}"] += 1
 
     async def close(self) -> None:

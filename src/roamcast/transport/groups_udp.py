@@ -1,8 +1,9 @@
-"""How do groups go by UDP multicast? Names are hashed to addresses, datagrams are sealed.
+"""Groups by UDP multicast: names are hashed to addresses, and datagrams are sealed.
 
-Several groups may share an address, so a datagram says by a keyed digest which group it is for, and
-whoever does not listen to that group drops it unopened. A datagram: a version byte, the digest, the
-nonce, the sealed frame. There is one socket for each address joined: a socket may join only twenty.
+Several groups may share an address, so a datagram carries a keyed digest of its group, and whoever
+does not listen to that group drops it unopened. A datagram is a version byte, the digest, the nonce
+and the sealed frame. Each address joined has its own socket, because Linux lets a socket join only
+twenty.
 """
 
 import asyncio
@@ -15,17 +16,17 @@ from typing import Final
 import msgspec
 
 from roamcast.channels.client.link_messages import GROUP_FRAME_BYTES_MAX
-from roamcast.errors import InputError
-from roamcast.transport.groups import Deliver, GroupsUnavailable
+from roamcast.errors import GroupsUnavailable, InputError
+from roamcast.transport.groups import Deliver
 from roamcast.transport.sealing import DIGEST_BYTES, SEAL_BYTES, SealOf
 
 ADDRESSES_MAX: Final = 256
-"""Groups share these many addresses at most, so a client needs no more sockets than that."""
+"""Most addresses that groups share, and so most sockets of a client."""
 
 GROUPS_MAX: Final = 65_536
 BUFFER_BYTES: Final = 4 * 1024 * 1024
 READS_MAX: Final = 64
-"""Datagrams read before others get their turn."""
+"""Datagrams read from one socket before the loop gets a turn."""
 
 _VERSION: Final = b"\x01"
 _HEAD_BYTES: Final = 1 + DIGEST_BYTES
@@ -33,7 +34,7 @@ _DATAGRAM_BYTES_MAX: Final = 65_507
 _RESERVED: Final = (IPv4Network("224.0.0.0/24"), IPv4Network("239.255.255.0/24"))
 """Routing protocols; SSDP and SLP, which other programs on a LAN listen to."""
 _IP_MULTICAST_ALL: Final = 49
-"""Of linux/in.h; without it a socket also hears groups that other sockets have joined."""
+"""From linux/in.h; if not off, a socket also receives groups that other sockets have joined."""
 
 assert _HEAD_BYTES + SEAL_BYTES + GROUP_FRAME_BYTES_MAX <= _DATAGRAM_BYTES_MAX
 
@@ -50,15 +51,15 @@ class UdpRange(msgspec.Struct, frozen=True):
         return str(self.first + int.from_bytes(digest[:4], "big") % self.count)
 
 
-def udp_range(said: str) -> UdpRange:
+def udp_range(text: str) -> UdpRange:
     """Read a range and a port such as 239.192.0.0/24:5007."""
-    span, _, port = said.rpartition(":")
+    span, _, port = text.rpartition(":")
     try:
         network = IPv4Network(span)
     except (AddressValueError, NetmaskValueError, ValueError) as error:
-        raise InputError(f"{said!r} is no range such as 239.192.0.0/24:5007: {error}") from None
+        raise InputError(f"{text!r} is no range such as 239.192.0.0/24:5007: {error}") from None
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        raise InputError(f"{said!r} names no port from 1 to 65535 behind a colon")
+        raise InputError(f"{text!r} names no port from 1 to 65535 behind a colon")
     if not network.is_multicast:
         raise InputError(f"{span} is not within 224.0.0.0/4, where multicast lives")
     count = min(network.num_addresses, ADDRESSES_MAX)
@@ -179,7 +180,7 @@ class UdpGroups:
     def _readable(self, joined: socket.socket) -> None:
         for _ in range(READS_MAX):
             if joined.fileno() < 0:
-                return  # what the last datagram said made us leave
+                return  # the last datagram made us leave its address
             try:
                 datagram = joined.recv(_DATAGRAM_BYTES_MAX)
             except (BlockingIOError, InterruptedError):

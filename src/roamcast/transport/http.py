@@ -1,4 +1,4 @@
-"""How does the SDK ask a question over HTTP? One request in a thread; problems become errors."""
+"""HTTP requests of the SDK: each in a thread, with problem details turned into our errors."""
 
 import asyncio
 import http.client
@@ -19,28 +19,27 @@ from roamcast.errors import (
     RoamcastError,
     UnreachableError,
 )
-from roamcast.transport.address import ServiceAddress
-from roamcast.transport.hosts import Hosts
+from roamcast.transport.address import Hosts, ServiceAddress
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 DETAIL_LENGTH_MAX: Final = 500
 CONNECT_S_MAX: Final = 3.0
-"""Where there is another host to ask, one that does not answer is not waited for longer."""
+"""Longest wait for a connection where there is another host to try."""
 
 
-class _NobodyError(UnreachableError):
-    """Nothing was asked: there was no connection."""
+class _NotConnectedError(UnreachableError):
+    """There was no connection, so the request was certainly not sent."""
 
 
 class ProblemBody(msgspec.Struct, frozen=True):
-    """RFC 9457 problem details, as far as we read them."""
+    """The fields of RFC 9457 problem details that we read."""
 
     title: str = ""
     detail: str = ""
 
 
 class HttpClient:
-    """Asks one service; every request has its own connection, so that nothing needs closing."""
+    """Requests to one service; each has its own connection, so that nothing needs closing."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class HttpClient:
         body: Any = None,
         kind: str = "application/json",
     ) -> Any:
-        """Send a request and give the JSON of its answer, none if it has none."""
+        """Send a request and give its answer as JSON, None if it is empty."""
         target = f"{path}?{urlencode(query)}" if query else path
         sent = None if body is None else msgspec.json.encode(body)
         status, data, url = await asyncio.to_thread(self._ask_any, method, target, sent, kind)
@@ -81,13 +80,13 @@ class HttpClient:
     def _ask_any(
         self, method: str, target: str, body: bytes | None, kind: str
     ) -> tuple[int, bytes, str]:
-        """Ask the first host that takes the question; nobody is asked twice."""
+        """Ask the first host that takes the connection; no request is sent twice."""
         hosts = self.hosts.all()
         problem: UnreachableError | None = None
         for address in hosts:
             try:
                 status, data = self._ask(address, method, target, body, kind, len(hosts) == 1)
-            except _NobodyError as error:
+            except _NotConnectedError as error:
                 problem = problem or error
             else:
                 return status, data, address.url
@@ -124,7 +123,7 @@ class HttpClient:
             connection.sock.settimeout(self._timeout_s)
         except OSError as error:
             connection.close()
-            raise _NobodyError(str(unreachable(address.url, error))) from None
+            raise _NotConnectedError(str(unreachable(address.url, error))) from None
         try:
             connection.request(method, parts.path + target, body, headers)
             answer = connection.getresponse()
@@ -139,28 +138,28 @@ class HttpClient:
 
 
 def unreachable(url: str, error: BaseException) -> UnreachableError:
-    """Say that nobody answered, and what to do."""
-    said = str(error) or type(error).__name__
+    """Make the error for a service that does not answer."""
+    detail = str(error) or type(error).__name__
     return UnreachableError(
-        f"no service answers at {url} ({said}); is `roamcast serve` running there?"
+        f"no service answers at {url} ({detail}); is `roamcast serve` running there?"
     )
 
 
 def error_of(status: int, data: bytes, url: str) -> RoamcastError:
-    """Turn a problem into the error of our tree that says the same."""
+    """Turn problem details into the matching error of our tree."""
     try:
         problem = msgspec.json.decode(data, type=ProblemBody)
     except (msgspec.DecodeError, UnicodeDecodeError):
         problem = ProblemBody()
-    said = (problem.detail or problem.title)[:DETAIL_LENGTH_MAX] or f"{url} answered {status}"
+    detail = (problem.detail or problem.title)[:DETAIL_LENGTH_MAX] or f"{url} answered {status}"
     if status in {401, 403}:
-        return AuthError(said) if status == 401 else ForbiddenError(said)
+        return AuthError(detail) if status == 401 else ForbiddenError(detail)
     if status == 404:
-        return NotFoundError(said)
+        return NotFoundError(detail)
     if status == 409:
-        return ConflictError(said)
+        return ConflictError(detail)
     if status in {413, 414, 429, 431}:
-        return LimitError(said)
+        return LimitError(detail)
     if status >= 500 or status < 400:
-        return UnreachableError(f"{url} answered {status}: {said}")
-    return InputError(said)
+        return UnreachableError(f"{url} answered {status}: {detail}")
+    return InputError(detail)

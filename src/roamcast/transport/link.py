@@ -1,268 +1,261 @@
-"""How does a client stay in touch? One WebSocket link that comes back by itself.
+"""A WebSocket link that dials, checks whom it reached, talks, and dials again.
 
-The link carries frames and holds no policy but its own: how long to wait before it dials again. It
-waits a quarter of the outage so far, so a service that was away for T is found again within T/4,
-and one that is away for long is not pestered. What cannot be sent is dropped: the machines repeat.
+`ReconnectingLink` carries frames of one registry and waits as its `LinkPolicy` says. A subclass
+says what is dialled, how the other side proves itself and what its messages mean. Frames that
+cannot be sent are dropped: the machines on both ends repeat what matters.
 """
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+import msgspec
 import websockets.asyncio.client as sockets
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.typing import Subprotocol
 
-from roamcast.channels.client.link_messages import LINK_PROTOCOL, Goodbye, Grouped, LinkWelcome
-from roamcast.errors import AuthError, ForbiddenError, RoamcastError, UnreachableError
+from roamcast.errors import RoamcastError, UnreachableError
 from roamcast.model.machine import Draw
-from roamcast.model.wire import FRAME_BYTES_MAX, Message, Unreadable
-from roamcast.transport.address import ServiceAddress
-from roamcast.transport.hosts import Hosts
-from roamcast.transport.http import error_of, unreachable
+from roamcast.model.wire import FRAME_BYTES_MAX, Message, Registry, Unreadable
 
-SILENCE_BEATS: Final = 5
-"""A link on which the service missed so many of its own beats is dead."""
-
-SUBPROTOCOL: Final = Subprotocol("roamcast.link.v1")
 FRAMES_MAX: Final = 4_096
-"""Waiting to be written; more are dropped, and repeated by the machine."""
-
-WAIT_S_MIN: Final = 0.05
-WAIT_S_MAX: Final = 15.0
-OUTAGE_PART: Final = 0.25
-CLOSE_S: Final = 1.0
-STAGGER_S: Final = 0.3
-"""A host that neither answers nor refuses for so long does not keep us from asking the next."""
-
-Dial = asyncio.Task[tuple[sockets.ClientConnection, LinkWelcome]]
-
-Welcomed = Callable[[LinkWelcome], float | None]
-"""Takes the first message of a link; gives how many seconds of silence mean that it is dead.
-
-None: this host serves an older map than the client has seen, so that it looks for another one.
-"""
-
-Told = Callable[[str, Message], None]
-"""Takes a message and the group it came by, "" for unicast."""
+"""Frames that wait to be written; beyond it they are dropped, and repeated by the machine."""
 
 
 class EndedError(UnreachableError):
-    """The service ended the link for good; coming again would not help."""
+    """The other side ended the link for good; dialling again would not help."""
 
 
-class ReconnectingLink:
-    """One client's link to its service."""
+class LinkPolicy(msgspec.Struct, frozen=True):
+    """How long a link waits, and for what."""
 
-    def __init__(
-        self,
-        where: ServiceAddress | Hosts,
-        device: str,
-        *,
-        welcomed: Welcomed,
-        told: Told,
-        renewed: Callable[[LinkWelcome], None],
-        draw: Draw,
-        open_s: float = 10.0,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self.hosts = where if isinstance(where, Hosts) else Hosts(where)
-        self.device = device
+    wait_s_min: float
+    """Shortest pause before dialling again."""
+    wait_s_max: float
+    outage_part: float = 0.0
+    """Pause as a part of the outage so far, within the two bounds above (decision 0075)."""
+    open_s: float = 10.0
+    """For the connection to open, and again for its first message."""
+    close_s: float = 1.0
+    stagger_s: float = 0.3
+    """A target that neither answers nor refuses for this long does not delay the next one."""
+    first_must_open: bool = False
+    """Whether `run` raises when the first round of dials reaches nobody."""
+
+    def wait_s(self, outage_s: float, draw: Draw) -> float:
+        """Give the pause after this much outage; drawn, so that clients do not come all at once."""
+        wait = min(max(outage_s * self.outage_part, self.wait_s_min), self.wait_s_max)
+        return wait * (0.5 + draw() / 2)
+
+
+class Target(msgspec.Struct, frozen=True):
+    """One address to dial."""
+
+    url: str
+    """Of the WebSocket, `ws://…` or `wss://…`."""
+    headers: dict[str, str]
+    name: str = ""
+    """For the subclass: which host this is."""
+    subprotocol: str = ""
+    tls: ssl.SSLContext | None = None
+
+
+Dial = asyncio.Task[tuple[sockets.ClientConnection, Message]]
+
+
+class ReconnectingLink(ABC):
+    """One link, in `run` until cancelled or ended for good.
+
+    An error that `check_first` raises makes the link try its other targets; one that `opened` or
+    `received` raises ends it for good.
+    """
+
+    def __init__(self, registry: Registry, policy: LinkPolicy, *, draw: Draw) -> None:
+        self.policy = policy
         self.connected = False
         self.dialled = 0
         self.dropped = 0
         self.unreadable = 0
-        self.key = ""
-        """The token of this link, or of the last one."""
-        self.outage_s = 0.0
-        """How long the link was away before it came back."""
-        self._welcomed = welcomed
-        self._told = told
-        self._renewed = renewed
+        self.pause_s = 0.0
+        """The other side asks to stay away for up to this long; for the pause that follows."""
+        self._registry = registry
         self._draw = draw
-        self._open_s = open_s
-        self._tls = tls
         self._outgoing: asyncio.Queue[bytes] | None = None
-        self._come_again_s = 0.0
+
+    @abstractmethod
+    def targets(self) -> Sequence[Target]:
+        """Give the addresses to dial now, the most promising first; at least one."""
+
+    @abstractmethod
+    def dial_error(self, target: Target, error: Exception) -> RoamcastError:
+        """Say why a dial failed; anything but `UnreachableError` ends the link for good."""
+
+    @abstractmethod
+    def check_first(self, target: Target, first: Message | Unreadable) -> None:
+        """Raise unless the first message is that of whom we dialled."""
+
+    @abstractmethod
+    def opened(self, target: Target, first: Message) -> float | None:
+        """Take the first message; give how many seconds of silence mean that the link is dead.
+
+        None: this is not the right target; what was sent to it meanwhile is still delivered.
+        """
+
+    @abstractmethod
+    def received(self, message: Message) -> None:
+        """Take every further message that can be read."""
+
+    @abstractmethod
+    def closed(self) -> None:
+        """A link that had been opened is over; another one is dialled."""
 
     def send(self, message: Message) -> None:
         """Send a message if there is a link and room in it."""
         if self._outgoing is None or self._outgoing.full():
             self.dropped += 1
             return
-        self._outgoing.put_nowait(LINK_PROTOCOL.encode(message))
+        self._outgoing.put_nowait(self._registry.encode(message))
 
-    async def run(self, ready: asyncio.Future[None]) -> None:
-        """Dial, carry, and dial again until cancelled; `ready` when the first welcome was taken.
-
-        The first time every error counts; later only those that waiting does not help against.
-        """
+    async def run(self, ready: "asyncio.Future[None] | None" = None) -> None:
+        """Dial, talk and dial again until cancelled; `ready` is done with the first open link."""
         loop = asyncio.get_running_loop()
         lost_at: float | None = None
         while True:
+            self.pause_s = 0.0
             try:
-                socket, welcome, url = await self._dial_any()
+                socket, first, target = await self._dial_any()
             except UnreachableError as error:
-                if lost_at is None or isinstance(error, EndedError):
+                first_round = lost_at is None and self.policy.first_must_open
+                if first_round or isinstance(error, EndedError):
                     raise
-                await asyncio.sleep(self._wait_s(loop.time() - lost_at))
-                continue
-            self.outage_s = 0.0 if lost_at is None else loop.time() - lost_at
-            if not await self._carry(socket, welcome, ready):
-                self.hosts.passed_over(url)
-                await asyncio.sleep(self._wait_s(self.outage_s))
-                continue
-            lost_at = loop.time()
-            await asyncio.sleep(max(self._wait_s(0.0), self._come_again_s * self._draw()))
+            else:
+                if await self._talk(socket, target, first, ready):
+                    lost_at = loop.time()
+            outage_s = 0.0 if lost_at is None else loop.time() - lost_at
+            wait_s = self.policy.wait_s(outage_s, self._draw)
+            await asyncio.sleep(max(wait_s, self.pause_s * self._draw()))
 
-    def _wait_s(self, outage_s: float) -> float:
-        wait = min(max(outage_s * OUTAGE_PART, WAIT_S_MIN), WAIT_S_MAX)
-        return wait * (0.5 + self._draw() / 2)
-
-    async def _dial_any(self) -> tuple[sockets.ClientConnection, LinkWelcome, str]:
-        """Open a socket to the first host that says welcome."""
-        hosts = self.hosts.all()
-        dials: dict[Dial, str] = {}
+    async def _dial_any(self) -> tuple[sockets.ClientConnection, Message, Target]:
+        """Open a socket to the first target whose first message is right."""
+        targets = list(self.targets())
+        assert targets, "there is nothing to dial"
+        dials: dict[Dial, Target] = {}
         errors: list[RoamcastError] = []
         try:
-            while hosts or not all(dial.done() for dial in dials):
-                if hosts:
-                    address = hosts.pop(0)
-                    dials[asyncio.create_task(self._dial(address))] = address.url
+            while targets or not all(dial.done() for dial in dials):
+                if targets:
+                    target = targets.pop(0)
+                    dials[asyncio.create_task(self._dial(target))] = target
                 waiting = [dial for dial in dials if not dial.done()]
-                patience = STAGGER_S if hosts else None
+                patience = self.policy.stagger_s if targets else None
                 done, _ = await asyncio.wait(
                     waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED
                 )
                 for dial in done:
                     error = dial.exception()
                     if error is None:
-                        url = dials.pop(dial)
-                        self.hosts.answered(url)
-                        return (*dial.result(), url)
+                        target = dials.pop(dial)
+                        return (*dial.result(), target)
                     if not isinstance(error, RoamcastError):
                         raise error
                     errors.append(error)
         finally:
             await _hang_up(dials)
-        # What asking again does not help against comes first.
-        raise next((one for one in errors if not isinstance(one, UnreachableError)), errors[0])
+        # An error that dialling again does not help against says more than that nobody answered.
+        final = (error for error in errors if not isinstance(error, UnreachableError))
+        raise next(final, errors[0])
 
-    async def _dial(self, address: ServiceAddress) -> tuple[sockets.ClientConnection, LinkWelcome]:
-        """Open a socket and hear its first message."""
-        url = address.url
+    async def _dial(self, target: Target) -> tuple[sockets.ClientConnection, Message]:
+        """Open a socket and check its first message."""
+        policy = self.policy
         self.dialled += 1
-        self.key = address.key
         try:
             socket = await sockets.connect(
-                address.link(self.device),
-                additional_headers={"Authorization": f"Bearer {self.key}"},
-                subprotocols=[SUBPROTOCOL],
+                target.url,
+                additional_headers=target.headers,
+                subprotocols=[Subprotocol(target.subprotocol)] if target.subprotocol else None,
                 compression=None,
-                proxy=None,  # as the HTTP side of the SDK
+                proxy=None,  # HTTP requests to the same hosts use none either
                 max_size=FRAME_BYTES_MAX,
-                open_timeout=self._open_s,
-                close_timeout=CLOSE_S,
-                ping_interval=None,  # the service says every second that it is there
-                ssl=(self._tls or True) if url.startswith("https:") else None,
+                open_timeout=policy.open_s,
+                close_timeout=policy.close_s,
+                ping_interval=None,  # `opened` says how long silence may last
+                ssl=(target.tls or True) if target.url.startswith("wss:") else None,
             )
-        except InvalidStatus as refusal:
-            answer = refusal.response
-            error = error_of(answer.status_code, bytes(answer.body or b""), url)
-            raise error if isinstance(error, AuthError) else UnreachableError(str(error)) from None
         except (OSError, TimeoutError, WebSocketException) as error:
-            raise unreachable(url, error) from None
+            raise self.dial_error(target, error) from None
         try:
-            async with asyncio.timeout(self._open_s):
-                first = LINK_PROTOCOL.decode(await socket.recv(decode=False))
+            async with asyncio.timeout(policy.open_s):
+                first = self._registry.decode(await socket.recv(decode=False))
+            self.check_first(target, first)
         except (TimeoutError, ConnectionClosed) as error:
             await socket.close()
-            raise unreachable(url, error) from None
+            raise self.dial_error(target, error) from None
+        except RoamcastError:
+            await socket.close()
+            raise
         except asyncio.CancelledError:
             socket.transport.abort()
             raise
-        if isinstance(first, LinkWelcome):
-            return socket, first
-        await socket.close()
-        if isinstance(first, Goodbye):
-            self._part(first)
-            raise UnreachableError(f"{url} said goodbye at once: {first.reason}")
-        raise UnreachableError(f"{url} does not speak {SUBPROTOCOL}; is it a Roamcast service?")
+        assert not isinstance(first, Unreadable), "check_first lets nothing unreadable pass"
+        return socket, first
 
-    async def _carry(
-        self, socket: sockets.ClientConnection, welcome: LinkWelcome, ready: asyncio.Future[None]
+    async def _talk(
+        self,
+        socket: sockets.ClientConnection,
+        target: Target,
+        first: Message,
+        ready: "asyncio.Future[None] | None",
     ) -> bool:
-        """Carry frames both ways until the link breaks or falls silent; False: it was not kept."""
-        self._come_again_s = 0.0
+        """Carry frames both ways until the link breaks or falls silent.
+
+        False: this was not the right target.
+        """
         self._outgoing = asyncio.Queue(FRAMES_MAX)
-        writer = asyncio.create_task(self._write(socket, self._outgoing))
+        writer = asyncio.create_task(_write(socket, self._outgoing))
         loop = asyncio.get_running_loop()
         try:
-            silence_s = self._welcomed(welcome)
+            silence_s = self.opened(target, first)
             if silence_s is None:
                 while not self._outgoing.empty():
                     await socket.send(self._outgoing.get_nowait())
                 return False
             self.connected = True
-            if not ready.done():
+            if ready is not None and not ready.done():
                 ready.set_result(None)
             async with asyncio.timeout(silence_s) as patience:
                 while True:
                     data = await socket.recv(decode=False)
                     patience.reschedule(loop.time() + silence_s)
-                    self._take(data)
+                    message = self._registry.decode(data)
+                    if isinstance(message, Unreadable):
+                        self.unreadable += 1
+                    else:
+                        self.received(message)
         except (ConnectionClosed, OSError, TimeoutError):
-            return True
+            return self.connected
         finally:
-            self.connected = False
             self._outgoing = None
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
+            if self.connected:
+                self.connected = False
+                self.closed()
             await socket.close()
 
-    async def _write(
-        self, socket: sockets.ClientConnection, outgoing: asyncio.Queue[bytes]
-    ) -> None:
-        try:
-            while True:
-                await socket.send(await outgoing.get())
-        except ConnectionClosed:
-            return  # the reader notices, too
 
-    def _take(self, data: bytes) -> None:
-        message = LINK_PROTOCOL.decode(data)
-        group = ""
-        if isinstance(message, Grouped):
-            group = message.group
-            message = LINK_PROTOCOL.decode(message.frame)
-        if isinstance(message, Unreadable):
-            self.unreadable += 1
-        elif isinstance(message, Goodbye):
-            self._part(message)
-        elif isinstance(message, LinkWelcome):
-            self._renewed(message)
-        else:
-            self._told(group, message)
-
-    def _part(self, goodbye: Goodbye) -> None:
-        """Come again when the service says so; never, if it says that."""
-        if goodbye.reason.startswith("scope:"):
-            raise ForbiddenError(goodbye.reason.removeprefix("scope:").strip())
-        if goodbye.reason.startswith("token:"):
-            # Another key opens another link; the same one would be refused.
-            if self.hosts.current.key == self.key:
-                raise AuthError(goodbye.reason.removeprefix("token:").strip())
-            return
-        if goodbye.retry_us == 0:
-            raise EndedError(f"the service ended the session: {goodbye.reason}")
-        self._come_again_s = goodbye.retry_us / 1_000_000
+async def _write(socket: sockets.ClientConnection, outgoing: "asyncio.Queue[bytes]") -> None:
+    try:
+        while True:
+            await socket.send(await outgoing.get())
+    except ConnectionClosed:
+        return  # the reader notices, too
 
 
-async def _hang_up(
-    dials: "Iterable[asyncio.Task[tuple[sockets.ClientConnection, LinkWelcome]]]",
-) -> None:
-    """End the calls to hosts that were too late."""
+async def _hang_up(dials: Iterable[Dial]) -> None:
+    """End the dials that were too late."""
     dials = list(dials)
     for dial in dials:
         dial.cancel()

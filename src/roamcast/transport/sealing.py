@@ -1,8 +1,8 @@
-"""Who can read what goes to a whole group? Only clients of the view class it is meant for.
+"""Sealing of group messages: only clients of the intended view class can read them.
 
 UDP multicast and NATS reach whoever listens, so every group message is sealed (ChaCha20-Poly1305)
-with the key of its view class, which a client gets over its own link. A group goes by a digest of
-its name, keyed as well: who has no key learns neither what is said nor on which channel.
+with the key of its view class, which a client gets over its own link. A group appears as a keyed
+digest of its name: without the key, neither content nor channel can be learned.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,12 +25,12 @@ SEAL_BYTES: Final = NONCE_BYTES + 16
 """The nonce before the sealed frame and the tag behind it."""
 
 _COUNTER_BYTES: Final = NONCE_BYTES - MARK_BYTES
-_DIGESTS_KEPT_MAX: Final = 4_096
-_SEALS_KEPT_MAX: Final = 1_024
+_DIGESTS_CACHED_MAX: Final = 4_096
+_SEALS_CACHED_MAX: Final = 1_024
 
 
 def nonces(mark: bytes) -> Iterator[bytes]:
-    """Count nonces; `mark` is drawn anew for every sender of a key, so that none comes twice."""
+    """Count nonces; `mark` is drawn anew for every sender of a key, so that none repeats."""
     assert len(mark) == MARK_BYTES
     return (mark + number.to_bytes(_COUNTER_BYTES, "big") for number in count(1))
 
@@ -41,7 +41,7 @@ class Seal:
     def __init__(self, key: bytes, fresh: Iterator[bytes]) -> None:
         """`fresh` gives nonces; seals may share it."""
         assert len(key) == KEY_BYTES
-        self.digest_of: Callable[[str], bytes] = lru_cache(_DIGESTS_KEPT_MAX)(self._digest)
+        self.digest_of: Callable[[str], bytes] = lru_cache(_DIGESTS_CACHED_MAX)(self._digest)
         self._cipher = ChaCha20Poly1305(key)
         self._digest_key = blake2b(key, digest_size=KEY_BYTES, person=b"roamcast groups").digest()
         self._fresh = fresh
@@ -65,7 +65,7 @@ class Seal:
 
 
 SealOf = Callable[[str], Seal]
-"""The seal of a view class; a client has one, whatever it is asked for."""
+"""Gives the seal of a view class; a client has only one and gives it for every class."""
 
 
 def class_key(secret: bytes, view_class: str) -> bytes:
@@ -77,13 +77,15 @@ def class_key(secret: bytes, view_class: str) -> bytes:
 def seals_of_classes(secret: bytes, mark: bytes) -> SealOf:
     """Make the service's seals, one for each view class.
 
-    They share their nonces: a class that was forgotten and comes again repeats none.
+    They share their nonces: a class that falls out of the cache and comes again repeats none.
     """
     fresh = nonces(mark)
-    return lru_cache(_SEALS_KEPT_MAX)(lambda view_class: Seal(class_key(secret, view_class), fresh))
+    return lru_cache(_SEALS_CACHED_MAX)(
+        lambda view_class: Seal(class_key(secret, view_class), fresh)
+    )
 
 
 def seal_of_client(key: bytes, mark: bytes) -> SealOf:
-    """Make a client's only seal, from the key that its link told."""
+    """Make a client's only seal, from the key that its link brought."""
     seal = Seal(key, nonces(mark))
     return lambda _: seal

@@ -1,7 +1,7 @@
-"""By which way do groups' messages come, when one link follows another?
+"""The groups a client listens to, over one link after another.
 
-Every welcome brings new keys and perhaps other addresses, so each link has its own `ChosenGroups`;
-what the machine listens to stays the same over all of them.
+Every welcome brings a new key and perhaps other addresses, so each link has its own `ChosenGroups`;
+the set of groups that the machine listens to stays the same over all of them.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Final
 from roamcast.channels.client.link_messages import LINK_PROTOCOL, LinkWelcome
 from roamcast.model.wire import Message, Unreadable
 from roamcast.transport.driver import Clock
-from roamcast.transport.group_choice import SOCKET, ChosenGroups, chosen_groups
+from roamcast.transport.groups import SOCKET, ChosenGroups, chosen_groups
 
 MARK_BYTES: Final = 4
 
@@ -27,12 +27,13 @@ class Ways:
         self,
         *,
         send: Callable[[Message], None],
-        told: Callable[[str, Message], None],
+        on_message: Callable[[str, Message], None],
         clock: Clock,
         interface: str = "",
     ) -> None:
+        """`on_message` takes a group's name and a message that came by it."""
         self._send = send
-        self._told = told
+        self._on_message = on_message
         self._clock = clock
         self._interface = interface
         self._listened: dict[str, None] = {}
@@ -45,8 +46,8 @@ class Ways:
         """The way in use: udp, nats or socket."""
         return SOCKET if self._groups is None else self._groups.using
 
-    def welcomed(self, welcome: LinkWelcome) -> None:
-        """A new link: listen by what it offers, and over itself meanwhile."""
+    def renew(self, welcome: LinkWelcome) -> None:
+        """Listen by what a new welcome offers, and over the link itself meanwhile."""
         self._part()
         self._groups = chosen_groups(
             welcome,
@@ -67,13 +68,13 @@ class Ways:
             self._groups.listen(group)
 
     def ignore(self, group: str) -> None:
-        """Be a member no more."""
+        """Leave a group."""
         self._listened.pop(group, None)
         if self._groups is not None:
             self._groups.ignore(group)
 
     async def close(self) -> None:
-        """Listen to nothing any more."""
+        """Leave all groups."""
         self._part()
         await asyncio.gather(*self._closing)
 
@@ -94,7 +95,7 @@ class Ways:
     def _deliver(self, group: str, frame: bytes) -> None:
         message = LINK_PROTOCOL.decode(frame)
         if not isinstance(message, Unreadable):
-            self._told(group, message)
+            self._on_message(group, message)
 
 
 async def _end(groups: ChosenGroups, starting: asyncio.Task[None]) -> None:

@@ -37,7 +37,7 @@ from roamcast.live.config.settings import Channels, Limits
 from roamcast.live.links import keys as link_keys
 from roamcast.live.links import links as module
 from roamcast.live.links.groups import groups_of
-from roamcast.live.links.link import AGENT, ALL_SCOPES, ClientLink
+from roamcast.live.links.link import ALL_SCOPES, RELAY, ClientLink
 from roamcast.live.links.links import Links
 from roamcast.model.addresses import Client
 from roamcast.model.machine import Multicast, Received, Send
@@ -268,11 +268,11 @@ def test_what_the_token_does_not_allow_ends_the_link_with_the_scopes_name(
 def test_who_may_stand_for_others_says_so_and_nobody_else() -> None:
     scene = Scene()
     socket, claim = scene.join("eve#1")
-    claim(Request(7, 1, 1, (Hello(agent=True),)))
+    claim(Request(7, 1, 1, (Hello(relay=True),)))
     assert "channels.relays" in socket.goodbye()
     assert scene.given == []
-    _, say = scene.join("agent#1", scopes=ALL_SCOPES | {AGENT})
-    say(Request(7, 1, 1, (Hello(agent=True), Subscribe("s", "true"))))
+    _, say = scene.join("relay#1", scopes=ALL_SCOPES | {RELAY})
+    say(Request(7, 1, 1, (Hello(relay=True), Subscribe("s", "true"))))
     assert len(scene.given) == 1
 
 

@@ -32,10 +32,11 @@ from roamcast.channels.server.messages import (
     body_of,
     parcel_of,
 )
-from roamcast.client import connect, runner
+from roamcast.client import connect
 from roamcast.live.auth.keys import TokenKeys
 from roamcast.model.contexts import Context
 from roamcast.model.time import parse_instant
+from roamcast.transport import driver
 from tests.running_service import (
     DEADLINE_S,
     Answer,
@@ -495,8 +496,8 @@ def test_a_context_from_a_clock_a_year_ahead(
 def test_a_client_whose_clock_is_a_year_off_goes_by_the_services(
     service: RunningService, token: str, late_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = runner.steady_clock()
-    monkeypatch.setattr(runner, "steady_clock", lambda: lambda: clock() + late_s * 1_000_000)
+    clock = driver.steady_clock()
+    monkeypatch.setattr(driver, "steady_clock", lambda: lambda: clock() + late_s * 1_000_000)
 
     async def body() -> Answer:
         async with connect(f"http://127.0.0.1:{service.port}", token) as me:

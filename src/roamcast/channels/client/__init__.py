@@ -1,4 +1,4 @@
-"""The map client: it publishes, subscribes, and keeps a copy of what it may see.
+"""The map client: it publishes, subscribes, and holds a copy of what it may see.
 
-In: its user's wishes and the server's messages. Out: changes for the user.
+In: its user's inputs and the server's messages. Out: changes for the user.
 """

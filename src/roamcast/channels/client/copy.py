@@ -1,8 +1,8 @@
-"""What does a client show, and is it current? Its copy of the objects its subscriptions match.
+"""The client's copy of the map: the contexts that its subscriptions show, each in its latest state.
 
-States come by several channels and by unicast, some twice, some late. Of each object the one with
-the highest (epoch, number) stays, so nothing is shown twice and nothing goes back. What left is
-remembered for a while: an older state of it may still be on its way.
+States come by several channels and by unicast, some twice, some late. Of each context the state
+with the highest (epoch, number) stays, so nothing is shown twice and nothing goes back. A context
+that left is remembered for a while, because an older state of it may still be on its way.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ Number = tuple[int, int]
 
 
 class Appeared(Effect, frozen=True):
-    """An object satisfies the subscription; it did not before."""
+    """A context satisfies the subscription; it did not before."""
 
     subscription: str
     context: Context
@@ -28,7 +28,7 @@ class Appeared(Effect, frozen=True):
 
 
 class Changed(Effect, frozen=True):
-    """An object that satisfies the subscription has a new state."""
+    """A context that satisfies the subscription has a new state."""
 
     subscription: str
     context: Context
@@ -37,27 +37,27 @@ class Changed(Effect, frozen=True):
 
 
 class Left(Effect, frozen=True):
-    """An object satisfies the subscription no more."""
+    """A context no longer satisfies the subscription."""
 
     subscription: str
     vid: str
 
 
 class Known(msgspec.Struct):
-    """The latest state heard of one object, and in how many subscriptions it is shown."""
+    """The latest state received of a context, and in how many subscriptions it is shown."""
 
     number: Number
     context: Context | None
     shown: int = 0
-    heard_us: int = 0
+    received_us: int = 0
 
 
 class CopyView(msgspec.Struct):
-    """One subscription's objects: vid → the number of the state shown.
+    """One subscription's contexts: vid → the number of the state shown.
 
     `as_of`: the update its current set was last listed for. A state that comes later and is not
-    newer than that is of an object that has left since: its departure may have been lost together
-    with what made the listing necessary.
+    newer than that belongs to a context that has left since: its departure may have been lost
+    together with what made the listing necessary.
     """
 
     filter: Filter
@@ -66,7 +66,7 @@ class CopyView(msgspec.Struct):
 
 
 class MapCopy:
-    """Objects by vid, and what each subscription shows of them."""
+    """Contexts by vid, and what each subscription shows of them."""
 
     def __init__(self) -> None:
         self.known: dict[str, Known] = {}
@@ -74,21 +74,22 @@ class MapCopy:
         self.tombstones = 0
         self.duplicates = 0
         self.foreign = 0
-        """States that concern no subscription: dropped, as groups shared with others need it."""
+        """States that concern no subscription: shared groups carry what others subscribed to."""
         self.floor: Number = (0, 0)
+        """The highest number of a state that was forgotten."""
 
     def open(self, subscription: str, wanted: Filter) -> None:
-        """Begin to show a subscription, with what is known already of its objects."""
+        """Begin a subscription's view."""
         self.views[subscription] = CopyView(wanted, {})
 
     def close(self, subscription: str) -> None:
-        """Show it no more."""
+        """End a subscription's view."""
         view = self.views.pop(subscription)
         for vid in view.shown:
             self._unshow(vid)
 
     def learn(self, epoch: int, state: State, now: int) -> list[Effect]:
-        """Take a state; give what changes for the user, nothing if it is not newer."""
+        """Take a state; give what changes for the user: nothing if the state is not newer."""
         number = (epoch, state.number)
         known = self.known.get(state.vid)
         if known is not None and number <= known.number:
@@ -98,7 +99,7 @@ class MapCopy:
         if known is None:
             known = self.known[state.vid] = Known(number, context)
             self.tombstones += 1
-        known.number, known.context, known.heard_us = number, context, now
+        known.number, known.context, known.received_us = number, context, now
         effects: list[Effect] = []
         for name, view in self.views.items():
             if number > view.as_of or state.vid in view.shown:
@@ -109,7 +110,7 @@ class MapCopy:
     def _show(
         self, name: str, view: CopyView, vid: str, known: Known, effects: list[Effect]
     ) -> None:
-        """Bring one subscription up to an object's latest state."""
+        """Bring one subscription up to a context's latest state."""
         context, number = known.context, known.number
         there = vid in view.shown
         if context is not None and view.filter.matches(context):
@@ -125,7 +126,7 @@ class MapCopy:
             effects.append(Left(name, vid))
 
     def show_known(self, subscription: str, vids: Iterable[str]) -> list[Effect]:
-        """Show objects of a current set that were known before the subscription was placed."""
+        """Show contexts of a current set that were known before the subscription was placed."""
         effects: list[Effect] = []
         view = self.views[subscription]
         for vid in vids:
@@ -134,8 +135,8 @@ class MapCopy:
                 self._show(subscription, view, vid, known, effects)
         return effects
 
-    def keep(self, subscription: str, listed: set[str], as_of: Number) -> list[Effect]:
-        """A current set has been listed: whatever is not in it and not newer has left."""
+    def retain(self, subscription: str, listed: set[str], as_of: Number) -> list[Effect]:
+        """Retain what a whole current set lists; whatever is not in it and not newer has left."""
         view = self.views[subscription]
         view.as_of = max(view.as_of, as_of)
         gone = [vid for vid, number in view.shown.items() if vid not in listed and number <= as_of]
@@ -153,21 +154,21 @@ class MapCopy:
             self.tombstones += 1
 
     def prune(self, older_us: int, most: int) -> None:
-        """Forget what is shown nowhere and was heard before a time, or is more than may be kept."""
+        """Forget contexts that no view shows: those received before a time, or beyond a number."""
         if not self.tombstones:
             return
         hidden = [vid for vid, known in self.known.items() if not known.shown]
-        hidden.sort(key=lambda vid: self.known[vid].heard_us)
+        hidden.sort(key=lambda vid: self.known[vid].received_us)
         for position, vid in enumerate(hidden):
             known = self.known[vid]
-            if known.heard_us >= older_us and len(hidden) - position <= most:
+            if known.received_us >= older_us and len(hidden) - position <= most:
                 break
             self.floor = max(self.floor, known.number)
             del self.known[vid]
             self.tombstones -= 1
 
     def forgotten(self, epoch: int, state: State) -> bool:
-        """Whether a state of an unknown object could be older than one that was forgotten."""
+        """Whether a state of an unknown context could be older than one that was forgotten."""
         return state.vid not in self.known and (epoch, state.number) <= self.floor
 
     def shown(self, subscription: str) -> dict[str, Context]:

@@ -1,8 +1,8 @@
-"""What is said on a link, the socket between a client and the live map service?
+"""The messages of a link, the WebSocket between a client and the live map service.
 
-The map's own messages ride on it unchanged, each in a binary WebSocket message, so that the very
-machines of the simulator speak over it. Around them: who is who, which groups to send here because
-the client hears neither UDP multicast nor NATS, and why a link ends.
+The map's own messages ride on it unchanged, each in a binary WebSocket message, so that the same
+machines run over it as in the simulator. Around them: who is who, which groups to send over the
+link because the client receives neither UDP multicast nor NATS, and why a link ends.
 """
 
 from typing import Annotated, Final
@@ -17,7 +17,7 @@ from roamcast.errors import MessageError
 from roamcast.model.wire import Count, Message, Name, Registry
 
 GROUP_FRAME_BYTES_MAX: Final = 64_000
-"""A group's message, whichever way it goes: sealed it still fits a UDP datagram."""
+"""The largest message of a group, on every way: sealed it still fits a UDP datagram."""
 
 KEY_BYTES: Final = 32
 VIEW_BYTES: Final = 16
@@ -50,7 +50,7 @@ class LinkWelcome(Message, frozen=True, tag="link.welcome", gc=False):
     now: Annotated[Count, Meta(description="the server's clock, microseconds since 1970")] = 0
     view: Annotated[
         bytes,
-        Meta(max_length=VIEW_BYTES, description="the same for all who may see the same (agents)"),
+        Meta(max_length=VIEW_BYTES, description="the same for all who may see the same (relays)"),
     ] = b""
     hosts: Annotated[
         tuple[Address, ...],

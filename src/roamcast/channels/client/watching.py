@@ -1,16 +1,19 @@
-"""What does a client do with what it is told? Parcels in, its user's view out.
+"""What a client does with parcels: items in, changes of its user's views out.
 
-Keeps together the replica (what is shown), the tuner (what is listened to) and, per subscription,
-how far its current set has been listed. What was lost for good is refreshed after a drawn moment.
+It holds the copy of the map (what is shown), the tuner (what is listened to) and, for each
+subscription, how far its current set has been listed. What cannot be healed is refreshed at a drawn
+moment.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from roamcast.channels.client.copy import MapCopy
 from roamcast.channels.client.tuner import Tuner
 from roamcast.channels.server.messages import (
+    BANDS_MAX,
     Announce,
     Closing,
     Dropped,
@@ -26,7 +29,8 @@ from roamcast.channels.server.settings import MapSettings
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Draw, Effect, earliest
 
-LOOK_US = 500_000
+LOOK_US: Final = 500_000
+"""Interval of looking for silent channels and old departures."""
 
 
 class Current(Effect, frozen=True, gc=False):
@@ -44,34 +48,34 @@ class Pending(Effect, frozen=True, gc=False):
 
 
 class Refusal(Effect, frozen=True, gc=False):
-    """The server did not accept something, and why."""
+    """The server refused something, and why."""
 
     about: str
     reason: str
 
 
 class Cut(Effect, frozen=True, gc=False):
-    """The server gave up on all subscriptions, and why; the user may ask again."""
+    """The server gave up on all subscriptions, and why; the user may subscribe again."""
 
     reason: str
 
 
 class Overtaken(Effect, frozen=True, gc=False):
-    """Somebody else published an object of this client's later, or cancelled it."""
+    """Somebody else published a context of this client's later, or removed it."""
 
     vid: str
     stamp: int
 
 
 class Coverage(msgspec.Struct):
-    """How far a carousel has been heard: from where, past the end once or not, all of it."""
+    """How far a carousel has been received: from where, past its end or not, all of it."""
 
     channel: str
     start: str | None = None
     wrapped: bool = False
     whole: bool = False
 
-    def hear(self, page: Page) -> None:
+    def add(self, page: Page) -> None:
         """Count a page in; pages come in order and without gaps."""
         if self.start is None:
             self.start = page.low
@@ -85,7 +89,7 @@ class Coverage(msgspec.Struct):
 
 
 class Listing(msgspec.Struct):
-    """A current set on its way: as of which update, what was listed, which carousels it needs."""
+    """A current set on its way: as of which update, what it lists, which carousels it needs."""
 
     as_of: int
     count: int
@@ -94,7 +98,7 @@ class Listing(msgspec.Struct):
 
 
 class Watching:
-    """All subscriptions of one client."""
+    """All subscriptions of one client: its copy of the map, its channels, its listings."""
 
     def __init__(self, settings: MapSettings, draw: Draw, limit_bytes: int) -> None:
         self.copy = MapCopy()
@@ -107,6 +111,28 @@ class Watching:
         self._draw = draw
         self._limit = limit_bytes
         self._look_at: int | None = None
+
+    def occupancy(self) -> dict[str, tuple[int, int]]:
+        """How much is held of what, and the bound of each."""
+        settings, subscribed = self._settings, len(self.copy.views)
+        streams = len(self.tuner.streams)
+        carousels = sum(len(listing.carousels) for listing in self.listings.values())
+        return {
+            "tombstones": (
+                self.copy.tombstones,
+                settings.contexts_max + 2 * settings.tombstones_max,
+            ),
+            "subscriptions with queries": (len(self.queries), subscribed),
+            "listings": (len(self.listings), subscribed),
+            "refreshes": (len(self.refresh_at), subscribed),
+            # Counts of streams that were left go with the next parcel, so that its user is told.
+            "pending counts": (
+                len(self.pending),
+                settings.channels_max + settings.wide_groups_max + 1,
+            ),
+            "channels": (len(self.tuner.channels), streams * (BANDS_MAX + 1) + carousels),
+            **self.tuner.occupancy(),
+        }
 
     def watch(self, name: str, wanted: Filter) -> list[Effect]:
         """Begin a subscription, or replace it by another filter."""
@@ -133,7 +159,7 @@ class Watching:
         return effects
 
     def restart(self) -> list[Effect]:
-        """Forget the channels of a session that is over; what is shown stays until it is listed."""
+        """Forget the channels of a session that is over; views stay until they are listed anew."""
         self.queries.clear()
         self.listings.clear()
         self.refresh_at.clear()
@@ -186,14 +212,14 @@ class Watching:
         return [*effects, Cut(item.reason)]
 
     def lose(self, channel: str, now: int) -> list[Effect]:
-        """Something of a channel is gone for good: list again what rode on it."""
+        """Refresh what rode on a channel of which something cannot be healed."""
         tuned = self.tuner.channels.get(channel)
         if tuned is None:
             return []
         carried = self.tuner.streams.get(tuned.stream)
         queries = set() if carried is None else set(carried.queries)
         for name, listing in self.listings.items():
-            if any(one.channel == channel for one in listing.carousels.values()):
+            if any(coverage.channel == channel for coverage in listing.carousels.values()):
                 queries.update(self.queries.get(name, ()))
         self.refresh((name for name, own in self.queries.items() if queries.intersection(own)), now)
         return self.tuner.drop(channel)
@@ -229,7 +255,7 @@ class Watching:
         )
 
     def complete(self, name: str) -> bool:
-        """Whether a subscription has its current set, as far as it was told."""
+        """Whether a subscription has its current set, as far as the client knows."""
         return (
             name in self.queries
             and name not in self.listings
@@ -240,9 +266,9 @@ class Watching:
     def _learn(
         self, epoch: int, state: State, now: int, as_of: int, *, listed: bool
     ) -> list[Effect]:
-        """Take a state, which was its object's present one as of an update (0: of its own)."""
+        """Take a state, which was its context's present one as of an update (0: of its own)."""
         if self.copy.forgotten(epoch, state) and (epoch, as_of) < self.copy.floor:
-            # It may be older than a departure that is forgotten: ask, to be sure. A batch is
+            # It may be older than a departure that is forgotten: refresh, to be sure. A batch is
             # repeated as it was, so this may come by unicast, too.
             self.refresh(self.queries, now)
         effects = self.copy.learn(epoch, state, now)
@@ -252,7 +278,7 @@ class Watching:
                     listing.listed.add(state.vid)
                     effects += self.copy.show_known(name, (state.vid,))
         most = self._settings.tombstones_max
-        if self.copy.tombstones > 2 * most:  # others' traffic on a shared group
+        if self.copy.tombstones > 2 * most:  # a shared group carries others' traffic
             self.copy.prune(now - self._settings.tombstone_us, most)
         return effects
 
@@ -265,8 +291,8 @@ class Watching:
         self.queries[name] = opening.queries
         effects += self._unlink(replaced)
         self.refresh_at.pop(name, None)
-        # Streams that are not listed any more end by their own last message, or fall silent: they
-        # may still hold something that another subscription needs.
+        # A stream that is no longer listed stays until its last message, or until it falls silent:
+        # it may still carry something that another subscription needs.
         for announce in opening.streams:
             effects += self.tuner.link(announce, source, now, mine=True)
         carousels = {}
@@ -281,13 +307,13 @@ class Watching:
         if listing is None or listing.as_of != as_of or listing.carousels:
             return []
         del self.listings[name]
-        effects = self.copy.keep(name, listing.listed, (epoch, as_of))
+        effects = self.copy.retain(name, listing.listed, (epoch, as_of))
         return [*effects, Current(name, listing.count, complete)]
 
     def _page(self, epoch: int, page: Page, channel: str, now: int) -> list[Effect]:
         """Count a page to the listings that ride on its carousel.
 
-        Not to one that was told of a later carousel of the same query: this page may be older.
+        Not to a listing on a later carousel of the same query: this page may be older.
         """
         effects: list[Effect] = []
         for state in page.states:
@@ -299,21 +325,23 @@ class Watching:
             vids = [state.vid for state in page.states]
             listing.listed.update(vids)
             effects += self.copy.show_known(name, vids)
-            if page.as_of >= listing.as_of:  # else objects came since the vids were put in order
-                coverage.hear(page)
-            if all(one.whole for one in listing.carousels.values()):
-                effects += self.copy.keep(name, listing.listed, (epoch, listing.as_of))
+            if page.as_of >= listing.as_of:  # else contexts came after the cycle's vids were sorted
+                coverage.add(page)
+            if all(coverage.whole for coverage in listing.carousels.values()):
+                effects += self.copy.retain(name, listing.listed, (epoch, listing.as_of))
                 effects += self._end_listing(name)
                 effects.append(Current(name, listing.count, True))
         return effects
 
     def _end_listing(self, name: str) -> list[Effect]:
-        """Stop listening to carousels that no other listing needs."""
+        """End a listing, and stop listening to carousels that no other listing needs."""
         listing = self.listings.pop(name, None)
         if listing is None:
             return []
         needed = {
-            one.channel for other in self.listings.values() for one in other.carousels.values()
+            coverage.channel
+            for other in self.listings.values()
+            for coverage in other.carousels.values()
         }
         effects: list[Effect] = []
         for coverage in listing.carousels.values():
@@ -322,8 +350,9 @@ class Watching:
         return effects
 
     def _note_pending(self, parcel: Parcel, channel: str) -> None:
-        """Keep the pending count of each stream the client is on (0 for unicast)."""
-        for stream in [one for one in self.pending if one and one not in self.tuner.streams]:
+        """Note the pending count of each stream the client is on (0 for unicast)."""
+        streams = self.tuner.streams
+        for stream in [number for number in self.pending if number and number not in streams]:
             del self.pending[stream]
         if not parcel.pending or not self._limit:
             return

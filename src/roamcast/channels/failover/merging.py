@@ -20,8 +20,9 @@ from roamcast.channels.failover.messages import (
 )
 from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.server.desk import Desk
-from roamcast.channels.server.messages import ITEMS_MAX, ServerHere, body_of, context_of
-from roamcast.channels.server.removed import Removal
+from roamcast.channels.server.map import Removal
+from roamcast.channels.server.messages import ITEMS_MAX, ServerHere, context_of
+from roamcast.channels.timers import Timer
 from roamcast.errors import InputError
 from roamcast.model.addresses import Replica, Watchdog
 from roamcast.model.machine import Effect, Send
@@ -29,6 +30,12 @@ from roamcast.model.records import ChannelStep, Drop
 from roamcast.model.wire import Message
 
 REPLICA_MESSAGES = (ServerHere, Probe, HandOver, HandOverTaken)
+
+
+class GuestDue(Timer, frozen=True):
+    """A publisher has had time to confirm the contexts that were handed over."""
+
+    owner: str
 
 
 class SteppedDown(Effect, frozen=True, gc=False):
@@ -58,6 +65,7 @@ class Merging:
         self._replicas = tuple(replicas)
         self._collect = collect
         self._newest = desk.epoch
+        desk.timers.handle(GuestDue, self._guest_due)
 
     @property
     def newest(self) -> int:
@@ -90,11 +98,12 @@ class Merging:
 
     def welcome(self, owner: str) -> dict[str, None]:
         """A client registers: give its objects that were handed over, for it to confirm."""
-        self._desk.timers.cancel(("guest", owner))
+        self._desk.timers.cancel(GuestDue(owner))
         return self.guests.pop(owner, {})
 
-    def expire(self, owner: str) -> None:
+    def _guest_due(self, timer: GuestDue) -> None:
         """A client did not come: what was handed over of it and it did not confirm leaves."""
+        owner = timer.owner
         client = self._desk.clients.get(owner)
         for vid in self.guests.pop(owner):
             if self.is_stored(vid, owner):
@@ -118,7 +127,7 @@ class Merging:
         for vid in vids:
             known = active_map.contexts.get(vid)
             if known is not None and not self.is_stored(vid, known.owner):
-                yield HandedContext(body_of(known.context), known.stamp, known.owner)
+                yield HandedContext(known.body, known.stamp, known.owner)
         for vid, one in removed:
             yield HandedRemoval(vid, one.stamp, one.owner, now - one.since_us)
 
@@ -141,7 +150,7 @@ class Merging:
             return
         settings = desk.settings
         stays = settings.client_timeout_us + settings.restart_spread_us
-        desk.timers.set(("guest", item.owner), desk.now + stays)
+        desk.timers.set(GuestDue(item.owner), desk.now + stays)
         self.guests.setdefault(item.owner, {})[context.vid] = None
 
 

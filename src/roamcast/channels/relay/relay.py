@@ -1,13 +1,13 @@
-"""Who listens for clients that cannot hear groups? An agent, which turns channels into unicast.
+"""The relay machine: a client of the map service, and a server to clients on unicast links.
 
-AMS, "Dealing With Unicast Wireless Links". To the server an agent is one client: it listens to the
-channels of everything its clients ask for. To its clients it is a server that only speaks unicast:
-it filters for them, keeps to their limits, and for a slow one it keeps the latest state of each
-object. Neither server nor client can tell the difference.
+AMS, "Dealing With Unicast Wireless Links"; the paper calls it an agent. To the server a relay is
+one client, which listens to the channels of everything its clients subscribe to. To its clients it
+is a server that only speaks unicast: it filters for them, respects their limits, and holds the
+latest state of each context for a slow one. Neither side can tell the difference (decision 0067).
 
-A driver runs it like any machine; its clients' links need to carry no groups. Clients of one agent
-see what the agent may see, so it serves only those of its own view class. Where a publication must
-be its publisher's own, each client publishes `apart`: the driver says it in that client's name.
+Clients of one relay see what the relay may see, so it serves only those of its own view class.
+Where a publication must be its publisher's own, clients publish `apart`: what they publish leaves
+as `OnBehalf`, to be published in that client's name (`admission`).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from typing import Final
 
 from roamcast.channels.client.map_client import MapClient, UnsubscribeFilter
 from roamcast.channels.client.publications import DisownContext, PublishContext, UnpublishContext
-from roamcast.channels.client.watching import Cut
+from roamcast.channels.client.watching import Cut, Overtaken, Refusal
 from roamcast.channels.relay.server import RelayServer
 from roamcast.channels.server.desk import Policy, Public
 from roamcast.channels.server.map_server import compiled_matcher
@@ -36,28 +36,28 @@ from roamcast.model.records import ChannelStep, Drop, Record
 
 
 class OnBehalf(Effect, frozen=True):
-    """Say this to the server in a client's own name."""
+    """Publish or unpublish this in a client's own name."""
 
     client: str
     given: PublishContext | UnpublishContext | DisownContext
 
 
-class Heard(Input, frozen=True):
-    """What the server told about something said in a client's own name."""
+class BehalfAnswered(Input, frozen=True):
+    """What the server answered to something published in a client's own name."""
 
     client: str
-    effect: Effect
+    effect: Overtaken | Refusal
 
 
 _FROM_CLIENTS: Final = (Request, Receipt)
 _FOR_DRIVER: Final = (Send, Listen, Ignore, Record)
 _PUBLISHING: Final = (PublishContext, UnpublishContext, DisownContext)
 _TO_CLIENTS: Final = (Send, Drop, ChannelStep)
-"""Nobody would hear its groups; its map, queries and updates are the server's to record."""
+"""Not its groups, which nobody joins; its map, queries and updates are the server's to record."""
 
 
 class MapRelay:
-    """One agent: a client of the map service, and a server to clients on unicast links."""
+    """One relay: a client of the map service, and a server to clients on unicast links."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class MapRelay:
         policy: Policy | None = None,
         make_matcher: Callable[[], Matcher] = compiled_matcher,
     ) -> None:
-        """`epoch` grows with every start of the agent, as a server's does.
+        """`epoch` grows with every start of the relay, as a server's does.
 
-        `apart`: what clients publish leaves as `OnBehalf`, else all of it is the agent's.
+        `apart`: what clients publish leaves as `OnBehalf`; otherwise the relay publishes it.
         """
         self.name = name
         self.up = MapClient(
@@ -87,7 +87,7 @@ class MapRelay:
             settings=settings,
             draw=draw,
             site=site,
-            agent=True,
+            relay=True,
         )
         self.down = RelayServer(
             name,
@@ -107,18 +107,18 @@ class MapRelay:
         return self.down.occupancy()
 
     def receive(self, given: Input, now: int) -> Sequence[Effect]:
-        """Take what a client says, or what the server says."""
+        """Take a client's message, or the server's."""
         if isinstance(given, Received) and isinstance(given.message, _FROM_CLIENTS):
             return self._upwards(self.down.receive(given, now), now)
-        if isinstance(given, Heard):
-            return self._upwards(self.down.heard(given.client, given.effect, now), now)
+        if isinstance(given, BehalfAnswered):
+            return self._upwards(self.down.answered(given.client, given.effect, now), now)
         return self._downwards(self.up.receive(given, now), now)
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Do what is due on both sides."""
         if self._again_at is not None and now >= self._again_at:
             self._again_at = None
-            self.down.said += self.down.subscriptions.watches()
+            self.down.forwarded += self.down.subscriptions.all_upward()
         effects = self._downwards(self.up.advance(now), now)
         return [*effects, *self._upwards(self.down.advance(now), now)]
 
@@ -127,32 +127,35 @@ class MapRelay:
         return earliest(self.up.deadline(), self.down.deadline(), self._again_at)
 
     def leave(self) -> list[Effect]:
-        """Stop listening; the server notices the silence, and so do the clients."""
+        """Leave all groups; server and clients notice the silence."""
         return self.up.leave()
 
     def _downwards(self, effects: Sequence[Effect], now: int) -> list[Effect]:
-        """Let out what is for the driver, and tell our clients what is for our user."""
+        """Let out what is for the driver; what is for a user goes to our clients."""
         out: list[Effect] = [effect for effect in effects if isinstance(effect, _FOR_DRIVER)]
-        told = [effect for effect in effects if not isinstance(effect, _FOR_DRIVER)]
-        if any(isinstance(effect, Cut) for effect in told):
-            # We were too slow for the server: ask again for everything, a little later.
+        shown = [effect for effect in effects if not isinstance(effect, _FOR_DRIVER)]
+        if any(isinstance(effect, Cut) for effect in shown):
+            # We were too slow for the server: subscribe to everything again, a little later.
             self._again_at = now + 1 + int(self._draw() * self._settings.restart_spread_us)
-        if told:
-            out += self._upwards(self.down.told(told, self.up.watching.copy, now), now)
+        if shown:
+            out += self._upwards(self.down.show(shown, self.up.watching.copy, now), now)
         return out
 
     def _upwards(self, effects: Sequence[Effect], now: int) -> list[Effect]:
-        """Let out what is for our clients, and say to the server what they said."""
+        """Let out what is for our clients, and forward to the server what they want."""
         out: list[Effect] = [effect for effect in effects if isinstance(effect, _TO_CLIENTS)]
         copy = self.up.watching.copy
-        said, self.down.said = self.down.said, []
-        for client, one in said:
-            if self._apart and isinstance(one, _PUBLISHING):
-                out.append(OnBehalf(client, one))
+        forwarded, self.down.forwarded = self.down.forwarded, []
+        for client, given in forwarded:
+            if self._apart and isinstance(given, _PUBLISHING):
+                out.append(OnBehalf(client, given))
                 continue
-            view = copy.views.get(one.subscription) if isinstance(one, UnsubscribeFilter) else None
-            unseen = [] if view is None else list(view.shown)
-            out += self._downwards(self.up.receive(one, now), now)
-            if isinstance(one, UnsubscribeFilter):
+            unseen: list[str] = []
+            if isinstance(given, UnsubscribeFilter):
+                view = copy.views.get(given.subscription)
+                unseen = [] if view is None else list(view.shown)
+            out += self._downwards(self.up.receive(given, now), now)
+            if isinstance(given, UnsubscribeFilter):
+                # Without the subscription nobody reports what only it had shown.
                 out += self._upwards(self.down.follow(unseen, copy, now), now)
         return out

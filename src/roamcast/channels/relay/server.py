@@ -1,8 +1,8 @@
-"""What does an agent keep for its clients? What they publish goes up, what they ask comes down.
+"""The server side of a relay: publications go up, what clients subscribe to comes down.
 
 A map server that only speaks unicast, whose map is what a client of the real server is shown. What
-its own clients publish goes to the real server and comes back to whoever asked for it. Equal
-filters are asked for once, and answered when their current set has come.
+its own clients publish goes to the real server and comes back to whoever subscribes to it. Equal
+filters are subscribed to once, and answered when their current set has arrived.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +12,8 @@ import msgspec
 from roamcast.channels.client.copy import Appeared, Changed, Left, MapCopy
 from roamcast.channels.client.map_client import SubscribeFilter, UnsubscribeFilter
 from roamcast.channels.client.publications import DisownContext, PublishContext, UnpublishContext
-from roamcast.channels.client.watching import Current, Cut, Overtaken, Refusal
+from roamcast.channels.client.watching import Current, Cut, Overtaken, Pending, Refusal
+from roamcast.channels.reliable.receiver import Stale
 from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.server.desk import ClientState, Desk, Policy, Public
 from roamcast.channels.server.map import ActiveMap
@@ -29,37 +30,37 @@ from roamcast.model.machine import Effect, Input
 from roamcast.model.records import Drop
 from roamcast.model.wire import NAME_LENGTH_MAX
 
-Say = Callable[[str, Input], None]
-"""Hands an input to who stands with the real server, in the name of one client or ("") of all."""
+Forward = Callable[[str, Input], None]
+"""Hands an input to the relay's client side, in the name of one client or of all ("")."""
 
 
 class Served(Public):
-    """Clients that may see the same as the agent: the server shows it to them all, or to none."""
+    """The policy of a relay: it serves only clients that may see the same as itself."""
 
-    def __init__(self, agent: str, policy: Policy) -> None:
-        self._agent = agent
+    def __init__(self, relay: str, policy: Policy) -> None:
+        self._relay = relay
         self._policy = policy
 
     def view_class(self, client: str) -> str:
-        """There is one class, and not everybody is in it."""
-        if self._policy.view_class(client) != self._policy.view_class(self._agent):
-            raise InputError(f"{client} may not see the same as {self._agent}: serve it elsewhere")
+        """There is one class; raise for a client of another."""
+        if self._policy.view_class(client) != self._policy.view_class(self._relay):
+            raise InputError(f"{client} may not see the same as {self._relay}: serve it elsewhere")
         return ""
 
     def may_take(self, client: str, owner: str) -> bool:
-        """As at the server, for which all objects of our clients are ours."""
+        """Decide as the server would between two of our clients."""
         return self._policy.may_take(client, owner)
 
 
 class Owner(msgspec.Struct):
-    """Whose object it is, and since when it is so."""
+    """Who publishes a context, and the stamp of its state."""
 
     client: str
     stamp: int
 
 
 class RelayedContexts(MapContexts):
-    """The clients' objects, which go up, and those the server shows, which are the map."""
+    """The clients' contexts, which go up, and those that the server shows, which are the map."""
 
     def __init__(
         self,
@@ -67,15 +68,15 @@ class RelayedContexts(MapContexts):
         active_map: ActiveMap,
         policy: Policy,
         dissemination: Dissemination,
-        say: Say,
+        forward: Forward,
     ) -> None:
         super().__init__(desk, active_map, policy, dissemination)
         self.owners: dict[str, Owner] = {}
-        self._say = say
+        self._forward = forward
         self._shown = 0
 
     def check_owner(self, vid: str, owner: str) -> None:
-        """Refuse to change what another client publishes; the server looks after the rest."""
+        """Refuse to change what another of our clients publishes; the server checks the rest."""
         known = self.owners.get(vid)
         if known is None or known.client == owner:
             return
@@ -83,39 +84,39 @@ class RelayedContexts(MapContexts):
             raise ConflictError(f"{vid!r} is published by somebody else: choose another vid")
 
     def put_for(self, owner: str, context: Context, body: bytes, stamp: int) -> bool:
-        """Publish a client's object with the server, under the client's own stamp."""
+        """Publish a client's context with the server, under the client's own stamp."""
         del body
         known = self.owners.get(context.vid)
         if known is not None and stamp <= known.stamp:
             if stamp == known.stamp and known.client != owner:
                 known.client = owner  # the same state, published again
-                self._say(owner, PublishContext(context, stamp))
+                self._forward(owner, PublishContext(context, stamp))
             elif known.client != owner:
                 self._overtake(owner, context.vid, known.stamp)
             return True
         most = self._desk.settings.publications_max
         if known is None and len(self.owners) >= most:
-            raise LimitError(f"the clients of an agent publish at most {most} objects together")
+            raise LimitError(f"the clients of a relay publish at most {most} contexts together")
         if known is not None and known.client != owner:
             self._overtake(known.client, context.vid, stamp)
         self.owners[context.vid] = Owner(owner, stamp)
-        self._say(owner, PublishContext(context, stamp))
+        self._forward(owner, PublishContext(context, stamp))
         return True
 
     def withdraw(self, owner: str, vid: str, stamp: int = 0) -> None:
-        """Cancel a client's object with the server, or withdraw it without a stamp."""
+        """Cancel a client's context with the server, or disown it without a stamp."""
         known = self.owners.get(vid)
         if known is None:
             return
         if stamp and known.stamp <= stamp and self._may_take(owner, known.client):
             self.overtaken(vid, stamp, by=owner)
-            self._say(known.client, UnpublishContext(vid, stamp))
+            self._forward(known.client, UnpublishContext(vid, stamp))
         elif not stamp and known.client == owner:
             del self.owners[vid]
-            self._say(owner, DisownContext(vid))
+            self._forward(owner, DisownContext(vid))
 
     def overtaken(self, vid: str, stamp: int, by: str = "") -> None:
-        """Somebody published an object later, or cancelled it: tell the client whose it was."""
+        """Somebody published a later state, or cancelled it: tell the client whose it was."""
         known = self.owners.get(vid)
         if known is not None and known.stamp <= stamp:
             del self.owners[vid]
@@ -123,22 +124,22 @@ class RelayedContexts(MapContexts):
                 self._overtake(known.client, vid, stamp)
 
     def refused(self, about: str, reason: str, client: str = "") -> None:
-        """The server does not accept a publication (of this client): tell whose it is."""
+        """The server does not accept a publication (of this client): tell its publisher."""
         vid = about.removeprefix("put ")
-        if len(about) == NAME_LENGTH_MAX:  # it may be the beginning of a name
-            vid = next((one for one in self.owners if f"put {one}".startswith(about)), vid)
+        if len(about) == NAME_LENGTH_MAX:  # a refusal names a vid within this length, cut short
+            vid = next((name for name in self.owners if f"put {name}".startswith(about)), vid)
         known = self.owners.get(vid)
         if known is None or about == vid or client not in ("", known.client):
             return
         del self.owners[vid]
-        self._say(known.client, DisownContext(vid))
+        self._forward(known.client, DisownContext(vid))
         publisher = self._desk.clients.get(known.client)
         if publisher is not None:
             publisher.publications.pop(vid, None)
             self._desk.deliver(publisher, Refused(about, reason))
 
     def follow(self, vid: str, copy: MapCopy) -> None:
-        """Bring the map up to what the server shows of an object."""
+        """Bring the map up to what the server shows of a context."""
         known = copy.known.get(vid)
         here = self.map.contexts.get(vid)
         if known is None or known.context is None or not known.shown:
@@ -149,31 +150,31 @@ class RelayedContexts(MapContexts):
 
 
 class Upward(msgspec.Struct):
-    """A filter asked for with the server, once for all (client, subscription) that want it."""
+    """A filter subscribed to with the server, once for all (client, subscription) that want it."""
 
     name: str
     text: str
     users: dict[tuple[str, str], str]
-    """With the filter in each one's own words."""
+    """(client, subscription) → the filter as that client wrote it."""
     current: bool = False
     whole: bool = True
 
 
 class RelayedSubscriptions(Subscriptions):
-    """The clients' subscriptions, and the queries asked for in their place."""
+    """The clients' subscriptions, and the filters subscribed to in their place."""
 
     def __init__(
-        self, desk: Desk, contexts: MapContexts, dissemination: Dissemination, say: Say
+        self, desk: Desk, contexts: MapContexts, dissemination: Dissemination, forward: Forward
     ) -> None:
         super().__init__(desk, contexts, dissemination)
         self.upward: dict[str, Upward] = {}
         self._by_name: dict[str, Upward] = {}
         self._asked: dict[str, dict[str, str]] = {}
-        self._say = say
+        self._forward = forward
         self._made = 0
 
     def subscribe(self, client: ClientState, name: str, text: str) -> None:
-        """Ask the server if nobody has, and answer when the current set is here."""
+        """Subscribe with the server if nobody has, and answer when the current set is here."""
         wanted = Filter.parse(text)
         self.withdraw(client, name)
         asked = self._asked.setdefault(client.name, {})
@@ -185,7 +186,7 @@ class RelayedSubscriptions(Subscriptions):
             self._made += 1
             upward = Upward(f"u{self._made}", wanted.text, {})
             self.upward[wanted.text] = self._by_name[upward.name] = upward
-            self._say("", SubscribeFilter(upward.name, wanted.text))
+            self._forward("", SubscribeFilter(upward.name, wanted.text))
         asked[name] = wanted.text
         upward.users[client.name, name] = text
         if upward.current:
@@ -204,22 +205,22 @@ class RelayedSubscriptions(Subscriptions):
         super().withdraw(client, name)
 
     def withdraw_all(self, client: ClientState) -> None:
-        """End everything a client asked for."""
+        """End all subscriptions of a client."""
         for name in list(self._asked.get(client.name, ())):
             self.withdraw(client, name)
 
     def refresh(self, client: ClientState, name: str) -> None:
-        """List a current set again, unless it is still to come."""
+        """List a current set again, unless it has not come yet."""
         waits = name in self._asked.get(client.name, ()) and name not in client.subscriptions
         if not waits:
             super().refresh(client, name)
 
     def whole(self, client: ClientState, name: str) -> bool:
-        """A current set is as whole as the server's answer was."""
+        """A current set is whole if the server's answer was."""
         return self.upward[self._asked[client.name][name]].whole
 
     def _release(self, client: str, name: str) -> None:
-        """Whoever asks last ends the query at the server, too."""
+        """End a client's part in a filter; with the last one, unsubscribe at the server."""
         asked = self._asked.get(client, {})
         text = asked.pop(name, None)
         if not asked:
@@ -230,7 +231,7 @@ class RelayedSubscriptions(Subscriptions):
         del upward.users[client, name]
         if not upward.users:
             del self.upward[text], self._by_name[upward.name]
-            self._say("", UnsubscribeFilter(upward.name))
+            self._forward("", UnsubscribeFilter(upward.name))
 
     def current(self, name: str, whole: bool) -> None:
         """The server has listed a current set: answer those who wait for it."""
@@ -244,7 +245,7 @@ class RelayedSubscriptions(Subscriptions):
                 self._answer(client, subscription, text)
 
     def refused(self, name: str, reason: str) -> None:
-        """The server does not accept a query: neither can we."""
+        """The server does not accept a filter: refuse it to our clients."""
         upward = self._by_name.get(name)
         if upward is None:
             return
@@ -254,17 +255,18 @@ class RelayedSubscriptions(Subscriptions):
             self._desk.deliver(client, Refused(subscription, reason))
 
     def lost(self) -> None:
-        """The server gave up on all queries: what they show is not current."""
+        """The server gave up on all subscriptions: what they show is not current."""
         for upward in self.upward.values():
             upward.current = False
 
-    def watches(self) -> list[tuple[str, Input]]:
-        """Give everything to ask the server for."""
-        return [("", SubscribeFilter(one.name, one.text)) for one in self.upward.values()]
+    def all_upward(self) -> list[tuple[str, Input]]:
+        """Give every filter to subscribe to with the server."""
+        filters = self.upward.values()
+        return [("", SubscribeFilter(upward.name, upward.text)) for upward in filters]
 
 
 class RelayServer(MapServer):
-    """The server that an agent is to its clients."""
+    """The server that a relay is to its clients."""
 
     contexts: RelayedContexts
     subscriptions: RelayedSubscriptions
@@ -280,7 +282,7 @@ class RelayServer(MapServer):
         make_matcher: Callable[[], Matcher],
     ) -> None:
         alone = msgspec.structs.replace(
-            settings, mode=Mode.UNICAST, clients_max=settings.agent_clients_max
+            settings, mode=Mode.UNICAST, clients_max=settings.relay_clients_max
         )
         super().__init__(
             name,
@@ -290,14 +292,20 @@ class RelayServer(MapServer):
             policy=Served(name, policy),
             make_matcher=make_matcher,
         )
-        self.said: list[tuple[str, Input]] = []
+        self.forwarded: list[tuple[str, Input]] = []
+        """What the relay's client side is to do next, and for whom."""
         self.unswept = False
-        say = self._say
-        self.contexts = RelayedContexts(self.desk, self.map, self.policy, self.dissemination, say)
-        self.subscriptions = RelayedSubscriptions(self.desk, self.contexts, self.dissemination, say)
+        """Whether contexts may be left that no subscription shows any more."""
+        forward = self._forward
+        self.contexts = RelayedContexts(
+            self.desk, self.map, self.policy, self.dissemination, forward
+        )
+        self.subscriptions = RelayedSubscriptions(
+            self.desk, self.contexts, self.dissemination, forward
+        )
 
-    def _say(self, client: str, given: Input) -> None:
-        self.said.append((client, given))
+    def _forward(self, client: str, given: Input) -> None:
+        self.forwarded.append((client, given))
 
     def occupancy(self) -> dict[str, tuple[int, int]]:
         """How much is held of what, and the bound of each."""
@@ -307,12 +315,12 @@ class RelayServer(MapServer):
             "published upwards": (len(self.contexts.owners), settings.publications_max),
             "asked upwards": (
                 len(self.subscriptions.upward),
-                settings.agent_clients_max * settings.subscriptions_max,
+                settings.relay_clients_max * settings.subscriptions_max,
             ),
         }
 
-    def told(self, effects: Sequence[Effect], copy: MapCopy, now: int) -> Sequence[Effect]:
-        """Take what the real server told, and tell those who asked."""
+    def show(self, effects: Sequence[Effect], copy: MapCopy, now: int) -> Sequence[Effect]:
+        """Take what the real server shows, and show it to those who subscribed to it."""
         self.desk.now = now
         vids: dict[str, None] = {}
         for effect in effects:
@@ -335,10 +343,14 @@ class RelayServer(MapServer):
                 case Cut():
                     self.subscriptions.lost()
                     self.unswept = True
+                case Appeared() | Changed() | Left() | Pending() | Stale():
+                    pass  # followed above; the client side lists again what a channel lost
+                case _:
+                    raise AssertionError(f"nobody carries {type(effect).__name__}")
         return self.follow((), copy, now)
 
-    def heard(self, client: str, effect: Effect, now: int) -> Sequence[Effect]:
-        """Take what the real server told about what a client published in its own name."""
+    def answered(self, client: str, effect: Overtaken | Refusal, now: int) -> Sequence[Effect]:
+        """Take what the real server answered to what a client published in its own name."""
         self.desk.now = now
         match effect:
             case Overtaken(vid, stamp):
@@ -349,10 +361,10 @@ class RelayServer(MapServer):
         return self._done()
 
     def follow(self, vids: Iterable[str], copy: MapCopy, now: int) -> Sequence[Effect]:
-        """Bring objects up to what the real server shows of them now."""
+        """Bring contexts up to what the real server shows of them now."""
         self.desk.now = now
         self._follow(vids, copy)
-        if self.unswept and all(one.current for one in self.subscriptions.upward.values()):
+        if self.unswept and all(upward.current for upward in self.subscriptions.upward.values()):
             self.unswept = False
             self._follow(list(self.map.contexts), copy)
         return self._done()

@@ -1,4 +1,4 @@
-"""When does a receiver ask, so that a common loss does not make everybody ask at once?
+"""Back-off of heal requests, so that a common loss does not make every receiver ask at once.
 
 Truncated exponential timers (Nonnenmacher and Biersack; RFC 5740, section 5.3, RandomBackoff): most
 receivers wait almost the whole interval and a few, chosen by the draw, wait less. The first request

@@ -1,4 +1,4 @@
-"""What is said on a reliable channel? (AMS, "A Reliable Multicast Design", and footnote 5.)"""
+"""The messages of a reliable channel (AMS, "A Reliable Multicast Design", and footnote 5)."""
 
 from typing import Annotated, Final
 
@@ -7,14 +7,14 @@ from msgspec import Meta
 from roamcast.model.wire import Count, Message, Name, Registry
 
 PAYLOAD_BYTES_MAX: Final = 60_000
-"""A data message fits one UDP datagram with its head."""
+"""A data message and its head fit one UDP datagram."""
 
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024
 HEAL_SEQUENCES_MAX: Final = 64
 
 Channel = Annotated[Name, Meta(description="the channel, which is also its multicast group")]
 Incarnation = Annotated[
-    Count, Meta(description="which life of the sender numbered this; grows at every restart")
+    Count, Meta(description="which life of the sender numbered this; grows with every restart")
 ]
 Sequence = Annotated[int, Meta(ge=1, le=2**63 - 1, description="position in the incarnation")]
 Payload = Annotated[bytes, Meta(max_length=PAYLOAD_BYTES_MAX, description="the user's bytes")]
@@ -30,7 +30,7 @@ class Data(Message, frozen=True, tag="channel.data", gc=False):
 
 
 class HealResponse(Message, frozen=True, tag="channel.heal", gc=False):
-    """Sender to group, or to one receiver that catches up alone: a message once more."""
+    """Sender to group, or to one receiver that joined late: a message once more."""
 
     channel: Channel
     incarnation: Incarnation
@@ -39,7 +39,7 @@ class HealResponse(Message, frozen=True, tag="channel.heal", gc=False):
 
 
 class Synchronisation(Message, frozen=True, tag="channel.sync", gc=False):
-    """Sender to group after a quiet interval: what was sent, so that a lost tail is noticed."""
+    """Sender to group after a quiet interval: its position, so that a lost tail is noticed."""
 
     channel: Channel
     incarnation: Incarnation
@@ -49,7 +49,7 @@ class Synchronisation(Message, frozen=True, tag="channel.sync", gc=False):
 
 
 class HealRequest(Message, frozen=True, tag="channel.ask", gc=False):
-    """Receiver to sender, after its back-off: these have not reached me."""
+    """Receiver to sender, after its back-off: these messages are missing."""
 
     channel: Channel
     incarnation: Incarnation
@@ -58,15 +58,18 @@ class HealRequest(Message, frozen=True, tag="channel.ask", gc=False):
         Meta(min_length=1, max_length=HEAL_SEQUENCES_MAX, description="what is missing"),
     ]
     alone: Annotated[
-        bool, Meta(description="only I lack these (I joined late): answer by unicast")
+        bool,
+        Meta(
+            description="only this receiver lacks them, because it joined late: answer by unicast"
+        ),
     ] = False
 
 
 class Join(Message, frozen=True, tag="channel.join", gc=False):
-    """Receiver to sender: I have everything before this position, give me what follows.
+    """Receiver to sender: everything before this position is here, send what follows.
 
-    A newcomer says incarnation 0, sequence 1: everything already sent (AMS, footnote 5). The answer
-    is a welcome if the sender can still heal from there, else a snapshot.
+    A newcomer sends incarnation 0 and sequence 1, for everything already sent (AMS, footnote 5).
+    The answer is a welcome if the sender can still heal from there, else a snapshot.
     """
 
     channel: Channel

@@ -1,14 +1,14 @@
-"""How does a receiver end with exactly the sender's sequence, or know that it does not?
+"""The receiving end of a reliable channel: the sender's exact sequence, or the news that it is not.
 
-It delivers sequence numbers in turn, keeps what came early, and asks for what is missing after a
-drawn back-off (`backoff.py`), each missing message with its own timer. What cannot be healed
-any more, because the sender restarted or its buffer went on, is replaced by a snapshot, and the
-user is told so twice: when the state becomes stale and when the snapshot replaces it.
+It delivers sequence numbers in turn, holds messages that came early, and asks for missing ones
+after a drawn back-off (`backoff.py`), each with a timer of its own. What can no longer be healed,
+because the sender restarted or its buffer went on, is replaced by a snapshot. The user learns of it
+twice: when the state becomes stale, and when the snapshot replaces it.
 """
 
 import enum
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from roamcast.channels.reliable.backoff import backoff_us
 from roamcast.channels.reliable.messages import (
@@ -24,10 +24,12 @@ from roamcast.channels.reliable.messages import (
 from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.model.addresses import Server
 from roamcast.model.machine import Draw, Effect, Input, Received, Send, step
+from roamcast.model.records import Drop
+from roamcast.model.wire import Message, tag_of
 
 
 class Delivered(Effect, frozen=True, gc=False):
-    """The next message of the sequence; within an incarnation nothing is left out or repeated."""
+    """The next message of the sequence; within an incarnation none is left out or repeated."""
 
     channel: str
     incarnation: int
@@ -36,14 +38,14 @@ class Delivered(Effect, frozen=True, gc=False):
 
 
 class Stale(Effect, frozen=True, gc=False):
-    """What the user has is not current and cannot be healed; a snapshot is being asked for."""
+    """The user's state is not current and cannot be healed; the receiver asks for a snapshot."""
 
     channel: str
     reason: str
 
 
 class Replaced(Effect, frozen=True, gc=False):
-    """Forget what was delivered: this state includes everything up to the sequence."""
+    """A state that includes everything up to the sequence, in place of what was delivered."""
 
     channel: str
     incarnation: int
@@ -53,7 +55,7 @@ class Replaced(Effect, frozen=True, gc=False):
 
 
 class ReceiverState(enum.StrEnum):
-    """Where a receiver stands."""
+    """Whether a receiver has a position in the sequence, and misses something before it."""
 
     JOINING = "joining"
     FOLLOWING = "following"
@@ -68,7 +70,7 @@ class ReceiverEvent(enum.StrEnum):
     WHOLE = "everything known of is delivered"
     LOST = "what is missing cannot be healed any more"
     RESTARTED = "the sender lives in a newer incarnation"
-    WELCOMED = "the sender told where to start"
+    WELCOMED = "the sender named the position to start from"
     REPLACED = "a snapshot arrived"
 
 
@@ -94,6 +96,15 @@ _WITH_POSITION: Final = (_S.FOLLOWING, _S.HEALING)
 class ChannelReceiver:
     """The receiving end of one channel."""
 
+    messages: ClassVar[tuple[type[Message], ...]] = (
+        Data,
+        HealResponse,
+        Synchronisation,
+        ChannelWelcome,
+        Snapshot,
+    )
+    inputs: ClassVar[tuple[type[Input], ...]] = ()
+
     def __init__(
         self,
         channel: str,
@@ -104,7 +115,7 @@ class ChannelReceiver:
         draw: Draw,
         start: tuple[int, int] | None = None,
     ) -> None:
-        """`start` is the (incarnation, next sequence) that the channel's announcement told.
+        """`start` is the (incarnation, next sequence) of the channel's announcement.
 
         Without it the receiver asks for everything already sent (AMS, footnote 5).
         """
@@ -116,12 +127,16 @@ class ChannelReceiver:
         self._settings = settings
         self._draw = draw
         self._receivers = settings.receivers_expected
-        self._heard = self.incarnation  # newest incarnation heard of; ahead of ours while behind
-        self._newest = self.expected - 1  # highest sequence known to exist
-        self._noticed = self.expected - 1  # up to here, what is missing has a timer
+        self._incarnation_newest = self.incarnation
+        """Ahead of `incarnation` while this receiver is behind."""
+        self._newest = self.expected - 1
+        """The highest sequence known to exist."""
+        self._noticed = self.expected - 1
+        """Up to here every missing sequence has a timer."""
         self._ahead: dict[int, bytes] = {}
         self._ahead_bytes = 0
-        self._missing: dict[int, int] = {}  # sequence → when to ask
+        self._missing: dict[int, int] = {}
+        """Sequence → when to ask for it."""
         self._alone_until = 0
         self._attempts = 0
         self._reason = "joined"
@@ -136,16 +151,19 @@ class ChannelReceiver:
         }
 
     def receive(self, given: Input, now: int) -> Sequence[Effect]:
-        """Take what came from the sender; other channels' messages are not for us."""
-        if not isinstance(given, Received):
-            return ()
+        """Take a message of the sender."""
+        assert isinstance(given, Received), f"a channel's receiver takes no {given!r}"
         message = given.message
-        if not isinstance(message, _FROM_SENDER) or message.channel != self.channel:
-            return ()
-        if message.incarnation < self._heard:  # sequences of two lives never mix
+        assert isinstance(
+            message, Data | HealResponse | Synchronisation | ChannelWelcome | Snapshot
+        ), f"a channel's receiver takes no {message!r}"
+        if message.channel != self.channel:
+            tag = tag_of(type(message))
+            return (Drop("another channel", tag, 0, given.sender, message.channel),)
+        if message.incarnation < self._incarnation_newest:  # sequences of two lives never mix
             return ()
         effects: list[Effect] = []
-        if message.incarnation > self._heard:
+        if message.incarnation > self._incarnation_newest:
             self._restarted(message.incarnation, given.sender, now, effects)
         if isinstance(message, Data | HealResponse):
             self._take(message, now, effects)
@@ -168,7 +186,7 @@ class ChannelReceiver:
         return (Send(Server(self._source), Join(self.channel, self.incarnation, self.expected)),)
 
     def deadline(self) -> int | None:
-        """When to ask next; earlier than needed where a gap has closed meanwhile."""
+        """When to ask next; it may come too early where a gap has closed meanwhile."""
         return self._due
 
     def _take(self, message: Data | HealResponse, now: int, effects: list[Effect]) -> None:
@@ -181,14 +199,14 @@ class ChannelReceiver:
             return
         if self.state in _WITH_POSITION and sequence < self.expected:
             return
-        self._keep(sequence, message.payload)
+        self._hold(sequence, message.payload)
         if sequence > self._newest:
             self._newest = sequence
         if self.state in _WITH_POSITION:
             self._settle(now)
 
-    def _keep(self, sequence: int, payload: bytes) -> None:
-        """Keep a message that came early, as long as there is room; else it is healed later."""
+    def _hold(self, sequence: int, payload: bytes) -> None:
+        """Hold a message that came early if there is room; else it is healed later."""
         settings = self._settings
         if sequence in self._ahead:
             return
@@ -276,8 +294,8 @@ class ChannelReceiver:
             self._settle(now)
 
     def _restarted(self, incarnation: int, source: str, now: int, effects: list[Effect]) -> None:
-        """Follow the sender into its next life: nothing kept from the last one counts."""
-        self._heard = incarnation
+        """Follow the sender into its next incarnation: nothing of the last one counts."""
+        self._incarnation_newest = incarnation
         self._source = source
         self._newest = 0
         self._alone_until = 0
@@ -302,14 +320,14 @@ class ChannelReceiver:
         if self.state in _WITH_POSITION or message.sequence != self.expected:
             return
         if self.incarnation not in (0, message.incarnation):
-            return  # an answer to a question we no longer ask
+            return  # the answer to a join that is no longer current
         self.state = step(RECEIVER_TABLE, self.state, ReceiverEvent.WELCOMED)
         self._alone_until = message.last
         self._newest = max(self._newest, message.last)
         self._resume(message.incarnation, message.sequence, now, effects)
 
     def _replace(self, message: Snapshot, now: int, effects: list[Effect]) -> None:
-        """Take a snapshot only while nothing better can be had, and never an older state."""
+        """Take a snapshot only while nothing can be healed, and never an older state."""
         older = message.incarnation == self.incarnation and message.sequence < self.expected - 1
         if self.state in _WITH_POSITION or older:
             return
@@ -327,7 +345,7 @@ class ChannelReceiver:
         self._resume(message.incarnation, message.sequence + 1, now, effects)
 
     def _resume(self, incarnation: int, expected: int, now: int, effects: list[Effect]) -> None:
-        """Go on from a position: drop what is older, deliver what already waits, heal the rest."""
+        """Go on from a position: drop older messages, deliver those that wait, heal the rest."""
         self.incarnation = incarnation
         self.expected = expected
         self._noticed = expected - 1
@@ -340,6 +358,3 @@ class ChannelReceiver:
             self._ahead_bytes -= len(waiting)
             self._deliver(waiting, effects)
         self._settle(now)
-
-
-_FROM_SENDER: Final = (Data, HealResponse, Synchronisation, ChannelWelcome, Snapshot)

@@ -1,15 +1,16 @@
-"""How does one sender reach a whole group without losing anything? (AMS 6 and 12.)
+"""The sending end of a reliable channel: one sender, a whole group, nothing lost (AMS 6 and 12).
 
-Messages are numbered and kept in a bounded buffer. A heal request is answered to the whole group,
-because a loss near the sender is everybody's loss and the answer silences the others' requests; a
-receiver that joined late is answered alone. Who is further behind than the buffer gets a snapshot
-of the user's state: the requests are gathered for a moment, then the user is asked for it once.
+Messages are numbered and held in a bounded buffer. 0023: a heal request is answered to the whole
+group, because a loss near the sender is everybody's loss, and the answer silences the requests of
+others. A receiver that joined late is answered alone. A receiver further behind than the buffer
+gets a snapshot of the user's state: such requests are gathered for a moment, then the user is asked
+for its state once.
 """
 
 import enum
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from roamcast.channels.reliable.messages import (
     HEAL_SEQUENCES_MAX,
@@ -27,6 +28,8 @@ from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.errors import LimitError
 from roamcast.model.addresses import Client
 from roamcast.model.machine import Effect, Input, Multicast, Received, Send, earliest, step
+from roamcast.model.records import Drop
+from roamcast.model.wire import Message, tag_of
 
 
 class Transmit(Input, frozen=True, gc=False):
@@ -36,25 +39,25 @@ class Transmit(Input, frozen=True, gc=False):
 
 
 class SnapshotTaken(Input, frozen=True, gc=False):
-    """The user's state now, as `SnapshotWanted` asked for it."""
+    """The user's state now: the answer to `SnapshotWanted`."""
 
     payload: bytes
 
 
 class Audience(Input, frozen=True, gc=False):
-    """The user's count of receivers; it decides how receivers spread their requests."""
+    """How many receivers the user counts; it decides how they spread their requests."""
 
     receivers: int
 
 
 class SnapshotWanted(Effect, frozen=True, gc=False):
-    """Somebody is further behind than the buffer: answer with `SnapshotTaken`."""
+    """A receiver is further behind than the buffer: answer with `SnapshotTaken`."""
 
     channel: str
 
 
 class SenderState(enum.StrEnum):
-    """Whether somebody waits for a snapshot."""
+    """Whether a receiver waits for a snapshot."""
 
     STEADY = "steady"
     GATHERING = "gathering"
@@ -79,7 +82,13 @@ SENDER_TABLE: Final = {
 
 
 class ChannelSender:
-    """The sending end of one channel in one incarnation."""
+    """The sending end of one channel in one incarnation.
+
+    Its two deadlines are plain fields and no timers by key: every update sets one of them.
+    """
+
+    messages: ClassVar[tuple[type[Message], ...]] = (HealRequest, Join)
+    inputs: ClassVar[tuple[type[Input], ...]] = (Transmit, SnapshotTaken, Audience)
 
     __slots__ = (
         "_behind",
@@ -88,6 +97,7 @@ class ChannelSender:
         "_buffer_bytes",
         "_gathered_at",
         "_healed_until",
+        "_position_until",
         "_quiet_us",
         "_receivers",
         "_scope",
@@ -95,7 +105,6 @@ class ChannelSender:
         "_shared_until",
         "_starts_empty",
         "_sync_at",
-        "_told_until",
         "channel",
         "incarnation",
         "last",
@@ -112,10 +121,10 @@ class ChannelSender:
         scope: str = "",
         starts_empty: bool = True,
     ) -> None:
-        """`starts_empty`: before sequence 1 there is nothing a newcomer would need a snapshot for.
+        """`starts_empty`: a newcomer needs no snapshot of what was before sequence 1.
 
-        That holds for a channel made just now (AMS 8, 11) and not for one whose sender restarted
-        with a state from disk.
+        That is so for a new channel (AMS 8, 11), and not for one whose sender restarted with a
+        state from disk.
         """
         assert incarnation > 0
         self.channel = channel
@@ -128,13 +137,14 @@ class ChannelSender:
         self._receivers = settings.receivers_expected
         self._buffer: deque[bytes] = deque()
         self._buffer_bytes = 0
-        self._healed_until: dict[int, int] = {}  # sequence → while its heal is on its way
+        self._healed_until: dict[int, int] = {}
+        """Sequence → until when its last heal is on its way, and is not repeated."""
         self._behind: OrderedDict[str, None] = OrderedDict()
         self._behind_more = False
         self._gathered_at: int | None = None
         self._quiet_us = settings.sync_interval_us
         self._sync_at = now + self._quiet_us
-        self._told_until = now
+        self._position_until = now
         self._shared_until = now
 
     @property
@@ -147,6 +157,7 @@ class ChannelSender:
         return {
             "buffer messages": (len(self._buffer), self._settings.buffer_messages_max),
             "buffer bytes": (self._buffer_bytes, self._settings.buffer_bytes_max),
+            "heals on their way": (len(self._healed_until), self._settings.buffer_messages_max),
             "behind": (len(self._behind), self._settings.snapshot_unicasts_max),
         }
 
@@ -155,15 +166,19 @@ class ChannelSender:
         match given:
             case Transmit(payload):
                 return (self.publish(payload, now),)
-            case Received(sender, HealRequest() as request) if request.channel == self.channel:
+            case Received(sender, HealRequest() | Join() as request):
+                if request.channel != self.channel:
+                    tag = tag_of(type(request))
+                    return (Drop("another channel", tag, 0, sender, request.channel),)
+                if isinstance(request, Join):
+                    return self._join(sender, request, now)
                 return self._heal(sender, request, now)
-            case Received(sender, Join() as request) if request.channel == self.channel:
-                return self._join(sender, request, now)
             case SnapshotTaken(payload):
                 return self._snapshot(payload, now)
             case Audience(receivers):
                 self._receivers = receivers
-        return ()
+                return ()
+        raise AssertionError(f"a channel's sender takes no {given!r}")
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Synchronise after a quiet interval; ask for the snapshot when requests are gathered."""
@@ -200,7 +215,7 @@ class ChannelSender:
         return Multicast(self.channel, data, self._scope)
 
     def _discard(self) -> None:
-        """Let the oldest messages go until the buffer is within its bounds again."""
+        """Discard the oldest messages until the buffer is within its bounds."""
         settings, buffer = self._settings, self._buffer
         while (
             len(buffer) > settings.buffer_messages_max
@@ -227,9 +242,9 @@ class ChannelSender:
             elif now >= self._healed_until.get(sequence, 0):
                 self._healed_until[sequence] = now + self._settings.round_trip_us
                 effects.append(Multicast(self.channel, heal, self._scope))
-        if too_old and now >= self._told_until:
-            # Everyone who lost it learns at once that it is gone, and then asks for a snapshot.
-            self._told_until = now + self._settings.round_trip_us
+        if too_old and now >= self._position_until:
+            # Everyone who lost it learns at once that it cannot be healed, and asks for a snapshot.
+            self._position_until = now + self._settings.round_trip_us
             effects.append(Multicast(self.channel, self._position(), self._scope))
         return effects
 
@@ -252,7 +267,7 @@ class ChannelSender:
         return effects
 
     def _note_behind(self, sender: str, now: int) -> None:
-        if now < self._shared_until:  # the snapshot that went to everyone is on its way
+        if now < self._shared_until:  # a snapshot for everyone is on its way
             return
         self.state = step(SENDER_TABLE, self.state, SenderEvent.BEHIND)
         if self.state is SenderState.GATHERING and self._gathered_at is None:
@@ -261,7 +276,7 @@ class ChannelSender:
             return
         if len(self._behind) < self._settings.snapshot_unicasts_max:
             self._behind[sender] = None
-        else:  # it goes to everyone: waiting longer would only bring more requests
+        else:  # the snapshot goes to everyone: to wait longer would only bring more requests
             self._behind_more = True
             if self.state is SenderState.GATHERING:
                 self._gathered_at = now

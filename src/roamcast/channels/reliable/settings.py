@@ -1,4 +1,4 @@
-"""How patient and how large is a reliable channel? Its intervals and bounds."""
+"""The intervals and bounds of a reliable channel."""
 
 import msgspec
 
@@ -7,30 +7,30 @@ class ChannelSettings(msgspec.Struct, frozen=True):
     """Intervals in microseconds, bounds in messages and bytes; both ends use the same."""
 
     sync_interval_us: int = 500_000
-    """Quiet for so long, the sender says where it stands (AMS: the synchronisation interval)."""
+    """Quiet time after which the sender sends its position (AMS: the synchronisation interval)."""
     sync_interval_us_max: int = 1_000_000
-    """While it stays quiet it says so ever more slowly, up to this (Holbrook, Singhal and Cheriton,
-    LBRM: variable heartbeat); a client on many quiet channels pays for each of them."""
+    """Upper bound of that interval, which doubles while the sender stays quiet: a client on many
+    quiet channels pays for each (Holbrook, Singhal and Cheriton, LBRM: variable heartbeat)."""
     round_trip_us: int = 20_000
-    """A guess of the slowest round trip; a healed message is not healed again within it."""
+    """Estimate of the slowest round trip; a message is not healed twice within it."""
     backoff_round_trips: int = 6
-    """The interval over which receivers spread their requests, in round trips (RFC 5740: 6)."""
+    """Interval over which receivers spread their requests, in round trips (RFC 5740: 6)."""
     retry_us_max: int = 2_000_000
-    """Requests that stay unanswered are repeated ever more slowly, up to this."""
+    """Upper bound of the interval between repeated requests, which doubles each time."""
     receivers_expected: int = 1_000
-    """Audience a receiver assumes until a synchronisation message tells it better."""
+    """Audience that a receiver assumes until a synchronisation message gives the sender's count."""
     buffer_messages_max: int = 1_024
     buffer_bytes_max: int = 16 * 1024 * 1024
-    """What the sender keeps for heals; who is further behind gets a snapshot."""
+    """Bounds of the sender's buffer for heals; a receiver further behind gets a snapshot."""
     ahead_messages_max: int = 1_024
     ahead_bytes_max: int = 16 * 1024 * 1024
-    """What a receiver keeps while something before it is missing."""
+    """Bounds of what a receiver holds while something before it is missing."""
     gather_us: int = 40_000
     """How long the sender gathers receivers that need a snapshot."""
     snapshot_unicasts_max: int = 8
-    """More of them than this, and the snapshot is multicast once."""
+    """If more receivers than this need a snapshot, it is multicast once."""
     snapshot_multicast_bytes_max: int = 60_000
-    """Unless it is larger than a datagram: then these many are answered, the rest ask again."""
+    """A larger snapshot does not fit a datagram: so many receivers get it, the others ask again."""
 
     @property
     def backoff_interval_us(self) -> int:

@@ -1,8 +1,8 @@
-"""What changes when an object is published, changed or cancelled? One numbered update.
+"""The way of an update: a context is published, changed or removed, and each view class learns it.
 
-One number per update, common to all its messages (AMS 10), so that clients drop what they have and
-what is older. The update query set is that of the old state united with the new one's: without the
-old one departures would be lost.
+Every update has one number, common to all its messages (AMS 10), so that clients drop duplicates
+and older states. The update query set unites the queries that the old state satisfied with those of
+the new one: without the old ones departures would be lost.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -10,21 +10,40 @@ from collections.abc import Callable, Collection, Iterable
 from msgspec import structs
 
 from roamcast.channels.server.desk import ClientState, Desk, Policy
-from roamcast.channels.server.local import LocalUpdate
-from roamcast.channels.server.map import ActiveMap, MapContext, Matched
+from roamcast.channels.server.map import ActiveMap, MapContext, Matched, Removal
 from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, State, Superseded, body_of
 from roamcast.channels.server.queries import QueryChange, QueryRecord
-from roamcast.channels.server.removed import Removal
 from roamcast.channels.server.view_class import ViewClass
 from roamcast.channels.spread.dissemination import Dissemination
+from roamcast.channels.timers import Timer
 from roamcast.errors import ConflictError, ContextError, LimitError
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect
 from roamcast.model.records import ContextChanged, ContextClosed, ContextOpened, UpdateMatched
 
 
+class ClockDue(Timer, frozen=True):
+    """The clock may change what somebody may see of a context: an hour of its rules begins."""
+
+    vid: str
+
+
+class LocalUpdate(Effect, frozen=True, gc=False):
+    """An update for queries placed in this process: those satisfied before it, and after it.
+
+    `context`: what the view class sees now, decoded, None if it sees nothing any more.
+    """
+
+    view_class: str
+    state: State
+    before: Matched
+    after: Matched
+    context: Context | None = None
+
+
 class MapContexts:
-    """The way of an object's change through the view classes."""
+    """Takes every change of the map, and hands it to the view classes that see it."""
 
     def __init__(
         self, desk: Desk, active_map: ActiveMap, policy: Policy, dissemination: Dissemination
@@ -34,21 +53,22 @@ class MapContexts:
         self._policy = policy
         self._dissemination = dissemination
         self.publisher_of: Callable[[str], str | None] = lambda _: None
-        """Who alone may publish under a vid, because its rules are theirs."""
+        """Who alone may publish under a vid, because its rules are theirs (0082)."""
         desk.fresh = self.fresh
+        desk.timers.handle(ClockDue, self._clock_due)
 
     def put(self, client: ClientState, context: Context, body: bytes, stamp: int) -> None:
-        """Publish an object for a client, or change it."""
+        """Publish a context for a client, or change it."""
         if context.place is None and context.point is None:
-            raise ContextError("a located-object needs a place or a point")
+            raise ContextError("a context on the map needs a place or a point: add one")
         if len(body) > CONTEXT_BYTES_MAX:
-            raise LimitError(f"an object has at most {CONTEXT_BYTES_MAX} bytes")
+            raise LimitError(f"a context has at most {CONTEXT_BYTES_MAX} bytes")
         if (
             context.vid not in client.publications
             and len(client.publications) >= self._desk.settings.publications_max
         ):
             limit = self._desk.settings.publications_max
-            raise LimitError(f"a client publishes at most {limit} objects")
+            raise LimitError(f"a client publishes at most {limit} contexts")
         self.check_owner(context.vid, client.name)
         client.unconfirmed.pop(context.vid, None)
         client.publications[context.vid] = None
@@ -58,7 +78,7 @@ class MapContexts:
                 self._overtake(client.name, context.vid, self.map.stamp(context.vid))
 
     def check_owner(self, vid: str, owner: str) -> None:
-        """Refuse to change what somebody else publishes, or what others' rules decide about."""
+        """Refuse to change what somebody else publishes, or has set rules for (0082)."""
         known = self.map.contexts.get(vid)
         if known is not None and not self._may_take(owner, known.owner):
             raise ConflictError(f"{vid!r} is published by somebody else: choose another vid")
@@ -67,51 +87,52 @@ class MapContexts:
             raise ConflictError(f"the rules of {vid!r} are somebody else's: choose another vid")
 
     def reconsider(self, vid: str) -> None:
-        """Show an object anew under the rules of now."""
+        """Show a context anew, after its rules have changed."""
         known = self.map.contexts.get(vid)
         if known is not None:
             classes = [*self._dissemination.classes.values()]
-            self._changed(known, known.context, body_of(known.context), "changed", classes)
+            self._changed(known, known.context, known.body, "changed", classes)
 
-    def hour_struck(self, vid: str) -> None:
-        """The clock may have changed what some see of an object: tell those of whom it is true."""
-        known = self.map.contexts[vid]
+    def _clock_due(self, timer: ClockDue) -> None:
+        """Update the view classes that see a context otherwise than a moment ago, and no others."""
+        known = self.map.contexts[timer.vid]
         context, now = known.context, self._desk.now
         assert known.changes_at is not None
         before = known.changes_at - 1
         known.changes_at = None
-        others = [
+        differing = [
             view
             for view in self._dissemination.classes.values()
             if self._seen(context, view, before) != self._seen(context, view, now)
         ]
-        if others:
-            self._changed(known, context, body_of(context), "changed", others)
+        if differing:
+            self._changed(known, context, known.body, "changed", differing)
         else:
             self._wake(known, self._policy.changes_at(context, now))
 
     def _seen(self, context: Context, view: ViewClass, now: int) -> Context | None:
-        """Give an object as a class sees it, whenever that began: t_r may be when it is asked."""
+        """Give a context as a class sees it, without t_r: rules may set that to the time asked."""
         seen = self._policy.visible(context, view.name, now)
         return None if seen is None else structs.replace(seen, t_r=0)
 
     def _wake(self, known: MapContext, at: int | None) -> None:
-        """Come again when the clock may change what somebody sees, or not."""
+        """Set or cancel the timer for the next change that the clock makes."""
         known.changes_at = at
+        timer = ClockDue(known.context.vid)
         if at is None:
-            self._desk.timers.cancel(("hours", known.context.vid))
+            self._desk.timers.cancel(timer)
         else:
-            self._desk.timers.set(("hours", known.context.vid), at)
+            self._desk.timers.set(timer, at)
 
     def put_for(self, owner: str, context: Context, body: bytes, stamp: int) -> bool:
-        """Publish an object for an owner, or change it; False if what is known is not older."""
+        """Publish a context for an owner, or change it; False if what is known is not older."""
         before = self.map.contexts.get(context.vid)
         owner_before = None if before is None else before.owner
         if before is None and self.map.removed:
             gone = self.map.removed.get(context.vid)
             if gone is not None and not self._may_take(gone.owner, owner):
-                self.map.removed.forget(context.vid)  # nobody cancels what is another's
-        known = self.map.put(context, stamp, owner)
+                self.map.removed.forget(context.vid)  # nobody removes what is another's
+        known = self.map.put(context, body, stamp, owner)
         if known is None:
             return False
         fresh = owner_before is None
@@ -125,16 +146,16 @@ class MapContexts:
         return True
 
     def cancel(self, client: ClientState, vid: str, stamp: int = 0) -> None:
-        """Cancel what a client published."""
+        """Unpublish a client's context."""
         client.publications.pop(vid, None)
         client.unconfirmed.pop(vid, None)
         self.withdraw(client.name, vid, stamp)
 
     def withdraw(self, owner: str, vid: str, stamp: int = 0) -> None:
-        """Take an object off the map, if nobody has published it since the stamp.
+        """Take a context off the map, if nobody has published it since the stamp.
 
-        Without a stamp its publisher has only gone from here: if it was the last to publish the
-        object, that leaves, and may come back in the same state.
+        Without a stamp its publisher has only left this server. If it was the last to publish the
+        context, that leaves the map, and may come back in the same state.
         """
         if stamp:
             self.erase(vid, Removal(stamp, owner, self._desk.now))
@@ -143,15 +164,15 @@ class MapContexts:
         if known is not None and known.owner == owner:
             self._take_off(known)
 
-    def erase(self, vid: str, gone: Removal) -> None:
-        """Take an object off the map unless it is newer or another's; remember that it is gone."""
+    def erase(self, vid: str, removal: Removal) -> None:
+        """Take a context off the map unless it is newer or another's, and remember the removal."""
         known = self.map.contexts.get(vid)
         if known is not None:
-            if known.stamp > gone.stamp or not self._may_take(gone.owner, known.owner):
+            if known.stamp > removal.stamp or not self._may_take(removal.owner, known.owner):
                 return
-            self._overtake(known.owner, vid, gone.stamp)
+            self._overtake(known.owner, vid, removal.stamp)
             self._take_off(known)
-        self.map.removed.note(vid, gone, self._desk.now)
+        self.map.removed.note(vid, removal, self._desk.now)
 
     def _may_take(self, client: str, owner: str) -> bool:
         return client == owner or self._policy.may_take(client, owner)
@@ -163,9 +184,13 @@ class MapContexts:
         self._changed(known, None, b"", "left", self._dissemination.classes.values())
 
     def _overtake(self, owner: str, vid: str, stamp: int) -> None:
-        """Tell who published an object that somebody else did so later, or cancelled it."""
+        """Tell a publisher that somebody else published its context later, or removed it."""
         client = self._desk.clients.get(owner)
-        if client is not None and vid in client.publications:
+        if client is None:
+            return
+        # What is another's needs no confirming: left there, such vids would pile up.
+        client.unconfirmed.pop(vid, None)
+        if vid in client.publications:
             del client.publications[vid]
             self._desk.deliver(client, Superseded(vid, stamp))
 
@@ -177,22 +202,23 @@ class MapContexts:
         change: str,
         classes: Iterable[ViewClass],
     ) -> None:
-        """Number the update, and spread it in every class that saw or sees the object."""
+        """Number the update, and spread it in every class that saw or sees the context."""
         desk = self._desk
         desk.number = known.number = number = desk.number + 1
         vid = known.context.vid
         matched: list[int] = []
         clients = 0
         for view in classes:
-            step = self.step(view, known, context, body)
-            if step.queries:
+            update, seen = self.step(view, known, context, body)
+            if update.queries:
                 state = State(number, vid, known.bodies[view.name])
-                if view.local and not view.local.keys().isdisjoint(step.queries):
-                    desk.out.append(LocalUpdate(view.name, state, step.before, step.after))
-                self._dissemination.spread(view, step, state)
+                if view.local and not view.local.keys().isdisjoint(update.queries):
+                    before, after = update.before, update.after
+                    desk.out.append(LocalUpdate(view.name, state, before, after, seen))
+                self._dissemination.spread(view, update, state)
                 if desk.journal:
-                    matched += step.queries
-                    for record in step.records:
+                    matched += update.queries
+                    for record in update.records:
                         clients += len(record.clients)
         at = None if context is None else self._policy.changes_at(context, desk.now)
         if at != known.changes_at:
@@ -213,8 +239,8 @@ class MapContexts:
 
     def step(
         self, view: ViewClass, known: MapContext, context: Context | None, body: bytes
-    ) -> QueryChange:
-        """Note what a class sees of an object from now on, and give the update query set."""
+    ) -> tuple[QueryChange, Context | None]:
+        """Note what a class sees of a context from now on; give the update query set, and that."""
         name, table = view.name, view.table
         seen = None
         if context is not None:
@@ -223,17 +249,18 @@ class MapContexts:
         if seen is not None and table.records:
             after = table.match(seen)
         before = known.matched.get(name, ())
+        # Only what rules coarsened needs bytes of its own: encoded once for the whole class.
         known.bodies[name] = body if seen is context else b"" if seen is None else body_of(seen)
         known.matched[name] = after
-        step = table.step(before, after)
-        for record in step.left:
+        change = table.change(before, after)
+        for record in change.left:
             table.leave(record, known.context.vid)
-        for record in step.entered:
+        for record in change.entered:
             table.enter(record, known.context.vid)
-        return step
+        return change, seen
 
     def satisfying(self, view: ViewClass, wanted: Filter, query: int) -> list[str]:
-        """Find the objects that satisfy a query not yet placed, and note it at each of them."""
+        """Find the contexts that satisfy a query not yet placed, and note it at each of them."""
         found = []
         for vid in self.candidates(wanted):
             known = self.map.contexts[vid]
@@ -242,14 +269,13 @@ class MapContexts:
                 continue
             found.append(vid)
             matched = known.matched.get(view.name, ())
-            still = [one for one in matched if one in view.table.records]
-            known.matched[view.name] = (*still, query)
-            if view.name not in known.bodies or seen is not known.context:
-                known.bodies[view.name] = body_of(seen)
+            standing = [number for number in matched if number in view.table.records]
+            known.matched[view.name] = (*standing, query)
+            known.bodies[view.name] = known.body if seen is known.context else body_of(seen)
         return found
 
     def candidates(self, wanted: Filter) -> list[str]:
-        """Name objects that could satisfy a filter; what rules show may be elsewhere than it is."""
+        """Name contexts that could satisfy a filter; rules may show some in other places."""
         restricted = self._policy.restricted()
         if restricted is None:
             return list(self.map.contexts)
@@ -258,14 +284,14 @@ class MapContexts:
         return list(named)
 
     def forget_classes(self, names: Collection[str]) -> None:
-        """Keep nothing of what classes saw that are no more."""
+        """Drop what view classes saw that have ended."""
         for known in self.map.contexts.values():
-            for name in [one for one in known.bodies if one in names]:
+            for name in [name for name in known.bodies if name in names]:
                 del known.bodies[name]
                 known.matched.pop(name, None)
 
     def fresh(self, view_class: str, state: State) -> State:
-        """Give an object's present state for a view class, in place of one that has waited."""
+        """Give a context's present state for a view class, in place of one that has waited."""
         known = self.map.contexts.get(state.vid)
         if known is None:
             return State(state.number, state.vid, b"")
@@ -274,7 +300,7 @@ class MapContexts:
         return State(known.number, state.vid, known.bodies.get(view_class, b""))
 
     def state_of_any(self, view: ViewClass, queries: Collection[int], vid: str) -> State | None:
-        """Give an object's present state if it satisfies any of some queries."""
+        """Give a context's present state if it satisfies any of some queries."""
         known = self.map.contexts[vid]
         matched = known.matched.get(view.name, ())
         if not any(query in matched for query in queries):
@@ -282,7 +308,7 @@ class MapContexts:
         return State(known.number, vid, known.bodies[view.name])
 
     def state_of(self, view: ViewClass, record: QueryRecord, vid: str) -> State | None:
-        """Give an object's present state if it satisfies a query."""
+        """Give a context's present state if it satisfies a query."""
         known = self.map.contexts.get(vid)
         if known is None or record.number not in known.matched.get(view.name, ()):
             return None

@@ -1,22 +1,21 @@
-"""What do all parts of a map server share? Its clients, its timers, and what leaves it.
+"""The state that all parts of a map server share: clients, channels, timers, outgoing effects.
 
-Everything that leaves passes here, so that no byte reaches a client with a limit uncounted.
+Everything that leaves the server passes the `Desk`, so that no byte reaches a client with a
+bandwidth limit uncounted (0064).
 """
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from roamcast.channels.reliable.sender import ChannelSender, SnapshotTaken, SnapshotWanted
 from roamcast.channels.server.messages import State, size_of
-from roamcast.channels.server.outbox import Outbox, Waiting
-from roamcast.channels.server.paging import Pager
+from roamcast.channels.server.outbox import Outbox, Pager, Waiting
 from roamcast.channels.server.settings import MapSettings
-from roamcast.channels.spread.bands import Ledger
-from roamcast.channels.spread.streams import Stream
-from roamcast.channels.timers import Timers
+from roamcast.channels.spread.streams import Ledger, Stream
+from roamcast.channels.timers import Timer, TimerTable
 from roamcast.model.addresses import Client
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -24,30 +23,43 @@ from roamcast.model.machine import Effect, Multicast, Send
 from roamcast.model.records import Drop
 from roamcast.model.wire import Message, tag_of
 
-Timer = tuple[str, str]
+VIEW_CLASSES_MAX: Final = 10_000
+"""How many view classes a policy may tell apart at a time."""
+
+
+class OutboxDue(Timer, frozen=True):
+    """A client's batch is to be repeated, or may leave now."""
+
+    client: str
+
+
+class ChannelDue(Timer, frozen=True):
+    """A channel's sender has something to do."""
+
+    channel: str
 
 
 class Policy(Protocol):
-    """Who may see what of an object; the broker answers from people's privacy rules."""
+    """Who may see what of a context; the broker answers from people's privacy rules."""
 
     def view_class(self, client: str) -> str:
         """Name the class of clients that may see the same of everything."""
 
     def visible(self, context: Context, view_class: str, now: int) -> Context | None:
-        """Give the object as this class may see it, or nothing."""
+        """Give the context as this class may see it, or None."""
 
     def changes_at(self, context: Context, now: int) -> int | None:
-        """Give when the clock alone may next change what anybody sees of an object, or never."""
+        """Give when the clock alone may next change what anybody sees of a context, or None."""
 
     def restricted(self) -> Collection[str] | None:
-        """Name the objects that some may see otherwise than they are; None: any may be."""
+        """Name the contexts that some may see otherwise than they are; None: any may be."""
 
     def may_take(self, client: str, owner: str) -> bool:
         """Whether a client may change what this owner publishes."""
 
 
 class Public:
-    """Everybody may see everything."""
+    """The policy under which everybody may see everything."""
 
     def view_class(self, client: str) -> str:
         """There is one class."""
@@ -65,7 +77,7 @@ class Public:
         return None
 
     def restricted(self) -> Collection[str] | None:
-        """No object is."""
+        """No context is."""
         return ()
 
     def may_take(self, client: str, owner: str) -> bool:
@@ -75,7 +87,7 @@ class Public:
 
 
 class Subscription(msgspec.Struct):
-    """A client's standing query and the records of its parts."""
+    """A client's standing filter, and the numbers of the queries it was taken apart into."""
 
     filter: Filter
     queries: tuple[int, ...]
@@ -89,14 +101,15 @@ class ClientState(msgspec.Struct):
     view_class: str
     outbox: Outbox
     seen_us: int
+    timer: OutboxDue
     ledger: Ledger | None = None
     remote: bool = False
-    agent: bool = False
+    relay: bool = False
     last_operation: int = 0
     subscriptions: dict[str, Subscription] = {}
     publications: dict[str, None] = {}
     unconfirmed: dict[str, None] = {}
-    """Published in the session before and not yet again."""
+    """Published in the session before this one, and not yet in this one."""
 
 
 class ChannelUse(msgspec.Struct):
@@ -104,14 +117,18 @@ class ChannelUse(msgspec.Struct):
 
     sender: ChannelSender
     view_class: str
+    timer: ChannelDue
     stream: Stream | None = None
     lingers: bool = False
     muted: bool = False
-    """It lingers and clients with a limit may still listen, whose ledgers are not known here."""
+    """It lingers, and clients with a limit whose ledgers are not known here may still listen."""
 
 
 class Desk:
-    """Clients, channels, timers and the effects of the input at hand."""
+    """The shared state of one map server.
+
+    `now` and `out` belong to the current input: the time it came with, and its effects so far.
+    """
 
     def __init__(self, epoch: int, settings: MapSettings, *, journal: bool = True) -> None:
         self.epoch = epoch
@@ -119,17 +136,62 @@ class Desk:
         self.journal = journal
         self.now = 0
         self.number = 0
+        """The number of the last update."""
         self.clients: dict[str, ClientState] = {}
+        """By the time of their last request: the longest silent first."""
         self.channels: dict[str, ChannelUse] = {}
-        self.timers: Timers[Timer] = Timers()
+        self.timers = TimerTable()
         self.too_slow: dict[str, None] = {}
         self.out: list[Effect] = []
         self.fresh: Callable[[str, State], State] = lambda _, state: state
+        """(view class, a state that has waited) → the context's present state."""
         self.turn_page: Callable[[str, Pager, int, int], tuple[list[State], bool]] = lambda *_: (
             [],
             True,
         )
         self._dirty: dict[str, None] = {}
+        self.timers.handle(OutboxDue, self._outbox_due)
+        self.timers.handle(ChannelDue, self._channel_due)
+
+    def occupancy(self) -> dict[str, tuple[int, int]]:
+        """How much is held of what, and the bound of each; of many clients the fullest."""
+        settings = self.settings
+        clients = self.clients.values()
+        relayed = settings.relay_clients_max
+        most = {True: settings.subscriptions_max * relayed, False: settings.subscriptions_max}
+        ledgers = [client.ledger for client in clients if client.ledger is not None]
+        return {
+            "outbox": _fullest(
+                [(len(client.outbox), client.outbox.items_max) for client in clients],
+                settings.outbox_items_max,
+            ),
+            "pagers": _fullest(
+                [(len(client.outbox.pagers), most[client.relay]) for client in clients],
+                settings.subscriptions_max,
+            ),
+            "subscriptions": _fullest(
+                [(len(client.subscriptions), most[client.relay]) for client in clients],
+                settings.subscriptions_max,
+            ),
+            "publications": _fullest(
+                [(len(client.publications), settings.publications_max) for client in clients],
+                settings.publications_max,
+            ),
+            # A client publishes its bound anew while its last session's wait to be settled, and
+            # contexts handed over may be among those.
+            "unconfirmed": _fullest(
+                [(len(client.unconfirmed), settings.contexts_max) for client in clients],
+                settings.contexts_max,
+            ),
+            "ledger bytes": _fullest(
+                [(ledger.spent_bytes, ledger.limit_bytes) for ledger in ledgers],
+                settings.limit_bytes_min,
+            ),
+            # Between inputs nothing waits here.
+            "effects": (len(self.out), 0),
+            "dirty clients": (len(self._dirty), 0),
+            "slow clients": (len(self.too_slow), 0),
+        }
 
     def deliver(self, client: ClientState, item: Waiting, *, listing: str = "") -> None:
         """Queue an item for one client; it leaves with everything else of this input."""
@@ -148,7 +210,10 @@ class Desk:
         if batch is not None:
             self.out.append(Send(Client(client.name), batch))
         if client.outbox.due is not None:
-            self.timers.set(("outbox", client.name), client.outbox.due)
+            self.timers.set(client.timer, client.outbox.due)
+
+    def _outbox_due(self, timer: OutboxDue) -> None:
+        self.poll(self.clients[timer.client])
 
     def flush(self) -> None:
         """Let the batches of this input leave."""
@@ -171,11 +236,16 @@ class Desk:
         self.out.append(Send(Client(name), message))
         return True
 
-    def watch_channel(self, name: str) -> None:
-        """Wake for a channel when its sender asks for it."""
-        deadline = self.channels[name].sender.deadline()
+    def watch_channel(self, use: ChannelUse) -> None:
+        """Set the timer of a channel to its sender's deadline."""
+        deadline = use.sender.deadline()
         if deadline is not None:
-            self.timers.sooner(("channel", name), max(deadline, self.now + 1))
+            self.timers.sooner(use.timer, max(deadline, self.now + 1))
+
+    def _channel_due(self, timer: ChannelDue) -> None:
+        use = self.channels[timer.channel]
+        self.take(use, [*use.sender.advance(self.now)])
+        self.watch_channel(use)
 
     def take(self, use: ChannelUse, effects: list[Effect]) -> None:
         """Let a sender's synchronisations and heals leave, if everyone who hears them has room."""
@@ -183,7 +253,8 @@ class Desk:
             return
         for effect in effects:
             if isinstance(effect, SnapshotWanted):
-                # Whoever is that far behind refreshes its subscriptions instead.
+                # The snapshot is empty: a client that far behind refreshes its subscriptions,
+                # because a channel carries only a part of what each of them shows.
                 self.take(use, [*use.sender.receive(SnapshotTaken(b""), self.now)])
             elif isinstance(effect, Send):
                 self.send(effect.to.name, effect.message)
@@ -196,3 +267,10 @@ class Desk:
                         self.out.append(Drop("bandwidth limit", tag, size, "", effect.group))
                         continue
                 self.out.append(effect)
+            else:
+                raise AssertionError(f"a channel's sender has no effect {effect!r}")
+
+
+def _fullest(held: list[tuple[int, int]], bound: int) -> tuple[int, int]:
+    """Give the pair of count and bound with the least room; none is held if the list is empty."""
+    return min(held, key=lambda pair: pair[1] - pair[0], default=(0, bound))

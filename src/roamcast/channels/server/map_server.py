@@ -1,24 +1,30 @@
-"""What does a map server do? Sessions in, updates out (AMS: the active map server).
+"""The active map server (AMS): it takes clients' requests and sends updates.
 
 A client's operations arrive numbered and are taken once, in order. The answer to a subscription is
-the current set as of an update, and from then on every later update of it follows: no gap, no
-overlap. A session's states are few, so its table is short: unknown → open → gone.
+the current set as of an update, and every later update of it follows: no gap, no overlap.
 """
 
-import enum
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from roamcast.channels.failover.merging import REPLICA_MESSAGES, Merging
 from roamcast.channels.reliable.messages import HealRequest, Join
 from roamcast.channels.server.contexts import MapContexts
-from roamcast.channels.server.desk import ClientState, Desk, Policy, Public
-from roamcast.channels.server.map import ActiveMap
+from roamcast.channels.server.desk import (
+    VIEW_CLASSES_MAX,
+    ClientState,
+    Desk,
+    OutboxDue,
+    Policy,
+    Public,
+)
+from roamcast.channels.server.map import ActiveMap, Removed
 from roamcast.channels.server.messages import (
     WELL_KNOWN,
     Answer,
     Hello,
+    Operation,
     Publish,
     Receipt,
     Refresh,
@@ -34,43 +40,22 @@ from roamcast.channels.server.messages import (
 )
 from roamcast.channels.server.outbox import Outbox
 from roamcast.channels.server.queries import Matcher
-from roamcast.channels.server.removed import Removed
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.server.subscriptions import Subscriptions
-from roamcast.channels.spread.bands import Ledger
-from roamcast.channels.spread.dissemination import Dissemination
-from roamcast.channels.spread.scopes import is_remote
+from roamcast.channels.spread.dissemination import Dissemination, is_remote
+from roamcast.channels.spread.streams import Ledger
+from roamcast.channels.timers import Timer
 from roamcast.errors import ContextError, InputError, LimitError
 from roamcast.model.events import ClassesEnded, ClientsMoved, MapTouched, RulesChanged
-from roamcast.model.machine import Effect, Listen, Multicast, Received, step
+from roamcast.model.machine import Effect, Input, Listen, Multicast, Received
 from roamcast.model.parts import Part
 from roamcast.model.records import ChannelStep, Drop
 from roamcast.model.time import MICROSECONDS
-from roamcast.model.wire import NAME_LENGTH_MAX, Message
+from roamcast.model.wire import NAME_LENGTH_MAX, Message, tag_of
 
 
-class SessionState(enum.StrEnum):
-    """How a server knows a client."""
-
-    UNKNOWN = "unknown"
-    OPEN = "open"
-
-
-class SessionEvent(enum.StrEnum):
-    """What moves a session from state to state."""
-
-    FIRST = "the first operation of a session"
-    LATER = "an operation or a heartbeat of the session at hand"
-    SILENT = "nothing heard for the time-out"
-
-
-SESSION_TABLE: Final = {
-    (SessionState.UNKNOWN, SessionEvent.FIRST): SessionState.OPEN,
-    (SessionState.UNKNOWN, SessionEvent.LATER): SessionState.UNKNOWN,
-    (SessionState.OPEN, SessionEvent.FIRST): SessionState.OPEN,
-    (SessionState.OPEN, SessionEvent.LATER): SessionState.OPEN,
-    (SessionState.OPEN, SessionEvent.SILENT): SessionState.UNKNOWN,
-}
+class HereDue(Timer, frozen=True):
+    """The server announces itself, and lets silent clients go."""
 
 
 def compiled_matcher() -> Matcher:
@@ -84,8 +69,19 @@ class MapServer(Part):
     """The active map service of one region in one epoch."""
 
     part: ClassVar[str] = "map"
-    messages: ClassVar = (Request, Receipt, HealRequest, Join, *REPLICA_MESSAGES)
-    inputs: ClassVar = (MapTouched, RulesChanged, ClassesEnded, ClientsMoved)
+    messages: ClassVar[tuple[type[Message], ...]] = (
+        Request,
+        Receipt,
+        HealRequest,
+        Join,
+        *REPLICA_MESSAGES,
+    )
+    inputs: ClassVar[tuple[type[Input | Effect], ...]] = (
+        MapTouched,
+        RulesChanged,
+        ClassesEnded,
+        ClientsMoved,
+    )
 
     def __init__(
         self,
@@ -99,10 +95,10 @@ class MapServer(Part):
         journal: bool = True,
         replicas: Sequence[str] = (),
     ) -> None:
-        """`epoch` grows with every start of the service on any host (`epochs.py`).
+        """`epoch` grows with every start of the service on any host (`failover/epochs.py`).
 
-        `journal`: somebody reads why each update went where it went; else that is not said.
-        `replicas`: the hosts that may serve, by seat, this one among them; see `watchdog.py`.
+        `journal`: record why each update went where it went; without it that work is saved.
+        `replicas`: the hosts that may serve, by seat, with this one (`failover/watchdog.py`).
         """
         assert epoch > 0
         self.name = name
@@ -117,43 +113,53 @@ class MapServer(Part):
         self.contexts = MapContexts(self.desk, self.map, self.policy, self.dissemination)
         self.subscriptions = Subscriptions(self.desk, self.contexts, self.dissemination)
         self.merging = Merging(self.desk, self.contexts, replicas, self._collect)
-        self._here_at = now
         self._listens = not replicas
+        self._handlers: dict[type[Message], Callable[[Received], None]] = {
+            Request: self._request,
+            Receipt: self._receipt,
+            HealRequest: self._channel_request,
+            Join: self._channel_request,
+            **dict.fromkeys(REPLICA_MESSAGES, self._from_replica),
+        }
+        assert self._handlers.keys() == {*self.messages}
+        self.desk.timers.handle(HereDue, self._here_due)
+        self.desk.timers.set(HereDue(), now)
 
     def occupancy(self) -> dict[str, tuple[int, int]]:
-        """How much is held of what, and the bound of each."""
+        """How much is held of what, and the bound of each; of many alike the fullest."""
         settings, desk = self.settings, self.desk
-        classes = self.dissemination.classes.values()
+        views = self.dissemination.classes
+        guests = self.merging.guests
+        carousels = len(self.subscriptions.carousels)
+        # Whatever a timer is for is held, too: a timer more than these has lost its owner.
+        timed = 1 + len(desk.clients) + 2 * len(desk.channels) + len(self.map) + len(guests)
+        timed += carousels + sum(len(view.streams) for view in views.values())
         held = {
             "clients": (len(desk.clients), settings.clients_max),
-            "objects": (len(self.map), settings.contexts_max),
+            "contexts": (self.map.taken, settings.contexts_max),
+            "seats": (len(self.map.seats), settings.contexts_max),
             "removed": (len(self.map.removed), settings.removed_max),
-            "guests": (len(self.merging.guests), settings.contexts_max),
+            "guests": (sum(map(len, guests.values())), settings.contexts_max),
+            "view classes": (len(views), VIEW_CLASSES_MAX),
             "queries": (self.subscriptions.records, settings.queries_max),
-            "outbox": min(
-                ((len(one.outbox), one.outbox.items_max) for one in desk.clients.values()),
-                key=lambda held: held[1] - held[0],
-                default=(0, settings.outbox_items_max),
-            ),
+            "carousels": (carousels, settings.queries_max),
+            "timers": (len(desk.timers), timed),
+            **desk.occupancy(),
         }
-        for view in classes:
-            held[f"channels of class {view.name!r}"] = (view.pool.used, settings.channels_max)
-            held[f"wide-area groups of class {view.name!r}"] = (
-                view.wide_pool.used,
-                settings.wide_groups_max,
-            )
-            held[f"history of class {view.name!r}"] = (len(view.history), settings.history_max)
+        for name, view in views.items():
+            for what, pair in view.occupancy().items():
+                held[f"{what} of class {name!r}"] = pair
         for name, use in desk.channels.items():
-            for what, (count, bound) in use.sender.occupancy().items():
-                held[f"{name}: {what}"] = (count, bound)
+            for what, pair in use.sender.occupancy().items():
+                held[f"{name}: {what}"] = pair
         return held
 
     def receive(self, given: Any, now: int) -> Sequence[Effect]:
-        """Take a client's message, or what another part of the broker did."""
+        """Take a message of a client or a replica, or what another part of the broker did."""
         self.desk.now = now
         match given:
-            case Received(sender, message):
-                return self._message(given, sender, message, now)
+            case Received():
+                self._message(given)
             case MapTouched():
                 pass
             case RulesChanged(vid):
@@ -170,69 +176,41 @@ class MapServer(Part):
                 raise AssertionError(f"a map server takes no {type(given).__name__}")
         return self._done()
 
-    def _message(
-        self, given: Received, sender: str, message: Message, now: int
-    ) -> Sequence[Effect]:
-        if isinstance(message, REPLICA_MESSAGES):
-            self.merging.receive(sender, message)
-        elif self.merging.leaving is not None:
-            return ()  # whoever asks will ask the newer server
-        elif isinstance(message, Request):
-            self._request(sender, message)
-        elif isinstance(message, Receipt):
-            self._receipt(sender, message)
-        elif isinstance(message, HealRequest | Join):
-            use = self.desk.channels.get(message.channel)
-            if use is not None:
-                self.desk.take(use, [*use.sender.receive(given, now)])
-                self.desk.watch_channel(message.channel)
-        return self._done()
+    def _message(self, given: Received) -> None:
+        handler = self._handlers.get(type(given.message))
+        assert handler is not None, f"a map server takes no {type(given.message).__name__}"
+        if self.merging.leaving is not None and not isinstance(given.message, REPLICA_MESSAGES):
+            self._drop("stepping down", given)  # the client will ask the newer server
+        else:
+            handler(given)
 
     def advance(self, now: int) -> Sequence[Effect]:
-        """Do what is due: say that we are here, repeat, synchronise, collect, flush, turn."""
-        self.desk.now = now
+        """Run the timers that are due."""
+        desk = self.desk
+        desk.now = now
         if self.merging.leaving is not None:
             self.merging.leaving.advance()
             return self._done()
         if not self._listens:
             self._listens = True
-            self.desk.out.append(Listen(WELL_KNOWN))
-        if now >= self._here_at:
-            self._here_at = now + self.settings.server_here_us
-            here = ServerHere(self.epoch, self.settings.restart_spread_us)
-            self.desk.out.append(Multicast(WELL_KNOWN, here))
-            self._collect()
-        for kind, key in self.desk.timers.due(now):
-            if kind == "outbox":
-                client = self.desk.clients.get(key)
-                if client is not None:
-                    self.desk.poll(client)
-            elif kind == "channel":
-                use = self.desk.channels[key]
-                self.desk.take(use, [*use.sender.advance(now)])
-                self.desk.watch_channel(key)
-            elif kind == "rest":
-                use = self.desk.channels[key]
-                self.dissemination.classes[use.view_class].give_back(key)
-            elif kind == "hours":
-                self.contexts.hour_struck(key)
-            elif kind == "flush":
-                self.dissemination.flush(key)
-            elif kind == "guest":
-                self.merging.expire(key)
-            else:
-                assert kind == "carousel"
-                self.subscriptions.turn(int(key))
+            desk.out.append(Listen(WELL_KNOWN))
+        desk.timers.fire(now)
         return self._done()
 
     def deadline(self) -> int | None:
-        """The next thing due; a server always says again that it is here."""
+        """The next timer; there always is one, because a server announces itself again."""
         if self.merging.leaving is not None:
             return self.merging.leaving.deadline()
-        first = self.desk.timers.deadline()
-        return self._here_at if first is None else min(first, self._here_at)
+        return self.desk.timers.deadline()
+
+    def _here_due(self, timer: HereDue) -> None:
+        self.desk.timers.set(timer, self.desk.now + self.settings.server_here_us)
+        here = ServerHere(self.epoch, self.settings.restart_spread_us)
+        self.desk.out.append(Multicast(WELL_KNOWN, here))
+        self._collect()
 
     def _done(self) -> Sequence[Effect]:
+        """Let clients go that were too slow, and give the effects of this input."""
         desk = self.desk
         while desk.too_slow:
             name, _ = desk.too_slow.popitem()
@@ -243,18 +221,41 @@ class MapServer(Part):
         out, desk.out = desk.out, []
         return out
 
-    def _receipt(self, name: str, message: Receipt) -> None:
-        client = self.desk.clients.get(name)
-        if client is None or message.epoch != self.epoch or message.session != client.session:
+    def _drop(self, reason: str, given: Received, channel: str = "") -> None:
+        """Record a message that is readable but not for this server, or not any more."""
+        tag = tag_of(type(given.message))
+        self.desk.out.append(Drop(reason, tag, 0, given.sender, channel))
+
+    def _from_replica(self, given: Received) -> None:
+        self.merging.receive(given.sender, given.message)
+
+    def _channel_request(self, given: Received) -> None:
+        message = given.message
+        assert isinstance(message, HealRequest | Join)
+        use = self.desk.channels.get(message.channel)
+        if use is None:
+            self._drop("no such channel", given, message.channel)
             return
-        if client.outbox.receipt(message.number):
+        self.desk.take(use, [*use.sender.receive(given, self.desk.now)])
+        self.desk.watch_channel(use)
+
+    def _receipt(self, given: Received) -> None:
+        message = given.message
+        assert isinstance(message, Receipt)
+        client = self.desk.clients.get(given.sender)
+        if client is None or message.epoch != self.epoch or message.session != client.session:
+            self._drop("a receipt of another session", given)
+        elif client.outbox.receipt(message.number):
             self.desk.poll(client)
 
-    def _request(self, name: str, message: Request) -> None:
+    def _request(self, given: Received) -> None:
+        name, message = given.sender, given.message
+        assert isinstance(message, Request)
         client = self.desk.clients.get(name)
         current = client is not None and message.session == client.session
         if client is not None and message.session < client.session:
-            return  # from a life the client has left
+            self._drop("a request of an earlier session", given)
+            return
         self.merging.hear_of(message.epoch)
         first = bool(message.operations) and isinstance(message.operations[0], Hello)
         if message.epoch != self.epoch or not (current or (first and message.number == 1)):
@@ -266,23 +267,23 @@ class MapServer(Part):
                 return
         assert client is not None
         client.seen_us = self.desk.now
-        self.desk.clients[name] = self.desk.clients.pop(name)  # the longest unheard stay in front
+        # The longest silent clients stay in front, where `_collect` looks for them.
+        self.desk.clients[name] = self.desk.clients.pop(name)
         for number, operation in enumerate(message.operations, message.number):
             if number != client.last_operation + 1:
-                continue
+                continue  # taken before: the request was repeated
             client.last_operation = number
             try:
                 self._operate(client, operation)
             except InputError as error:
                 self.desk.deliver(client, Refused(_about(operation), str(error)[:500]))
-                self.desk.flush()  # whoever waits for the answer then knows of the refusal, too
+                self.desk.flush()  # the refusal leaves before the answer that releases the request
         answer = Answer(self.epoch, client.session, client.last_operation, client.outbox.opened)
         self.desk.send(name, answer)
 
     def _open(self, name: str, message: Request) -> ClientState | None:
         """Begin a session; what the client published in its last one stays until it settles."""
         known = self.desk.clients.get(name)
-        state = SessionState.UNKNOWN if known is None else SessionState.OPEN
         if known is None and len(self.desk.clients) >= self.settings.clients_max:
             self.desk.out.append(Drop("too many clients", "map.request", 0, name))
             return None
@@ -296,14 +297,14 @@ class MapServer(Part):
         if known is not None:
             self.subscriptions.withdraw_all(known)
             published |= {**known.unconfirmed, **known.publications}
-            ledger = known.ledger  # what left within the last second was sent to the same client
-        assert step(SESSION_TABLE, state, SessionEvent.FIRST) is SessionState.OPEN
+            ledger = known.ledger  # it counts what left for the same client in the last second
         client = ClientState(
             name,
             message.session,
             view_class,
             Outbox(self.epoch, message.session, self.desk.now, self.settings),
             self.desk.now,
+            OutboxDue(name),
             ledger=ledger,
             subscriptions={},
             publications={},
@@ -312,7 +313,7 @@ class MapServer(Part):
         self.desk.clients[name] = client
         return client
 
-    def _operate(self, client: ClientState, operation: object) -> None:
+    def _operate(self, client: ClientState, operation: Operation) -> None:
         match operation:
             case Publish(body, stamp):
                 context = context_of(body)
@@ -329,24 +330,24 @@ class MapServer(Part):
                 self.subscriptions.refresh(client, name)
             case Hello():
                 if client.last_operation > 1:
-                    raise InputError("hello is the first operation of a session, and only that")
+                    raise InputError("hello must be the first operation of a session")
                 self._hello(client, operation)
             case Settled():
                 for vid in list(client.unconfirmed):
                     self.contexts.cancel(client, vid)
 
     def _check_clock(self, instant: int) -> None:
-        """Refuse what is so since the future: nobody could change it until then."""
+        """Refuse a stamp in the future: until then nobody could change the context."""
         if instant > self.desk.now + self.settings.stamp_ahead_us_max:
             ahead_s = (instant - self.desk.now) // MICROSECONDS
-            raise InputError(f"this is so only in {ahead_s} s: set this machine's clock")
+            raise InputError(f"the stamp lies {ahead_s} s ahead: set this machine's clock")
 
     def _hello(self, client: ClientState, hello: Hello) -> None:
         settings = self.settings
         client.remote = is_remote(hello.site, settings)
-        client.agent = hello.agent
-        if hello.agent:
-            client.outbox.items_max = settings.outbox_items_max * settings.agent_clients_max
+        client.relay = hello.relay
+        if hello.relay:
+            client.outbox.items_max = settings.outbox_items_max * settings.relay_clients_max
         limit = hello.limit_bytes
         if limit == 0:
             client.ledger = None
@@ -360,12 +361,13 @@ class MapServer(Part):
         if before is not None and before.limit_bytes == limit:
             return before
         ledger = Ledger(limit, self.settings.well_known_reserve_bytes)
-        # What another life of ours, or an earlier session, sent in the last second is not known.
+        # What this server sent before a restart, or in a session that it has collected, is not
+        # known: begin with a second in which nothing may leave.
         ledger.charge(self.desk.now, ledger.usable_bytes)
         return ledger
 
     def _collect(self) -> None:
-        """Clients that are gone: their objects and subscriptions go with them (AMS, footnote 4)."""
+        """Let silent clients go, with their contexts and subscriptions (AMS, footnote 4)."""
         self.map.removed.prune(self.desk.now)
         oldest = self.desk.now - self.settings.client_timeout_us
         gone = []
@@ -377,17 +379,17 @@ class MapServer(Part):
             self.remove(client, "silent")
 
     def remove(self, client: ClientState, reason: str) -> None:
-        """Forget a client and what it placed here."""
+        """Forget a client with its subscriptions and contexts."""
         self.subscriptions.withdraw_all(client)
         del self.desk.clients[client.name]
-        self.desk.timers.cancel(("outbox", client.name))
+        self.desk.timers.cancel(client.timer)
         for vid in [*client.unconfirmed, *client.publications]:
             self.contexts.withdraw(client.name, vid)
         self.desk.out.append(ChannelStep("", "client collected", reason=f"{reason}: {client.name}"))
 
 
-def _about(operation: object) -> str:
-    """Name what an operation is about: a subscription, an object, else its kind."""
+def _about(operation: Operation) -> str:
+    """Name what an operation is about: a subscription, a context, else its kind."""
     if isinstance(operation, Publish):
         with suppress(ContextError):
             return f"put {context_of(operation.body).vid}"[:NAME_LENGTH_MAX]

@@ -1,8 +1,9 @@
-"""What do a map server and its clients say to each other? (AMS, active map service.)
+"""The messages between a map server and its clients (AMS, active map service).
 
-A client numbers its operations and repeats them until answered; the server numbers its batches and
-repeats them until receipted. Everything for many clients at once rides on reliable channels as the
-same `Parcel` that a batch carries, so one state of an object has the same bytes everywhere.
+A client numbers its operations and repeats them until they are answered. The server numbers its
+batches and repeats them until they are receipted. Everything for many clients at once rides on
+reliable channels as the same `Parcel` that a batch carries, so that a state of a context has the
+same bytes everywhere.
 """
 
 from typing import Annotated, Any, Final
@@ -34,19 +35,19 @@ CONTEXT_BYTES_MAX: Final = 8_192
 FILTER_LENGTH_MAX: Final = 8_192
 REASON_LENGTH_MAX: Final = 500
 
-Epoch = Annotated[Count, Meta(description="which life of the map service this belongs to")]
-Session = Annotated[Count, Meta(description="which life of the client this belongs to")]
+Epoch = Annotated[Count, Meta(description="the life of the map service that this belongs to")]
+Session = Annotated[Count, Meta(description="the life of the client that this belongs to")]
 Opened = Annotated[
     Count,
     Meta(
-        description="when the server opened the session; another moment than before means that it "
-        "had given the client up and knows only what a repeated first request told it"
+        description="when the server opened the session; if that changes, the server had collected "
+        "the client and knows only what a repeated first request says"
     ),
 ]
 Vid = Annotated[str, Meta(min_length=1, max_length=VID_LENGTH_MAX)]
 Site = Annotated[str, Meta(max_length=PATH_LENGTH_MAX)]
 Body = Annotated[
-    bytes, Meta(max_length=CONTEXT_BYTES_MAX, description="the object, empty when it is gone")
+    bytes, Meta(max_length=CONTEXT_BYTES_MAX, description="the context, empty when it is gone")
 ]
 
 
@@ -55,34 +56,34 @@ class Item(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Publish(Item, frozen=True, tag="publish", gc=False):
-    """Publish an object or change it; of two states the one with the later stamp stays."""
+    """Publish a context or change it; of two states the one with the later stamp stays."""
 
     body: Body
     stamp: Count
 
 
 class Unpublish(Item, frozen=True, tag="unpublish", gc=False):
-    """Cancel the publication of an object; of states and this, what has the latest stamp stays."""
+    """Unpublish a context; of its states and removals the one with the latest stamp stays."""
 
     vid: Vid
-    stamp: Annotated[Count, Meta(description="0: somebody else may publish its last state")] = 0
+    stamp: Annotated[Count, Meta(description="0: only this client publishes it no more")] = 0
 
 
 class Subscribe(Item, frozen=True, tag="subscribe", gc=False):
-    """Place a standing query; the same name again replaces it and lists the current set anew."""
+    """Place a subscription; the same name again replaces it and lists the current set anew."""
 
     subscription: Name
     filter: Annotated[str, Meta(max_length=FILTER_LENGTH_MAX, description="CQL2 text")]
 
 
 class Unsubscribe(Item, frozen=True, tag="unsubscribe", gc=False):
-    """End a standing query."""
+    """End a subscription."""
 
     subscription: Name
 
 
 class Refresh(Item, frozen=True, tag="refresh", gc=False):
-    """Something was lost for good: list the current set of this subscription again."""
+    """List the current set of a subscription again: something cannot be healed."""
 
     subscription: Name
 
@@ -92,20 +93,25 @@ class Hello(Item, frozen=True, tag="hello", gc=False):
 
     limit_bytes: Annotated[Count, Meta(description="most bytes in any second, 0 for no limit")] = 0
     site: Annotated[
-        Site, Meta(description="where it is, such as campus/b35: groups of which scope reach it")
+        Site,
+        Meta(
+            description="where the client is, such as campus/b35; it decides which groups reach it"
+        ),
     ] = ""
-    agent: Annotated[bool, Meta(description="it asks for others, who cannot hear groups")] = False
+    relay: Annotated[bool, Meta(description="it subscribes for clients that receive no groups")] = (
+        False
+    )
 
 
 class Settled(Item, frozen=True, tag="settled", gc=False):
-    """Everything the client publishes has been said; what it published before is cancelled."""
+    """The client has published everything; what it published in its last session ends."""
 
 
 Operation = Publish | Unpublish | Subscribe | Unsubscribe | Refresh | Hello | Settled
 
 
 class State(Item, frozen=True, tag="s", gc=False):
-    """The state of an object after an update; all messages of one update have its number."""
+    """The state of a context after an update; all messages of one update have its number."""
 
     number: Count
     vid: Vid
@@ -113,7 +119,7 @@ class State(Item, frozen=True, tag="s", gc=False):
 
 
 class Band(Item, frozen=True, tag="b", gc=False):
-    """One channel of a stream; clients with at least this limit listen from this position."""
+    """A channel of a stream; clients with at least this limit listen from this position."""
 
     limit_bytes: Annotated[Count, Meta(description="0: only clients without limit")]
     channel: Channel
@@ -122,7 +128,7 @@ class Band(Item, frozen=True, tag="b", gc=False):
 
 
 class Announce(Item, frozen=True, tag="announce", gc=False):
-    """Updates of this query also come by these channels, until each says that it ends."""
+    """Updates of this query also come by these channels, until the last message of each."""
 
     query: Count
     stream: Count
@@ -139,14 +145,14 @@ class Opening(Item, frozen=True, tag="opening", gc=False):
 
     subscription: Name
     as_of: Count
-    count: Annotated[Count, Meta(description="how many objects match")]
+    count: Annotated[Count, Meta(description="how many contexts match")]
     queries: Annotated[tuple[Count, ...], Meta(max_length=QUERIES_MAX)]
     streams: Annotated[tuple[Announce, ...], Meta(max_length=QUERIES_MAX * STREAMS_MAX)]
     carousel: tuple[Band, ...] = ()
 
 
 class Closing(Item, frozen=True, tag="closing", gc=False):
-    """The current set as of this update has been listed, or as much of it as a client may get."""
+    """The end of a current set as of this update, or of as much of it as a limit allows."""
 
     subscription: Name
     as_of: Count
@@ -154,7 +160,7 @@ class Closing(Item, frozen=True, tag="closing", gc=False):
 
 
 class Page(Item, frozen=True, tag="page", gc=False):
-    """All objects with low < vid ≤ high (no high: to the end), as of this update or later."""
+    """All contexts with low < vid ≤ high (no high: to the end), as of this update or later."""
 
     query: Count
     as_of: Count
@@ -164,7 +170,7 @@ class Page(Item, frozen=True, tag="page", gc=False):
 
 
 class Refused(Item, frozen=True, tag="refused", gc=False):
-    """An operation was not accepted, and why."""
+    """An operation was refused, and why."""
 
     about: Name
     reason: Annotated[str, Meta(max_length=REASON_LENGTH_MAX)]
@@ -177,14 +183,14 @@ class Dropped(Item, frozen=True, tag="dropped", gc=False):
 
 
 class Superseded(Item, frozen=True, tag="superseded", gc=False):
-    """Somebody else published this object later, or cancelled it: it is not the client's now."""
+    """Somebody else published this context later, or removed it: it is not the client's now."""
 
     vid: Vid
     stamp: Count
 
 
 class Last(Item, frozen=True, tag="last", gc=False):
-    """The channel's last message: it is given back, and whoever reads this has all of it."""
+    """The channel's last message (decision 0062): whoever reads it has all of the channel."""
 
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -199,15 +205,15 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ]
     pending: Annotated[
         tuple[Count, ...],
-        Meta(max_length=BANDS_MAX, description="updates still pending, for this band and above"),
+        Meta(
+            max_length=BANDS_MAX, description="updates still pending, for this band and each above"
+        ),
     ] = ()
-    as_of: Annotated[
-        Count, Meta(description="in a batch: the last update when it was made; its states are so")
-    ] = 0
+    as_of: Annotated[Count, Meta(description="in a batch: the last update when it was made")] = 0
 
 
 class Request(Message, frozen=True, tag="map.request", gc=False):
-    """Client to server: operations, the first of this number; without any, a heartbeat."""
+    """Client to server: operations, the first with this number; without any, a heartbeat."""
 
     epoch: Epoch
     session: Session
@@ -216,7 +222,7 @@ class Request(Message, frozen=True, tag="map.request", gc=False):
 
 
 class Answer(Message, frozen=True, tag="map.answer", gc=False):
-    """Server to client: every operation up to this number was taken."""
+    """Server to client: the operations up to this number are taken."""
 
     epoch: Epoch
     session: Session
@@ -225,7 +231,7 @@ class Answer(Message, frozen=True, tag="map.answer", gc=False):
 
 
 class Unknown(Message, frozen=True, tag="map.unknown", gc=False):
-    """Server to client: I do not know this session; begin a new one."""
+    """Server to client: this session is unknown; begin a new one."""
 
     epoch: Epoch
     session: Session
@@ -242,7 +248,7 @@ class Batch(Message, frozen=True, tag="map.batch", gc=False):
 
 
 class Receipt(Message, frozen=True, tag="map.receipt", gc=False):
-    """Client to server: the batch of this number has come."""
+    """Client to server: the batch with this number has come."""
 
     epoch: Epoch
     session: Session
@@ -250,7 +256,7 @@ class Receipt(Message, frozen=True, tag="map.receipt", gc=False):
 
 
 class ServerHere(Message, frozen=True, tag="map.server", gc=False):
-    """Server to the well-known group: at a start (Server-Restart) and ever again (watch-dog).
+    """Server to the well-known group: at its start (Server-Restart) and periodically (watch-dog).
 
     Clients that know an older epoch register anew, each at a moment drawn from the spread.
     """
@@ -281,7 +287,7 @@ _PARCEL: Final = msgspec.msgpack.Decoder(Parcel)
 
 
 def body_of(context: Context) -> bytes:
-    """Give an object's bytes; the same for every client that may see the same of it."""
+    """Give a context's bytes; the same for every client that may see the same of it."""
     return _ENCODER.encode(
         (
             context.vid,
@@ -295,11 +301,11 @@ def body_of(context: Context) -> bytes:
 
 
 def context_of(body: bytes) -> Context:
-    """Read an object's bytes; `ContextError` where they are none."""
+    """Read a context's bytes; `ContextError` if they are none."""
     try:
         located = _LOCATED.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ContextError(f"no object: {error}") from None
+        raise ContextError(f"no context: {error}") from None
     return check(
         Context(
             located.vid,
@@ -323,5 +329,5 @@ def parcel_of(payload: bytes) -> Parcel:
 
 
 def size_of(message: Message) -> int:
-    """Count the bytes of a message's frame, the head included."""
+    """Count the bytes of a message's frame, including its head."""
     return len(MAP_PROTOCOL.encode(message))

@@ -1,12 +1,13 @@
-"""What does one client still have to be told, and what is on its way? (AMS, basic unicast design.)
+"""The queue of one client: what waits, and the batch on its way (AMS, basic unicast design).
 
-Reliable unicast as remote procedure call is: one batch on its way, repeated until its receipt
-comes. What happens meanwhile waits, and of each object only the latest state: batching and
-coalescing come from the client's own pace, and so do the pages of a large current set. A client
-too slow for the bound is told so once, and dropped.
+0060: reliable unicast is stop-and-wait, as a remote procedure call is: one batch on its way,
+repeated until its receipt comes. What happens meanwhile waits, and of each context only the latest
+state. So batching and coalescing follow the client's own pace, and so do the pages of a large
+current set (0058). A client whose queue exceeds its bound is told the reason once, and dropped.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -24,15 +25,59 @@ from roamcast.channels.server.messages import (
     payload_of,
     size_of,
 )
-from roamcast.channels.server.paging import Pager, size_of_state
 from roamcast.channels.server.settings import MapSettings
-from roamcast.channels.spread.bands import Ledger
+from roamcast.channels.spread.streams import Ledger
+
+SEATS_MAX: Final = 16_384
+"""How many seats of the map one batch looks at: in a large map few may satisfy a query."""
 
 Key = tuple[str, str, int]
+"""(kind, what it is about, number): items of equal keys take each other's place."""
 Fresh = Callable[[State], State]
-Turn = Callable[[Pager, int, int], tuple[list[State], bool]]
-"""The next states of a current set: at most so many bytes and states, and whether it ends."""
+"""Gives the present state in place of one that has waited."""
 Waiting = State | Announce | Opening | Closing | Refused | Dropped | Superseded
+
+
+class Pager(msgspec.Struct):
+    """A cursor over the map's seats: how far one subscription's current set has been listed.
+
+    0058: a client that rides on no carousel gets a large current set in pages, made of the present
+    states as its batches leave. A context that was on the map when the listing was opened, and has
+    not changed since, still has its seat, so it is listed. Whatever appears, changes or leaves
+    meanwhile is sent as every change is. So nothing is missed, and the client drops duplicates.
+    """
+
+    subscription: str
+    as_of: int
+    queries: tuple[int, ...]
+    complete: bool
+    """Whether everything there is to list is known here."""
+    at: int = 0
+
+    def page(
+        self,
+        seats: Sequence[str | None],
+        state_of: Callable[[str], State | None],
+        room_bytes: int,
+        states_max: int,
+    ) -> tuple[list[State], bool]:
+        """Give the next states, at least one if there is any, and whether these were the last."""
+        states: list[State] = []
+        last = min(len(seats), self.at + SEATS_MAX)
+        while self.at < last and len(states) < states_max:
+            vid = seats[self.at]
+            state = None if vid is None else state_of(vid)
+            if state is not None:
+                room_bytes -= size_of_state(state)
+                if states and room_bytes < 0:
+                    break
+                states.append(state)
+            self.at += 1
+        return states, self.at >= len(seats)
+
+
+Turn = Callable[[Pager, int, int], tuple[list[State], bool]]
+"""Gives the next states of a current set: at most so many bytes and states, and whether it ends."""
 
 
 class Outbox:
@@ -45,7 +90,7 @@ class Outbox:
         self.coalesced = 0
         self.due: int | None = None
         self.pagers: dict[str, Pager] = {}
-        """Current sets that are listed as there is room, one after the other."""
+        """Current sets that are listed in pages, one after the other."""
         self._epoch = epoch
         self._session = session
         self._settings = settings
@@ -69,12 +114,11 @@ class Outbox:
         return not self._waiting and not self.pagers and self._in_flight is None
 
     def add(self, item: Waiting, listing: str = "") -> bool:
-        """Queue an item; a later state of the same object takes the earlier one's place.
+        """Queue an item; a later state of a context takes the place of an earlier one.
 
-        `listing` names the subscription whose answer an item belongs to: those keep their place
-        between its opening and its closing.
-        False if the queue is full: then it holds the reason, and takes only what concerns no
-        subscription that was given up.
+        `listing`: the subscription whose answer the item belongs to; such items stay between its
+        opening and its closing. False if the queue is full: then everything in it was given up for
+        one `Dropped`, and until `reopen` it takes only items that concern no subscription.
         """
         if self._full and not isinstance(item, Superseded | Refused):
             return False
@@ -85,9 +129,9 @@ class Outbox:
         )
         earlier = self._waiting.get(key)
         if isinstance(earlier, Announce):
-            item = earlier  # of the same channels, from where the client needs them already
+            item = earlier  # of the same channels, but from the position the client needs
         if listing or isinstance(item, Opening | Closing):
-            # A new listing comes after everything that waits, an earlier one of the same included.
+            # A listing comes after everything that waits, also after an earlier one of its name.
             self._states -= isinstance(self._waiting.pop(key, None), State)
         if key in self._waiting:
             self.coalesced += 1
@@ -101,30 +145,30 @@ class Outbox:
         return True
 
     def clear(self, reason: str) -> None:
-        """Give up what waits and tell the reason; what concerns no subscription stays."""
+        """Give up what waits and queue the reason; what concerns no subscription stays."""
         most = self._settings.outbox_items_max - 1
-        kept = [one for one in self._waiting.items() if isinstance(one[1], Superseded)][:most]
-        self._waiting = {("dropped", "", 0): Dropped(reason), **dict(kept)}
+        staying = [pair for pair in self._waiting.items() if isinstance(pair[1], Superseded)]
+        self._waiting = {("dropped", "", 0): Dropped(reason), **dict(staying[:most])}
         self._states = 0
         self.pagers.clear()
         self._full = True
 
     def reopen(self) -> None:
-        """A client that was dropped subscribes again."""
+        """Take items again: a client that was dropped subscribes anew."""
         self._full = False
 
     def list_later(self, pager: Pager) -> None:
-        """List a current set as there is room, after its opening."""
+        """List a current set in pages, after its opening."""
         if not self._full:
             self.pagers[pager.subscription] = pager
 
     def poll(
         self, now: int, ledger: Ledger | None, number: int, fresh: Fresh, turn: Turn
     ) -> Batch | None:
-        """Give what may leave now: the batch on its way if it is due again, else the next one.
+        """Give what may leave now: the batch on its way if it is due again, else the next batch.
 
-        `number` is that of the last update. `fresh` gives the present state in place of one that
-        has waited: the client may have heard of a later one by a channel, and forgotten it.
+        `number` is that of the last update. `fresh` is needed because the client may have received
+        a later state than one that waits by a channel, and forgotten it.
         """
         if self._in_flight is None:
             if not self._waiting and not self.pagers:
@@ -153,7 +197,7 @@ class Outbox:
         return batch
 
     def receipt(self, number: int) -> bool:
-        """The client has a batch; tell whether it was the one on its way."""
+        """Take a receipt; False if it is not that of the batch on its way."""
         if self._in_flight is None or number != self._in_flight.number:
             return False
         self._in_flight = None
@@ -163,7 +207,7 @@ class Outbox:
     def _next(self, room: int | None, number: int, fresh: Fresh, turn: Turn) -> Batch | None:
         """Take as many items from the front as a batch may hold, at least one if there is room.
 
-        While a current set is listed half of each batch is for it, however much changes.
+        While a current set is listed, half of each batch is for it, however much changes.
         """
         limit = self._settings.batch_bytes_max
         most = None if room is None else room - _HEAD_BYTES
@@ -180,7 +224,7 @@ class Outbox:
             if taken and (total + size > limit or len(taken) == ITEMS_MAX):
                 break
             if most is not None and size > most:
-                break  # a batch may be as large as its only item, but a limit is a limit
+                break  # only without a limit may one large item exceed a batch
             taken.append(item)
             keys.append(key)
             total += size
@@ -212,10 +256,10 @@ class Outbox:
         return taken
 
 
-_CLOSING_BYTES = 64
-"""A current set's end, or nearly: names may be longer."""
-_HEAD_BYTES = 72
-"""A batch's head and its parcel's, at most."""
+_CLOSING_BYTES: Final = 64
+"""About the size of a `Closing`; a long name makes it larger."""
+_HEAD_BYTES: Final = 72
+"""At most the heads of a batch and of its parcel."""
 
 
 def _key(item: Waiting, count: int) -> Key:
@@ -238,3 +282,8 @@ def _size(item: Waiting) -> int:
     if isinstance(item, State):
         return size_of_state(item)
     return len(msgspec.msgpack.encode(item)) + 8
+
+
+def size_of_state(state: State) -> int:
+    """Bound a state's bytes without encoding it."""
+    return len(state.body) + len(state.vid) * 4 + 24

@@ -1,8 +1,9 @@
-"""Which queries stand, who placed them, and which does an object satisfy? (AMS, query records.)
+"""Queries: the distinct filters that subscriptions share, and who placed them (AMS, query records).
 
-A record per canonical filter and view class: all its clients may see the same bytes of an object,
-so one transmission can serve them all. Equal texts are equal queries; a disjunction is taken apart
-first, so that its parts meet other people's standard queries (AMS, "disassembles").
+A *query* is one canonical filter in one view class. A client's *subscription* is taken apart into
+queries, and equal parts of many subscriptions are one query. All clients of a query may see the
+same bytes of a context, so one transmission can serve them all. A disjunction is taken apart, so
+that its parts meet other people's standard queries (AMS, "disassembles").
 """
 
 from collections.abc import Iterable
@@ -19,13 +20,13 @@ from roamcast.model.filters import Filter
 from roamcast.model.filters.syntax import And, Comparison, Expression, In, Or
 
 SETS_MAX: Final = 4_096
-"""How many sets of filters that were satisfied together a table keeps translated."""
+"""How many sets of queries, and changes between two of them, a table caches (0068)."""
 
 
 class Matcher(Protocol):
     """What a record table needs of `matching.FilterSet`."""
 
-    def add(self, name: str, one: Filter) -> None:
+    def add(self, name: str, wanted: Filter, /) -> None:
         """Add a filter under an id."""
 
     def remove(self, name: str) -> None:
@@ -39,9 +40,9 @@ class Matcher(Protocol):
 
 
 class QueryRecord(msgspec.Struct):
-    """One query: how often it stands and for whom; `stream` is its channel, if it has one.
+    """One query: the clients that placed it, the contexts that satisfy it, and its channels.
 
-    `count` is how many objects satisfy it, `members` who they are while they are few.
+    `count` is how many contexts satisfy it, `members` which they are while they are few.
     """
 
     number: int
@@ -52,16 +53,17 @@ class QueryRecord(msgspec.Struct):
     remote: dict[str, None]
     """Clients that no channel of the query or its sets serves."""
     stream: Stream | None = None
+    """The query's own channel, if it has earned one."""
     set_streams: dict[int, Stream] = {}
     """The channels of recurring sets with this query."""
     wide: Stream | None = None
     """The wide-area group the query rides on, if it does."""
     riders: dict[str, None] = {}
-    """Those of the remote clients that hear it there; the others are told alone."""
+    """Those of the remote clients that listen to it there; the others get unicast."""
     count: int = 0
     members: dict[str, None] | None = None
     fresh: list[str] | None = None
-    """Who entered since a carousel's last page, while one carries the current set round."""
+    """Vids that entered since a carousel's last page, while a carousel carries the current set."""
 
     @property
     def local(self) -> int:
@@ -70,9 +72,9 @@ class QueryRecord(msgspec.Struct):
 
 
 class QueryChange(msgspec.Struct, frozen=True):
-    """From the queries of before to those of after: both, and what an object leaves and enters.
+    """From the queries that a context satisfied to those it satisfies now.
 
-    `queries` is the update query set, `records` are its records.
+    `queries` is the update query set u_q, `records` are its records.
     """
 
     before: Matched
@@ -92,7 +94,7 @@ class QueryTable:
         self.matcher = matcher
         self._numbers: dict[str, int] = {}
         self._sets: dict[bytes, Matched] = {}
-        self._steps: dict[tuple[Matched, Matched], QueryChange] = {}
+        self._changes: dict[tuple[Matched, Matched], QueryChange] = {}
         self._members_max = members_max
 
     def __len__(self) -> int:
@@ -103,33 +105,40 @@ class QueryTable:
         number = self._numbers.get(text)
         return None if number is None else self.records[number]
 
-    def add(self, number: int, one: Filter, satisfied_by: Iterable[str]) -> QueryRecord:
-        """Make a record for a query nobody had placed, with the objects that satisfy it now."""
-        self.matcher.add(str(number), one)
+    def occupancy(self) -> dict[str, tuple[int, int]]:
+        """How much is cached of what, and the bound of each."""
+        return {
+            "query sets": (len(self._sets), SETS_MAX),
+            "query changes": (len(self._changes), SETS_MAX),
+        }
+
+    def add(self, number: int, wanted: Filter, satisfied_by: Iterable[str]) -> QueryRecord:
+        """Make a record for a query nobody had placed, with the contexts that satisfy it now."""
+        self.matcher.add(str(number), wanted)
         self._sets.clear()
         record = QueryRecord(
-            number, self.view_class, one, {}, {}, set_streams={}, riders={}, members={}
+            number, self.view_class, wanted, {}, {}, set_streams={}, riders={}, members={}
         )
         self.records[number] = record
-        self._numbers[one.text] = number
+        self._numbers[wanted.text] = number
         for vid in satisfied_by:
             self.enter(record, vid)
         return record
 
     def remove(self, record: QueryRecord) -> None:
-        """Forget a query that nobody places any more."""
+        """Forget a query that nobody subscribes to any more."""
         assert not record.clients
         self.matcher.remove(str(record.number))
         self._sets.clear()
-        self._steps.clear()
+        self._changes.clear()
         del self.records[record.number]
         del self._numbers[record.filter.text]
 
     def match(self, context: Context) -> Matched:
-        """Give the numbers of the queries an object satisfies, in canonical order.
+        """Give the numbers of the queries that a context satisfies, in ascending order.
 
-        Objects satisfy the same queries together again and again, so each set is put together
-        once: the matcher's numbers, as bytes, name it until a query is added or removed.
+        0068: contexts satisfy the same queries together again and again, so each set is made once.
+        The matcher's numbers, as bytes, name it until a query is added or removed.
         """
         found = self.matcher.match_numbers(context)
         key = found.tobytes()
@@ -137,44 +146,45 @@ class QueryTable:
         if known is None:
             if len(self._sets) >= SETS_MAX:
                 self._sets.clear()
-            known = tuple(sorted(int(self.matcher.name_of(one)) for one in found.tolist()))
+            names = (self.matcher.name_of(number) for number in found.tolist())
+            known = tuple(sorted(map(int, names)))
             self._sets[key] = known
         return known
 
-    def step(self, before: Matched, after: Matched) -> QueryChange:
-        """Give the way from an object's queries to those of its next state, put together once.
+    def change(self, before: Matched, after: Matched) -> QueryChange:
+        """Give the change from a context's queries to those of its next state, made once (0068).
 
         People go the same ways again and again (AMS, recurring update query sets). Queries of
-        before that nobody places any more are left out.
+        before that nobody subscribes to any more are left out.
         """
-        known = self._steps.get((before, after))
+        known = self._changes.get((before, after))
         if known is None:
-            if len(self._steps) >= SETS_MAX:
-                self._steps.clear()
-            still = tuple(query for query in before if query in self.records)
-            queries = tuple(sorted({*still, *after}))
-            known = self._steps[before, after] = QueryChange(
-                still,
+            if len(self._changes) >= SETS_MAX:
+                self._changes.clear()
+            standing = tuple(query for query in before if query in self.records)
+            queries = tuple(sorted({*standing, *after}))
+            known = self._changes[before, after] = QueryChange(
+                standing,
                 after,
                 queries,
                 tuple(self.records[query] for query in queries),
-                tuple(self.records[query] for query in still if query not in after),
+                tuple(self.records[query] for query in standing if query not in after),
                 tuple(self.records[query] for query in after if query not in before),
             )
         return known
 
     def enter(self, record: QueryRecord, vid: str) -> None:
-        """An object satisfies the query from now on."""
+        """Count in a context that satisfies the query from now on."""
         record.count += 1
         if record.fresh is not None:
             record.fresh.append(vid)
         if record.members is not None:
             record.members[vid] = None
             if len(record.members) > self._members_max:
-                record.members = None  # found again by looking, when they are few
+                record.members = None  # looked up again when they are asked for and few
 
     def leave(self, record: QueryRecord, vid: str) -> None:
-        """An object satisfies the query no more."""
+        """Count out a context that no longer satisfies the query."""
         record.count -= 1
         if record.members is not None:
             del record.members[vid]
@@ -185,7 +195,7 @@ def take_apart(wanted: Filter, parts_max: int) -> list[Filter]:
     parts = _alternatives(wanted.expression, parts_max)
     if parts is None or len(parts) == 1:
         return [wanted]
-    made = {part.text: part for part in (Filter(one, wanted.source) for one in parts)}
+    made = {part.text: part for part in (Filter(part, wanted.source) for part in parts)}
     if len(made) > parts_max:
         return [wanted]
     return [made[text] for text in sorted(made)]
@@ -225,4 +235,4 @@ def _alternatives(expression: Expression, limit: int) -> list[Expression] | None
 def check_room(records: int, more: int, limit: int) -> None:
     """Refuse a subscription that would need more records than there may be."""
     if records + more > limit:
-        raise LimitError(f"the server keeps at most {limit} distinct queries")
+        raise LimitError(f"the server has at most {limit} distinct queries: end some first")

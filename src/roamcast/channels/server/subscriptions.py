@@ -1,43 +1,145 @@
-"""What does a subscriber get at once, and how does it leave again? (AMS, subscriptions.)
+"""Subscriptions: what a subscriber gets at once, and how it leaves again (AMS, subscriptions).
 
-The answer lists the queries it was taken apart into, the channels they ride on, and the current set
-as of one update: a few objects by unicast at once, many by a carousel, or in pages to a client that
-can ride on none; to a client with a limit as many as an answer holds, with the count of all.
+The answer lists the queries that the subscription was taken apart into, the channels they ride on,
+and the current set as of one update. A few contexts come by unicast at once. Many come by a
+carousel, or in pages to a client that can ride on none. A client with a limit gets as many as an
+answer holds, with the count of all. `LocalQueries` are the subscriptions of this process itself.
 """
 
+from bisect import bisect_left
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from roamcast.channels.server.carousel import Carousel
+from roamcast.channels.reliable.sender import ChannelSender
 from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.server.desk import ClientState, Desk, Subscription
-from roamcast.channels.server.messages import Announce, Band, Closing, Opening, State
-from roamcast.channels.server.paging import Pager
+from roamcast.channels.server.messages import (
+    Announce,
+    Band,
+    Closing,
+    Last,
+    Opening,
+    Page,
+    Parcel,
+    State,
+    payload_of,
+)
+from roamcast.channels.server.outbox import Pager
 from roamcast.channels.server.queries import QueryRecord, check_room, take_apart
 from roamcast.channels.server.settings import Mode
 from roamcast.channels.server.view_class import ViewClass
 from roamcast.channels.spread.dissemination import Dissemination
+from roamcast.channels.timers import Timer
 from roamcast.errors import InputError, LimitError
 from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect
 from roamcast.model.records import ChannelStep, QueryStep
 
+if TYPE_CHECKING:
+    from roamcast.channels.server.map_server import MapServer
+
 FILTERS_REMEMBERED: Final = 1_024
+"""How many parsed filters are cached: a crowd subscribes to the same ones."""
+
+
+class CarouselDue(Timer, frozen=True):
+    """A carousel's next page may leave."""
+
+    query: int
+
+
+class Carousel:
+    """One query's current set, carried round on a channel of its own (0063).
+
+    Pages go out in the order of vids, at a bounded pace, while somebody needs them. A client that
+    has received all vids from where it came in has the whole set, because changes come by the
+    query's own channel as always. What enters during a cycle is inserted where it belongs, because
+    a client that rides on later learns of it in no other way.
+    """
+
+    def __init__(self, view: ViewClass, record: QueryRecord, sender: ChannelSender) -> None:
+        self.view = view
+        self.record = record
+        self.sender = sender
+        self.cycle = 0
+        self.riders: dict[str, int] = {}
+        self.bytes = 0
+        self._vids: list[str] = []
+        self._at = 0
+        self._low = ""
+        record.fresh = []
+
+    def ride(self, client: str) -> Band:
+        """Let a client on; it has everything when the next cycle ends, or before."""
+        self.riders[client] = self.cycle
+        return Band(0, self.sender.channel, self.sender.incarnation, self.sender.last + 1)
+
+    def turn(self, desk: Desk, contexts: MapContexts) -> int | None:
+        """Send the next page; give the microseconds until the following one, None at the end."""
+        if self._at >= len(self._vids) and self._low == "":
+            self.cycle += 1
+            self._vids = sorted(contexts.candidates(self.record.filter))
+            self._at = 0
+        else:
+            self._insert_entered()
+        self.record.fresh = []
+        page: list[State] = []
+        size = 0
+        while self._at < len(self._vids) and size < desk.settings.page_bytes_max:
+            state = contexts.state_of(self.view, self.record, self._vids[self._at])
+            self._at += 1
+            if state is not None:
+                page.append(state)
+                size += len(state.body) + len(state.vid) + 16
+        ends = self._at >= len(self._vids)
+        high = "" if ends else self._vids[self._at - 1]
+        parcel = Parcel(
+            desk.epoch,
+            (Page(self.record.number, desk.number, self._low, high, tuple(page)),),
+        )
+        self._low = high
+        payload = payload_of(parcel)
+        self.bytes += len(payload)
+        desk.out.append(self.sender.publish(payload, desk.now))
+        if ends:
+            self.riders = {
+                name: cycle for name, cycle in self.riders.items() if cycle >= self.cycle
+            }
+            if not self.riders:
+                return None
+        return max(1_000, len(payload) * 1_000_000 // desk.settings.carousel_bytes_per_s)
+
+    def _insert_entered(self) -> None:
+        """Insert the vids that entered since the last page into the rest of this cycle."""
+        for vid in self.record.fresh or ():
+            if vid > self._low:
+                at = bisect_left(self._vids, vid, self._at)
+                if at == len(self._vids) or self._vids[at] != vid:
+                    self._vids.insert(at, vid)
+
+    def end(self, desk: Desk) -> list[Effect]:
+        """Give the channel's last message."""
+        self.record.fresh = None
+        payload = payload_of(Parcel(desk.epoch, (Last(),)))
+        return [self.sender.publish(payload, desk.now)]
 
 
 class Subscriptions:
-    """Everybody's subscriptions, and the carousels that carry large current sets."""
+    """The subscriptions of all clients, and the carousels that carry large current sets."""
 
     def __init__(self, desk: Desk, contexts: MapContexts, dissemination: Dissemination) -> None:
         self.records = 0
+        """How many queries there are, over all view classes."""
         self.carousels: dict[int, Carousel] = {}
         self._desk = desk
         self._contexts = contexts
         self._dissemination = dissemination
         desk.turn_page = self._turn_page
+        desk.timers.handle(CarouselDue, self._carousel_due)
 
     def subscribe(self, client: ClientState, name: str, text: str) -> None:
-        """Place a standing query and list its current set."""
+        """Place a subscription and list its current set."""
         settings = self._desk.settings
         wanted = _parsed(text)
         if name in client.subscriptions:
@@ -50,12 +152,7 @@ class Subscriptions:
         client.outbox.reopen()
         queries = []
         for part in parts:
-            record = view.table.known(part.text)
-            if record is None:
-                number = self._dissemination.take_number()
-                found = self._contexts.satisfying(view, part, number)
-                record = view.table.add(number, part, found)
-                self.records += 1
+            record = view.table.known(part.text) or self.add_query(view, part)
             queries.append(record.number)
             self._dissemination.enlist(view, record, client)
             if record.clients[client.name] == 1:
@@ -63,13 +160,20 @@ class Subscriptions:
         client.subscriptions[name] = Subscription(wanted, tuple(queries))
         self._list(client, view, name)
 
+    def add_query(self, view: ViewClass, wanted: Filter) -> QueryRecord:
+        """Make the record of a query that nobody has placed yet; the caller checks the room."""
+        number = self._dissemination.take_number()
+        found = self._contexts.satisfying(view, wanted, number)
+        self.records += 1
+        return view.table.add(number, wanted, found)
+
     def most(self, client: ClientState) -> int:
-        """How many subscriptions a client may have: an agent those of its clients."""
+        """How many subscriptions a client may have: a relay those of its clients."""
         settings = self._desk.settings
-        return settings.subscriptions_max * (settings.agent_clients_max if client.agent else 1)
+        return settings.subscriptions_max * (settings.relay_clients_max if client.relay else 1)
 
     def withdraw(self, client: ClientState, name: str) -> None:
-        """End a standing query; the last client's leaving ends its record."""
+        """End a subscription; a query ends with its last subscriber."""
         subscription = client.subscriptions.pop(name, None)
         if subscription is None:
             return
@@ -82,18 +186,22 @@ class Subscriptions:
             if client.name not in record.clients:
                 self._note(record, client.name, "withdrawn", remote=remote)
             if not record.clients:
-                self._end_carousel(query, "nobody asks any more")
+                self._end_carousel(query, "nobody subscribes any more")
             if query not in view.table.records:
                 self.records -= 1
 
     def _note(self, record: QueryRecord, client: str, step: str, *, remote: bool) -> None:
-        """Write down who asks for what: plans are made of it."""
-        desk = self._desk
-        said = (str(desk.number), desk.epoch, record.filter.text, record.view_class, remote)
-        desk.out.append(QueryStep(record.number, step, client, *said))
+        """Record who subscribes to what: channel plans are made from it (0045)."""
+        desk, text = self._desk, record.filter.text
+        after = str(desk.number)
+        desk.out.append(
+            QueryStep(
+                record.number, step, client, after, desk.epoch, text, record.view_class, remote
+            )
+        )
 
     def withdraw_all(self, client: ClientState) -> None:
-        """End everything a client asked for."""
+        """End all subscriptions of a client."""
         for name in list(client.subscriptions):
             self.withdraw(client, name)
 
@@ -107,14 +215,15 @@ class Subscriptions:
         """Answer with the current set as of now."""
         desk, settings = self._desk, self._desk.settings
         records = [view.table.records[query] for query in client.subscriptions[name].queries]
-        count, total = max(one.count for one in records), sum(one.count for one in records)
+        counts = [record.count for record in records]
+        count, total = max(counts), sum(counts)
         bands: tuple[Band, ...] = ()
         complete = self.whole(client, name)
         states: list[State] = []
         large = count > settings.page_contexts_max or total > 2 * settings.page_contexts_max
         if large:
             bands = self._ride(client, view, records)
-        # What fits into an answer may still be more than waits well beside other answers.
+        # What fits into an answer may still fill too much of a queue that holds other answers.
         paged = not bands and client.ledger is None and (large or total > client.outbox.room // 4)
         if not bands and not paged:
             states = self._states(view, records)
@@ -123,11 +232,11 @@ class Subscriptions:
         streams = tuple(
             stream.announcement(record.number)
             for record in records
-            for stream in view.heard_by(client.name, record)
+            for stream in view.streams_to(client.name, record)
         )
         apart: tuple[Announce, ...] = ()
         if client.ledger is not None:
-            # One by one: together they may be more than a client with a limit can ever be sent.
+            # One by one: together they may exceed what a limit ever allows in one batch.
             apart, streams = _within(streams, client.ledger.limit_bytes), ()
         queries = client.subscriptions[name].queries
         desk.deliver(client, Opening(name, desk.number, count, queries, streams, bands))
@@ -136,7 +245,7 @@ class Subscriptions:
         client.outbox.pagers.pop(name, None)
         if paged:
             client.outbox.list_later(Pager(name, desk.number, queries, complete))
-            reason = f"{total} for {client.name}, who rides on no carousel"
+            reason = f"{total} for {client.name}, which rides on no carousel"
             desk.out.append(ChannelStep("", "listed in pages", 0, desk.number, reason))
         elif not bands:
             for state in states:
@@ -152,12 +261,12 @@ class Subscriptions:
         return pager.page(self._contexts.map.seats, state_of, room_bytes, states_max)
 
     def whole(self, client: ClientState, name: str) -> bool:
-        """Whether we know all that a subscription could list; an agent may not."""
+        """Whether everything that a subscription could list is known; a relay may lack some."""
         del client, name
         return True
 
     def _states(self, view: ViewClass, records: list[QueryRecord]) -> list[State]:
-        """Give the states of the objects that satisfy any of the records, up to a page of each."""
+        """Give the states of contexts that satisfy any of the records, up to a page of each."""
         states: dict[str, State] = {}
         for record in records:
             if record.members is None and record.count <= self._desk.settings.page_contexts_max:
@@ -174,18 +283,18 @@ class Subscriptions:
         return list(states.values())
 
     def _members(self, view: ViewClass, record: QueryRecord, most: int) -> list[str]:
-        """Look for the members of a query that had too many to be kept."""
-        there = (
+        """Look up the members of a query that had too many to be listed in its record."""
+        found = (
             vid
             for vid in self._contexts.candidates(record.filter)
             if self._contexts.state_of(view, record, vid) is not None
         )
-        return list(islice(there, most))
+        return list(islice(found, most))
 
     def _ride(
         self, client: ClientState, view: ViewClass, records: list[QueryRecord]
     ) -> tuple[Band, ...]:
-        """Let a client ride on the carousels of its queries; none if it cannot listen to one."""
+        """Let a client ride on the carousels of its queries; () if it cannot listen to them."""
         if client.ledger is not None or client.remote or self._desk.settings.mode is Mode.UNICAST:
             return ()
         bands = []
@@ -196,46 +305,84 @@ class Subscriptions:
                 if sender is None:
                     return ()
                 carousel = self.carousels[record.number] = Carousel(view, record, sender)
-                self._desk.timers.set(("carousel", str(record.number)), self._desk.now + 1)
+                self._desk.timers.set(CarouselDue(record.number), self._desk.now + 1)
             bands.append(carousel.ride(client.name))
         return tuple(bands)
 
-    def turn(self, query: int) -> None:
+    def _carousel_due(self, timer: CarouselDue) -> None:
         """Send the next page of a carousel."""
-        carousel = self.carousels[query]
-        wait = carousel.turn(
-            self._desk,
-            lambda: self._contexts.candidates(carousel.record.filter),
-            self._contexts.state_of,
-        )
-        if wait is None:
-            self._end_carousel(query, "everybody has it")
+        wait_us = self.carousels[timer.query].turn(self._desk, self._contexts)
+        if wait_us is None:
+            self._end_carousel(timer.query, "everybody has it")
         else:
-            self._desk.timers.set(("carousel", str(query)), self._desk.now + wait)
+            self._desk.timers.set(timer, self._desk.now + wait_us)
 
     def _end_carousel(self, query: int, reason: str) -> None:
         carousel = self.carousels.pop(query, None)
         if carousel is None:
             return
-        self._desk.timers.cancel(("carousel", str(query)))
+        self._desk.timers.cancel(CarouselDue(query))
         self._desk.out += carousel.end(self._desk)
         carousel.view.rest(carousel.sender.channel, reason)
 
 
+class LocalQueries:
+    """The queries that this process itself has placed at its map server, for its last hop.
+
+    0076: sessions (WebSocket, SSE) end in the server's own process, where nothing is lost or
+    reordered, so they need no batches, receipts or channels. A query is placed in the view class of
+    whoever looks; it has a current set, and then a `LocalUpdate` for every update that touches it.
+    """
+
+    def __init__(self, server: "MapServer") -> None:
+        self._server = server
+
+    def place(self, view_class: str, wanted: Filter) -> int:
+        """Place a query; give its number, the same for equal filters."""
+        server = self._server
+        view = server.dissemination.view_class(view_class)
+        record = view.table.known(wanted.text)
+        if record is None:
+            check_room(server.subscriptions.records, 1, server.settings.queries_max)
+            record = server.subscriptions.add_query(view, wanted)
+        view.local[record.number] = view.local.get(record.number, 0) + 1
+        return record.number
+
+    def drop(self, view_class: str, number: int) -> None:
+        """End a query that was placed; one that was placed several times has others left."""
+        view = self._server.dissemination.classes[view_class]
+        view.local[number] -= 1
+        if view.local[number]:
+            return
+        del view.local[number]
+        if self._server.dissemination.let_go(view, view.table.records[number]):
+            self._server.subscriptions.records -= 1
+
+    def current(self, view_class: str, number: int) -> list[State]:
+        """Give the state of every context that satisfies a query now, by vid."""
+        server = self._server
+        view = server.dissemination.classes[view_class]
+        record = view.table.records[number]
+        vids = record.members
+        if vids is None:
+            vids = dict.fromkeys(server.contexts.candidates(record.filter))
+        states = (server.contexts.state_of(view, record, vid) for vid in sorted(vids))
+        return [state for state in states if state is not None]
+
+
 @lru_cache(FILTERS_REMEMBERED)
 def _parsed(text: str) -> Filter:
-    """Read a filter; a crowd asks for the same ones."""
     return Filter.parse(text)
 
 
 def _within(streams: tuple[Announce, ...], limit_bytes: int) -> tuple[Announce, ...]:
-    """Leave out the bands a client with a limit does not hear: bytes count."""
+    """Leave out the bands that a client with a limit does not listen to: bytes count."""
     return tuple(
         Announce(
-            one.query,
-            one.stream,
-            one.version,
-            tuple(band for band in one.bands if 0 < band.limit_bytes <= limit_bytes),
+            announce.query,
+            announce.stream,
+            announce.version,
+            tuple(band for band in announce.bands if 0 < band.limit_bytes <= limit_bytes),
         )
-        for one in streams
+        for announce in streams
     )

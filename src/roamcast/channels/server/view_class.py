@@ -1,15 +1,82 @@
-"""What does a server keep for clients that may see the same? Queries, history, pool, streams."""
+"""View classes: clients that may see the same share queries, history, channels and streams.
 
+The history H counts which sets of queries updates satisfy together (AMS, recurring update query
+sets), because a set that recurs is worth a channel.
+"""
+
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from roamcast.channels.reliable.sender import ChannelSender
-from roamcast.channels.server.desk import ChannelUse, ClientState, Desk
+from roamcast.channels.server.desk import ChannelDue, ChannelUse, ClientState, Desk
 from roamcast.channels.server.map import Matched
 from roamcast.channels.server.queries import Matcher, QueryRecord, QueryTable
-from roamcast.channels.spread.pool import Pool
-from roamcast.channels.spread.recurring import History, QuerySetEntry
-from roamcast.channels.spread.streams import TOP, Stream
+from roamcast.channels.spread.streams import TOP, Pool, Stream
+from roamcast.channels.timers import Timer
 from roamcast.model.records import ChannelStep
+
+
+class RestOver(Timer, frozen=True):
+    """A channel that was given back has answered heals for long enough."""
+
+    channel: str
+
+
+class BandsDue(Timer, frozen=True):
+    """A stream may have room for what its lower bands lack."""
+
+    view_class: str
+    stream: int
+
+
+class QuerySetEntry(msgspec.Struct):
+    """An element of H: a set in ascending order, how often it recurred, its stream."""
+
+    queries: Matched
+    count: int = 0
+    stream: Stream | None = None
+    name: str = ""
+    """Its hash in the journal, made when it is first needed."""
+
+
+class History:
+    """H: at most m update query sets; the least recently used is discarded.
+
+    A set that has recurred q times earns a channel: steps 1 to 4d of the paper, with 4d read as
+    "count at least q and no channel yet". With q = 1, or when no channel was free at that moment,
+    the paper's "exactly q" falls into no case.
+    """
+
+    def __init__(self, sets_max: int) -> None:
+        assert sets_max > 0
+        self._sets_max = sets_max
+        self._entries: OrderedDict[Matched, QuerySetEntry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def note(self, queries: Matched) -> tuple[QuerySetEntry, QuerySetEntry | None]:
+        """Count an occurrence (steps 2 to 4a); give the element, and what it pushed out."""
+        entry = self._entries.get(queries)
+        discarded = None
+        if entry is None:
+            entry = self._entries[queries] = QuerySetEntry(queries)
+            if len(self._entries) > self._sets_max:
+                _, discarded = self._entries.popitem(last=False)
+        else:
+            self._entries.move_to_end(queries)
+        entry.count += 1
+        return entry, discarded
+
+    def forget(self, queries: Matched) -> None:
+        """Drop a set that cannot recur, because one of its queries is gone."""
+        del self._entries[queries]
+
+    def clear(self) -> None:
+        """Drop everything: nobody subscribes any more."""
+        self._entries.clear()
 
 
 class ViewClass:
@@ -23,7 +90,7 @@ class ViewClass:
         numbers: Callable[[], int],
         life: int = 0,
     ) -> None:
-        """`life` tells classes of one name apart, because no channel's name is used again."""
+        """`life` tells classes of one name apart, because a channel's name is used once (0069)."""
         settings = desk.settings
         self.name = name
         self.table = QueryTable(name, matcher, 2 * settings.page_contexts_max)
@@ -36,9 +103,24 @@ class ViewClass:
         self.streams: dict[int, Stream] = {}
         self.single: Stream | None = None
         self.local: dict[int, int] = {}
-        """Queries watched in this process → by how many (`channels.server.local`)."""
+        """Queries placed in this process → how often (`LocalQueries`)."""
         self._desk = desk
         self._numbers = numbers
+
+    def occupancy(self) -> dict[str, tuple[int, int]]:
+        """How much is held of what, and the bound of each."""
+        settings = self._desk.settings
+        lacking = max((len(stream.lacking) for stream in self.streams.values()), default=0)
+        return {
+            "channels": (self.pool.used, self.pool.channels_max),
+            "wide-area groups": (self.wide_pool.used, self.wide_pool.channels_max),
+            "wide-area streams": (len(self.wide), self.wide_pool.channels_max),
+            "streams": (len(self.streams), self.pool.channels_max + self.wide_pool.channels_max),
+            "history": (len(self.history), settings.history_max),
+            "local queries": (len(self.local), settings.queries_max),
+            "states held back by bands": (lacking, settings.contexts_max),
+            **self.table.occupancy(),
+        }
 
     def open_sender(self, stream: Stream | None) -> ChannelSender | None:
         """Take a channel from the stream's pool; None when all are in use."""
@@ -47,7 +129,8 @@ class ViewClass:
         if channel is None:
             return None
         desk = self._desk
-        # An epoch is a moment in microseconds: no server opens channels faster than those pass.
+        # Incarnations must grow from epoch to epoch. An epoch is a time in microseconds, and no
+        # server opens channels faster than those pass.
         sender = ChannelSender(
             channel,
             incarnation=desk.epoch + self._numbers(),
@@ -55,29 +138,32 @@ class ViewClass:
             settings=desk.settings.channel,
             scope="" if wide else desk.settings.local_scope,
         )
-        desk.channels[channel] = ChannelUse(sender, self.name, stream)
-        desk.watch_channel(channel)
+        use = ChannelUse(sender, self.name, ChannelDue(channel), stream)
+        desk.channels[channel] = use
+        desk.watch_channel(use)
         return sender
 
     def rest(self, channel: str, reason: str, *, limited: bool = False) -> None:
-        """Let a channel answer heals for a while before its name is given back."""
+        """Let a channel answer heals for a while before it is free for another use."""
         use = self._desk.channels[channel]
         use.lingers = True
         use.muted = limited
-        self._desk.timers.set(("rest", channel), self._desk.now + self._desk.settings.linger_us)
+        self._desk.timers.set(RestOver(channel), self._desk.now + self._desk.settings.linger_us)
         self._desk.out.append(
             ChannelStep(channel, "given back", use.sender.incarnation, use.sender.last, reason)
         )
 
     def give_back(self, channel: str) -> None:
-        """The rest is over: another channel may be opened."""
-        self._desk.timers.cancel(("channel", channel))
-        stream = self._desk.channels.pop(channel).stream
+        """Free a channel that has rested, so that another may be opened."""
+        use = self._desk.channels.pop(channel)
+        self._desk.timers.cancel(use.timer)
+        stream = use.stream
         wide = stream is not None and stream.wide
         (self.wide_pool if wide else self.pool).give_back()
 
     def open_stream(self, queries: Matched, reason: str, *, wide: bool = False) -> Stream | None:
-        """Make a stream with a top band, for the local clients of these queries."""
+        """Make a stream with a top band for the local clients of these queries; None if all
+        channels are in use."""
         stream = Stream(self._numbers(), self.name, queries, self._desk.epoch, wide=wide)
         sender = self.open_sender(stream)
         if sender is None:
@@ -99,10 +185,10 @@ class ViewClass:
     def join(
         self, stream: Stream, client: ClientState, record: QueryRecord, joined: Iterable[Stream]
     ) -> bool:
-        """Count a client in; a limit nobody had gets a band.
+        """Count a client in; a limit that no listener has yet gets a band of its own.
 
-        When no channel is free for it, the client is served alone for this query and leaves the
-        streams it has joined for it: then this is False.
+        False if no channel is free for that: then the client gets this query by unicast, and leaves
+        the streams it has joined for it.
         """
         if not stream.join(client.name, client.ledger):
             return True
@@ -111,7 +197,7 @@ class ViewClass:
         if sender is None:
             stream.leave(client.name)
             for other in joined:
-                self._tell_lacking(other, client.name)
+                self._send_lacking(other, client.name)
                 self.leave(other, client.name)
             record.remote[client.name] = None
             return False
@@ -124,7 +210,7 @@ class ViewClass:
         return True
 
     def leave(self, stream: Stream, client: str) -> None:
-        """Count a client out; bands whose limit nobody has any more are given back."""
+        """Count a client out; bands whose limit no listener has any more are given back."""
         if not stream.leave(client):
             return
         for band in stream.idle_bands():
@@ -135,19 +221,19 @@ class ViewClass:
         """End all channels of a stream."""
         del self.streams[stream.number]
         for name in stream.limited:
-            self._tell_lacking(stream, name)
-        self._desk.timers.cancel(("flush", f"{self.name}/{stream.number}"))
+            self._send_lacking(stream, name)
+        self._desk.timers.cancel(BandsDue(self.name, stream.number))
         for band in list(stream.bands):
             self._desk.out += stream.remove_band(band, self._desk.now)
             self.rest(band.sender.channel, reason, limited=band.limit_bytes < TOP)
 
-    def _tell_lacking(self, stream: Stream, name: str) -> None:
-        """What the bands have not told a client yet it is told alone."""
+    def _send_lacking(self, stream: Stream, name: str) -> None:
+        """Send a client by unicast what the bands still lack for it."""
         for state in stream.lacked_by(name):
             self._desk.deliver(self._desk.clients[name], state)
 
-    def heard_by(self, client: str, record: QueryRecord) -> list[Stream]:
-        """Give the streams by which a client hears of a query; none if it is told alone."""
+    def streams_to(self, client: str, record: QueryRecord) -> list[Stream]:
+        """Give the streams by which a client gets updates of a query; none if by unicast."""
         if client not in record.remote:
             return self.streams_of(record)
         return [record.wide] if record.wide and client in record.riders else []
@@ -167,7 +253,7 @@ class ViewClass:
         return entry
 
     def open_set(self, entry: QuerySetEntry, reason: str) -> Stream | None:
-        """Give a recurring set a channel; None when all are in use."""
+        """Give a recurring set a channel; None if all are in use."""
         stream = self.open_stream(entry.queries, reason)
         if stream is not None:
             entry.stream = stream
@@ -176,10 +262,10 @@ class ViewClass:
         return stream
 
     def remove(self, record: QueryRecord) -> None:
-        """Forget a query; no set with it can come again.
+        """Forget a query, and the channels of recurring sets with it.
 
-        Sets without a channel stay in the history until they are the least recently used: to look
-        for them would cost every update that notes one.
+        Such sets without a channel stay in the history until they are the least recently used: an
+        index to find them by would cost every update.
         """
         for stream in list(record.set_streams.values()):
             self.history.forget(stream.queries)
@@ -195,5 +281,5 @@ class ViewClass:
 
     @property
     def empty(self) -> bool:
-        """Whether nobody of this class asks for anything."""
+        """Whether nobody of this class subscribes to anything."""
         return not self.table.records

@@ -12,10 +12,11 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from roamcast.channels.server.local import LocalQueries, LocalUpdate
+from roamcast.channels.server.contexts import LocalUpdate
+from roamcast.channels.server.subscriptions import LocalQueries
 from roamcast.channels.sessions.events import ContextEvent, Format, Kind, Writer, merged
 from roamcast.channels.sessions.settings import HubSettings
-from roamcast.channels.spread.bands import Ledger
+from roamcast.channels.spread.streams import Ledger
 from roamcast.channels.timers import Timers
 from roamcast.errors import InputError, LimitError, NotFoundError, RoamcastError
 from roamcast.model.events import Acknowledged, Failed, SessionClosed

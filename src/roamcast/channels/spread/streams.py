@@ -1,12 +1,15 @@
-"""How does one query's or set's traffic reach listeners with different limits? A stream of bands.
+"""Streams: the channels that carry the traffic of one query or one recurring set (AMS 13).
 
-With b different limits among its listeners a stream has b+1 channels (AMS 13). A client with the
-i-th lowest limit listens to the first i, one without limit to all. Messages are indivisible: the
-lowest band in which everyone has room takes one. What the bands below lack is kept, the latest
-state of each object only, and sent when there is room; every message says how much is pending.
+With b different limits among its listeners a stream has b+1 channels, its bands. A client with the
+i-th lowest limit listens to the first i, a client without limit to all. Messages are indivisible:
+the lowest band in which every listener has room takes one. What the bands below lack is held, the
+latest state of each context only, and sent when there is room; every message says how much is
+pending. Each client has one `Ledger` for all its streams, each view class one `Pool` of channels.
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -23,15 +26,91 @@ from roamcast.channels.server.messages import (
     payload_of,
     size_of,
 )
-from roamcast.channels.spread.bands import Ledger
 from roamcast.model.machine import Effect
+from roamcast.model.time import MICROSECONDS
 
 TOP: Final = 1 << 62
-"""The limit of the last band, which only clients without a limit hear."""
+"""The limit of the last band, which only clients without a limit listen to."""
+
+
+class Ledger:
+    """The bytes sent to one client with a bandwidth limit in the last second.
+
+    0064: the guarantee is per client, so one ledger counts every byte to it, by every channel and
+    by unicast, in any window of one second wherever it begins.
+    """
+
+    __slots__ = ("_entries", "_total", "limit_bytes", "usable_bytes")
+
+    def __init__(self, limit_bytes: int, reserve_bytes: int) -> None:
+        assert limit_bytes > reserve_bytes
+        self.limit_bytes = limit_bytes
+        self.usable_bytes = limit_bytes - reserve_bytes
+        self._entries: deque[tuple[int, int]] = deque()
+        self._total = 0
+
+    @property
+    def spent_bytes(self) -> int:
+        """The bytes that counted when somebody last asked for room."""
+        return self._total
+
+    def room(self, now: int, *, control: bool = False) -> int:
+        """How many bytes may leave now; what left exactly a second ago still counts."""
+        entries = self._entries
+        while entries and entries[0][0] < now - MICROSECONDS:
+            self._total -= entries.popleft()[1]
+        # Data may use seven eighths: the rest stays for synchronisation and heals, without which
+        # a quiet channel beside a busy one would look dead.
+        usable = self.usable_bytes if control else self.usable_bytes * 7 // 8
+        return usable - self._total
+
+    def charge(self, now: int, size: int) -> None:
+        """Count bytes that leave now."""
+        self._entries.append((now, size))
+        self._total += size
+
+    def freed_at(self) -> int | None:
+        """When the oldest bytes stop counting."""
+        return self._entries[0][0] + MICROSECONDS + 1 if self._entries else None
+
+
+class Pool:
+    """The channels of one view class in one epoch: a bounded number at a time, each name once.
+
+    0069: who hears late of a channel that was given back listens to silence. It does not listen to
+    another stream, whose messages no ledger would charge to it, nor to what another view class may
+    see. The epoch is part of the name: when the two sides of a partition meet again, their servers
+    share no channel.
+    """
+
+    def __init__(self, view_class: str, channels_max: int, epoch: int = 0, kind: str = "") -> None:
+        mark = blake2b(f"{epoch}/{view_class}".encode(), digest_size=4).hexdigest()
+        self.used = 0
+        self.channels_max = channels_max
+        self._prefix = f"map/{mark}/{kind}" if kind else f"map/{mark}"
+        self._named = 0
+
+    @property
+    def free(self) -> bool:
+        """Whether a channel is free."""
+        return self.used < self.channels_max
+
+    def take(self) -> str | None:
+        """Give a new name, or None when all channels are in use."""
+        if not self.free:
+            return None
+        self.used += 1
+        self._named += 1
+        return f"{self._prefix}/{self._named}"
+
+    def give_back(self) -> None:
+        """Count a channel as free again."""
+        self.used -= 1
+        assert self.used >= 0
 
 
 class Listener(msgspec.Struct):
-    """A client on a stream: by how many of its queries, and its ledger if it has a limit."""
+    """A client on a stream: through how many of its queries, and its ledger if it has a limit."""
 
     queries: int
     ledger: Ledger | None
@@ -48,8 +127,8 @@ class BandChannel(msgspec.Struct):
 class Stream:
     """The channels of one query or one recurring set.
 
-    `shared` is the one channel that reaches everybody while nobody has a limit. The slots keep
-    what an update needs of a stream together: with a thousand of them each is read from afar.
+    `shared` is the one channel that reaches everybody while nobody has a limit. Slots keep what an
+    update needs of a stream in one place in memory: with 1,000 streams each read is a cache miss.
     """
 
     __slots__ = (
@@ -92,7 +171,7 @@ class Stream:
         self._left: tuple[Listener, ...] = ()
 
     def join(self, client: str, ledger: Ledger | None) -> bool:
-        """Count a client's query in; tell whether its limit needs a band of its own."""
+        """Count a client's query in; True if its limit needs a band of its own."""
         listener = self.listeners.get(client)
         if listener is not None:
             listener.queries += 1
@@ -107,10 +186,7 @@ class Stream:
         return limit not in known and len(known) <= BANDS_MAX
 
     def leave(self, client: str) -> bool:
-        """Count a client's query out; tell whether a band has lost its last client.
-
-        It may listen until it hears of that, and the last message of a channel is for it, too.
-        """
+        """Count a client's query out; True if a band has lost its last client."""
         listener = self.listeners[client]
         listener.queries -= 1
         if listener.queries:
@@ -119,6 +195,7 @@ class Stream:
         if listener.ledger is None:
             return False
         del self.limited[client]
+        # It may listen until the channel's last message, whose bytes then count for it, too.
         self._left = (listener,)
         if not self.limited:
             self.lacking.clear()
@@ -141,9 +218,9 @@ class Stream:
     def add_band(
         self, limit_bytes: int, sender: ChannelSender, now: int
     ) -> tuple[list[Effect], Announce | None]:
-        """Give the stream one more channel, and tell those who listen already by the lowest band.
+        """Add a channel, and announce it to the listeners on the lowest band.
 
-        When that has no room, the announcement is handed back, to be told one by one.
+        If that band has no room, the announcement is returned, to be sent to each client alone.
         """
         carrier = self.bands[0] if self.bands else None
         self.bands.append(BandChannel(limit_bytes, sender))
@@ -159,7 +236,7 @@ class Stream:
         return ([], announce) if sent is None else (sent, None)
 
     def remove_band(self, band: BandChannel, now: int) -> list[Effect]:
-        """End a channel by its last message; whoever owns it lets it rest and gives it back."""
+        """End a channel with its last message (0062); its owner lets it rest and gives it back."""
         payload = payload_of(Parcel(self._epoch, (Last(),)))
         sent = self._offer(band, payload, now, control=True, left=self._left)
         self.bands.remove(band)
@@ -167,7 +244,7 @@ class Stream:
         return [] if sent is None else sent
 
     def announcement(self, query: int) -> Announce:
-        """Say where this stream stands now."""
+        """Announce the stream's channels and where each stands now."""
         return Announce(
             query,
             self.number,
@@ -184,16 +261,16 @@ class Stream:
         )
 
     def count_audience(self, now: int) -> None:
-        """Tell the channels how many listen, which decides how requests are spread."""
+        """Set the channels' number of listeners, which decides how heal requests are spread."""
         for band in self.bands:
             band.sender.receive(Audience(max(1, len(self.listeners))), now)
 
     def place(self, state: State, now: int) -> list[Effect]:
-        """Send one update where some have limits, in the lowest band with room for all of them."""
+        """Send an update where some listeners have limits, in the lowest band with room for all."""
         return self._place(state, None, now)
 
-    def tell(self, items: Iterable[Announce], now: int) -> list[Effect] | None:
-        """Send announcements to everyone, on the lowest band; None while there is no room."""
+    def announce(self, items: Iterable[Announce], now: int) -> list[Effect] | None:
+        """Send announcements to every listener, on the lowest band; None if it has no room."""
         payload = payload_of(Parcel(self._epoch, tuple(items)))
         return self._offer(self.bands[0], payload, now, control=True)
 
@@ -210,20 +287,22 @@ class Stream:
 
     def allows(self, channel: str, size: int, now: int) -> bool:
         """Charge a synchronisation or a heal to everyone who hears it, or refuse it."""
-        band = next((one for one in self.bands if one.sender.channel == channel), None)
+        band = next((band for band in self.bands if band.sender.channel == channel), None)
         if band is None:
             return not self.limited
         return self._charge(band, size, now, control=True)
 
     def _place(self, state: State, lacked_below: int | None, now: int) -> list[Effect]:
-        """Offer a state to the bands from the lowest: a new one to all, a lacked one to those
-        whose clients lack it."""
+        """Offer a state to the bands from the lowest up.
+
+        A new state goes to all bands, one that was held back to those whose clients lack it.
+        """
         for band in self.bands:
             if lacked_below is not None and band.limit_bytes >= lacked_below:
                 return []
             self._set_level(state, band.limit_bytes)
             if band.limit_bytes == TOP and len(self.limited) == len(self.listeners):
-                return []  # nobody without a limit is there to hear it
+                return []  # no listener is without a limit
             payload = payload_of(Parcel(self._epoch, (state,), self._pending(band)))
             sent = self._offer(band, payload, now)
             if sent is not None:
@@ -235,7 +314,11 @@ class Stream:
         """Note that clients with a limit below this one lack the state."""
         known = self.lacking.get(state.vid)
         if known is not None:
-            self._counts[known[0]] -= 1
+            left = self._counts[known[0]] - 1
+            if left:
+                self._counts[known[0]] = left
+            else:  # limits come and go: levels that nothing lacks must not pile up
+                del self._counts[known[0]]
         if limit_bytes <= self.bands[0].limit_bytes:
             self.lacking.pop(state.vid, None)
             return
@@ -244,7 +327,7 @@ class Stream:
 
     def _pending(self, lowest: BandChannel) -> tuple[int, ...]:
         """Count for each band that hears a message on `lowest` what its clients still lack."""
-        levels = [(level, count) for level, count in self._counts.items() if count]
+        levels = self._counts.items()
         return tuple(
             sum([count for level, count in levels if level > band.limit_bytes])
             for band in self.bands

@@ -22,6 +22,7 @@ from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import GuestProtocol, OKPKey
 
+from roamcast import files
 from roamcast.errors import AuthError, ForbiddenError, InputError, LimitError
 from roamcast.live.config.settings import DAY_S, KEY_FILE
 from roamcast.model.time import MICROSECONDS, format_instant
@@ -317,19 +318,8 @@ class TokenKeys:
 
 def save_key_file(file: KeyFile, path: Path) -> None:
     """Replace the file as a whole, readable by its owner only, and synced."""
-    beside = path.with_name(path.name + ".new")
-    beside.unlink(missing_ok=True)
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as opened:
-        opened.write(msgspec.json.format(msgspec.json.encode(file)))
-        opened.flush()
-        os.fsync(opened.fileno())
-    beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    text = msgspec.json.format(msgspec.json.encode(file))
+    files.write_whole(path, text, mode=files.OWNER_ONLY)
 
 
 def load_key_file(path: Path) -> KeyFile:

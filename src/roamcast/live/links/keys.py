@@ -1,7 +1,7 @@
 """Which key opens what a view class may read, and until when? One for all its links, drawn anew.
 
 Who has left a class for good opens nothing of it any more: the others get another key. A class also
-has a tag, by which an agent knows that a client may see exactly what it may see itself.
+has a tag, by which a relay knows that a client may see exactly what it may see itself.
 """
 
 import hmac

@@ -21,7 +21,7 @@ SCOPE_OF: Final = {
 }
 """What a token must allow for an operation; the others are harmless without it."""
 
-AGENT: Final = "agent"
+RELAY: Final = "relay"
 """Stands among the scopes of a client that may stand for many others (`channels.relays`)."""
 
 ALL_SCOPES: Final = frozenset(SCOPE_OF.values())
@@ -96,13 +96,13 @@ class ClientLink:
 
 def lacking(scope: str) -> str:
     """Say what to do about what a token does not allow."""
-    if scope == AGENT:
-        return "scope: this is no agent's token: name its subject in channels.relays"
+    if scope == RELAY:
+        return "scope: this is no relay's token: name its subject in channels.relays"
     return f"scope: your token does not allow to {scope}"
 
 
 def scope_of(operation: Operation) -> str | None:
     """Say what a token must allow for an operation; None if nothing."""
-    if isinstance(operation, Hello) and operation.agent:
-        return AGENT
+    if isinstance(operation, Hello) and operation.relay:
+        return RELAY
     return SCOPE_OF.get(type(operation))

@@ -1,6 +1,14 @@
-"""What answers on an agent's port? Links of clients, its own health, and the service behind it."""
+"""The process of a relay: its port, its start and its end.
 
+On the port are the links of clients, the relay's own health and numbers, and for all other requests
+the service behind it.
+"""
+
+import asyncio
 import hmac
+import random
+import ssl
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -12,25 +20,31 @@ from roamcast.errors import (
     RoamcastError,
     UnreachableError,
 )
+from roamcast.live.config.settings import Settings, check_secured
 from roamcast.live.http.app import device_of, token_of
 from roamcast.live.http.problems import PROBLEM_TYPE, details, reject
 from roamcast.live.links.sockets import EXTENSION, WebSocket
 from roamcast.live.observe.metrics import CONTENT_TYPE
-from roamcast.live.relay.forward import Answered, Forwarding
+from roamcast.live.relay.forward import ForwardedAnswer, Forwarding
 from roamcast.live.relay.relay import LiveRelay
+from roamcast.live.service.running import UvicornServer, listen, uvicorn_config
+from roamcast.transport.address import ServiceAddress
+from roamcast.transport.service_link import SUBPROTOCOL
 
-SUBPROTOCOL: Final = "roamcast.link.v1"
 STREAMS: Final = ("/session", "/changes")
-"""What needs a hub, which is the service's (decision 0076)."""
+"""Paths that need a hub, which only the service has (decision 0076)."""
+
+OPEN_S: Final = 10.0
+"""For connections to the service."""
 
 JSON: Final = [(b"content-type", b"application/json")]
 
 
 class RelayGate:
-    """The ASGI application of an agent."""
+    """The ASGI application of a relay."""
 
-    def __init__(self, agent: LiveRelay, forwarding: Forwarding) -> None:
-        self.agent = agent
+    def __init__(self, relay: LiveRelay, forwarding: Forwarding) -> None:
+        self.relay = relay
         self._forwarding = forwarding
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -40,65 +54,122 @@ class RelayGate:
             try:
                 await self._websocket(scope, send)
             except RoamcastError as error:
-                await reject(send, _told(error))
+                await reject(send, _for_client(error))
             return
         try:
             status, headers, body = await self._http(scope, receive)
         except RoamcastError as error:
-            status, headers, body = _problem(_told(error))
+            status, headers, body = _problem(_for_client(error))
         headers = [*headers, (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
     async def _websocket(self, scope: Any, send: Any) -> None:
-        """Let a client in whom the service lets in."""
-        agent, path = self.agent, scope["path"]
+        """Let a client in if the service does."""
+        relay, path = self.relay, scope["path"]
         if path != "/link":
-            raise NotFoundError(f"an agent has /link only, not {path[:100]}: ask the service")
-        if not agent.ready:
+            raise NotFoundError(f"a relay has /link only, not {path[:100]}: ask the service")
+        if not relay.ready:
             raise MissingError("the service is away: come again in a moment")
         query = parse_qs(scope["query_string"].decode("latin-1"))
-        guest = await agent.admit(token_of(scope, query), device_of(query))
+        guest = await relay.admit(token_of(scope, query), device_of(query))
         try:
-            agent.connections.open(guest.subject)
+            relay.connections.open(guest.subject)
             try:
                 chosen = SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None
                 await send({"type": "websocket.accept", "subprotocol": chosen})
                 socket: WebSocket = scope["extensions"][EXTENSION]
-                await agent.serve(socket, guest)
+                await relay.serve(socket, guest)
             finally:
-                agent.connections.close(guest.subject)
+                relay.connections.close(guest.subject)
         finally:
             await guest.close()
 
-    async def _http(self, scope: Any, receive: Any) -> Answered:
-        agent, path = self.agent, scope["path"]
+    async def _http(self, scope: Any, receive: Any) -> ForwardedAnswer:
+        relay, path = self.relay, scope["path"]
         if path == "/healthz":
             return 200, JSON, b'{"status":"alive"}'
         if path == "/readyz":
-            if not agent.ready:
-                raise MissingError("the agent has no link to its service: see its log")
+            if not relay.ready:
+                raise MissingError("the relay has no link to its service: see its log")
             return 200, JSON, b'{"status":"ready"}'
         if path == "/metrics":
             token = token_of(scope, {})
-            if not hmac.compare_digest(token.encode(), agent.address.key.encode()):
-                raise AuthError("an agent's numbers are for who has the agent's own token")
-            return 200, [(b"content-type", CONTENT_TYPE.encode())], agent.metrics.page()
+            if not hmac.compare_digest(token.encode(), relay.address.key.encode()):
+                raise AuthError("a relay's numbers need the relay's own token")
+            return 200, [(b"content-type", CONTENT_TYPE.encode())], relay.metrics.page()
         if path in STREAMS:
-            raise NotFoundError(f"an agent has no {path}: use /link, or ask the service")
-        most = agent.settings.limits.body_bytes_max
+            raise NotFoundError(f"a relay has no {path}: use /link, or ask the service")
+        most = relay.settings.limits.body_bytes_max
         return await self._forwarding.ask(scope, receive, most)
 
 
-def _told(error: RoamcastError) -> RoamcastError:
-    """Tell what went wrong behind the agent as what it means before it."""
+def _for_client(error: RoamcastError) -> RoamcastError:
+    """Say to a client what an error between relay and service means for it."""
     if isinstance(error, UnreachableError) and not isinstance(error, RateError):
         return MissingError(str(error))
     return error
 
 
-def _problem(error: RoamcastError) -> Answered:
+def _problem(error: RoamcastError) -> ForwardedAnswer:
     headers = [(b"content-type", PROBLEM_TYPE.encode())]
     if isinstance(error, AuthError) and error.status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="roamcast"'))
     return error.status, headers, details(error)
+
+
+async def serve(
+    address: ServiceAddress,
+    settings: Settings,
+    *,
+    started: Callable[[str], None],
+    interface: str = "",
+    tls: ssl.SSLContext | None = None,
+) -> None:
+    """Run a relay until a signal ends it, or its own token expires."""
+    check_secured(settings.server)
+    listening = listen(settings.server)
+    relay = LiveRelay(
+        address,
+        settings,
+        draw=random.SystemRandom().random,
+        open_s=OPEN_S,
+        interface=interface,
+        tls=tls,
+    )
+    forwarding = Forwarding(address.url, timeout_s=OPEN_S, tls=tls)
+
+    def began(port: int) -> None:
+        host = settings.server.host
+        scheme = "https" if settings.server.tls_cert else "http"
+        started(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+
+    server = UvicornServer(uvicorn_config(settings, RelayGate(relay, forwarding)), relay, began)
+    try:
+        await relay.start()
+        assert relay.ended is not None
+        relay.ended.add_done_callback(lambda _: server.handle_exit(0, None))
+        await server.serve(sockets=[listening])
+        if relay.ended.done():
+            await relay.ended  # raises why
+    finally:
+        listening.close()
+        forwarding.close()
+        await relay.stop()
+
+
+def run(
+    address: ServiceAddress,
+    settings: Settings,
+    *,
+    started: Callable[[str], None],
+    interface: str = "",
+    tls: ssl.SSLContext | None = None,
+) -> None:
+    """Run a relay in this process until it ends."""
+    import uvloop
+
+    try:
+        uvloop.run(serve(address, settings, started=started, interface=interface, tls=tls))
+    except (OSError, asyncio.CancelledError) as error:
+        raise RoamcastError(f"the relay could not start: {error}") from None

@@ -1,6 +1,6 @@
-"""How does a client of an agent ask the service once? Its request goes there as it is, and back.
+"""HTTP requests of a relay's clients, forwarded to the service as they are.
 
-The service checks the client's own token and answers; the agent keeps nothing and reads nothing.
+The service checks the client's own token and answers; the relay stores and interprets nothing.
 """
 
 import asyncio
@@ -16,12 +16,13 @@ from roamcast.errors import LimitError, MissingError
 from roamcast.transport.http import RESPONSE_BYTES_MAX, unreachable
 
 FORWARDED_MAX: Final = 32
-"""Requests on their way at once; the others wait."""
-ASKED: Final = (b"authorization", b"accept", b"content-type", b"host", b"origin")
-ANSWERED: Final = ("content-type", "www-authenticate", "retry-after", "location", "allow")
+"""Requests in flight at once; further ones wait."""
+
+REQUEST_HEADERS: Final = (b"authorization", b"accept", b"content-type", b"host", b"origin")
+RESPONSE_HEADERS: Final = ("content-type", "www-authenticate", "retry-after", "location", "allow")
 
 
-class Forwarded(msgspec.Struct, frozen=True):
+class ForwardedRequest(msgspec.Struct, frozen=True):
     """A request as it came."""
 
     method: str
@@ -30,12 +31,12 @@ class Forwarded(msgspec.Struct, frozen=True):
     body: bytes
 
 
-Answered = tuple[int, list[tuple[bytes, bytes]], bytes]
+ForwardedAnswer = tuple[int, list[tuple[bytes, bytes]], bytes]
 """Status, headers and body."""
 
 
 class Forwarding:
-    """Takes requests to one service."""
+    """Forwards requests to one service."""
 
     def __init__(self, url: str, *, timeout_s: float, tls: ssl.SSLContext | None) -> None:
         self._url = urlsplit(url)
@@ -43,7 +44,7 @@ class Forwarding:
         self._tls = tls
         self._threads = ThreadPoolExecutor(FORWARDED_MAX, thread_name_prefix="forward")
 
-    async def ask(self, scope: Any, receive: Any, body_bytes_max: int) -> Answered:
+    async def ask(self, scope: Any, receive: Any, body_bytes_max: int) -> ForwardedAnswer:
         """Read a request to its end, and give the service's answer."""
         parts: list[bytes] = []
         size, more = 0, True
@@ -58,13 +59,13 @@ class Forwarding:
             more = message.get("more_body", False)
         query = scope["query_string"]
         path = scope.get("raw_path") or scope["path"].encode()
-        request = Forwarded(
+        request = ForwardedRequest(
             scope["method"],
             (path + (b"?" + query if query else b"")).decode("latin-1"),
             tuple(
                 (name.decode("latin-1"), value.decode("latin-1"))
                 for name, value in scope["headers"]
-                if name in ASKED
+                if name in REQUEST_HEADERS
             ),
             b"".join(parts),
         )
@@ -72,10 +73,10 @@ class Forwarding:
         return await loop.run_in_executor(self._threads, self._ask, request)
 
     def close(self) -> None:
-        """Take no more."""
+        """Forward nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, request: Forwarded) -> Answered:
+    def _ask(self, request: ForwardedRequest) -> ForwardedAnswer:
         url = self._url
         assert url.hostname
         connection: http.client.HTTPConnection
@@ -106,6 +107,6 @@ class Forwarding:
         headers = [
             (name.lower().encode("latin-1"), value.encode("latin-1"))
             for name, value in answer.getheaders()
-            if name.lower() in ANSWERED
+            if name.lower() in RESPONSE_HEADERS
         ]
         return answer.status, headers, body

@@ -1,58 +1,54 @@
-"""Who is this client of an agent, and what may it see? Its own link to the service says so.
+"""A guest of a relay: one client, and its own link to the service.
 
-A client hands its token to the agent, as it would to the service, and the agent opens a link with
+A client hands its token to the relay, as it would to the service, and the relay opens a link with
 it. The service checks the token then, counts the connection, ends the link when the token ends, and
-says on it which view class the client is in. What the client publishes leaves by this link in its
-own name; what it is told comes by it only where the agent cannot serve it (`agent_tunnel`).
+says on it which view class the client is in (decision 0080). What happens on the link goes to the
+relay's machine (`channels.relay.admission`); this module only holds the socket.
 """
 
 import asyncio
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Final, Protocol
 
 from roamcast.channels.client.link_messages import LinkWelcome, Tune, settings_of
-from roamcast.channels.client.map_client import MapClient
+from roamcast.channels.client.session import silence_us
+from roamcast.channels.relay.guests import (
+    GuestLinkDown,
+    GuestLinkEnded,
+    GuestLinkUp,
+    GuestReceived,
+)
 from roamcast.channels.server.desk import Public
-from roamcast.channels.server.messages import WELL_KNOWN, ServerHere
+from roamcast.channels.server.messages import WELL_KNOWN
 from roamcast.errors import AuthError, ForbiddenError
 from roamcast.identity.policy import subject_of
-from roamcast.model.machine import Draw, Effect, Input, Received, Send
+from roamcast.live.links.link import ClientLink, LinkSocket
+from roamcast.live.relay.tunnel import Tunnel
+from roamcast.model.machine import Draw, Input
 from roamcast.model.time import MICROSECONDS
 from roamcast.model.wire import Message
 from roamcast.transport.address import ServiceAddress
-from roamcast.transport.driver import Clock, Driver
-from roamcast.transport.link import SILENCE_BEATS, EndedError, ReconnectingLink
+from roamcast.transport.link import EndedError
+from roamcast.transport.service_link import ServiceLink
 
-FAREWELL_S: Final = 1.0
-"""So long a client's own link stays until the service has taken the last it said."""
+Give = Callable[[Input], None]
 
 
 class BySubject(Public):
-    """A subject's devices may take over from each other what they publish; nobody else may."""
+    """A subject's devices may take over each other's publications; nobody else may."""
 
     def may_take(self, client: str, owner: str) -> bool:
-        """As at the service."""
+        """Decide as the service does."""
         return subject_of(client) == subject_of(owner)
 
 
-class Host(Protocol):
-    """What a guest needs of its agent."""
-
-    def welcomed_again(self, guest: "Guest") -> None:
-        """A guest's own link was away, and is back."""
-
-    def over(self, guest: "Guest", reason: str) -> None:
-        """A guest's own link has ended for good."""
-
-
 class Guest:
-    """One client of an agent."""
+    """One client of a relay, by the number its machine knows it by."""
 
     def __init__(
         self,
-        host: Host,
+        number: int,
+        give: Give,
         address: ServiceAddress,
         device: str,
         *,
@@ -60,20 +56,32 @@ class Guest:
         open_s: float,
         tls: ssl.SSLContext | None,
     ) -> None:
+        self.number = number
         self.welcome: LinkWelcome | None = None
-        self.told: Callable[[str, Message], None] = lambda _group, _message: None
-        self.renewed: Callable[[LinkWelcome], None] = lambda _welcome: None
-        self.link = ReconnectingLink(
+        self.tunnel: Tunnel | None = None
+        """There is one while the guest is passed through."""
+        self.served_by: ClientLink | None = None
+        """There is one while the guest is served by the machine."""
+        self.socket: LinkSocket | None = None
+        """The client's connection to the relay."""
+        loop = asyncio.get_running_loop()
+        self.decided: asyncio.Future[ClientLink | Tunnel | None] = loop.create_future()
+        """Whom the client talks to, once the machine has decided; None: it is sent away."""
+        self.over: asyncio.Future[None] = loop.create_future()
+        """Done when nothing of the guest is on its way any more."""
+        self.link = ServiceLink(
             address,
             device,
-            welcomed=self._welcomed,
-            told=self._told,
-            renewed=self._renewed,
+            on_welcome=self._on_welcome,
+            on_message=self._on_message,
+            on_renewal=self._on_renewal,
+            on_close=self._on_close,
             draw=draw,
             open_s=open_s,
             tls=tls,
         )
-        self._host = host
+        self._give = give
+        self._arrived = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -86,15 +94,6 @@ class Guest:
     def subject(self) -> str:
         """Whose token it is."""
         return subject_of(self.name)
-
-    def is_sure(self, epoch: int, view: bytes) -> bool:
-        """Whether the service says now, in this life of it, that the client is of this class."""
-        welcome = self.welcome
-        return (
-            self.link.connected
-            and welcome is not None
-            and (welcome.epoch, welcome.view) == (epoch, view)
-        )
 
     async def open(self) -> None:
         """Dial; raises why the service does not let this client in."""
@@ -109,96 +108,58 @@ class Guest:
             await self._task  # raises why
         self._task.add_done_callback(self._ended)
 
+    def arrived(self) -> None:
+        """The machine knows this guest from now on."""
+        self._arrived = True
+
+    def finish(self) -> None:
+        """Nothing of this guest is on its way any more."""
+        if not self.decided.done():
+            self.decided.set_result(None)
+        if not self.over.done():
+            self.over.set_result(None)
+
     async def close(self) -> None:
-        """Let go of the link."""
+        """Close the link."""
+        self._arrived = False
         if self._task is not None:
             self._task.remove_done_callback(self._ended)
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _welcomed(self, welcome: LinkWelcome) -> float:
-        again = self.welcome is not None
+    def _on_welcome(self, welcome: LinkWelcome) -> float:
         self.welcome = welcome
-        self.link.send(Tune(WELL_KNOWN, True))  # by this it is noticed when the service is gone
-        if again:
-            self._host.welcomed_again(self)
-        settings = settings_of(welcome.settings)
-        beats_us = SILENCE_BEATS * settings.server_here_us
-        return max(beats_us, settings.client_timeout_us) / MICROSECONDS
+        # The well-known group carries the service's beats, by which we notice when it is gone.
+        self.link.send(Tune(WELL_KNOWN, True))
+        self._report(GuestLinkUp(self.number, welcome))
+        return silence_us(settings_of(welcome.settings)) / MICROSECONDS
 
-    def _told(self, group: str, message: Message) -> None:
-        self.told(group, message)
+    def _on_message(self, group: str, message: Message) -> None:
+        if self.tunnel is not None:
+            self.tunnel.send(group, message)
+        else:
+            self._report(GuestReceived(self.number, message, group))
 
-    def _renewed(self, welcome: LinkWelcome) -> None:
+    def _on_renewal(self, welcome: LinkWelcome) -> None:
         self.welcome = welcome
-        self.renewed(welcome)
+        if self.tunnel is not None:
+            self.tunnel.welcome(welcome)
+
+    def _on_close(self) -> None:
+        self._report(GuestLinkDown(self.number))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            self._host.over(self, _said(task.exception()))
+            self._report(GuestLinkEnded(self.number, _reason_of(task.exception())))
+
+    def _report(self, given: Input) -> None:
+        if self._arrived:
+            self._give(given)
 
 
-def _said(error: BaseException | None) -> str:
-    """Give the service's own words for the end of a session."""
-    said = str(error)
-    if isinstance(error, AuthError):  # by these words a client knows what ended it
-        return f"{'scope' if isinstance(error, ForbiddenError) else 'token'}: {said}"
-    return said.partition(": ")[2] if isinstance(error, EndedError) else said
-
-
-class Publisher:
-    """What one client publishes, said to the service in its name by its own link.
-
-    It outlives a link: a client that comes again at once has lost nothing.
-    """
-
-    def __init__(
-        self, guest: Guest, *, clock: Clock, draw: Draw, heard: Callable[[Effect], None]
-    ) -> None:
-        """`heard` takes what the service told about what was published."""
-        welcome = guest.welcome
-        assert welcome is not None
-        self.guest = guest
-        self._heard = heard
-        self._machine = MapClient(
-            welcome.client,
-            server=welcome.server,
-            epoch=welcome.epoch,
-            now=clock(),
-            settings=settings_of(welcome.settings),
-            draw=draw,
-        )
-        self._driver = Driver(self._machine, clock=clock, carry=self._carry)
-        self._driver.start()
-        self.ride(guest)
-
-    def ride(self, guest: Guest) -> None:
-        """Go on by this link from now on, and learn whether the service is the same."""
-        assert guest.welcome is not None
-        self.guest = guest
-        guest.told = self._told
-        self._told("", ServerHere(guest.welcome.epoch, 0))
-
-    def give(self, given: Input) -> None:
-        """Publish, cancel or withdraw something."""
-        self._driver.give(given)
-
-    def close(self) -> None:
-        """Say nothing any more."""
-        self._driver.close()
-
-    async def settle(self) -> None:
-        """Wait until the service has taken everything, but not for long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL_S):
-                while not self._machine.idle:
-                    await asyncio.sleep(0.02)
-
-    def _told(self, group: str, message: Message) -> None:
-        self._driver.give(Received(self._machine.server, message, group))
-
-    def _carry(self, effect: Effect) -> None:
-        if isinstance(effect, Send):
-            self.guest.link.send(effect.message)
-        else:
-            self._heard(effect)
+def _reason_of(error: BaseException | None) -> str:
+    """Give the reason in the service's own words, by which a client knows what ended its link."""
+    reason = str(error)
+    if isinstance(error, AuthError):
+        return f"{'scope' if isinstance(error, ForbiddenError) else 'token'}: {reason}"
+    return reason.partition(": ")[2] if isinstance(error, EndedError) else reason

@@ -1,8 +1,8 @@
-"""What about a client that may see something else than its agent? It is passed through, unread.
+"""A guest that is passed through: its connection and its own link, joined end to end.
 
 Its messages go to the service by its own link and the service's answers come back by it, so it sees
-exactly what it would see without the agent, and the agent's machine has no part in it. Nothing is
-kept here: what does not fit a slow socket is lost, and repeated or healed by the machines.
+exactly what it would see without the relay. Nothing is stored here: what does not fit a slow socket
+is lost, and repeated or healed by the machines.
 """
 
 from collections.abc import Callable
@@ -13,41 +13,41 @@ from roamcast.channels.server.messages import REASON_LENGTH_MAX
 from roamcast.live.config.settings import Limits
 from roamcast.live.links.link import LinkSocket
 from roamcast.live.links.sockets import POLICY, TRY_AGAIN, binary_frame
-from roamcast.live.relay.guest import Guest
 from roamcast.live.service.limits import Bucket
 from roamcast.model.time import MICROSECONDS
 from roamcast.model.wire import Message, Unreadable
 from roamcast.transport.driver import Clock
 
 UNREADABLE_MAX: Final = 8
+"""A connection that sends this many unreadable frames is ended."""
 
 
 class Tunnel:
-    """One client's connection, and its own link."""
+    """One guest's connection, and the way to its own link."""
 
     def __init__(
         self,
         socket: LinkSocket,
-        guest: Guest,
+        welcome: LinkWelcome,
+        *,
+        send_up: Callable[[Message], None],
         limits: Limits,
         clock: Clock,
         count: Callable[[str], None],
     ) -> None:
+        """`send_up` sends by the guest's own link; `count` counts what is lost, by reason."""
         self._socket = socket
-        self._guest = guest
+        self._send_up = send_up
         self._limits = limits
         self._clock = clock
         self._count = count
         self._bucket = Bucket(limits.frames_per_s, limits.frames_burst, clock())
         self._unreadable = 0
         self._over = False
-        guest.told = self._told
-        guest.renewed = self._write
-        assert guest.welcome is not None
-        self._write(guest.welcome)
+        self.welcome(welcome)
 
     def received(self, data: bytes | str) -> None:
-        """Take a client's message to the service."""
+        """Take a guest's frame to the service."""
         if self._over:
             return
         wait_us = self._bucket.take(self._clock())
@@ -58,34 +58,43 @@ class Tunnel:
             return
         message = LINK_PROTOCOL.decode(data)
         if not isinstance(message, Unreadable):
-            self._guest.link.send(message)
+            self._send_up(message)
             return
         self._unreadable += 1
         if self._unreadable >= UNREADABLE_MAX:
             self.end(f"unreadable: {message.reason} ({message.detail})")
 
     def paused(self) -> None:
-        """The connection takes no more; it is looked at before every write anyway."""
+        """The connection takes no more; every write looks at it anyway."""
 
     def resumed(self) -> None:
         """The connection takes more again."""
 
-    def end(self, reason: str, *, retry_us: int = 0) -> None:
-        """Tell the client why its link ends and when to come again (0: not by itself)."""
-        if self._over:
-            return
-        self._over = True
-        said = Goodbye(reason[:REASON_LENGTH_MAX], retry_us)
-        self._socket.write(binary_frame(LINK_PROTOCOL.encode(said)))
-        self._socket.close(TRY_AGAIN if retry_us else POLICY, reason)
+    def welcome(self, welcome: LinkWelcome) -> None:
+        """Pass a welcome on: the first one, or one with another key."""
+        self._write(welcome)
 
-    def _told(self, group: str, message: Message) -> None:
+    def send(self, group: str, message: Message) -> None:
+        """Take a message of the service, by a group or "" for unicast, to the guest."""
         self._write(Grouped(group, LINK_PROTOCOL.encode(message)) if group else message)
 
-    def _write(self, message: Message | LinkWelcome) -> None:
+    def end(self, reason: str, *, retry_us: int = 0) -> None:
+        """Tell the guest why its connection ends and when to come again (0: not by itself)."""
+        if not self._over:
+            self._over = True
+            say_goodbye(self._socket, reason, retry_us=retry_us)
+
+    def _write(self, message: Message) -> None:
         if self._over:
             return
         if self._socket.waiting_bytes > self._limits.socket_high_bytes:
             self._count("passed over")
         else:
             self._socket.write(binary_frame(LINK_PROTOCOL.encode(message)))
+
+
+def say_goodbye(socket: LinkSocket, reason: str, *, retry_us: int) -> None:
+    """Write why a connection ends, and close it."""
+    goodbye = Goodbye(reason[:REASON_LENGTH_MAX], retry_us)
+    socket.write(binary_frame(LINK_PROTOCOL.encode(goodbye)))
+    socket.close(TRY_AGAIN if retry_us else POLICY, reason)

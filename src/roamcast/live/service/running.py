@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import json
-import os
 import secrets
 import signal
 import socket
@@ -14,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import uvicorn
 
+from roamcast import files
 from roamcast.errors import InputError, RoamcastError, SettingsError
 from roamcast.live.auth.keys import SCOPES, TokenKeys
 from roamcast.live.config.settings import STORE_FILE, ServerSection, Settings, check_listening
@@ -243,11 +243,8 @@ def uvicorn_config(settings: Settings, app: Any) -> uvicorn.Config:
 
 def write_address(path: Path, url: str, token: str) -> None:
     """Leave the address and a token for commands on this machine, readable by their owner only."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump({"url": url, "token": token}, file)
-    unfinished.replace(path)
+    text = json.dumps({"url": url, "token": token}).encode()
+    files.write_whole(path, text, mode=files.OWNER_ONLY)
 
 
 def run(

@@ -44,7 +44,7 @@ from roamcast.live.auth.keys import SCOPES, Grant, TokenKeys
 from roamcast.live.cluster.proof import Caller
 from roamcast.live.cluster.replicas import Replicas
 from roamcast.live.config.settings import Settings, default_rules
-from roamcast.live.links.link import AGENT
+from roamcast.live.links.link import RELAY
 from roamcast.live.links.links import Links
 from roamcast.live.links.sockets import Sink, WebSocket, text_frame
 from roamcast.live.observe.journaling import Journaling
@@ -347,7 +347,7 @@ class Service:
         view_class = self._ask_now(lambda ticket: AdmitClient(ticket, name, viewer))
         scopes: tuple[str, ...] = SCOPES if "admin" in grant.scopes else grant.scopes
         if "admin" in grant.scopes or grant.subject in self.settings.channels.relays:
-            scopes = (*scopes, AGENT)
+            scopes = (*scopes, RELAY)
         link = self.links.connect(socket, name, cast("str", view_class), scopes)
         limits = self.settings.limits
         links = self.links

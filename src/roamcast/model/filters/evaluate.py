@@ -8,16 +8,15 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable
-from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 import shapely
 
-from roamcast.model import time
 from roamcast.model.contexts import Context
 from roamcast.model.earth import distance_metres
 from roamcast.model.filters import syntax, temporal
+from roamcast.model.kinds import kind_of, scalar
 
 Ternary = bool | None
 Moments = tuple[int, int]
@@ -147,12 +146,12 @@ def _value(operand: syntax.Operand, context: Context) -> Any:
 
 
 def _compare(op: str, left: Any, right: Any) -> Ternary:
-    stamps = isinstance(left, datetime) and isinstance(right, datetime)
-    if stamps or isinstance(left, tuple) or isinstance(right, tuple):
+    if isinstance(left, tuple) or isinstance(right, tuple):
         return _compare_moments(op, moments(left), moments(right))
-    kind = _kind(left)
-    if kind is None or kind != _kind(right):
+    first, second = kind_of(left), kind_of(right)
+    if first is None or second is None or first.compared != second.compared:
         return None
+    left, right = first.scalar(left), second.scalar(right)
     if op == "=":
         return bool(left == right)
     if op == "<>":
@@ -182,11 +181,8 @@ def moments(value: Any) -> Moments | None:
     """Return a value as a time span, None if it is not one; a string may be a timestamp (0004)."""
     if isinstance(value, tuple):
         return (value[0], value[1])
-    instant: int | None = None
-    if isinstance(value, datetime):
-        instant = time.from_datetime(value)
-    elif isinstance(value, str):
-        instant = time.as_instant(value)
+    instant = scalar(value, "instant")
+    assert instant is None or isinstance(instant, int)
     return None if instant is None else (instant, instant)
 
 
@@ -203,17 +199,10 @@ def stretch(
     return moments(_value(operand, context))
 
 
-def _kind(value: Any) -> str | None:
-    if isinstance(value, bool):  # before the numbers: a bool is an int in Python
-        return "boolean"
-    if isinstance(value, int | float):
-        return "number"
-    return "string" if isinstance(value, str) else None
-
-
 def _calculate(op: str, left: Any, right: Any) -> float | None:
-    """Calculate in float64, as every back end does; not finite means unknown (0004)."""
-    if _kind(left) != "number" or _kind(right) != "number":
+    """Calculate in float64, as every back end does; what has no finite result is unknown."""
+    left, right = scalar(left, "number"), scalar(right, "number")
+    if left is None or right is None:
         return None
     a, b = float(left), float(right)
     try:

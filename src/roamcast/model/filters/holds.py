@@ -1,8 +1,6 @@
 """The reference evaluator of normal forms: slow and simple, the oracle for every index."""
 
-from datetime import datetime
-
-from roamcast.model import time
+from roamcast.model import kinds
 from roamcast.model.contexts import Context
 from roamcast.model.filters import values as sets
 from roamcast.model.filters.atoms import (
@@ -49,12 +47,4 @@ def scalar(context: Context, name: str, kind: Kind) -> Scalar | None:
     if name == T_D:
         return context.end
     value = {"place": context.place, "vid": context.vid}.get(name) or context.attributes.get(name)
-    if isinstance(value, bool):
-        return int(value) if kind == "boolean" else None
-    if isinstance(value, int | float):
-        return value if kind == "number" else None
-    if isinstance(value, datetime):
-        return time.from_datetime(value) if kind == "instant" else None
-    if isinstance(value, str) and kind == "instant":
-        return time.as_instant(value)
-    return value if kind == "string" else None
+    return kinds.scalar(value, kind)

@@ -2,6 +2,7 @@
 
 import math
 
+from roamcast.model import kinds
 from roamcast.model.contexts import Context
 from roamcast.model.earth import RADIUS_METRES
 from roamcast.model.filters import shapes, syntax, temporal
@@ -92,10 +93,7 @@ def _accepted(op: str, operand: syntax.Operand) -> tuple[Kind, Intervals] | None
         return "instant", _side(op, operand.start, operand.end, "instant")
     if not isinstance(operand, syntax.Constant):
         return None
-    value = operand.value
-    if isinstance(value, bool):
-        return "boolean", _side(op, int(value), int(value), "boolean")
-    kind: Kind = "string" if isinstance(value, str) else "number"
+    kind, value = next(kinds.scalars(operand.value))
     return kind, _side(op, value, value, kind)
 
 

@@ -19,6 +19,7 @@ from roamcast.model.filters.atoms import (
     Values,
 )
 from roamcast.model.filters.values import FULL, Interval, Kind, Scalar, inside_place
+from roamcast.model.kinds import attribute_literal, literal, number, quoted
 
 # `cql2` takes names that begin like a shape (pointempty) for shapes, so we quote them.
 _PLAIN_NAME = re.compile(r"(?!(?i:multi|point|linestring|polygon|geometryc))[A-Za-z][A-Za-z0-9_]*")
@@ -129,28 +130,6 @@ def _place_of(atom: Values) -> str | None:
         return None
 
 
-def literal(value: Scalar, kind: Kind) -> str:
-    """Format a value of a kind."""
-    if kind == "boolean":
-        return "true" if value else "false"
-    if kind == "instant":
-        assert isinstance(value, int)
-        return f"TIMESTAMP('{time.format_instant(value)}')"
-    return quoted(value) if isinstance(value, str) else number(value)
-
-
-def number(value: float) -> str:
-    """Format a number so that it parses back to the same float64."""
-    if value == int(value) and abs(value) < 1e15:
-        return str(int(value))
-    return repr(float(value))
-
-
-def quoted(text: str) -> str:
-    """Format a string literal."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 def name_text(name: str) -> str:
     """Format a property's name, in quotes unless it is a plain word."""
     if _PLAIN_NAME.fullmatch(name) and name.lower() not in _KEYWORDS:
@@ -188,7 +167,7 @@ def operand_text(operand: syntax.Operand | syntax.Lifetime | syntax.SpanOf) -> s
         case syntax.Property(name):
             return name_text(name)
         case syntax.Constant(value):
-            return _constant(value)
+            return attribute_literal(value)
         case syntax.Lifetime():
             return "time"
         case syntax.Span(start, end):
@@ -199,12 +178,6 @@ def operand_text(operand: syntax.Operand | syntax.Lifetime | syntax.SpanOf) -> s
             return f"({operand_text(left)} {op} {operand_text(right)})"
         case syntax.Folded(name, inner):
             return f"{name}({operand_text(inner)})"
-
-
-def _constant(value: str | float | bool) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return quoted(value) if isinstance(value, str) else number(value)
 
 
 def _span(start: int, end: int) -> str:

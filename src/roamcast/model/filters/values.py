@@ -6,16 +6,15 @@ Merging, contradiction and covering are then plain set operations.
 """
 
 from collections.abc import Iterable
-from typing import Literal
 
 import msgspec
 
-Scalar = int | float | str
-Kind = Literal["number", "string", "boolean", "instant"]
-"""Kinds of values: numbers, strings by code point, false and true as 0 and 1, microseconds."""
+from roamcast.model import kinds
+from roamcast.model.kinds import DISCRETE
 
-DISCRETE: frozenset[Kind] = frozenset({"boolean", "instant"})
-"""Kinds with integer values: open ends become closed, adjacent intervals merge."""
+Scalar = kinds.Scalar
+Kind = kinds.Comparison
+"""How values are compared; the table of attribute kinds is `model.kinds`."""
 
 
 class Interval(msgspec.Struct, frozen=True):

@@ -1,10 +1,9 @@
-"""How do contexts enter the archive? Appended in one atomic commit, each batch exactly once.
+"""Appending contexts to the archive: one atomic commit per batch, each batch exactly once.
 
-The archive is a Delta table of contexts in the columns of `model.context_arrow`; readers see all
-of a batch or nothing of it. `append` is the one way in, for `load` and `ingest` alike.
+The archive is a Delta table of contexts in the columns of `model.context_arrow`. Readers see all of
+a batch or nothing of it. `load` and `ingest` both append through this module.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from roamcast.errors import ContextError, InputError, LimitError, RoamcastError
 from roamcast.pipeline.archive.files import FILE_SCHEMA, DataFile, write_sorted, write_table
 from roamcast.pipeline.archive.layout import (
     ORDER,
@@ -22,8 +20,9 @@ from roamcast.pipeline.archive.layout import (
     check_schema,
     placed,
 )
-from roamcast.pipeline.archive.storage import GoneError, Storage
+from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.spark.errors import collected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -137,36 +136,7 @@ def _write_there(contexts: "DataFrame", schema: pa.Schema, target: Archive) -> l
         .mapInArrow(write, FILE_SCHEMA)
         .select("path", "size", "rows", "partition", "stats")
     )
-    return files_of(collected(written, storage))
-
-
-def collected(written: "DataFrame", storage: Storage) -> pa.Table:
-    """Run a job whose answer is small; an error in a task becomes one clear line."""
-    try:
-        return written.toArrow()
-    except Exception as error:
-        # Spark's own reasons to end a job come as py4j's errors, not as PySparkException.
-        if type(error).__module__.split(".")[0] not in {"pyspark", "py4j", "grpc"}:
-            raise
-        raise told_by_task(str(error), storage) from None
-
-
-def told_by_task(text: str, storage: Storage) -> RoamcastError:
-    """Turn what Spark says of a failed task into the error that the task raised."""
-    told = re.findall(r"^roamcast\.[\w.]+\.(\w+Error): (.*)$", text, re.MULTILINE)
-    if not told and "spark.driver.maxResultSize" in text:
-        return LimitError(
-            f"tasks on the archive at {storage.uri} tell more than spark.driver.maxResultSize "
-            "allows: ask for less at once, or let Spark have more"
-        )
-    if not told and (aborted := re.search(r"Job aborted due to stage failure: .*", text)):
-        text = aborted[0]
-    if not told:
-        first = text.strip().splitlines()[0] if text.strip() else "no reason given"
-        return RoamcastError(f"a task on the archive at {storage.uri} failed: {first}")
-    name, problem = told[-1]
-    known = {kind.__name__: kind for kind in (GoneError, InputError, ContextError, LimitError)}
-    return known.get(name, RoamcastError)(problem)
+    return files_of(collected(written, storage.failed))
 
 
 _FILES = pa.schema(

@@ -1,8 +1,8 @@
-"""How is an archive kept in shape? Jobs that rewrite its files; compaction; vacuum.
+"""Jobs that rewrite the archive's files: compaction, and the frame for retention and erasure.
 
-A job reads some files, writes others and commits the exchange. All carry one common transaction,
-so two of them that began at the same snapshot cannot both land, and an erased vid cannot come
-back with a compaction that had read it before (docs/decisions/0042).
+A job reads some files, writes others and commits the exchange. All jobs carry one common
+transaction, so two of them that began at the same snapshot cannot both land, and an erased vid
+cannot come back with a compaction that had read it before (decision 0042).
 """
 
 import time
@@ -15,12 +15,13 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 
 from roamcast.errors import InputError
-from roamcast.pipeline.archive.append import collected, files_batch, files_of
-from roamcast.pipeline.archive.files import FILE_SCHEMA, DataFile, write_table
-from roamcast.pipeline.archive.layout import PARTITIONS, ArchiveSettings, placed
-from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.append import files_batch, files_of
+from roamcast.pipeline.archive.bounds import Bounds, FileBounds
+from roamcast.pipeline.archive.files import FILE_SCHEMA, DataFile, read_file, write_table
+from roamcast.pipeline.archive.layout import PARTITIONS, ArchiveSettings, Array, placed
 from roamcast.pipeline.archive.storage import GoneError, Storage, arrived, travelling
 from roamcast.pipeline.archive.table import ATTEMPTS_MAX, Archive, RefusedError
+from roamcast.pipeline.spark.errors import collected
 from roamcast.pipeline.spark.progress import QUIET, Bar
 
 if TYPE_CHECKING:
@@ -44,10 +45,12 @@ Row = dict[str, Any]
 class Change(msgspec.Struct, frozen=True):
     """What a job does to the rows of a file.
 
-    affects: tells from the columns `look_at` (None: all) whether the file has to change at all.
-    apply: gives the contexts to keep.
+    may: say by their bounds which files could be affected; the others are not opened.
+    affects: say from the columns `look_at` (None: all) whether the file has to change at all.
+    apply: give the contexts to keep.
     """
 
+    may: Callable[[Bounds], Array]
     affects: Callable[[pa.Table], bool]
     apply: Callable[[pa.Table], pa.Table]
     look_at: tuple[str, ...] | None = None
@@ -75,7 +78,7 @@ def compact(
         small = [file for file in files if file["size_bytes"] < FILE_BYTES_GOAL // 2]
         return [group for group in grouped(small) if len(group) > 1]
 
-    return rewrite(Archive.open(archive), choose, None, spark, progress)
+    return rewrite(Archive.open(archive), None, choose, spark, progress)
 
 
 def grouped(files: Iterable[Row]) -> list[list[Row]]:
@@ -89,24 +92,28 @@ def grouped(files: Iterable[Row]) -> list[list[Row]]:
     return [group for groups in found.values() for group in groups if group]
 
 
+def alone(files: list[Row]) -> list[list[Row]]:
+    """Make each file a group of its own."""
+    return [[file] for file in files]
+
+
 def rewrite(
     archive: Archive,
-    choose: Callable[[list[Row]], list[list[Row]]],
     change: Change | None,
+    choose: Callable[[list[Row]], list[list[Row]]] = alone,
     spark: "SparkSession | None" = None,
     progress: Bar = QUIET,
 ) -> Rewritten:
     """Rewrite the groups of files that are chosen; once each, however often others commit.
 
-    change: what happens to each chosen file; None: the files of a group are joined.
+    change: what happens to each file that it may affect; None: the files of a group are joined.
     """
     total = Rewritten()
     done: set[str] = set()
     attempts = 0
     while attempts < ATTEMPTS_MAX:
         archive.refresh()
-        found = [file for file in archive.files().to_pylist() if file["path"] not in done]
-        groups = choose(found)[:PARTITIONS_TOGETHER]
+        groups = choose(_candidates(archive, change, done))[:PARTITIONS_TOGETHER]
         if not groups:
             return total
         old = [file for group in groups for file in group]
@@ -136,6 +143,16 @@ def rewrite(
         read, kept = sum(file["num_records"] for file in old), sum(file.rows for file in new)
         total += Rewritten(read, read - kept, len(old), len(new))
     raise RefusedError("other jobs kept rewriting the archive; try again")
+
+
+def _candidates(archive: Archive, change: Change | None, done: set[str]) -> list[Row]:
+    """List the files that the change may affect and that have not been rewritten yet."""
+    files = archive.files()
+    rows: list[Row] = files.to_pylist()
+    may = [True] * len(rows) if change is None else change.may(FileBounds(files)).tolist()
+    return [
+        row for row, wanted in zip(rows, may, strict=True) if wanted and row["path"] not in done
+    ]
 
 
 def _rewritten(
@@ -176,7 +193,7 @@ def _rewritten(
         written_there = tasks.mapInArrow(work, FILE_SCHEMA).select(
             "path", "size", "rows", "partition", "stats"
         )
-        return files_of(collected(written_there, storage))
+        return files_of(collected(written_there, storage.failed))
 
 
 def rewrite_group(

@@ -1,12 +1,13 @@
-"""What does a data file of the archive hold? Sorted rows of one partition, and what lies in it.
+"""Data files of the archive: sorted rows of one partition, written and read.
 
-Row groups are small, and the footer says for each of them which box and which times it covers, in
-one array: a reader decides on all groups of a file with a few vector operations. The statistics
-of the whole file go into the Delta log.
+Row groups are small, and the footer holds the box and the times of each in one array, so a reader
+decides on all groups of a file with a few vector operations. Statistics of the whole file go into
+the Delta log. A damaged file is reported in one line that names it.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
@@ -17,11 +18,45 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from roamcast.errors import RoamcastError
+from roamcast.errors import ContextError, InputError, RoamcastError
+from roamcast.model import context_arrow
 from roamcast.model.context_arrow import STAMP
 from roamcast.model.time import FOREVER, format_instant
-from roamcast.pipeline.archive.layout import ORDER, PARTITIONS, Array, stored_name
+from roamcast.pipeline.archive.layout import ORDER, PARTITIONS, Array, context_name, stored_name
 from roamcast.pipeline.archive.storage import Storage, one_line
+
+
+@contextmanager
+def damage(path: str) -> Iterator[None]:
+    """Tell which file is damaged, in one line."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        told = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{path} in the archive is damaged: {told}") from None
+
+
+def check_columns(path: str, schema: pa.Schema) -> dict[str, str]:
+    """Give the stored name of every column, if the file has all it needs with the right types."""
+    columns = {context_name(name): name for name in schema.names}
+    fields = [pa.field(name, schema.field(stored).type) for name, stored in columns.items()]
+    try:
+        context_arrow.check_columns(pa.schema(fields))
+    except ContextError as error:
+        raise InputError(f"{path} in the archive is no file of contexts: {error}") from None
+    return columns
+
+
+def read_file(storage: Storage, path: str, only: Sequence[str] | None = None) -> pa.Table:
+    """Read a file's contexts in the columns of `model.context_arrow`, or some of the columns."""
+    with storage.open(path) as source, damage(path):
+        file = pq.ParquetFile(source)
+        names = check_columns(path, file.schema_arrow)
+        stored = None if only is None else [names[name] for name in only]
+        table = file.read(columns=stored, use_threads=False)
+    table = table.rename_columns([context_name(name) for name in table.schema.names])
+    return table.replace_schema_metadata(None)
+
 
 GROUP_ROWS = 4_096
 FILE_ROWS_MAX = 1_000_000

@@ -1,9 +1,9 @@
-"""Where does a context lie in the archive? Its duration class, its day, its cell, and its order.
+"""Where a context lies in the archive: duration class, day, cell, and order within a file.
 
-A row's t_d says nothing about its t_r unless durations are bounded, so each class of durations
-has partitions of its own: short contexts by day, longer ones by week, the rest by month, those
-that still last apart. A file's range of t_d is then never much wider than its range of t_r, and
-statistics prune well without a limit on how long a context may last (docs/decisions/0041).
+A row's t_d says nothing about its t_r unless durations are bounded. So each class of durations has
+its own partitions: short contexts by day, longer ones by week, the rest by month, and those that
+still last apart. A file's range of t_d is then never much wider than its range of t_r, and
+statistics exclude files well without a limit on how long a context may last (decision 0041).
 """
 
 import json
@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 
 from roamcast.errors import ContextError, InputError, LimitError
 from roamcast.model import context_arrow
-from roamcast.model.context_arrow import FIXED, KINDS
 from roamcast.model.contexts import ATTRIBUTES_MAX
 from roamcast.model.time import EARLIEST, LATEST, MICROSECONDS
 
@@ -105,20 +104,9 @@ def context_name(column: str) -> str:
 
 def check_schema(schema: pa.Schema) -> pa.Schema:
     """Return a schema of contexts with its columns in order, or say what is wrong with it."""
-    known = {field.name: field for field in schema}
-    for field in FIXED:
-        found = known.pop(field.name, None)
-        if found is None:
-            raise ContextError(f"contexts need a column {field.name!r} of type {field.type}")
-        if found.type != field.type:
-            raise ContextError(f"column {field.name!r} is {found.type}, not {field.type}")
-    for name, field in known.items():
-        expected = KINDS.get(name.partition(":")[0]) if ":" in name else None
-        if expected is None:
-            raise ContextError(f"{name!r} is not an attribute column such as integer:age")
-        if field.type != expected:
-            raise ContextError(f"column {name!r} is {field.type}, not {expected}")
-    return context_arrow.schema(check_count(known))
+    context_arrow.check_columns(schema)
+    attributes = [name for name in schema.names if context_arrow.attribute_kind(name)]
+    return context_arrow.schema(check_count(attributes))
 
 
 def check_count(columns: Names) -> Names:

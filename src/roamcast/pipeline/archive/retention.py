@@ -1,18 +1,18 @@
-"""What must an archive forget? Old contexts, step by step; a person's contexts, at once."""
+"""What the archive forgets: old contexts step by step, a person's contexts at once."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roamcast.errors import InputError, LimitError
 from roamcast.model.context_arrow import FIXED
-from roamcast.model.time import from_datetime
-from roamcast.pipeline.archive.care import Change, Rewritten, Row, rewrite
-from roamcast.pipeline.archive.read import read_file
+from roamcast.pipeline.archive.care import Change, Rewritten, rewrite
+from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.storage import GoneError
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.spark.progress import QUIET, Bar
@@ -57,20 +57,10 @@ def retain(
     target = Archive.open(archive)
     total = Rewritten()
     if drop_before is not None:
-        total += rewrite(target, _ended(drop_before), _drop(drop_before), spark, progress)
+        total += rewrite(target, _drop(drop_before), spark=spark, progress=progress)
     if reduce_before is not None:
-        total += rewrite(target, _ended(reduce_before), _reduce(reduce_before), spark, progress)
+        total += rewrite(target, _reduce(reduce_before), spark=spark, progress=progress)
     return total
-
-
-def _ended(before: int) -> Callable[[list[Row]], list[list[Row]]]:
-    """Choose files in which some context may have ended before a moment."""
-
-    def choose(files: list[Row]) -> list[list[Row]]:
-        ends = ((file, file.get("min.t_d")) for file in files)
-        return [[file] for file, end in ends if end is not None and from_datetime(end) < before]
-
-    return choose
 
 
 def _old(table: pa.Table, before: int) -> pa.ChunkedArray:
@@ -79,6 +69,7 @@ def _old(table: pa.Table, before: int) -> pa.ChunkedArray:
 
 def _drop(before: int) -> Change:
     return Change(
+        may=lambda files: files.ended_before(before),
         affects=lambda table: bool(pc.any(_old(table, before)).as_py()),
         apply=lambda table: table.filter(pc.invert(_old(table, before))),
         look_at=("t_d",),
@@ -100,7 +91,7 @@ def _reduce(before: int) -> Change:
         }
         return pa.table(columns)
 
-    return Change(affects, apply)
+    return Change(lambda files: files.ended_before(before), affects, apply)
 
 
 def erase(
@@ -119,11 +110,12 @@ def erase(
     wanted = pa.array(distinct, pa.string())
     target = Archive.open(archive)
     change = Change(
+        may=lambda files: ~np.zeros(files.parts, bool),  # a vid is random: no range excludes it
         affects=lambda table: _any(table, wanted),
         apply=lambda table: table.filter(pc.invert(_among(table, wanted))),
         look_at=("vid",),
     )
-    done = rewrite(target, lambda files: [[file] for file in files], change, spark, progress)
+    done = rewrite(target, change, spark=spark, progress=progress)
     target.refresh()
     replaced = target.table.vacuum(
         retention_hours=0, dry_run=True, enforce_retention_duration=False

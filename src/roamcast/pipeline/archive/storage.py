@@ -1,7 +1,7 @@
-"""Where do an archive's files lie? In a folder, or in an object store that pyarrow can reach.
+"""Where an archive's files lie: a folder, or an object store that pyarrow can reach.
 
-Address and credentials of a store are read from the environment (`AWS_ENDPOINT_URL`,
-`AWS_ACCESS_KEY_ID`, …), by pyarrow for data files and by deltalake for commits alike.
+Address and credentials of a store come from the environment (`AWS_ENDPOINT_URL`,
+`AWS_ACCESS_KEY_ID`, …), for pyarrow's data files and for deltalake's commits alike.
 """
 
 import pickle
@@ -33,6 +33,11 @@ class Storage:
     def local(self) -> bool:
         """Whether it is a folder of this machine's file system."""
         return "://" not in self.uri
+
+    @property
+    def failed(self) -> str:
+        """What an error says first when a job on this archive fails."""
+        return f"a job on the archive at {self.uri} failed"
 
     def create(self, path: str) -> Any:
         """Open a new file for writing; its folders are made."""

@@ -1,25 +1,30 @@
-"""What does the archive hold at this moment? One snapshot of its Delta table, and commits to it.
+"""One snapshot of the archive's Delta table, and commits to it.
 
-Readers see a snapshot; writers commit whole batches. Appends carry (application, batch): a batch
-that was committed is not committed again. Every job that rewrites files carries a transaction of
-its own, so of two that began at the same snapshot one is refused: delta-rs does not compare the
-files they remove (docs/decisions/0042).
+Readers see a snapshot; writers commit whole batches. Appends carry (application, batch), so a batch
+that was committed is not committed again. Every job that rewrites files carries one common
+transaction, so that of two jobs that began at the same snapshot one is refused: delta-rs does not
+compare the files they remove (decision 0042).
+
+A commit that seems to fail may have landed: the disk was full only for the checkpoint after it, or
+a store's answer was lost and the retry looked like somebody else's commit. Others already read such
+a commit, so its files must stay. Each commit has a name in the log by which it is found (0049).
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import pyarrow as pa
-from deltalake import DeltaTable, Field, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from roamcast.errors import InputError, LimitError, MissingError, RoamcastError
 from roamcast.model.context_arrow import FIXED
-from roamcast.pipeline.archive.commit import Commit, refusal
+from roamcast.model.kinds import KINDS
 from roamcast.pipeline.archive.files import DataFile
 from roamcast.pipeline.archive.layout import (
     COLUMNS_MAX,
@@ -31,17 +36,47 @@ from roamcast.pipeline.archive.layout import (
 )
 from roamcast.pipeline.archive.storage import Storage, one_line
 
+KEY = "roamcast-commit"
+
+
+class Commit:
+    """A commit to a table that is about to be tried, from the snapshot at hand."""
+
+    def __init__(self, uri: str, table: DeltaTable, marks: list[Transaction]) -> None:
+        self._uri = uri
+        self._before = int(table.version())
+        self._name = uuid4().hex
+        self.properties = CommitProperties({KEY: self._name}, app_transactions=marks)
+
+    def after(self, problem: Exception) -> DeltaTable:
+        """Give the table as it is now if the commit landed in spite of a problem; else raise it."""
+        try:
+            fresh = DeltaTable(self._uri)
+            newer = int(fresh.version()) - self._before
+            names = [entry.get(KEY) for entry in fresh.history(newer)] if newer > 0 else []
+        except (OSError, DeltaError) as error:
+            raise RoamcastError(
+                f"nobody can say whether a commit landed ({one_line(problem)}): "
+                f"the archive at {self._uri} cannot be read: {one_line(error)}"
+            ) from None
+        if self._name in names:
+            return fresh
+        if isinstance(problem, CommitFailedError):
+            raise problem
+        raise refusal(self._uri, problem) from None
+
+
+def refusal(uri: str, problem: Exception) -> Exception:
+    """Say in one line why a commit was refused."""
+    if not isinstance(problem, OSError | DeltaError):
+        return problem
+    return RoamcastError(f"cannot commit to the archive at {uri}: {one_line(problem)}")
+
+
 ATTEMPTS_MAX = 8
 REWRITING = "roamcast-rewriting"
 """The application under which compaction, retention and erasure exclude each other."""
 
-_DELTA_TYPES = {
-    "string": "string",
-    "integer": "long",
-    "float": "double",
-    "boolean": "boolean",
-    "timestamp": "timestamp",
-}
 Result = TypeVar("Result")
 
 
@@ -241,8 +276,8 @@ class Archive:
 
 
 def _field(column: str) -> Field:
-    kind = column.partition(":")[0]
-    return Field(stored_name(column), PrimitiveType(_DELTA_TYPES[kind]), nullable=True)
+    kind = KINDS[column.partition(":")[0]]
+    return Field(stored_name(column), PrimitiveType(kind.delta), nullable=True)
 
 
 def _added(file: DataFile, *, data_change: bool) -> AddAction:

@@ -1,7 +1,7 @@
-"""How do a batch's contexts enter the archive? Tasks read them by partition, sort and write.
+"""A batch's contexts on their way into the archive: read by partition, sorted and written.
 
-The scan's tasks have told which contexts of which partition lie where. Whoever writes a partition
-reads just those, so nothing is shuffled again; a small batch is written in the driver.
+The scan's tasks report which contexts of which partition lie where. The task that writes a
+partition reads just those, so nothing is shuffled again. A small batch is written in the driver.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from roamcast import files
 from roamcast.errors import RoamcastError
 from roamcast.model import context_arrow
-from roamcast.model.time import parse_instant
-from roamcast.pipeline.archive.append import collected, files_batch, files_of, keep
+from roamcast.model.kinds import KINDS
+from roamcast.pipeline.archive.append import files_batch, files_of, keep
 from roamcast.pipeline.archive.files import FILE_ROWS_MAX, FILE_SCHEMA, DataFile, write_table
 from roamcast.pipeline.archive.layout import PLACING
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.spark import durable
+from roamcast.pipeline.spark.errors import collected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +64,7 @@ def write_contexts(spark: "SparkSession", writer: Writer, found: Iterable[Run]) 
     written = plan.mapInArrow(work, FILE_SCHEMA).select(
         "path", "size", "rows", "partition", "stats"
     )
-    return files_of(collected(written, storage))
+    return files_of(collected(written, storage.failed))
 
 
 def divided(found: Iterable[Run]) -> list[list[Run]]:
@@ -105,10 +106,10 @@ def _written(writer: Writer, task: Iterable[tuple[str, int]]) -> Iterator[DataFi
     yield from write_table(writer.storage, contexts, writer.name)
 
 
-def settle_files(storage: Storage, files: Iterable[DataFile]) -> None:
+def settle_files(storage: Storage, written: Iterable[DataFile]) -> None:
     """Bring a local archive's files to disk before a commit names them; a store does it itself."""
     if storage.local:
-        durable.sync_named(Path(storage.uri), (file.path for file in files))
+        files.sync_named(Path(storage.uri), (file.path for file in written))
 
 
 def settle_commits(target: Archive, since: int) -> None:
@@ -116,7 +117,7 @@ def settle_commits(target: Archive, since: int) -> None:
     if target.storage.local:
         versions = range(since, target.version + 1)
         names = (f"_delta_log/{version:020d}.json" for version in versions)
-        durable.sync_named(Path(target.storage.uri), names)
+        files.sync_named(Path(target.storage.uri), names)
 
 
 def discard_unfinished(writer: Writer) -> None:
@@ -143,10 +144,6 @@ def attribute_columns(texts: pa.ChunkedArray, columns: Sequence[str]) -> dict[st
 
 
 def _typed(column: str, values: list[Any]) -> pa.Array:
-    kind = context_arrow.KINDS[column.partition(":")[0]]
-    if kind == context_arrow.STAMP:
-        moments = [None if value is None else parse_instant(value) for value in values]
-        return pa.array(moments, pa.int64()).cast(kind)
-    if kind == pa.float64():
-        values = [None if value is None else float(value) for value in values]
-    return pa.array(values, kind)
+    kind = KINDS[column.partition(":")[0]]
+    scalars = [None if value is None else kind.scalar(kind.read(value)) for value in values]
+    return context_arrow.array_of(scalars, context_arrow.TYPES[kind.name])

@@ -1,7 +1,8 @@
-"""What is wrong with a row? Spark's own expressions say it, in the words of `identity.sightings`.
+"""What is wrong with a row of sightings, by Spark's own expressions.
 
-Whatever could stop a later stage is found here, so that one row never stops a batch. Only the
-inside of `attributes` is checked later, once for each distinct text (`ingest_scan`).
+The texts are those of `identity.sightings`. Whatever could stop a later stage is found here, so one
+row never stops a batch. Only the inside of `attributes` is checked later, once per distinct text
+(`ingest.scan`).
 """
 
 from functools import reduce

@@ -1,4 +1,4 @@
-"""Which rows were no sightings, and why? A table beside the private state, one folder a batch."""
+"""Rows that were no sightings, and why: a table beside the private state, one folder a batch."""
 
 from collections.abc import Iterator
 from pathlib import Path

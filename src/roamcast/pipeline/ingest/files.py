@@ -1,7 +1,7 @@
-"""Which files hold sightings, and how are their columns called? Looked at before Spark reads them.
+"""Files of sightings: which there are, and what their columns are called, before Spark reads them.
 
-JSON lines, CSV with a header, or Parquet, told by the name's ending (`.gz` may follow the first
-two). What makes a whole file unreadable is said here, with the file's name, before anything is
+JSON lines, CSV with a header, or Parquet, by the name's ending (`.gz` may follow the first two).
+What makes a whole file unreadable is reported here, with the file's name, before anything is
 written: a Parquet file that is none, a column that is missing or of the wrong type.
 """
 

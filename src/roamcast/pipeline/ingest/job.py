@@ -1,31 +1,31 @@
-"""Which Spark jobs does an ingest run? Each a function from DataFrames to DataFrames, or a run."""
+"""The Spark jobs of an ingest, each from DataFrames to a DataFrame or to a result."""
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from roamcast.errors import RoamcastError
 from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.archive import Run
 from roamcast.pipeline.ingest.files import Reading, SightingFile, format_of, parquet_rows
 from roamcast.pipeline.ingest.pack import BUCKET_ROWS, PACKET_SQL, Packer
 from roamcast.pipeline.ingest.read import read_sightings
 from roamcast.pipeline.ingest.state import IngestState
-from roamcast.pipeline.ingest.write import COLUMNS, TOLD_SQL, ScanAndWrite, WriteTask
+from roamcast.pipeline.ingest.write import COLUMNS, REPORT, REPORT_SQL, ScanAndWrite, WriteTask
+from roamcast.pipeline.spark.errors import translated
 from roamcast.pipeline.spark.paths import literal, with_colons
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BUCKETS_MIN, BUCKETS_MAX = 4, 10_000
+FAILED = "the ingest failed, the archive is as before"
 ROW_BYTES = 64
 """What a row of text takes at least, in a file; a compressed one takes a tenth of it."""
 
@@ -48,8 +48,7 @@ def parts(
     unreadable: Sequence[tuple[str, str]],
 ) -> list["DataFrame"]:
     """Give all rows that a batch works on: what it remembers, reads, or cannot read."""
-
-    def gathered() -> list["DataFrame"]:
+    with translated(FAILED):  # Spark looks for the files already here
         found = remembered(spark, state)
         if files:
             read = read_sightings(spark, files, reading, latest)
@@ -57,9 +56,6 @@ def parts(
         if unreadable:
             found.append(dead_files(spark, unreadable))
         return found or [ranked(empty(spark), rows.RANK_SIGHTING, fresh=True)]
-
-    found: list[DataFrame] = run(gathered)  # Spark looks for the files already here
-    return found
 
 
 def remembered(spark: "SparkSession", state: IngestState) -> list["DataFrame"]:
@@ -120,24 +116,26 @@ def write(parts: Sequence["DataFrame"], task: WriteTask, buckets: int) -> Writte
     """Bring each person's rows together in order, scan them, write what comes out by kind."""
     from pyspark.sql import functions as f
 
-    bucket = f.pmod("bucket", f.lit(buckets)).cast("int")
-    # each kind of row is packed by itself: no row carries the empty columns of the others
-    packed = [
-        part.withColumn("bucket", bucket).mapInArrow(Packer(buckets), PACKET_SQL) for part in parts
-    ]
-    packets = reduce(lambda a, b: a.unionByName(b), packed)
-    told = (
-        packets.repartitionById(buckets, "bucket")
-        .mapInArrow(ScanAndWrite(task), TOLD_SQL)
-        .select("kind", "path", "at", "rows", "partition", "numbers", "texts")
-    )
-    return _taken(told.toArrow())
+    with translated(FAILED):
+        bucket = f.pmod("bucket", f.lit(buckets)).cast("int")
+        # each kind of row is packed by itself: no row carries the empty columns of the others
+        packed = [
+            part.withColumn("bucket", bucket).mapInArrow(Packer(buckets), PACKET_SQL)
+            for part in parts
+        ]
+        packets = reduce(lambda a, b: a.unionByName(b), packed)
+        reports = (
+            packets.repartitionById(buckets, "bucket")
+            .mapInArrow(ScanAndWrite(task), REPORT_SQL)
+            .select(*REPORT.names)
+        )
+        return _taken(reports.toArrow())
 
 
-def _taken(told: pa.Table) -> Written:
-    """Take the files that were told, add up the counts."""
+def _taken(reports: pa.Table) -> Written:
+    """Take the files that tasks report, and add up their counts."""
     contexts, counts, columns = [], [], set()
-    for row in told.to_pylist():
+    for row in reports.to_pylist():
         if row["kind"] == rows.CONTEXT:
             contexts.append(Run(row["partition"], row["path"], row["at"], row["rows"]))
         elif row["kind"] == rows.COUNT:
@@ -172,7 +170,8 @@ def names(spark: "SparkSession", paths: Sequence[str]) -> dict[int, str]:
 
     spelled = [(path, uri) for path in paths for uri in _spellings(path)]
     table = spark.createDataFrame(spelled, "path string, uri string")
-    found = table.select("path", f.xxhash64("uri").alias("number")).collect()
+    with translated(FAILED):
+        found = table.select("path", f.xxhash64("uri").alias("number")).collect()
     return {row["number"]: row["path"] for row in found}
 
 
@@ -183,28 +182,3 @@ def _spellings(path: str) -> set[str]:
         for c in path
     )
     return {f"{scheme}{java}" for scheme in ("file:", "file://")}
-
-
-def run(work: Callable[[], Any]) -> Any:
-    """Run a Spark job; an error in it becomes one clear line."""
-    try:
-        return work()
-    except Exception as error:
-        # a file that cannot be read comes as py4j's error, all others as Spark's
-        if type(error).__module__.split(".")[0] not in {"pyspark", "py4j", "grpc"}:
-            raise
-        raise RoamcastError(
-            f"the ingest failed, the archive is as before: {reason_in(str(error))[:300]}"
-        ) from None
-
-
-def reason_in(text: str) -> str:
-    """Find the line that says why a job failed: our own error, or the last cause and its file."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if re.match(r"roamcast\.[\w.]+Error: ", line)]
-    if ours:
-        return ours[-1].partition(": ")[2]
-    causes = [line for line in lines if "Caused by:" in line]
-    reason = (causes or lines or ["no reason given"])[-1].removeprefix("Caused by: ")
-    file = re.search(r"error while reading file file:/*(/\S+?)\. ", text)
-    return reason if file is None else f"{unquote(file[1])}: {reason}"

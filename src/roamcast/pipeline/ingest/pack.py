@@ -1,8 +1,8 @@
-"""How do a person's rows come together? Packed by bucket on the way, sorted where they arrive.
+"""How a person's rows come together: packed by bucket before the shuffle, sorted after it.
 
-Spark moves rows one by one, column by column. So what crosses its shuffle is not rows but packets:
-all rows of a chunk that belong to one bucket of people, as compressed Arrow. A task of the scan
-gets all packets of its bucket and sorts them by numbers (docs/decisions/0055).
+Spark moves rows one by one, column by column. So what crosses its shuffle is packets instead: all
+rows of a chunk that belong to one bucket of people, as compressed Arrow. A task of the scan gets
+all packets of its bucket and sorts them by numbers (decision 0055).
 """
 
 from collections.abc import Iterable, Iterator

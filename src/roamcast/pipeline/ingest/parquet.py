@@ -1,6 +1,6 @@
-"""How are the rows of a Parquet file read? Only the columns of a sighting, each with its own type.
+"""Reading sightings from Parquet: only the columns of a sighting, each with its own type.
 
-Spark would look at all columns of a file, and one that it does not know would make the file
+Spark would look at all columns of a file, and one whose type it does not know would make the file
 unreadable. Moments are read as the integers that they are stored as: Spark's own conversion raises
 where a value has no date, and does not know nanoseconds.
 """

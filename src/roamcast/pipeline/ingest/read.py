@@ -1,7 +1,7 @@
-"""Which sightings do these files hold? A DataFrame of checked rows; the rest carry their reason.
+"""Sightings from files as a DataFrame of checked rows; rows that are none carry the reason.
 
-JSON lines and CSV are read here, Parquet in `ingest_parquet`, what is wrong with a row is said in
-`ingest_check`: all of it Spark's own expressions.
+JSON lines and CSV are read here, Parquet in `ingest.parquet`; `ingest.check` says what is wrong
+with a row. All of it is Spark's own expressions.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
-"""What passes between ingest's stages? One wide row, of which each kind uses a part.
+"""The one wide row that passes between ingest's stages; each kind of row uses a part of it.
 
 Into the scan go people (with their handles), open intervals, sightings and dead letters, sorted by
-person; out come the same kinds for the next batch, and contexts. One schema for all of them is
-what lets one Spark job write everything at once (docs/decisions/0052). Its columns are flat, for
-Spark asks for the size of its Arrow batch after every row, and a list column then counts anew.
+person. Out come the same kinds for the next batch, and contexts. One schema for all of them lets
+one Spark job write everything at once (decision 0052). Its columns are flat because Spark asks for
+the size of its Arrow batch after every row, and a list column then counts anew.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
-"""How do sightings become archived contexts? One batch of files at a time, each exactly once.
+"""Sightings to archived contexts, one batch of files at a time, each exactly once.
 
-Read and check the rows; bring each person's together, in order, with what was open before; run the
-user agent's rules over them (`ingest_scan`); write everything to the private folder; commit the
+Read and check the rows; bring each person's rows together, in order, with what was open before; run
+the user agent's rules over them (`ingest.scan`); write everything to the private folder; commit the
 contexts to the archive last. `ingest_once` takes files that are there, `ingest_watch` those that
-come; both run `ingest_batch`, so a stream's result is a batch's.
+arrive; both run `ingest_batch`, so a stream gives the same result as a batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,12 +32,12 @@ from roamcast.pipeline.ingest.archive import (
     settle_files,
     write_contexts,
 )
-from roamcast.pipeline.ingest.bond import existing
 from roamcast.pipeline.ingest.files import Reading, SightingFile, check_reading, listed
 from roamcast.pipeline.ingest.read import shape_of
 from roamcast.pipeline.ingest.scan import ScanTask
-from roamcast.pipeline.ingest.state import Batch, IngestState
+from roamcast.pipeline.ingest.state import Batch, IngestState, existing
 from roamcast.pipeline.ingest.write import WriteTask
+from roamcast.pipeline.spark.errors import translated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,7 +137,7 @@ def ingest_batch(
     release_until = EVER if finish else waited
     scan = ScanTask(state.keys, settings.agent, release_until, settings.places, settings.resolution)
     latest = now + round(settings.future_s * MICROSECONDS)
-    with told_by_disk(state.folder):
+    with disk_errors(state.folder):
         target = state.target(settings.archive)
         number, again = state.begin()
         writer = Writer(target.storage, (), f"{state.application}-{number}-")
@@ -158,7 +158,7 @@ def ingest_batch(
             released=newest if finish else release_until,
             counts=done.counts,
             columns=done.columns,
-            names=job.run(lambda: job.names(spark, [f.path for f in files])) if dead else {},
+            names=job.names(spark, [f.path for f in files]) if dead else {},
         )
         state.prepare(batch)
     _commit(spark, target, state, batch, done.contexts)
@@ -172,17 +172,15 @@ def _scanned(
 
     Which names are the first too many only the whole scan tells: it is then done again, knowing.
     """
-    done: job.Written
     columns: tuple[str, ...] = ()
     if not target.full:
-        done = job.run(lambda: write(task))
+        done = write(task)
         columns = done.columns
         if target.room(columns).issuperset(columns):
             return done
         state.begin()  # what was written is not wanted
     within = replace(task, scan=replace(task.scan, room=target.room(columns)))
-    done = job.run(lambda: write(within))
-    return done
+    return write(within)
 
 
 def _commit(
@@ -196,8 +194,9 @@ def _commit(
     transaction, since = (state.application, batch.number), target.version
     writer = Writer(target.storage, batch.columns, f"{state.application}-{batch.number}-")
     try:
-        written = job.run(lambda: write_contexts(spark, writer, contexts))
-        with told_by_disk(Path(target.storage.uri)):
+        with translated(job.FAILED):
+            written = write_contexts(spark, writer, contexts)
+        with disk_errors(Path(target.storage.uri)):
             settle_files(target.storage, written)
         landed = archive.commit(target, written, batch.columns, transaction)
     except BaseException:
@@ -216,7 +215,7 @@ def _commit(
 
 
 @contextmanager
-def told_by_disk(folder: Path) -> Iterator[None]:
+def disk_errors(folder: Path) -> Iterator[None]:
     """Say in one line what the file system refused, a full disk above all."""
     try:
         yield

@@ -1,42 +1,197 @@
-"""What does ingest remember from batch to batch? A private folder of the trusted node.
+"""What ingest remembers from batch to batch: a private folder of the trusted node.
 
     keys.json            the keys that seal vids (0600)
     ingest.json          the name under which batches are committed, and to which archive
     lock                 held by the one ingest that runs
     batches/00000012/    batch.json, rows/kind=person|open|pending; contexts/ until committed
-    done.sqlite          what the batches before have said: files, and names for dead letters
+    done.sqlite          files of earlier batches, and names for their dead letters
     dead_letters/        batch=00000012/…
 
 A batch is written here first, whole. It counts from the moment the archive commits its number:
-there is no second truth that could disagree (docs/decisions/0052). A batch that was not committed
-is written again. People's ids stand in this folder and nowhere else, and of batches other than
-the last nothing of them is left.
+there is no second truth that could disagree (decision 0052). A batch that was not committed is
+written again. People's ids stand in this folder and nowhere else, and of batches other than the
+last nothing of them is left.
+
+`Bond` ties the folder to one archive by the id of the archive's table. Another archive knows
+nothing of this folder's batches: an ingest into it would begin at 1 and overwrite the register of
+the first archive's people. An archive that was deleted and made anew is another one, too.
+
+`Done` knows the files of all batches but the last. Months of a watch would leave a million
+manifests, so older ones are folded into one SQLite file: a hash of 16 bytes per file, and the
+names. Folding is one transaction, may be repeated, and costs what is added (decision 0056).
 """
 
 import fcntl
+import hashlib
 import os
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
-from roamcast.errors import InputError, RoamcastError
+from roamcast import files
+from roamcast.errors import InputError, MissingError, RoamcastError
 from roamcast.identity.agent_core import NEVER
 from roamcast.identity.keys import RandomBytes, TrustedKeys, load_keys, new_keys, save_keys
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.ingest.bond import (
-    Bond,
-    committed_in,
-    existing,
-    identity,
-    read_bond,
-    write_bond,
-)
-from roamcast.pipeline.ingest.done import Done
 from roamcast.pipeline.ingest.files import SightingFile
-from roamcast.pipeline.spark import durable
+
+
+class Bond(msgspec.Struct, frozen=True):
+    """Under which name this folder commits, and to which archive: its table's id, once known."""
+
+    application: str
+    archive: str | None = None
+
+
+def read_bond(folder: Path, random_bytes: RandomBytes) -> Bond:
+    """Read a folder's bond; a folder without one gets a name, and an archive at its first batch."""
+    path = folder / "ingest.json"
+    if not path.exists():
+        write_bond(folder, Bond(f"ingest-{random_bytes(8).hex()}"))
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Bond)
+    except msgspec.DecodeError as error:
+        raise InputError(f"not ours: {error}", source=str(path)) from None
+
+
+def write_bond(folder: Path, bond: Bond) -> None:
+    """Write a folder's bond; it is on disk before any batch can be committed under it."""
+    files.write_whole(folder / "ingest.json", msgspec.json.encode(bond))
+
+
+def existing(archive: str | Path) -> Archive | None:
+    """Open an archive if there is one; nothing is made."""
+    try:
+        return Archive.open(archive)
+    except MissingError:
+        return None
+
+
+def identity(archive: Archive) -> str:
+    """Give the id that an archive's table got when it was made."""
+    return str(archive.table.metadata().id)
+
+
+def committed_in(
+    found: Archive | None, bond: Bond, folder: Path, *, holds: bool, through: int
+) -> int:
+    """Give the number of the folder's last batch in an archive, 0 if there is none yet.
+
+    An archive that is not this folder's is refused if the folder `holds` batches, and so is one
+    that is older than the folder, where batches up to `through` have been followed by others.
+    """
+    number = None if found is None else found.last_batch(bond.application)
+    if bond.archive is None:
+        ours = number is not None  # a folder from before there were bonds
+    else:
+        ours = found is not None and identity(found) == bond.archive
+    if holds and not ours:
+        if found is None:
+            raise MissingError(
+                f"the archive of {folder} is gone: bring it back, or give --private another folder"
+            )
+        raise InputError(
+            f"it holds the people of another archive than the one at {found.storage.uri}: "
+            "give --private another folder",
+            source=str(folder),
+        )
+    if through >= (number or 1):
+        raise InputError(
+            f"the archive is at batch {number or 0} and this folder is further: was an older "
+            "archive put back?",
+            source=str(folder),
+        )
+    return number or 0
+
+
+HASH_BYTES = 16
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS files (hash BLOB PRIMARY KEY) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS names (batch INTEGER PRIMARY KEY, paths BLOB NOT NULL)",
+)
+BatchFiles = tuple[int, Sequence[SightingFile], Mapping[int, str]]
+"""Of a batch: its number, its files, the paths behind the numbers in its dead letters."""
+
+
+class Done:
+    """The files of all committed batches. `recent`: those of batches that are not folded yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recent: set[SightingFile] = set()
+        with self._named():
+            # a watch works in a thread of Spark's, one batch after the other
+            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            # EXTRA: a commit counts only when the journal's end is on disk, for then the
+            # manifests are removed
+            self._database.execute("PRAGMA synchronous = EXTRA")
+            for table in _TABLES:
+                self._database.execute(table)
+
+    @property
+    def through(self) -> int:
+        """The number of the last batch that was folded."""
+        with self._named():
+            return int(self._database.execute("PRAGMA user_version").fetchone()[0])
+
+    def __contains__(self, file: object) -> bool:
+        """Say whether a file was ingested as it is now."""
+        assert isinstance(file, SightingFile)
+        if file in self.recent:
+            return True
+        with self._named():
+            found = self._database.execute("SELECT 1 FROM files WHERE hash = ?", (_hash(file),))
+            return found.fetchone() is not None
+
+    def fold(self, batches: Iterable[BatchFiles]) -> None:
+        """Take over what batches said: all of it, or nothing."""
+        through = self.through
+        with self._named():
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                for number, files, names in batches:
+                    self._database.executemany(
+                        "INSERT OR IGNORE INTO files VALUES (?)", ((_hash(file),) for file in files)
+                    )
+                    if names:
+                        self._database.execute(
+                            "INSERT OR REPLACE INTO names VALUES (?, ?)",
+                            (number, msgspec.json.encode(names)),
+                        )
+                    through = max(through, number)
+                self._database.execute(f"PRAGMA user_version = {through}")
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+
+    def names(self, number: int) -> dict[int, str]:
+        """Give the paths behind the numbers by which a folded batch's dead letters name files."""
+        with self._named():
+            found = self._database.execute("SELECT paths FROM names WHERE batch = ?", (number,))
+            row = found.fetchone()
+        return {} if row is None else msgspec.json.decode(row[0], type=dict[int, str])
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._database.close()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise RoamcastError(f"cannot use {self.path}: {error}") from None
+
+
+def _hash(file: SightingFile) -> bytes:
+    return hashlib.blake2b(msgspec.json.encode(file), digest_size=HASH_BYTES).digest()
+
 
 _NUMBER = 8 * "[0-9]"
 
@@ -117,19 +272,19 @@ class IngestState:
     def prepare(self, batch: Batch) -> None:
         """Put everything of a batch on disk; what is missing now is only the archive's commit."""
         folder = self.batch_folder(batch.number)
-        durable.remove_hidden(folder / "rows")  # tasks that ran twice have left them
+        files.remove_hidden(folder / "rows")  # tasks that ran twice have left them
         dead = folder / "rows" / "kind=dead"
         target = self.folder / "dead_letters" / f"batch={batch.number:08d}"
-        durable.remove(target)
+        files.remove_tree(target)
         if dead.is_dir():
             target.parent.mkdir(exist_ok=True, mode=0o700)
             dead.rename(target)
-            durable.sync_tree(target)
-            durable.sync(target.parent)
+            files.sync_tree(target)
+            files.sync(target.parent)
         (folder / "batch.json").write_bytes(msgspec.json.encode(batch))
-        durable.sync_tree(folder / "rows")
+        files.sync_tree(folder / "rows")
         for path in (folder / "batch.json", folder, folder.parent, self.folder):
-            durable.sync(path)
+            files.sync(path)
 
     def withdraw(self, batch: Batch) -> None:
         """Take back what was prepared: whoever committed this number has another folder."""
@@ -143,7 +298,7 @@ class IngestState:
             if before.number:
                 self._fold([before.number])
                 self.done.recent.difference_update(before.files)
-            durable.remove(self.batch_folder(batch.number) / "contexts")
+            files.remove_tree(self.batch_folder(batch.number) / "contexts")
 
     def batch(self, number: int) -> Batch:
         """Read what a batch did; of a folded one only the names for its dead letters are left."""
@@ -172,11 +327,11 @@ class IngestState:
                 _empty(folder)  # the folder stays: it says that the batch was begun
         rows = self.batch_folder(self.last.number) / "rows"
         for folder in (rows / "kind=dead", rows.with_name("contexts")):
-            durable.remove(folder)
-        durable.remove_hidden(rows)
+            files.remove_tree(folder)
+        files.remove_hidden(rows)
         for folder in (self.folder / "dead_letters").glob("batch=*"):
             if int(folder.name.partition("=")[2]) > self.last.number:
-                durable.remove(folder)
+                files.remove_tree(folder)
         self.done.recent.update(self.last.files)
 
     def _fold(self, numbers: list[int]) -> None:
@@ -187,7 +342,7 @@ class IngestState:
         said = (self.batch(number) for number in whole)
         self.done.fold((batch.number, batch.files, batch.names) for batch in said)
         for number in numbers:
-            durable.remove(self.batch_folder(number))
+            files.remove_tree(self.batch_folder(number))
 
 
 @contextmanager
@@ -213,7 +368,7 @@ def opened(
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     try:
-        durable.make_folder(folder)
+        files.make_private_folder(folder)
         if folder.stat().st_mode & 0o077:
             raise InputError("others may look into it: chmod 700 it", source=str(folder))
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -241,6 +396,6 @@ def private_folder(archive: str | Path) -> Path:
 def _empty(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            durable.remove(path)
+            files.remove_tree(path)
         else:
             path.unlink()

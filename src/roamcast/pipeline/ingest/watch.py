@@ -1,8 +1,8 @@
-"""How do sightings become contexts while they come? A folder watched by Structured Streaming.
+"""Sightings to contexts as they arrive: a folder watched by Structured Streaming.
 
-The stream carries only the names of new files; each micro-batch of names is one `ingest_batch`,
-the same as for a folder once. Spark's checkpoint says which files belong to which micro-batch, the
-archive's commit says which of them have happened: a driver killed anywhere goes on exactly there.
+The stream carries only the names of new files; each micro-batch of names is one `ingest_batch`, the
+same as for a folder once. Spark's checkpoint says which files belong to which micro-batch, the
+archive's commit says which of them have happened: a driver killed anywhere continues exactly there.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,10 +22,10 @@ from roamcast.pipeline.ingest.files import (
     located,
     stated,
 )
-from roamcast.pipeline.ingest.job import reason_in
 from roamcast.pipeline.ingest.read import shape_of
 from roamcast.pipeline.ingest.run import Clock, IngestSettings, check_settings, ingest_batch
 from roamcast.pipeline.ingest.state import Batch, IngestState
+from roamcast.pipeline.spark.errors import translated
 from roamcast.pipeline.spark.paths import literal
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def ingest_watch(
     files_a_batch: int = FILES_A_BATCH,
     every_s: float = 1.0,
     until_idle: bool = False,
-    told: Callable[[Batch], None] | None = None,
+    on_batch: Callable[[Batch], None] | None = None,
 ) -> Iterator[Any]:
     """Watch a folder; gives Spark's query, which runs until the block ends.
 
-    until_idle: end the query once everything that lies there now is worked in. `told` is called
+    until_idle: end the query once everything that lies there now is worked in. `on_batch` is called
     after every batch.
     """
     check_settings(settings)
@@ -69,7 +69,7 @@ def ingest_watch(
     for _ in files_inside(folder, loops=False):
         pass  # Spark would follow a link that leads back for ever
     checkpoint = state.folder / "checkpoint"
-    work = _Work(spark, state, folder, settings, clock, checkpoint, told)
+    work = _Work(spark, state, folder, settings, clock, checkpoint, on_batch)
     # binaryFile offers each file once; its content is not selected, so it is never read
     names = (
         spark.readStream.format("binaryFile")
@@ -93,12 +93,8 @@ def ingest_watch(
 
 def wait(query: Any) -> None:
     """Wait until a query ends; what went wrong in it becomes one clear line."""
-    from pyspark.errors import PySparkException
-
-    try:
+    with translated("the watch ended"):
         query.awaitTermination()
-    except PySparkException as error:
-        raise RoamcastError(f"the watch ended: {reason_in(str(error))[:300]}") from None
 
 
 class _Work:
@@ -112,7 +108,7 @@ class _Work:
         settings: IngestSettings,
         clock: Clock,
         checkpoint: Path,
-        told: Callable[[Batch], None] | None,
+        on_batch: Callable[[Batch], None] | None,
     ) -> None:
         self.spark = spark
         self.state = state
@@ -120,7 +116,7 @@ class _Work:
         self.settings = settings
         self.clock = clock
         self.checkpoint = checkpoint
-        self.told = told
+        self.on_batch = on_batch
 
     def __call__(self, names: "DataFrame", number: int) -> None:
         stream = (self._stream(), number)
@@ -139,8 +135,8 @@ class _Work:
                 raise
             sound = [file for file in files if reasons[file.path] is None]
             batch = self._ingested(sound, unreadable + found, stream)
-        if self.told is not None:
-            self.told(batch)
+        if self.on_batch is not None:
+            self.on_batch(batch)
 
     def _ingested(
         self,

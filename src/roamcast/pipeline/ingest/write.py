@@ -1,7 +1,7 @@
-"""Where do the rows go that the scan gives? Into files of the private folder, by kind.
+"""Where the scan's rows go: files of the private folder, by kind.
 
-A task writes under names of its own and tells them; the driver takes what the tasks that counted
-have told. So a task that runs twice, or dies halfway, leaves files that nobody reads.
+A task writes under names of its own and reports them; the driver takes what the tasks that counted
+have reported. A task that runs twice, or dies halfway, leaves files that nobody reads.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,10 +21,10 @@ from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.pack import BUCKET_ROWS_MAX, unpacked
 from roamcast.pipeline.ingest.scan import Scanner, ScanTask
 
-TOLD_SQL = (
+REPORT_SQL = (
     "kind string, path string, at int, rows long, partition string, numbers binary, texts string"
 )
-_TOLD = pa.schema(
+REPORT = pa.schema(
     [
         ("kind", pa.string()),
         ("path", pa.string()),
@@ -76,7 +76,7 @@ class ScanAndWrite:
             raise RoamcastError(
                 f"cannot write to {self.task.target}: {error.strerror or error}"
             ) from None
-        yield pa.RecordBatch.from_pylist(told, schema=_TOLD)
+        yield pa.RecordBatch.from_pylist(told, schema=REPORT)
 
 
 class _Files:

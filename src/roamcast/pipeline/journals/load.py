@@ -1,13 +1,19 @@
-"""How do brokers' journals enter the archive? Each context from its beginning to its end.
+"""Brokers' journals into the archive: each context from its beginning to its end.
 
-An object's contexts follow each other: one begins when the object appears or changes, and ends when
-the next begins or the object leaves. What has not ended waits for a later load. A journal grows by
-segments, and each load is one commit named after the last of them: what ended in segments that
-were loaded before is not loaded again.
+The contexts of one vid follow each other: one begins when it appears or changes, and ends when the
+next begins or it leaves. What has not ended waits for a later load. A journal grows by segments,
+and each load is one commit named after the last segment: what ended in segments that were loaded
+before is not loaded again (decision 0047).
+
+A broker that was killed did not write the ends of what it held. When it starts again it numbers its
+updates under a new epoch, clients publish again within seconds (their link waits at most 15 s), and
+so does the broker what its disk holds. What has not come back by then ended when the broker fell:
+at the last moment at which its journal knows it to have been up. The segment in which that is clear
+is fixed, so the context is loaded once.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,22 +22,94 @@ import pyarrow as pa
 
 from roamcast.channels.server.messages import context_of
 from roamcast.errors import InputError
-from roamcast.model.context_arrow import column_of, schema, to_arrow
+from roamcast.model.context_arrow import column_of, columns_of, schema, to_arrow
 from roamcast.model.contexts import Context
-from roamcast.pipeline.archive.append import append, collected
+from roamcast.model.records import ContextChanged, ContextClosed, ContextOpened, kind_of
+from roamcast.model.time import MICROSECONDS
+from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.journals.read import read_journals, segments, told
-from roamcast.pipeline.journals.restarts import GONE, with_gone
+from roamcast.pipeline.journals.read import FAILED, read_journals, segments
+from roamcast.pipeline.spark.errors import collected
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+RETURN_S = 60
+"""How long after a restart an object may be heard of again as if nothing had happened."""
+
+GONE = "Gone"
+"""The kind of an end that nobody wrote."""
+
+
+def with_gone(journal: "DataFrame", events: "DataFrame") -> "DataFrame":
+    """Add to the contexts' events (`vid`, `kind`, `t_d`, …) the ends that restarts make clear."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    order = Window.partitionBy("run", "host", "vid").orderBy("segment", "row")
+    here = f.struct("segment", "row")
+    heard_next = f.lead(here).over(order)
+    missed = f.filter(
+        "restarts",
+        lambda one: (
+            (one.at > f.col("here"))
+            & (one.back_us > f.col("time_us"))  # what is heard first stands before the epoch
+            & (f.col("heard_next").isNull() | (f.col("heard_next") > one.clear))
+        ),
+    )
+    placed = events.select("*", here.alias("here"), heard_next.alias("heard_next"))
+    known = placed.join(f.broadcast(restarts(journal)), ["run", "host"], "left")
+    first = known.select(*events.columns, f.get(missed, f.lit(0)).alias("missed"))
+    changed: dict[str, Column] = {
+        "segment": f.col("missed.clear.segment"),
+        "row": f.col("missed.clear.row"),
+        "kind": f.lit(GONE),
+        "t_d": f.col("missed.fell_us"),
+    }
+    ends = first.where(f.col("missed").isNotNull() & (f.col("kind") != _ENDS))
+    names = [changed[name].alias(name) if name in changed else name for name in events.columns]
+    return events.unionByName(ends.select(*names))
+
+
+def restarts(journal: "DataFrame") -> "DataFrame":
+    """Give each broker's restarts in order: the first record after it, and when it had fallen.
+
+    `clear` is the first record so much later that nobody returns any more; without one the restart
+    is left out.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    host = ["run", "host"]
+    here = f.struct("segment", "row")
+    first = f.min(f.struct(here.alias("at"), f.col("time_us").alias("back_us")))
+    epochs = journal.where(f.col("epoch").isNotNull()).groupBy(*host, "epoch")
+    began = epochs.agg(first.alias("first")).select(*host, "first.at", "first.back_us")
+    earliest = f.min("at").over(Window.partitionBy(*host))
+    again = began.select("*", (f.col("at") > earliest).alias("again")).where("again").drop("again")
+    up = (here < f.col("at")) & (f.col("time_us") < f.col("back_us"))
+    late = (here > f.col("at")) & (f.col("time_us") >= f.col("back_us") + RETURN_S * MICROSECONDS)
+    records = journal.select(*host, "segment", "row", "time_us")
+    each = (
+        records.join(f.broadcast(again), host)
+        .groupBy(*host, "at", "back_us")
+        .agg(
+            f.max(f.when(up, f.col("time_us"))).alias("fell_us"),
+            f.min(f.when(late, here)).alias("clear"),
+        )
+        .where(f.col("clear").isNotNull() & f.col("fell_us").isNotNull())
+    )
+    listed = f.sort_array(f.collect_list(f.struct("at", "back_us", "clear", "fell_us")))
+    return each.groupBy(*host).agg(listed.alias("restarts"))
+
 
 HERE_ROWS = 200_000
 """Up to so many contexts are read in this process: an hourly load has few."""
 
 TOGETHER = 16_384
-_BEGINS = ("ContextOpened", "ContextChanged")
+_BEGINS = (kind_of(ContextOpened), kind_of(ContextChanged))
+_ENDS = kind_of(ContextClosed)
 
 
 class LoadedJournal(msgspec.Struct, frozen=True):
@@ -103,7 +181,8 @@ def _counted(intervals: "DataFrame", to_load: Any) -> tuple[int, int]:
     from pyspark.sql import functions as f
 
     counts = [f.count_if(to_load), f.count_if(f.col("t_d").isNull())]
-    row = told(intervals.agg(counts[0].alias("rows"), counts[1].alias("lasting"))).to_pylist()[0]
+    both = intervals.agg(counts[0].alias("rows"), counts[1].alias("lasting"))
+    row = collected(both, FAILED).to_pylist()[0]
     return row["rows"], row["lasting"]
 
 
@@ -134,7 +213,7 @@ def context_intervals(journal: "DataFrame") -> "DataFrame":
     order = Window.partitionBy("run", "host", "vid").orderBy("segment", "row")
     begins = f.col("kind").isin(*_BEGINS)
     before = f.lag("kind").over(order).isin(*_BEGINS)
-    written = journal.where(begins | (f.col("kind") == "ContextClosed")).select(
+    written = journal.where(begins | (f.col("kind") == _ENDS)).select(
         *("run", "host", "vid", "segment", "row", "time_us", "kind", "t_r", "t_d", "body")
     )
     events = with_gone(journal, written).select(
@@ -149,7 +228,7 @@ def context_intervals(journal: "DataFrame") -> "DataFrame":
         .alias("start"),
     )
     following = f.lead("kind").over(order)
-    end = f.when(following.isin("ContextClosed", GONE), f.lead("t_d").over(order))
+    end = f.when(following.isin(_ENDS, GONE), f.lead("t_d").over(order))
     each = fresh.select(
         *("run", "host", "vid", "kind", "start", "body"),
         end.when(following.isNotNull(), f.lead("start").over(order)).alias("end"),
@@ -166,9 +245,9 @@ def _read_here(intervals: "DataFrame", target: Archive) -> tuple[pa.Table, int]:
 
     They are few, so they are read in this process.
     """
-    batches = told(intervals).to_batches(max_chunksize=TOGETHER)
+    batches = collected(intervals, FAILED).to_batches(max_chunksize=TOGETHER)
     parts = [list(_read(batch)) for batch in batches]
-    into, left_out = _into({column for part in parts for column in _spoken(part)}, target)
+    into, left_out = _into(columns_of(chain(*parts)), target)
     fitting = [list(_within(part, into)) for part in parts] if left_out else parts
     rows = [to_arrow(part, into) for part in fitting]
     return pa.Table.from_batches(rows, into), left_out
@@ -179,7 +258,7 @@ def _read_there(intervals: "DataFrame", target: Archive) -> tuple["DataFrame", i
     from pyspark.sql.pandas.types import from_arrow_schema
 
     learned = intervals.select("body").mapInArrow(_columns, "column string")
-    found = collected(learned.select("column").distinct(), target.storage)
+    found = collected(learned.select("column").distinct(), FAILED)
     into, left_out = _into(found["column"].to_pylist(), target)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -210,13 +289,8 @@ def _within(contexts: Iterable[Context], into: pa.Schema) -> Iterator[Context]:
 
 def _columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     bodies = (body for batch in batches for body in batch.column(0).to_pylist())
-    columns = list(dict.fromkeys(_spoken(map(context_of, bodies))))
+    columns = list(columns_of(map(context_of, bodies)))
     yield pa.RecordBatch.from_pydict({"column": columns}, pa.schema([("column", pa.string())]))
-
-
-def _spoken(contexts: Iterable[Context]) -> Iterator[str]:
-    for context in contexts:
-        yield from (column_of(name, value) for name, value in context.attributes.items())
 
 
 def _read(batch: pa.RecordBatch) -> Iterator[Context]:

@@ -1,7 +1,7 @@
-"""How does Spark read journals? Their segments as one table, with the run and the order they had.
+"""Journals as Spark reads them: segments as one table, with their run and their order.
 
 A journal is a folder of Parquet segments, of one broker, of one simulated run, or of many. `run` is
-a segment's name without its number, `segment` and `row` give the order in which it was written.
+a segment's name without its number; `segment` and `row` give the order in which it was written.
 """
 
 import re
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from roamcast.errors import InputError, LimitError, RoamcastError
-from roamcast.journal.schema import SCHEMA
+from roamcast.errors import InputError, LimitError
+from roamcast.journal.schema import NEEDED, SCHEMA
 from roamcast.journal.segments import segments_of
 from roamcast.pipeline.spark.paths import literal, with_colons
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SEGMENTS_MAX = 1_000_000
-_NEEDED = ("time_us", "host", "kind")
+FAILED = "a job on these journals failed"
+"""What an error says first when Spark cannot finish one."""
+
 _NAMED = r"^(.+)-(\d{8})\.parquet$"
 
 
@@ -52,7 +54,7 @@ def _check(path: Path) -> None:
         names = pq.read_schema(path).names
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"not a journal segment: {error}", source=str(path)) from None
-    missing = [name for name in _NEEDED if name not in names]
+    missing = [name for name in NEEDED if name not in names]
     if missing:
         raise InputError(f"not a journal segment: no {', '.join(missing)}", source=str(path))
 
@@ -77,16 +79,3 @@ def read_journals(spark: "SparkSession", paths: Sequence[Path]) -> "DataFrame":
 
 def _plain(kind: Any) -> Any:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def told(frame: "DataFrame") -> pa.Table:
-    """Run a job over journals whose answer is small; what goes wrong becomes one clear line."""
-    from pyspark.errors import PySparkException
-
-    try:
-        return frame.toArrow()
-    except PySparkException as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        ours = [line for line in lines if line.startswith("roamcast.")]
-        problem = ours[-1].partition(": ")[2] if ours else (lines or ["no reason given"])[0]
-        raise RoamcastError(f"the journals could not be worked through: {problem[:300]}") from None

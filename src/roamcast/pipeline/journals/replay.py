@@ -1,9 +1,9 @@
-"""How many transmissions would another q and m have cost? A broker's decisions, replayed.
+"""A broker's decisions replayed under another q and m, to count the transmissions.
 
 AMS leaves q and m open. A journal says which queries each update met and who asked for them, which
-is all that the choice of channels depends on; so the same steps (query records, recurring update
-query sets, `recurring.History`) are taken again under other thresholds, and counted.
-Limits of bandwidth and the pool's size are left out: with them a broker sends more, never less.
+is all that the choice of channels depends on. So the same steps (query records, recurring update
+query sets, `recurring.History`) are taken again under other thresholds, and counted (decision
+0045). Limits of bandwidth and the pool's size are left out: with them a broker sends more.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ import msgspec
 
 from roamcast.channels.server.map import Matched
 from roamcast.channels.server.settings import MapSettings
-from roamcast.channels.spread.recurring import History
+from roamcast.channels.server.view_class import History
 
 SUBSCRIBERS_MIN = (1, 2, 3, 4, 6, 8, 12, 16)
 HISTORY_MAX = (8, 32, 128, 512, 2048)

@@ -1,8 +1,8 @@
-"""How are messages read from a broker? From a stream of NATS, by their numbers in it.
+"""Messages from a stream of NATS, read by their numbers.
 
-A stream keeps its messages and numbers them, so a range of numbers is the same messages however
-often it is read: that is what a micro-batch needs to be repeatable after a crash. Nothing is
-acknowledged and nothing deleted; how long messages stay is the stream's own setting.
+A stream keeps and numbers its messages, so a range of numbers is the same messages however often it
+is read: a micro-batch can be repeated after a crash. Nothing is acknowledged and nothing deleted;
+how long messages stay is the stream's own setting.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
-"""Which vids of these files match which messages? One function, for the driver and for workers.
+"""Reading a share of a lookup: which vids of these files match which messages.
 
-Of each file only the row groups that can match are read, of those first the times and points;
-rows outside every need are dropped, and the rest goes through the matching kernel, with the
-messages as its filters.
+The same function runs in the driver and in workers. Of each file only the row groups that can match
+are read, and of those first the times and points. Rows outside every need are dropped by a small
+kernel; the rest goes through the matching kernel, with the messages as its filters.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -14,13 +14,55 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roamcast.matching import FilterSet, Pairs
-from roamcast.pipeline.archive.files import BOUNDS, GROUPS_KEY, times
+from roamcast.model.kernels import kernel
+from roamcast.pipeline.archive.bounds import GroupBounds
+from roamcast.pipeline.archive.files import check_columns, damage, times
 from roamcast.pipeline.archive.layout import Array, context_name
-from roamcast.pipeline.archive.read import check_columns, damage
 from roamcast.pipeline.archive.storage import Storage
-from roamcast.pipeline.lookup.kernel import mark
-from roamcast.pipeline.lookup.needs import Asked, Hull, Needs
-from roamcast.pipeline.lookup.plan import KINDS_OF, Share
+from roamcast.pipeline.lookup.plan import Needs, Share
+
+
+@kernel
+def mark(
+    t_r: Any,
+    t_d: Any,
+    lon: Any,
+    lat: Any,
+    first: int,
+    last: int,
+    needs: Any,
+    times: Any,
+    boxed: Any,
+    boxes: Any,
+    keep: Any,
+) -> int:
+    """Mark the rows from first to last that lie within some need; give how many there are."""
+    found = 0
+    for need in needs:
+        low_r, high_r = times[need, 0], times[need, 1]
+        low_d, high_d = times[need, 2], times[need, 3]
+        in_box = boxed[need]
+        west, east = boxes[need, 0], boxes[need, 1]
+        south, north = boxes[need, 2], boxes[need, 3]
+        for row in range(first, last):
+            if t_r[row] < low_r or t_r[row] > high_r or t_d[row] < low_d or t_d[row] > high_d:
+                continue
+            # NaN, no point, is within no box
+            if in_box and not (west <= lon[row] <= east and south <= lat[row] <= north):
+                continue
+            if not keep[row]:
+                keep[row] = True
+                found += 1
+    return found
+
+
+def warm_up() -> None:
+    """Compile, or load what was compiled before."""
+    whole, real = np.zeros(1, np.int64), np.zeros(1)
+    needs, boxed = np.zeros(1, np.int32), np.zeros(1, np.bool_)
+    mark(whole, whole, real, real, 0, 1, needs, whole.repeat(4).reshape(1, 4), boxed,
+         real.repeat(4).reshape(1, 4), np.zeros(1, np.bool_))  # fmt: skip
+
 
 MATCHED_TOGETHER = 8_192
 """Rows gathered before the matching kernel runs: a call costs as much as some hundred rows."""
@@ -44,55 +86,9 @@ class Footer:
             self.metadata = pq.read_metadata(source)
             schema = self.metadata.schema.to_arrow_schema()
         self.columns = check_columns(path, schema)
-        groups = self.metadata.num_row_groups
-        told = (self.metadata.metadata or {}).get(GROUPS_KEY)
-        self.bounds: Array | None = None
-        self._places: list[Any] | None = None
-        if told is not None and len(told) == 8 * len(BOUNDS) * groups:
-            self.bounds = np.frombuffer(told).reshape(len(BOUNDS), groups)
-        self.starts = np.cumsum(
-            [0, *(self.metadata.row_group(group).num_rows for group in range(groups))]
-        )
-
-    def possible(self, needs: Needs, chosen: Array) -> Array:
-        """Give for each chosen need and each row group whether it may match there."""
-        groups = len(self.starts) - 1
-        if self.bounds is None:
-            return np.ones((len(chosen), groups), bool)
-        west, east, south, north, low_r, high_r, low_d, high_d = self.bounds
-        from_r, to_r, from_d, to_d = (column[:, None] for column in needs.times[chosen].T)
-        found: Array = (from_r <= high_r) & (to_r >= low_r) & (from_d <= high_d) & (to_d >= low_d)
-        left, right, low, high = (column[:, None] for column in needs.boxes[chosen].T)
-        # Here NaN means that no row has a point, so a box rules the group out.
-        inside = (left <= east) & (right >= west) & (low <= north) & (high >= south)
-        found &= inside | ~needs.boxed[chosen][:, None]
-        for row, number in enumerate(chosen.tolist()):
-            if number in needs.places:
-                found[row] &= self._in_places(needs.places[number])
-            if not all(self._has(asked) for asked in needs.asked.get(number, ())):
-                found[row] = False
-        return found
-
-    def _has(self, asked: Asked) -> bool:
-        return any(f"{kind}:{asked.name}" in self.columns for kind in KINDS_OF[asked.kind])
-
-    def _in_places(self, hulls: Sequence[Hull]) -> Array:
-        """Tell which row groups have a place between some pair of ends."""
-        if self._places is None:
-            column = self.metadata.schema.names.index("place")
-            groups = range(self.metadata.num_row_groups)
-            self._places = [self.metadata.row_group(g).column(column).statistics for g in groups]
-        return np.array([_between(statistics, hulls) for statistics in self._places], bool)
-
-
-def _between(statistics: Any, hulls: Sequence[Hull]) -> bool:
-    if statistics is None or not statistics.has_min_max:
-        # without a range there may be any place, unless all are null
-        return statistics is None or not statistics.has_null_count or statistics.num_values > 0
-    return any(
-        (low is None or low <= statistics.max) and (high is None or high >= statistics.min)
-        for low, high in hulls
-    )
+        self.bounds = GroupBounds(self.metadata, self.columns)
+        groups = range(self.metadata.num_row_groups)
+        self.starts = np.cumsum([0, *(self.metadata.row_group(g).num_rows for g in groups)])
 
 
 @lru_cache(maxsize=FOOTERS_KEPT)
@@ -123,7 +119,7 @@ class Reader:
     def _rows(self, storage: Storage, share: Share) -> Iterator[pa.Table]:
         """Read the rows of a file that lie within some need."""
         footer = _footer(storage.uri, share.path)
-        possible = footer.possible(self._needs, share.needs)
+        possible = footer.bounds.possible(self._needs, share.needs)
         groups = np.flatnonzero(possible.any(axis=0))
         if not len(groups):
             return
@@ -153,8 +149,8 @@ class Reader:
         self, footer: Footer, where: pa.Table, groups: Array, needs: Array, possible: Array
     ) -> tuple[Array, Array]:
         """Mark the rows that lie within some need, and the row groups that have one."""
-        moments = [times(where[name]) for name in ("t_r", "t_d")]
-        points = [np.asarray(where[name]) for name in ("lon", "lat")]
+        t_r, t_d = times(where["t_r"]), times(where["t_d"])
+        lon, lat = np.asarray(where["lon"]), np.asarray(where["lat"])
         keep = np.zeros(where.num_rows, np.bool_)
         kept = np.zeros(len(groups), bool)
         first = 0
@@ -162,7 +158,7 @@ class Reader:
             last = first + int(footer.starts[group + 1] - footer.starts[group])
             chosen = needs[possible[:, group]]
             kept[number] = mark(
-                *moments, *points, first, last, chosen, self._needs.times, self._needs.boxed,
+                t_r, t_d, lon, lat, first, last, chosen, self._needs.times, self._needs.boxed,
                 self._needs.boxes, keep,
             )  # fmt: skip
             first = last

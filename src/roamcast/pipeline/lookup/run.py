@@ -1,8 +1,8 @@
-"""Whom does a historic message reach? Distinct vids per message, from the archive.
+"""A lookup: the distinct vids that historic messages reach, from the archive.
 
-The plan is made here from the table's statistics. A small plan is read in this process; a large
-one by Spark tasks, each reading its share of the files itself (docs/decisions/0043). The messages
-travel to the tasks as one file beside the data, not in a closure, and so do long answers from them:
+The plan is made here from the table's statistics. A small plan is read in this process; a large one
+by Spark tasks, each reading its share of the files itself (decision 0043). The messages travel to
+the tasks as one file beside the data, not in a closure, and long answers travel back in files:
 Spark's driver would hold them all before anybody could count.
 """
 
@@ -22,12 +22,11 @@ import pyarrow.compute as pc
 from roamcast.errors import LimitError
 from roamcast.matching import FilterSet
 from roamcast.model.filters import Filter
-from roamcast.pipeline.archive.append import collected
 from roamcast.pipeline.archive.storage import GoneError, Storage, arrived, travelling
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.lookup.needs import Needs, properties
-from roamcast.pipeline.lookup.plan import Share, Statistics, plan
+from roamcast.pipeline.lookup.plan import Needs, Share, Statistics, plan, properties
 from roamcast.pipeline.lookup.read import ANSWER, Reader
+from roamcast.pipeline.spark.errors import collected
 from roamcast.pipeline.spark.progress import QUIET, Bar
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ def _read_on(
 
         numbers = spark.range(0, len(tasks), 1, len(tasks))
         answers = numbers.mapInArrow(work, "message int, vid string").select("message", "vid")
-        told = collected(answers, storage)
+        told = collected(answers, storage.failed)
         beside = pc.equal(told["message"], BESIDE)
         yield from told.filter(pc.invert(beside)).to_batches()
         for name in told["vid"].filter(beside).to_pylist():

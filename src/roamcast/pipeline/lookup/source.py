@@ -1,7 +1,7 @@
-"""What does Spark need to stream messages from a broker? A data source of its own.
+"""A streaming data source for Spark: messages from a stream of NATS (`lookup.nats`).
 
 An offset is the number of the last message taken; it lies in the query's checkpoint. The driver
-asks the stream how far it is, tasks read their range (`lookup_nats`).
+asks the stream how far it is, tasks read their range.
 """
 
 from collections.abc import Iterator, Mapping

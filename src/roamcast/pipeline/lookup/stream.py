@@ -1,4 +1,4 @@
-"""How are messages answered as they arrive? From a folder or a broker, into a folder of answers.
+"""Answering messages as they arrive, from a folder or a broker, into a folder of answers.
 
 Each micro-batch of new messages is one lookup. Its answers go into one file named by the batch, so
 a batch that is repeated after a crash overwrites its own answers: nothing is answered twice.
@@ -15,10 +15,10 @@ from roamcast.errors import InputError, LimitError, MissingError
 from roamcast.matching.files import LINE_BYTES_MAX
 from roamcast.matching.files import read_filter as parse_filter
 from roamcast.model.filters import Filter
-from roamcast.pipeline.archive.append import told_by_task
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.lookup.nats import StreamAddress, state_of
 from roamcast.pipeline.lookup.run import Lookup, write_answers
+from roamcast.pipeline.spark.errors import translated
 from roamcast.pipeline.spark.paths import watchable, with_colons
 
 if TYPE_CHECKING:
@@ -81,8 +81,6 @@ def answer_stream(
 
 
 def _answer(lines: "DataFrame", archive: str, out: Path, *, once: bool, every_seconds: int) -> None:
-    from pyspark.errors import PySparkException
-
     Lookup(archive)  # says at once if there is no archive
     out.mkdir(parents=True, exist_ok=True)
     target, source = str(out.resolve()), Storage(archive).uri
@@ -100,9 +98,8 @@ def _answer(lines: "DataFrame", archive: str, out: Path, *, once: bool, every_se
     )
     query = writer.trigger(**trigger).start()
     try:
-        query.awaitTermination()
-    except PySparkException as error:
-        raise told_by_task(str(error), Storage(archive)) from None
+        with translated(Storage(archive).failed):
+            query.awaitTermination()
     finally:
         query.stop()
 

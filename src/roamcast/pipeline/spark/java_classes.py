@@ -1,9 +1,9 @@
-"""How does Spark start faster? Java writes down the classes it has loaded, and maps them next time.
+"""Java's class data sharing for Spark: a session starts seconds sooner.
 
-Of what a short job takes, Java spends the most on reading and checking thousands of Spark's
-classes. `make` lets it keep them in a file beside this Python environment ("class data sharing");
-`scripts/setup.sh` calls it, and sessions whose driver runs here use the file. A Java or a Spark
-that does not fit the file ignores it (docs/decisions/0085).
+Most of what a short job takes, Java spends on reading and checking thousands of Spark's classes.
+`make` stores the loaded classes in a file beside this Python environment; `scripts/setup.sh` calls
+it, and sessions whose driver runs here use the file. A Java or a Spark that does not fit the file
+ignores it (decision 0085).
 """
 
 import os
@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from roamcast import files
 from roamcast.errors import RoamcastError
-from roamcast.pipeline.spark import durable
 
 VARIABLE: Final = "ROAMCAST_JAVA_CLASSES"
 """Names another file; empty: none is used."""
@@ -23,9 +23,10 @@ VARIABLE: Final = "ROAMCAST_JAVA_CLASSES"
 FILE: Final = Path(sys.prefix) / "share" / "roamcast" / "spark-classes.jsa"
 TIMEOUT_S: Final = 300
 _QUIET: Final = "-Xlog:cds*=off"
-_SIGHTING: Final = (
+SIGHTING: Final = (
     '{"person": "p", "source": "badge", "time": "2026-01-01T00:00:00Z", "place": "a"}\n'
 )
+"""The shortest job there is; `bench run start` times it."""
 
 
 def options() -> list[str]:
@@ -41,7 +42,7 @@ def make(file: Path = FILE) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "in").mkdir()
-        (folder / "in" / "one.jsonl").write_text(_SIGHTING)
+        (folder / "in" / "one.jsonl").write_text(SIGHTING)
         written = folder / "classes.jsa"
         words = ["pipeline", "ingest", "in", "--archive", "archive", "--watch", "--until-idle"]
         told = {
@@ -68,5 +69,4 @@ def make(file: Path = FILE) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         moved = file.with_suffix(f".{os.getpid()}")
         shutil.move(written, moved)
-        durable.sync(moved)
-        moved.replace(file)  # whole, or not there: Java falls over half a file
+        files.move_into_place(moved, file)  # Java crashes on half a file

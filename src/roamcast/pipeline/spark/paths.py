@@ -1,7 +1,7 @@
-"""How is a path told to Spark so that it means itself? With the signs of patterns escaped.
+"""Paths as Spark must be given them, with the signs of patterns escaped.
 
 Spark's readers take a path for a pattern if it has one of these signs: `a[1].jsonl` would read
-`a1.jsonl` instead, and no error would say so.
+`a1.jsonl` instead, without an error.
 """
 
 import re

@@ -1,9 +1,9 @@
-"""How far is a long job? A bar on the terminal with tasks, rows and rate, wherever Spark runs.
+"""A progress bar for long jobs: tasks, rows and rate, wherever Spark runs.
 
-In this process the driver's own status store is asked twice a second, for display alone: jobs use
-no SparkContext. A Spark Connect server reports by itself, but bytes instead of rows. A job that
-knows its rows beforehand says so (`expect`), and one that works in this process counts them
-(`step`). Nothing is shown, polled or counted unless somebody looks: no terminal, no thread.
+In this process the driver's status store is polled twice a second, for display alone: jobs use no
+SparkContext. A Spark Connect server reports by itself, but bytes instead of rows. A job that knows
+its rows beforehand calls `expect`, and one that works in this process counts them with `step`.
+Without a terminal nothing is shown, polled or counted, and there is no thread.
 """
 
 import threading
@@ -21,7 +21,7 @@ POLL_S = 0.5
 STAGES_MAX = 10_000
 """Stages remembered; a watch that runs for months forgets the oldest."""
 
-One = TypeVar("One")
+Part = TypeVar("Part")
 
 
 class Stage(msgspec.Struct):
@@ -94,7 +94,7 @@ class Bar:
         self._stepped += rows
         self._draw()
 
-    def counted(self, parts: Iterable[One], rows: Callable[[One], int]) -> Iterator[One]:
+    def counted(self, parts: Iterable[Part], rows: Callable[[Part], int]) -> Iterator[Part]:
         """Hand parts of the work on, and count each one's rows when the next is asked for."""
         for part in parts:
             yield part
@@ -119,10 +119,10 @@ class Bar:
             rows = max(self._stepped, round(share * self._expected))
             share = rows / self._expected if self._expected else 1.0
         seconds = max(time.monotonic() - self._began, 1e-9)
-        self._display(share=share, said=told(count, rows, seconds))
+        self._display(share=share, said=progress_text(count, rows, seconds))
 
 
-def told(count: Count, rows: int, seconds: float) -> str:
+def progress_text(count: Count, rows: int, seconds: float) -> str:
     """Say a count: tasks, rows and their rate; bytes where no rows are known."""
     said = []
     if count.tasks:

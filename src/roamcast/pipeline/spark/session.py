@@ -1,8 +1,8 @@
-"""Where does a Spark session come from? Here, and nowhere else; started only when a job needs it.
+"""Spark sessions: the only place that starts one, and only when a job needs it.
 
-The master is an argument, or `ROAMCAST_SPARK`, or this machine (`local[*]`); `spark://host:port`
-is a standalone cluster, `sc://host:port` a Spark Connect server. Jobs use DataFrames only, so the
-same code runs on all three.
+The master is an argument, or `ROAMCAST_SPARK`, or this machine (`local[*]`). `spark://host:port` is
+a standalone cluster, `sc://host:port` a Spark Connect server. Jobs use DataFrames only, so the same
+code runs on all three.
 """
 
 import os
@@ -21,6 +21,7 @@ import msgspec
 
 from roamcast.errors import InputError, MissingError
 from roamcast.pipeline.spark import java_classes
+from roamcast.pipeline.spark.errors import from_spark, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,12 +73,9 @@ def start(settings: Settings | None = None) -> "SparkSession":
     try:
         session: SparkSession = _builder(chosen).getOrCreate()
     except Exception as error:
-        if type(error).__module__.split(".")[0] not in {"pyspark", "py4j", "grpc"}:
+        if not from_spark(error):
             raise
-        reason = str(error).strip().splitlines()
-        raise MissingError(
-            f"no Spark session on {chosen.where}: {reason[0] if reason else type(error).__name__}"
-        ) from None
+        raise MissingError(f"no Spark session on {chosen.where}: {reason(str(error))}") from None
     return session
 
 

@@ -4,7 +4,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from roamcast.model.kernels import kernel
 
 _NONE = -1
 _FAR = 2_000_000_000
@@ -12,7 +13,7 @@ _SLACK = 1e-9
 """Margin for rounding: without it a bound rounded up could exclude the winner (decision 0033)."""
 
 
-@njit(cache=True)
+@kernel
 def attach_by_pyramid(points: Any, alpha: float, levels: int) -> Any:
     """Return each node's parent; the first node's is -1."""
     nodes = len(points)
@@ -49,12 +50,12 @@ def attach_by_pyramid(points: Any, alpha: float, levels: int) -> Any:
     return parents
 
 
-@njit(cache=True)
+@kernel
 def _cell(x: float, level: int) -> int:
     return min(int(x * (1 << level)), (1 << level) - 1)
 
 
-@njit(cache=True)
+@kernel
 def _insert(
     node: int,
     x: float,
@@ -75,7 +76,7 @@ def _insert(
     heads[cell] = node
 
 
-@njit(cache=True)
+@kernel
 def _bound(x: float, y: float, column: int, row: int, level: int, alpha: float, hop: int) -> float:
     size = 1.0 / (1 << level)
     dx = max(column * size - x, x - (column + 1) * size, 0.0)
@@ -83,7 +84,7 @@ def _bound(x: float, y: float, column: int, row: int, level: int, alpha: float, 
     return alpha * math.sqrt(dx * dx + dy * dy) + hop
 
 
-@njit(cache=True)
+@kernel
 def _best(
     x: float,
     y: float,

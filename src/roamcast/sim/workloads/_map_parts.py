@@ -1,7 +1,7 @@
 """What do the map's workloads need beside machines? A reference matcher, rules, and a watcher.
 
 `ScanMatcher` asks the reference evaluator, `Coarse` hides something from some, `Overheard` shows
-the workload what leaves the server. What is still held is counted for servers and agents.
+the workload what leaves the server. What is still held is counted for servers and relays.
 """
 
 from collections.abc import Callable
@@ -99,17 +99,17 @@ class Overheard(Journal):
         return self._inner.tail(count)
 
 
-def held_by_agent(agent: MapRelay) -> dict[str, int]:
-    """Count what an agent keeps for its clients; nothing once all of them have left."""
-    down = agent.down
+def held_by_relay(relay: MapRelay) -> dict[str, int]:
+    """Count what a relay keeps for its clients; nothing once all of them have left."""
+    down = relay.down
     clients = down.desk.clients.values()
     return {
         "objects": len(down.map),
-        "publications": len(down.contexts.owners) + len(agent.up.published),
+        "publications": len(down.contexts.owners) + len(relay.up.published),
         "queries": down.subscriptions.records,
-        "queries asked": len(down.subscriptions.upward) + len(agent.up.wanted),
+        "queries asked": len(down.subscriptions.upward) + len(relay.up.wanted),
         "outboxes": sum(not client.outbox.idle for client in clients),
-        "channels": len(agent.up.watching.tuner.channels),
+        "channels": len(relay.up.watching.tuner.channels),
     }
 
 

@@ -1,9 +1,9 @@
 """Does every client see the map as it is, through every fault? (AMS 1 to 14, 16, 17.)
 
 One map server and clients that publish, move, ask and withdraw; some have a bandwidth limit, some
-are remote, some may see less, some are behind an agent. Once everything is healed each view must
+are remote, some may see less, some are behind a relay. Once everything is healed each view must
 equal what all clients publish, filtered by the query and by what the client may see; then everybody
-leaves, and the server and the agents must be empty again.
+leaves, and the server and the relays must be empty again.
 """
 
 import random
@@ -31,7 +31,7 @@ from roamcast.sim.workloads._map_parts import (
     Coarse,
     Overheard,
     ScanMatcher,
-    held_by_agent,
+    held_by_relay,
     held_by_server,
 )
 from roamcast.sim.workloads._views import Shown
@@ -39,8 +39,8 @@ from roamcast.sim.world import World
 
 SERVER: Final = "server"
 SITE: Final = "lab"
-AGENTS: Final = (("agent-0", SITE), ("agent-2", "elsewhere"))
-"""Agents and where they are; the second is a guest, and serves guests."""
+RELAYS: Final = (("relay-0", SITE), ("relay-2", "elsewhere"))
+"""Relays and where they are; the second is a guest, and serves guests."""
 WATCH_US: Final = 200_000
 LEAVING_US: Final = 15_000_000
 ROOMS: Final = tuple(f"lab/{floor}/{room}" for floor in (1, 2) for room in "abc")
@@ -82,7 +82,7 @@ class MapWorkload(Workload):
         "compiled": (0, 1),
         "wide_groups": (1, 4),
         "wide_subscribers_min": (1, 3),
-        "agents": (0, 2),
+        "relays": (0, 2),
         "behind": (0, 5),
         "filters": (2, len(FILTERS)),
     }
@@ -157,8 +157,8 @@ class MapWorkload(Workload):
             ),
             site=SITE,
         )
-        for name, site in AGENTS[: sizes["agents"]]:
-            self._add_agent(world, name, site, make_matcher)
+        for name, site in RELAYS[: sizes["relays"]]:
+            self._add_relay(world, name, site, make_matcher)
         for number in range(sizes["clients"]):
             name = f"client-{number}"
             if number < sizes["limited"]:
@@ -168,20 +168,20 @@ class MapWorkload(Workload):
             site = "elsewhere" if remote else f"{SITE}/{number % 2}"
             server = SERVER
             if number >= sizes["clients"] - sizes["behind"]:
-                server = self._agent_for(world, name)
+                server = self._relay_for(world, name)
             self._add(world, name, server, site)
         self._bandwidth = BandwidthLimit(self._limits)
 
-    def _agent_for(self, world: World, name: str) -> str:
-        """Name the agent whose clients may see the same, or the server if there is none."""
+    def _relay_for(self, world: World, name: str) -> str:
+        """Name the relay whose clients may see the same, or the server if there is none."""
         seen_as = self._policy.view_class(name)
-        for agent, _ in AGENTS:
-            if agent in world.hosts and self._policy.view_class(agent) == seen_as:
+        for relay, _ in RELAYS:
+            if relay in world.hosts and self._policy.view_class(relay) == seen_as:
                 world.network.unicast_only[name] = None
-                return agent
+                return relay
         return SERVER
 
-    def _add_agent(
+    def _add_relay(
         self, world: World, name: str, site: str, make_matcher: Callable[[], Matcher]
     ) -> None:
         def make(boot: Boot) -> MapRelay:
@@ -294,9 +294,9 @@ class MapWorkload(Workload):
         server = world.hosts[SERVER].machine
         assert isinstance(server, MapServer)
         held = held_by_server(server)
-        for agent in _agents(world):
-            kept = held_by_agent(agent)
-            held |= {f"{what} of {agent.name}": count for what, count in kept.items()}
+        for relay in _relays(world):
+            kept = held_by_relay(relay)
+            held |= {f"{what} of {relay.name}": count for what, count in kept.items()}
         left = {name: count for name, count in held.items() if count > 0}
         if left:
             raise Violation("empty when clients leave", str(left))
@@ -342,8 +342,10 @@ class MapWorkload(Workload):
         server = world.hosts[SERVER].machine
         if isinstance(server, MapServer):
             check_bounds(SERVER, server)
-        for agent in _agents(world):
-            check_bounds(agent.name, agent)
+        for relay in _relays(world):
+            check_bounds(relay.name, relay)
+        for client in _clients(world):
+            check_bounds(client.name, client)
 
 
 def _pairs(world: World) -> list[tuple[Host, MapClient]]:
@@ -351,7 +353,7 @@ def _pairs(world: World) -> list[tuple[Host, MapClient]]:
     return [(host, machine) for host, machine in found if isinstance(machine, MapClient)]
 
 
-def _agents(world: World) -> list[MapRelay]:
+def _relays(world: World) -> list[MapRelay]:
     machines = (host.machine for host in world.hosts.values())
     return [machine for machine in machines if isinstance(machine, MapRelay)]
 
