@@ -34,7 +34,7 @@ def grouped(path: Path, clients: int, writes: int) -> tuple[float, float, int]:
     async def client(store: SqliteStore, number: int) -> None:
         for turn in range(writes // clients):
             began = time.perf_counter()
-            await store.write([(f"{number}/{turn}", VALUE)])
+            await store.write(((f"{number}/{turn}", VALUE),))
             waits.append(time.perf_counter() - began)
 
     async def everyone() -> float:

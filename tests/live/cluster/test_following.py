@@ -1,4 +1,8 @@
-"""Hosts that follow: they have what was acknowledged, and what they have newer comes back."""
+"""Hosts that follow: they have what was acknowledged, and what they have newer comes back.
+
+The machines are those of a service and of a host that stands by, with real stores and disk drivers;
+between them is a call without a network. What they say to each other is tested with the machines.
+"""
 
 import asyncio
 import contextlib
@@ -8,95 +12,165 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.takeover import Pair
+from roamcast.channels.failover.epochs import epoch_at
+from roamcast.channels.failover.following import Following
+from roamcast.channels.failover.messages import HandOver
 from roamcast.channels.failover.replica_messages import (
     PAGE_BYTES_MAX,
+    REPLICA_PROTOCOL,
     Follow,
-    FollowerAck,
+    OfferTaken,
+    ReplicaHere,
     StoreChanges,
-    StoreEntry,
+    StoreOffer,
     StorePage,
+    pages,
 )
-from roamcast.channels.server.messages import ServerHere
-from roamcast.errors import AuthError
-from roamcast.live.auth.grants import SharedRevocations
+from roamcast.channels.failover.replication import ReplicaGone
+from roamcast.channels.server.messages import ServerHere, body_of
+from roamcast.channels.sessions.publications import PREFIX, StoredPublication
+from roamcast.errors import AuthError, StoreError
+from roamcast.identity.rules import Viewer
 from roamcast.live.auth.keys import TokenKeys
 from roamcast.live.cluster import proof as peer_proof
-from roamcast.live.cluster.followers import Followers, heard, pages
-from roamcast.live.cluster.following import Following
-from roamcast.live.cluster.replicas import Replicas
-from roamcast.live.config.settings import load_settings, with_server
-from roamcast.live.store.file import Entry
+from roamcast.live.config.settings import Settings, load_settings, with_server
+from roamcast.live.observe.metrics import Metrics
+from roamcast.live.service.service import Service
+from roamcast.live.store.driver import DiskDriver
 from roamcast.live.store.store import SqliteStore
-from roamcast.model.wire import Message
-from roamcast.transport.driver import wall_clock
+from roamcast.model.addresses import Replica
+from roamcast.model.contexts import Context
+from roamcast.model.machine import (
+    Entry,
+    Input,
+    Merge,
+    PageRead,
+    ReadPage,
+    Received,
+    Send,
+    Stored,
+    StoreFailed,
+)
+from roamcast.model.machine import Store as StoreEffect
+from roamcast.model.wire import Message, Unreadable
+from roamcast.transport.carriers import Carriers
+from roamcast.transport.driver import Driver, wall_clock
+from tests.live.calls import DEADLINE_S, CallSocket, followed
 
-DEADLINE_S = 60.0
 SECRET = b"s" * 32
 NOW = 1_794_800_000_000_000
+VIDS = 200
+ADA = Viewer("ada")
 
 
-class Cable:
-    """Joins the store of a host that serves and one that stands by, as a call between them does."""
+class StandBy:
+    """A host that stands by: its copy, its disk, and its calls to the service of host a."""
 
-    def __init__(self, disk: SqliteStore, followers: Followers, following: Following) -> None:
-        self.disk = disk
-        self.followers = followers
-        self.following = following
-        self.cut = False
-        self.offered = 0
-        self._loop = asyncio.get_running_loop()
-        self._merging: set[asyncio.Task[None]] = set()
-        following.follow("a", self._up)
+    def __init__(self, path: Path) -> None:
+        self.store = SqliteStore.open(path, copied=True)
+        self.sent: list[Message] = []
+        self.deaf = False
+        """Whether its answers are lost."""
+        self.driver = Driver(Following("b", replicas=("a", "b")), clock=wall_clock())
+        self._disk = DiskDriver(self.store, self.driver.give)
+        carry = {Send: self._send, Merge: self._disk.carry, ReadPage: self._disk.carry}
+        self.driver.carry = Carriers(carry)
+        self.driver.start()
+        self._call: StandByCall | None = None
 
-    def end(self) -> None:
-        self.cut = True
-        self.followers.gone("b")
-        self.following.gone("a")
+    def call(self, service: Service) -> "StandByCall":
+        """Call the service; it welcomes, and the copy begins."""
+        self.deaf = False
+        self._call = StandByCall(service, self)
+        return self._call
+
+    def lose(self) -> None:
+        """Let the call break."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.service.replicas.disconnected(call.call)
+            self.driver.give(ReplicaGone(Replica("a")))
+
+    def hear(self, message: Message) -> None:
+        """Take what the service says."""
+        if isinstance(message, ReplicaHere):  # as the keeper does
+            message = ServerHere(message.epoch, 0)
+        self.driver.give(Received("a", message))
+
+    def _send(self, effect: Send) -> None:
+        self.sent.append(effect.message)
+        if self._call is not None and not self.deaf:
+            self._call.up(effect.message)
+
+    async def close(self) -> None:
+        """Let go of the store, as before a service starts on it."""
+        self.lose()
+        self.driver.close()
+        self._disk.stop()
+        await self.store.close()
+
+
+class StandByCall(CallSocket):
+    """A call whose other end is a host that stands by."""
+
+    def __init__(self, service: Service, host: StandBy) -> None:
+        self.service = service
+        self._host = host
+        super().__init__(service, "b")
+
+    def up(self, message: Message) -> None:
+        self._loop.call_soon(self.say, message)
+
+    def write(self, framed: bytes) -> None:
+        size = {126: 2, 127: 8}.get(framed[1], 0)
+        message = REPLICA_PROTOCOL.decode(framed[2 + size :])
+        assert not isinstance(message, Unreadable)
+        self.messages.append(message)
+        self._loop.call_soon(self._down, message)
 
     def _down(self, message: Message) -> None:
-        if not self.cut:
-            self._loop.call_soon(self.following.told, "a", message)
+        if self._host._call is self:
+            self._host.hear(message)
 
-    def _up(self, message: Message) -> None:
-        if not self.cut:
-            self._loop.call_soon(self._take, message)
+    def close(self, code: int, reason: str) -> None:
+        super().close(code, reason)
+        self._loop.call_soon(self._host.lose)
 
-    def _take(self, message: Message) -> None:
-        match message:
-            case Follow():
-                self.followers.follow("b", self._down, self.end)
-            case FollowerAck(number):
-                self.followers.on_disk("b", number)
-            case StoreChanges(_, entries):
-                self.offered += len(entries)
-                task = self._loop.create_task(self._merge(heard(entries)))
-                self._merging.add(task)
 
-    async def _merge(self, entries: list[Entry]) -> None:
-        await self.disk.merge(entries)
+def host_a(folder: Path, extra: str = "") -> Settings:
+    """Give the settings of the first of two hosts."""
+    return with_server(load_settings(Pair(folder, extra).settings), name="a")
 
 
 @contextlib.asynccontextmanager
-async def hosts(folder: Path, follow_s: float = DEADLINE_S) -> AsyncIterator[Cable]:
-    disk = SqliteStore.open(folder / "a.db", copied=True)
-    following = Following(folder / "b.db")
-    following.start()
-    cable = Cable(disk, Followers(disk, follow_s=follow_s), following)
+async def serving(settings: Settings, folder: Path, file: str = "a.db") -> AsyncIterator[Service]:
+    """Run a service without a port, whose disk other hosts copy."""
+    disk = SqliteStore.open(folder / file, copied=True)
+    keys = TokenKeys.open(folder)
+    service = Service(settings, disk=disk, keys=keys, metrics=Metrics())
+    service.driver.start()
     try:
-        yield cable
+        yield service
     finally:
-        cable.end()
-        await following.stop()
-        await disk.close()
+        await service.goodbye()
+        await service.stop()
 
 
-async def current(cable: Cable) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not cable.followers.current:
-            await asyncio.sleep(0.001)
+@contextlib.asynccontextmanager
+async def standing_by(path: Path) -> AsyncIterator[StandBy]:
+    host = StandBy(path)
+    try:
+        yield host
+    finally:
+        await host.close()
+
+
+def context(service: Service, vid: str, place: str = "hq/1") -> Context:
+    return Context(vid, place, None, {}, service.clock())
 
 
 def entries(path: Path) -> list[Entry]:
@@ -109,172 +183,239 @@ def entries(path: Path) -> list[Entry]:
     return asyncio.run(body())
 
 
+async def until_equal(one: SqliteStore, other: SqliteStore) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while one.page("") != other.page(""):
+            await asyncio.sleep(0.001)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_acknowledged_is_on_the_other_disk_and_what_that_has_newer_comes_back(
     seed: int,
 ) -> None:
     draw = random.Random(seed)
+
+    async def change(service: Service, copy: SqliteStore) -> None:
+        """Ask for one change; when it is acknowledged, the other disk has it."""
+        vid = f"v{draw.randrange(VIDS)}"
+        there = service.broker.get(ADA, vid, service.clock()) is not None
+        if there and draw.random() < 0.5:
+            await service.unpublish("ada", vid)
+            assert vid not in {key.removeprefix(PREFIX) for key in copy.load(PREFIX)}
+        else:
+            made = context(service, vid, f"hq/{draw.randrange(1_000)}")
+            await service.publish("ada", made)
+            stored = msgspec.msgpack.decode(copy.load(PREFIX)[PREFIX + vid], type=StoredPublication)
+            assert stored.body == body_of(made)
+
+    async def alone(host: StandBy, number: int) -> Context:
+        """Let the host that stands by have something newer, as if it had served meanwhile."""
+        now = wall_clock()()
+        made = Context(f"b{number}", "hq/9", None, {}, now)
+        publication = StoredPublication("ada", now, now + 3_600_000_000, "", body_of(made))
+        value = msgspec.msgpack.encode(publication)
+        await host.store.write(((PREFIX + made.vid, value),), stamp=now)
+        return made
+
+    async def life(settings: Settings, folder: Path) -> None:
+        async with serving(settings, folder) as service, standing_by(folder / "b.db") as host:
+            for number in range(3):
+                host.call(service)
+                await followed(service)
+                for _ in range(40):
+                    await change(service, host.store)
+                await asyncio.gather(*(change_only(service, draw) for _ in range(20)))
+                assert host.store.page("") == service._disk.page("")
+                host.lose()  # and both go on alone
+                await followed(service, 0)
+                newer = await alone(host, number)
+                await service.publish("ada", context(service, f"a{number}"))
+                host.call(service)
+                await followed(service)
+                await until_equal(service._disk, host.store)
+                assert service.broker.get(ADA, newer.vid, service.clock()) == newer
+                assert PREFIX + f"a{number}" in host.store.load(PREFIX)
+                host.lose()
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-
-        async def life() -> None:
-            async with hosts(folder) as cable:
-                known = set(range(200))
-                for _ in range(3):
-                    await current(cable)
-                    for _ in range(40):
-                        key = draw.choice(sorted(known))
-                        value = None if draw.random() < 0.3 else draw.randbytes(3_000)
-                        await cable.disk.write([(f"object/{key}", value), ("rules/x", b"r")])
-                        assert cable.followers.behind == 0
-                    copy = cable.following._disk
-                    assert copy is not None
-                    assert copy.page("") == cable.disk.page("")
-                    cable.end()  # and both go on alone
-                    for one in (cable.disk, copy):
-                        await one.write([(f"object/{draw.randrange(200)}", draw.randbytes(9))])
-                    cable = Cable(cable.disk, cable.followers, cable.following)
-                    await current(cable)
-                    assert cable.offered >= 1
-                await asyncio.gather(*cable._merging)
-                cable.end()
-
+        settings = host_a(folder)
         for _ in range(2):  # the second life opens what the first one left
-            asyncio.run(life())
+            asyncio.run(life(settings, folder))
             assert entries(folder / "a.db") == entries(folder / "b.db")
             assert any(entry.value is None for entry in entries(folder / "b.db"))
+
+
+async def change_only(service: Service, draw: random.Random) -> None:
+    """Publish something while others do."""
+    await service.publish("ada", context(service, f"v{draw.randrange(VIDS)}"))
 
 
 def test_a_host_that_does_not_write_is_left_behind_and_nobody_waits_for_it_again(
     tmp_path: Path,
 ) -> None:
     async def body() -> None:
-        async with hosts(tmp_path, follow_s=0.05) as cable:
-            await current(cable)
-            cable.cut = True  # its answers do not come any more
+        settings = host_a(tmp_path, "follow_s = 0.05")
+        async with serving(settings, tmp_path) as service, standing_by(tmp_path / "b.db") as host:
+            call = host.call(service)
+            await followed(service)
+            host.deaf = True  # its answers do not come any more
             async with asyncio.timeout(DEADLINE_S):
-                await cable.disk.write([("k", b"v")])
-            assert cable.followers.counts["left behind"] == 1
-            assert (cable.followers.current, cable.followers.behind) == (0, 0)
-            await cable.disk.write([("k", b"w")])
-            again = Cable(cable.disk, cable.followers, cable.following)
-            await current(again)
-            copy = again.following._disk
-            assert copy is not None
-            assert copy.load("") == {"k": b"w"}
-            again.end()
+                await service.publish("ada", context(service, "k", "hq/1"))
+            assert "confirm" in call.closed
+            assert b'roamcast_followers_total{what="left behind"} 1.0' in service.measured()[0]
+            held = service.broker.held()
+            assert (held["followers"], held["entries behind"]) == (0, 0)
+            last = context(service, "k", "hq/2")
+            await service.publish("ada", last)
+            host.call(service)
+            await followed(service)
+            (value,) = host.store.load(PREFIX).values()
+            assert msgspec.msgpack.decode(value, type=StoredPublication).body == body_of(last)
 
     asyncio.run(body())
 
 
-def test_what_a_host_told_before_it_was_gone_is_written_though_it_still_waited(
+def test_what_a_host_sent_before_its_call_broke_is_written_and_no_more_answered(
     tmp_path: Path,
 ) -> None:
-    answers: list[Message] = []
-
     async def body() -> None:
-        following = Following(tmp_path / "b.db")
-        following.start()
-        following.follow("a", answers.append)
-        await asyncio.sleep(0)
-        following.told("a", StorePage(1, "", "k", (StoreEntry("k", b"v", 1),)))
-        for number in range(2, 50):
-            following.told("a", StoreChanges(number, (StoreEntry(f"k{number}", b"v", number),)))
-        following.gone("a")
-        following.told("a", StoreChanges(50, (StoreEntry("late", b"v", 50),)))
-        await following.stop()
+        async with standing_by(tmp_path / "b.db") as host:
+            epoch = epoch_at(host.driver.clock(), 0, 0)
+            host.hear(ServerHere(epoch, 0))
+            host.hear(StorePage(epoch, 1, "", "k", (Entry("k", b"v", 1),)))
+            host.driver.give(ReplicaGone(Replica("a")))
+            host.hear(StoreChanges(epoch, 2, (Entry("late", b"v", 2),)))
+            await host.close()
+            assert host.sent == [Follow(epoch)]
 
-    asyncio.run(body())
-    found = {entry.key for entry in entries(tmp_path / "b.db")}
-    assert found == {"k", *(f"k{number}" for number in range(2, 50))}
-    assert answers == [Follow()]
-
-
-class Handing:
-    """A service that hands over while a write is on its way to its disk."""
-
-    def __init__(self) -> None:
-        self.given: list[object] = []
-        self.paused = False
-        self.safe = asyncio.Event()
-
-    def give(self, given: object) -> None:
-        self.given.append(given)
-
-    def adopt(self, entries: object) -> None:
-        raise AssertionError(entries)
-
-    def pause(self, paused: bool) -> None:
-        self.paused = paused
-
-    async def settled(self) -> None:
-        assert self.paused
-        await self.safe.wait()
+    with contextlib.suppress(StoreError):
+        asyncio.run(body())
+    assert {entry.key for entry in entries(tmp_path / "b.db")} == {"k"}
 
 
 def test_a_server_hands_over_what_it_has_taken_though_that_still_waits_for_its_disk(
     tmp_path: Path,
 ) -> None:
     async def body() -> None:
-        settings = with_server(load_settings(Pair(tmp_path).settings), name="a")
-        disk, serving = SqliteStore.open(tmp_path / "a.db", copied=True), Handing()
-        peers = Replicas(
-            settings, epoch=1, key_id=str, disk=disk, serving=serving, clock=wall_clock()
-        )
-        told: list[Message] = []
-        peers._links["b"].send = told.append  # type: ignore[method-assign]
-        handing = asyncio.ensure_future(peers._hand("b", ServerHere(2, 0)))
-        for _ in range(100):
-            await asyncio.sleep(0.001)
-        assert told == []
-        await disk.write([("object/x", b"v")])
-        serving.safe.set()
-        async with asyncio.timeout(DEADLINE_S):
-            while not told:
-                await asyncio.sleep(0.001)
-        assert isinstance(told[0], StoreChanges)
-        assert [entry.key for entry in heard(told[0].entries)] == ["object/x"]
-        peers._hear("b", FollowerAck(told[0].number))
-        await handing
-        assert len(serving.given) == 1
-        await disk.close()
+        async with serving(host_a(tmp_path), tmp_path) as service:
+            sent: list[Message] = []
+            service.replicas._links["b"].send = sent.append  # type: ignore[method-assign]
+            newer = ServerHere(epoch_at(service.clock(), 1, service.broker.epoch), 0)
+            with service._disk._using:  # the disk is busy
+                taken = asyncio.ensure_future(
+                    service.publish("ada", context(service, "x"), lifetime_us=3_600_000_000)
+                )
+                await asyncio.sleep(0)
+                service.driver.give(Received("b", newer))
+                with pytest.raises(StoreError, match="hands over"):
+                    await service.publish("ada", context(service, "y"))
+                for _ in range(100):
+                    await asyncio.sleep(0.001)
+                assert not taken.done()
+                assert sent == []
+            async with asyncio.timeout(DEADLINE_S):
+                assert await taken
+                while not sent:
+                    await asyncio.sleep(0.001)
+                offer = sent[0]
+                assert isinstance(offer, StoreOffer)
+                assert [entry.key for entry in offer.entries] == [PREFIX + "x"]
+                assert len(sent) == 1  # nothing of the map before the store
+                service.driver.give(Received("b", OfferTaken(offer.number)))
+                while len(sent) == 1:
+                    await asyncio.sleep(0.001)
+            assert isinstance(sent[1], HandOver)
 
     asyncio.run(body())
 
 
-def test_a_token_that_one_host_revoked_is_refused_by_the_one_that_follows(tmp_path: Path) -> None:
+def test_a_token_that_one_host_revoked_is_refused_by_the_one_that_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = wall_clock()
+    settings = host_a(tmp_path)  # with the key files of both hosts
+    one, two = tmp_path / "a", tmp_path / "b"
+    first = TokenKeys.open(one)
+    token = first.issue("ada", ["read"], lifetime_s=100, now=clock())
+    other = first.issue("bob", ["read"], lifetime_s=100, now=clock())
+
+    async def revoke() -> None:
+        async with serving(settings, one) as service, standing_by(two / "a.db") as host:
+            host.call(service)
+            await followed(service)
+            first.revoke(token, clock())
+            service.keys.check(other, clock())  # it reads the file anew
+            for _ in range(2):
+                service._share_revocations()
+            async with asyncio.timeout(DEADLINE_S):
+                while not host.store.load("revoked/"):
+                    await asyncio.sleep(0.001)
+            assert len(service._disk.page("revoked/", "revoked0")) == 1
+
+    async def take_over() -> None:
+        async with serving(with_server(settings, name="b"), two) as service:
+            with pytest.raises(AuthError, match="revoked"):
+                service.keys.check(token, clock())
+            service.keys.check(other, clock())
+
+    async def hear_of_it() -> None:
+        found = [entry for entry in entries_of if entry.key.startswith("revoked/")]
+        async with serving(with_server(settings, name="b"), two, "new.db") as service:
+            call = CallSocket(service, "a", "server")
+            service.keys.check(token, clock())
+            call.say(StoreOffer(1, tuple(found), serving=True))
+            async with asyncio.timeout(DEADLINE_S):
+                while OfferTaken(1) not in call.messages:
+                    await asyncio.sleep(0.001)
+            with pytest.raises(AuthError, match="revoked"):
+                service.keys.check(token, clock())
+
+    async def forget() -> None:
+        async with serving(with_server(settings, name="b"), two) as service:
+            async with asyncio.timeout(DEADLINE_S):
+                while service._disk.load("revoked/"):
+                    await asyncio.sleep(0.001)
+
+    asyncio.run(revoke())
+    entries_of = entries(two / "a.db")
+    asyncio.run(take_over())
+    asyncio.run(hear_of_it())
+    later = wall_clock()
+    monkeypatch.setattr(
+        "roamcast.live.service.service.wall_clock", lambda: lambda: later() + 200_000_000
+    )
+    asyncio.run(forget())  # it would have expired
+
+
+def test_what_the_disk_does_not_do_is_answered_too(tmp_path: Path) -> None:
     async def body() -> None:
-        clock = wall_clock()
-        first = TokenKeys.open(tmp_path / "a")
-        token = first.issue("ada", ["read"], lifetime_s=100, now=clock())
-        other = first.issue("bob", ["read"], lifetime_s=100, now=clock())
-        (tmp_path / "b").mkdir()
-        (tmp_path / "b" / "keys.json").write_bytes((tmp_path / "a" / "keys.json").read_bytes())
-        (tmp_path / "b" / "keys.json").chmod(0o600)
-        second = TokenKeys.open(tmp_path / "b")
-        one, two = (SqliteStore.open(tmp_path / name / "s.db", copied=True) for name in "ab")
-        revoked = [SharedRevocations(first, one, clock), SharedRevocations(second, two, clock)]
-        first.revoke(token, clock())
-        first.check(other, clock())  # it reads the file anew
-        for _ in range(2):
-            revoked[0].look()
-        await one.write([("all before", b"")])
-        entries = one.page("revoked/", "revoked0")
-        assert len(entries) == 1
-        second.check(token, clock())
-        revoked[1].adopt(await two.merge(entries))
-        with pytest.raises(AuthError, match="revoked"):
-            second.check(token, clock())
-        again = TokenKeys.open(tmp_path / "b")
-        SharedRevocations(again, two, clock)
-        with pytest.raises(AuthError, match="revoked"):
-            again.check(token, clock())
-        again.check(other, clock())
-        SharedRevocations(again, two, lambda: clock() + 200_000_000)  # expired: forgotten
-        await two.write([("all before", b"")])
-        assert list(two.load("")) == ["all before"]
-        for store in (one, two):
-            await store.close()
+        answers: list[Input] = []
+        store = SqliteStore.open(tmp_path / "s.db", copied=True)
+        driver = DiskDriver(store, answers.append)
+        one = Entry("k", b"v", 1)
+        await store.write(((one.key, one.value),), one.stamp)
+        driver.carry(ReadPage(1, ""))
+        while not answers:
+            await asyncio.sleep(0.001)
+        assert answers.pop() == PageRead(1, (one,))
+        await store.close()
+        driver.carry(ReadPage(2, ""))
+        driver.carry(StoreEffect(3, (("k", b"w"),)))
+        driver.carry(Merge(4, (one,)))
+        assert answers == []  # never before the machine's other effects are carried
+        async with asyncio.timeout(DEADLINE_S):
+            while len(answers) < 3:
+                await asyncio.sleep(0.001)
+        found = {answer.token: answer for answer in answers if isinstance(answer, StoreFailed)}
+        assert sorted(found) == [2, 3, 4]
+        assert "closed" in found[2].reason
+        assert not [answer for answer in answers if isinstance(answer, Stored)]
+        driver.stop()
+        driver.carry(ReadPage(5, ""))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert len(answers) == 3
 
     asyncio.run(body())
 
@@ -283,11 +424,10 @@ def test_entries_are_parted_into_what_a_message_holds() -> None:
     large = [Entry(f"k{number}", b"v" * (PAGE_BYTES_MAX // 3), 1) for number in range(7)]
     found = pages(large)
     assert [len(page) for page in found] == [2, 2, 2, 1]
-    assert heard([one for page in found for one in page]) == large
+    assert [entry for page in found for entry in page] == large
     assert pages([]) == []
-    assert pages([Entry("k", b"v" * PAGE_BYTES_MAX * 3, 1)]) == [
-        (StoreEntry("k", b"v" * PAGE_BYTES_MAX * 3, 1),)
-    ]
+    huge = Entry("k", b"v" * PAGE_BYTES_MAX * 3, 1)
+    assert pages([huge]) == [(huge,)]
 
 
 def test_a_host_proves_that_it_knows_the_secret_and_who_it_is() -> None:

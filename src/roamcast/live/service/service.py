@@ -4,8 +4,9 @@ It holds no policy: requests become inputs of the broker, effects become frames,
 writes. A request that promises durability waits for its ticket.
 """
 
+from collections import Counter
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from roamcast.broker import (
     Acknowledged,
@@ -48,6 +49,7 @@ from roamcast.live.links.link import RELAY
 from roamcast.live.links.links import Links
 from roamcast.live.links.sockets import Sink, WebSocket, text_frame
 from roamcast.live.observe.journaling import Journaling
+from roamcast.live.observe.logs import Log
 from roamcast.live.observe.metrics import CONTENT_TYPE, Metrics
 from roamcast.live.service.limits import Connections, Rates
 from roamcast.live.service.tickets import Tickets
@@ -67,12 +69,16 @@ from roamcast.model.machine import (
     Store,
 )
 from roamcast.model.places import Places
-from roamcast.model.records import Record, UpdateMatched
+from roamcast.model.records import ChannelStep, Record, UpdateMatched
 from roamcast.transport.carriers import Carriers, nothing
 from roamcast.transport.driver import Driver, wall_clock
 
 SECOND = 1_000_000
 FORMS: tuple[Format, ...] = ("json", "sse")
+FOLLOWER_STEPS: Final = {"follower current": "current", "follower gone": "gone"}
+"""Steps of replication → what `/metrics` calls them."""
+
+_LOG = Log("followers")
 
 
 class Service:
@@ -132,6 +138,7 @@ class Service:
         )
         self._tickets = Tickets()
         self._sinks: dict[str, Sink] = {}
+        self._followers: Counter[str] = Counter()
         self.driver = Driver(self.broker, clock=self.clock)
         self.replicas = Replicas(
             settings,
@@ -160,6 +167,7 @@ class Service:
         metrics.watch_queue("disk", lambda: self._disk.writes_waiting)
         metrics.watch_queue("tickets", lambda: len(self._tickets))
         metrics.watch_queue("followers", lambda: broker.held()["entries behind"])
+        metrics.watch_counts("followers", "What happened to hosts that follow", self._followers)
 
     def _share_revocations(self) -> None:
         """Let the other hosts refuse what this host's key file revokes."""
@@ -224,7 +232,7 @@ class Service:
                 CutOff: self._cut,
                 Retired: self._retired,
                 TokenRevoked: lambda effect: self.keys.refuse(effect.token_id, effect.until_us),
-                DropReplica: lambda effect: self.replicas.drop(effect.address, effect.reason),
+                DropReplica: self._drop,
                 SteppedDown: lambda _: self.on_over(),
                 Listen: nothing,  # other servers' announcements come by the replicas' sockets
                 Record: self._record,
@@ -235,6 +243,11 @@ class Service:
         del effect
         if self.links is not None:
             self.links.part_changed()
+
+    def _drop(self, effect: DropReplica) -> None:
+        self._followers["left behind"] += 1
+        _LOG.warning("a host does not keep up with what is acknowledged: it is left behind")
+        self.replicas.drop(effect.address, effect.reason)
 
     def note(self, record: Record) -> None:
         """Write down what is not a broker's own doing."""
@@ -257,6 +270,8 @@ class Service:
     def _record(self, record: Record) -> None:
         if isinstance(record, UpdateMatched):
             self.metrics.updates.labels(record.change).inc()
+        elif isinstance(record, ChannelStep) and record.step in FOLLOWER_STEPS:
+            self._followers[FOLLOWER_STEPS[record.step]] += 1
         self.note(record)
 
     def _frame(self, effect: Frame) -> None:

@@ -85,10 +85,14 @@ class DiskDriver:
             self._answer(Merged(effect.token, done.result()))
 
     async def _read(self, effect: ReadPage) -> None:
-        page = await asyncio.to_thread(
-            self._disk.page, effect.after, effect.until, effect.bytes_max
-        )
-        self._answer(PageRead(effect.token, tuple(page)))
+        try:
+            page = await asyncio.to_thread(
+                self._disk.page, effect.after, effect.until, effect.bytes_max
+            )
+        except RoamcastError as error:
+            self._answer(StoreFailed(effect.token, str(error)))
+        else:
+            self._answer(PageRead(effect.token, tuple(page)))
 
     def _answer(self, given: Input) -> None:
         if not self._stopped:

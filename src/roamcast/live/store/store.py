@@ -148,17 +148,20 @@ class SqliteStore:
         found: list[Entry] = []
         size = 0
         with self._using:
-            rows = self._connection.execute(
-                "SELECT key, value, stamp FROM entries WHERE key > ? AND key <= ? ORDER BY key",
-                (after, until or _LAST),
-            )
-            for row in rows:
-                entry = Entry(*row)
-                size += entry.size
-                if bytes_max is not None and found and size > bytes_max:
-                    break
-                found.append(entry)
-            rows.close()
+            try:
+                rows = self._connection.execute(
+                    "SELECT key, value, stamp FROM entries WHERE key > ? AND key <= ? ORDER BY key",
+                    (after, until or _LAST),
+                )
+                for row in rows:
+                    entry = Entry(*row)
+                    size += entry.size
+                    if bytes_max is not None and found and size > bytes_max:
+                        break
+                    found.append(entry)
+                rows.close()
+            except sqlite3.Error as error:
+                raise StoreError(f"the store can not be read: {error}") from None
         return found
 
     async def close(self) -> None:
@@ -169,7 +172,8 @@ class SqliteStore:
         while self._thread.is_alive():  # its last acknowledgements need this loop
             await asyncio.to_thread(self._thread.join)
         await asyncio.sleep(0)
-        self._connection.close()
+        with self._using:  # a page may be on its way in another thread
+            self._connection.close()
 
     def _refuse_flood(self, writes: int, size: int) -> None:
         """Bound what waits; a single large write is taken when nothing else waits."""

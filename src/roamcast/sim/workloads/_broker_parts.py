@@ -12,8 +12,25 @@ from typing import Any, Final
 
 import msgspec
 
+from roamcast.broker import (
+    Broker,
+    SetRules,
+    UnpublishFor,
+)
+from roamcast.channels.client.map_client import MapClient
+from roamcast.channels.failover.post import Post
+from roamcast.channels.reliable.settings import ChannelSettings
+from roamcast.channels.server.messages import context_of
+from roamcast.channels.server.settings import MapSettings
+from roamcast.channels.sessions.publications import PREFIX, StoredPublication
 from roamcast.identity.rules import Rule, Viewer
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Input
 from roamcast.sim.checkers import Violation
+from roamcast.sim.host import Host, HostState
+from roamcast.sim.workload import Sizes
+from roamcast.sim.world import World
 
 PUBLIC: Final = "public"
 HIDDEN: Final = "hidden"
@@ -199,3 +216,124 @@ class Program:
                 view[vid] = event["data"]["properties"]
                 found.append((vid, view[vid]))
         return found
+
+
+class Publisher:
+    """Somebody who publishes by HTTP, one request at a time."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.epoch = 0
+        self.ticket = 0
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request that was not answered yet."""
+
+    host: str
+    epoch: int
+    given: Input
+    attempt: Attempt | None
+    vid: str
+
+
+def made_context(vid: str, place: str, number: int, kind: str, now: int) -> Context:
+    """Make the context of an attempt; its number says which one is shown."""
+    return Context(vid, place, None, {"n": number, "type": kind, "secret": "s"}, now)
+
+
+def expected(truth: dict[str, tuple[str, str, str]], viewer: Viewer, text: str) -> dict[str, str]:
+    """Give what a viewer must be shown of a filter: only what it may see decides the match."""
+    wanted = Filter.parse(text)
+    right = {}
+    for vid, (place, kind, rule) in truth.items():
+        allowed = seen(rule, viewer, place)
+        if allowed is not None and wanted.matches(Context(vid, allowed[0], None, {"type": kind})):
+            right[vid] = allowed[0]
+    return right
+
+
+def stored_context(value: bytes | None) -> Context | None:
+    """Read the context of a stored publication."""
+    if value is None:
+        return None
+    return context_of(msgspec.msgpack.decode(value, type=StoredPublication).body)
+
+
+def number_of(value: bytes | None) -> int | None:
+    """Read the number of the attempt that a stored publication is of."""
+    context = stored_context(value)
+    number = None if context is None else context.attributes["n"]
+    assert number is None or isinstance(number, int)
+    return number
+
+
+def holds(host: Host, asked: Asked) -> bool:
+    """Whether what was asked, or something later, would survive a crash of this host now."""
+    assert asked.attempt is not None
+    durable = host.disk.durable()
+    if isinstance(asked.given, SetRules):
+        entry = durable.get(f"rules/{asked.vid}")
+        return asked.given.rules is None or (entry is not None and entry.value is not None)
+    entry = durable.get(PREFIX + asked.vid)
+    number = number_of(None if entry is None else entry.value)
+    if isinstance(asked.given, UnpublishFor):
+        return number is None or number > asked.attempt.number
+    return number is not None and number >= asked.attempt.number
+
+
+def map_settings(sizes: Sizes) -> MapSettings:
+    """Give settings under which a run of seconds sees timeouts and pages."""
+    return MapSettings(
+        subscribers_min=sizes["subscribers_min"],
+        history_max=8,
+        channels_max=12,
+        page_contexts_max=sizes["page"],
+        page_bytes_max=400,
+        heartbeat_us=300_000,
+        client_timeout_us=1_500_000,
+        server_here_us=200_000,
+        server_timeout_us=1_000_000,
+        handover_us=1_000_000,
+        restart_spread_us=200_000,
+        linger_us=1_500_000,
+        removed_max=64,
+        tombstones_max=64,
+        tombstone_us=1_500_000,
+        channel=ChannelSettings(
+            sync_interval_us=250_000,
+            round_trip_us=25_000,
+            retry_us_max=1_000_000,
+            receivers_expected=max(1, sizes["clients"]),
+            buffer_messages_max=32,
+            ahead_messages_max=64,
+        ),
+    )
+
+
+def fall(world: World, now: int) -> None:
+    """The broker of some host crashes, and its watchdog does not."""
+    for host, _ in brokers_of(world):
+        post = host.machine
+        assert isinstance(post, Post)
+        world.kernel.perform(host, post.fall(now))
+        world.kernel.arm(host)
+        return
+
+
+def brokers_of(world: World) -> list[tuple[Host, Broker]]:
+    """Find the brokers that are up."""
+    found = []
+    for host in world.hosts.values():
+        post = host.machine
+        if host.state is not HostState.UP or not isinstance(post, Post):
+            continue
+        if isinstance(post.server, Broker):
+            found.append((host, post.server))
+    return found
+
+
+def clients_of(world: World) -> list[tuple[str, MapClient]]:
+    """Find the clients on links that are up."""
+    found = ((host.name, host.machine) for host in world.hosts.values())
+    return [(name, machine) for name, machine in found if isinstance(machine, MapClient)]

@@ -12,8 +12,6 @@ import random
 from collections.abc import Callable, Hashable
 from typing import ClassVar, Final
 
-import msgspec
-
 from roamcast.broker import (
     Acknowledged,
     AdmitClient,
@@ -46,10 +44,8 @@ from roamcast.channels.failover.replication import ReplicationSettings
 from roamcast.channels.failover.watchdog import WatchdogSettings
 from roamcast.channels.reliable.messages import MESSAGES
 from roamcast.channels.reliable.receiver import Stale
-from roamcast.channels.reliable.settings import ChannelSettings
-from roamcast.channels.server.messages import MAP_MESSAGES, context_of
-from roamcast.channels.server.settings import MapSettings
-from roamcast.channels.sessions.publications import PREFIX, StoredPublication
+from roamcast.channels.server.messages import MAP_MESSAGES
+from roamcast.channels.sessions.publications import PREFIX
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.identity.policy import subject_of
 from roamcast.identity.rules import Viewer
@@ -67,12 +63,22 @@ from roamcast.sim.workloads._broker_parts import (
     PUBLIC,
     STAFF,
     WITHOUT,
+    Asked,
     Attempt,
     Fate,
     Program,
+    Publisher,
     Truth,
+    brokers_of,
+    clients_of,
+    expected,
+    fall,
+    holds,
+    made_context,
+    map_settings,
+    number_of,
     rules_of,
-    seen,
+    stored_context,
 )
 from roamcast.sim.workloads._map_parts import Overheard, ScanMatcher
 from roamcast.sim.world import World
@@ -134,13 +140,13 @@ class BrokerWorkload(Workload):
     def __init__(self) -> None:
         self._truth = Truth()
         self._programs: dict[str, Program] = {}
-        self._publishers: dict[str, _Publisher] = {}
+        self._publishers: dict[str, Publisher] = {}
         self._limits: dict[Hashable, int] = {}
         self._bandwidth: dict[int, BandwidthLimit] = {}
         self._current: dict[int, set[str]] = {}
         """Epochs → the followers that the broker of that epoch counts as current."""
-        self._asked: dict[int, _Asked] = {}
-        self._done: dict[tuple[type, str], _Asked] = {}
+        self._asked: dict[int, Asked] = {}
+        self._done: dict[tuple[type, str], Asked] = {}
         """The last acknowledged request of each kind about each vid."""
         self._ticket = 0
         self._sizes: Sizes = {}
@@ -171,7 +177,7 @@ class BrokerWorkload(Workload):
             if limit:
                 self._limits[name] = limit
         for number in range(sizes["publishers"]):
-            self._publishers[f"pub{number}"] = _Publisher(f"pub{number}")
+            self._publishers[f"pub{number}"] = Publisher(f"pub{number}")
 
     def _post(self, boot: Boot) -> Post:
         def server(epoch: int, now: int) -> Broker:
@@ -181,7 +187,7 @@ class BrokerWorkload(Workload):
                 now=now,
                 load=boot.disk.open().load,
                 stamp=boot.disk.stamp,
-                map_settings=_map_settings(self._sizes),
+                map_settings=map_settings(self._sizes),
                 hub_settings=HubSettings(
                     page_features_max=self._sizes["page"],
                     frame_events_max=2,
@@ -212,7 +218,7 @@ class BrokerWorkload(Workload):
             boot.host,
             server=self._seats[0],
             now=boot.now,
-            settings=_map_settings(self._sizes),
+            settings=map_settings(self._sizes),
             draw=boot.generator.random,
         )
 
@@ -233,7 +239,7 @@ class BrokerWorkload(Workload):
             cut = NetworkCut(frozenset(name for name in world.hosts if draw.random() < 0.5))
             self._split(world, cut, begins, ends)
         for _ in range(self._sizes["falls"]):
-            world.kernel.call(draw.randrange(duration_us), lambda now: _fall(world, now))
+            world.kernel.call(draw.randrange(duration_us), lambda now: fall(world, now))
         world.kernel.call(TICK_US, self._tick(world))
 
     def _split(self, world: World, cut: NetworkCut, begins: int, ends: int) -> None:
@@ -267,14 +273,14 @@ class BrokerWorkload(Workload):
 
     def _forget_dead(self, world: World) -> None:
         """Requests and sessions of a broker that is gone are not answered any more."""
-        alive = {server.epoch for _, server in _brokers(world)}
+        alive = {server.epoch for _, server in brokers_of(world)}
         for ticket, asked in [*self._asked.items()]:
             if asked.epoch not in alive:
                 del self._asked[ticket]
                 if asked.attempt is not None:
                     asked.attempt.fate = Fate.UNSURE
                     self._counts["unsure"] += 1
-        servers = [server for _, server in _brokers(world)]
+        servers = [server for _, server in brokers_of(world)]
         for program in self._programs.values():
             if program.server is not None and program.server not in servers:
                 program.disconnect()
@@ -283,7 +289,7 @@ class BrokerWorkload(Workload):
         draw = self._draw
         calm = now >= self._ends_us
         if program.server is None:
-            found = _brokers(world)
+            found = brokers_of(world)
             if found and (calm or draw.random() < 0.7):
                 host, server = draw.choice(found)
                 program.connect(host.name, server)
@@ -319,12 +325,12 @@ class BrokerWorkload(Workload):
             world, host, server, lambda t: SubscribeSession(t, program.name, about, wanted)
         )
 
-    def _drive_publisher(self, world: World, publisher: "_Publisher", now: int) -> None:
+    def _drive_publisher(self, world: World, publisher: Publisher, now: int) -> None:
         """One request at a time, to the same broker while that is there."""
         draw, truth = self._draw, self._truth
         if publisher.ticket in self._asked:
             return
-        found = _brokers(world)
+        found = brokers_of(world)
         servers = [server.epoch for _, server in found]
         if not found:
             return
@@ -345,7 +351,9 @@ class BrokerWorkload(Workload):
         else:
             place = draw.choice(PLACES)
             attempt = truth.state(vid).ask(now, place, server.epoch)
-            context = _context(vid, place, attempt.number, draw.choice(("person", "printer")), now)
+            context = made_context(
+                vid, place, attempt.number, draw.choice(("person", "printer")), now
+            )
             given = lambda t: PublishFor(t, publisher.name, context)  # noqa: E731
         publisher.ticket = self._request(world, host, server, given, attempt, vid)
 
@@ -366,7 +374,7 @@ class BrokerWorkload(Workload):
                 attempt = history.ask(now, draw.choice(PLACES), 0)
                 attempt.fate = Fate.UNSURE
                 assert attempt.value is not None
-                context = _context(vid, attempt.value, attempt.number, "person", now)
+                context = made_context(vid, attempt.value, attempt.number, "person", now)
                 world.give(host, PublishContext(context))
 
     def _request(
@@ -380,7 +388,7 @@ class BrokerWorkload(Workload):
     ) -> int:
         self._ticket += 1
         given = make(self._ticket)
-        self._asked[self._ticket] = _Asked(host.name, server.epoch, given, attempt, vid)
+        self._asked[self._ticket] = Asked(host.name, server.epoch, given, attempt, vid)
         world.give(host, given)
         return self._ticket
 
@@ -424,7 +432,7 @@ class BrokerWorkload(Workload):
         self._done[SetRules if isinstance(asked.given, SetRules) else PublishFor, asked.vid] = asked
         holders = [host.name, *self._current.get(asked.epoch, ())]
         for name in holders:
-            if not _holds(world.hosts[name], asked):
+            if not holds(world.hosts[name], asked):
                 raise Violation(
                     "acknowledged means on every current disk",
                     f"{asked.given} was acknowledged by {host.name} and is not on {name}'s disk",
@@ -460,7 +468,7 @@ class BrokerWorkload(Workload):
         if entry is None:
             raise Violation("nothing is shown before it is stored", f"{vid} on {host.name}")
         durable = host.disk.durable().get(PREFIX + vid)
-        number = _number_of(durable.value if durable is not None else None)
+        number = number_of(durable.value if durable is not None else None)
         if number is not None and number < attempt.number:
             raise Violation(
                 "nothing is shown before it is stored",
@@ -501,7 +509,7 @@ class BrokerWorkload(Workload):
     def _handed_over(self, newer: Host, epoch: int) -> None:
         """A server that steps down leaves nothing behind that it acknowledged."""
         for asked in self._done.values():
-            if asked.epoch == epoch and not _holds(newer, asked):
+            if asked.epoch == epoch and not holds(newer, asked):
                 raise Violation("a hand-over loses nothing", f"{asked.given} is not on {newer}")
 
     def _watch(self, world: World) -> None:
@@ -517,7 +525,7 @@ class BrokerWorkload(Workload):
 
     def _problem(self, world: World) -> str:
         """Say what is not as it should be in the end, "" if nothing is."""
-        found = _brokers(world)
+        found = brokers_of(world)
         if len(found) != 1:
             return f"{len(found)} brokers serve"
         host, server = found[0]
@@ -532,7 +540,7 @@ class BrokerWorkload(Workload):
             problem = self._wrong_program(program, server, truth)
             if problem:
                 return f"{program.name}: {problem}"
-        for name, client in _clients(world):
+        for name, client in clients_of(world):
             if not client.idle or client.epoch != server.epoch:
                 return f"{name} is not idle"
             problem = self._wrong_client(name, client, truth)
@@ -550,7 +558,7 @@ class BrokerWorkload(Workload):
         for vid, history in self._truth.states.items():
             if vid.partition("/")[0].endswith("#link"):
                 continue
-            context = _stored_context(stored.get(PREFIX + vid))
+            context = stored_context(stored.get(PREFIX + vid))
             number = None if context is None else context.attributes["n"]
             possible = {one.number if one.value is not None else None for one in history.possible()}
             if number not in possible:
@@ -579,7 +587,7 @@ class BrokerWorkload(Workload):
                 for vid, one in program.views[query].items()
                 if not vid.partition("/")[0].endswith("#link")
             }
-            right = _expected(truth, program.viewer, text)
+            right = expected(truth, program.viewer, text)
             if shown != right:
                 return f"{about} ({text}) shows {shown}, not {right}"
         return ""
@@ -596,7 +604,7 @@ class BrokerWorkload(Workload):
                 for vid, context in client.watching.copy.shown(subscription).items()
                 if not vid.partition("/")[0].endswith("#link")
             }
-            right = _expected(truth, viewer, text)
+            right = expected(truth, viewer, text)
             if shown != right:
                 return f"{subscription} ({text}) shows {shown}, not {right}"
         return ""
@@ -606,7 +614,7 @@ class BrokerWorkload(Workload):
         self._watch(world)
         problem = self._problem(world)
         if problem:
-            found = _brokers(world)
+            found = brokers_of(world)
             lost = "is number" in problem or "the rules of" in problem
             promise = "nothing acknowledged is lost" if lost else "every view is right in the end"
             raise Violation(promise if len(found) == 1 else "one broker", problem)
@@ -615,121 +623,6 @@ class BrokerWorkload(Workload):
         """Count what was asked and shown."""
         del world
         return {name: float(count) for name, count in self._counts.items()}
-
-
-class _Publisher:
-    """Somebody who publishes by HTTP, one request at a time."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.epoch = 0
-        self.ticket = 0
-
-
-class _Asked(msgspec.Struct, frozen=True):
-    """A request that was not answered yet."""
-
-    host: str
-    epoch: int
-    given: Input
-    attempt: Attempt | None
-    vid: str
-
-
-def _context(vid: str, place: str, number: int, kind: str, now: int) -> Context:
-    return Context(vid, place, None, {"n": number, "type": kind, "secret": "s"}, now)
-
-
-def _expected(truth: dict[str, tuple[str, str, str]], viewer: Viewer, text: str) -> dict[str, str]:
-    """Give what a viewer must be shown of a filter: only what it may see decides the match."""
-    wanted = Filter.parse(text)
-    right = {}
-    for vid, (place, kind, rule) in truth.items():
-        allowed = seen(rule, viewer, place)
-        if allowed is not None and wanted.matches(Context(vid, allowed[0], None, {"type": kind})):
-            right[vid] = allowed[0]
-    return right
-
-
-def _stored_context(value: bytes | None) -> Context | None:
-    if value is None:
-        return None
-    return context_of(msgspec.msgpack.decode(value, type=StoredPublication).body)
-
-
-def _number_of(value: bytes | None) -> int | None:
-    context = _stored_context(value)
-    number = None if context is None else context.attributes["n"]
-    assert number is None or isinstance(number, int)
-    return number
-
-
-def _holds(host: Host, asked: _Asked) -> bool:
-    """Whether what was asked, or something later, would survive a crash of this host now."""
-    assert asked.attempt is not None
-    durable = host.disk.durable()
-    if isinstance(asked.given, SetRules):
-        entry = durable.get(f"rules/{asked.vid}")
-        return asked.given.rules is None or (entry is not None and entry.value is not None)
-    entry = durable.get(PREFIX + asked.vid)
-    number = _number_of(None if entry is None else entry.value)
-    if isinstance(asked.given, UnpublishFor):
-        return number is None or number > asked.attempt.number
-    return number is not None and number >= asked.attempt.number
-
-
-def _map_settings(sizes: Sizes) -> MapSettings:
-    return MapSettings(
-        subscribers_min=sizes["subscribers_min"],
-        history_max=8,
-        channels_max=12,
-        page_contexts_max=sizes["page"],
-        page_bytes_max=400,
-        heartbeat_us=300_000,
-        client_timeout_us=1_500_000,
-        server_here_us=200_000,
-        server_timeout_us=1_000_000,
-        handover_us=1_000_000,
-        restart_spread_us=200_000,
-        linger_us=1_500_000,
-        removed_max=64,
-        tombstones_max=64,
-        tombstone_us=1_500_000,
-        channel=ChannelSettings(
-            sync_interval_us=250_000,
-            round_trip_us=25_000,
-            retry_us_max=1_000_000,
-            receivers_expected=max(1, sizes["clients"]),
-            buffer_messages_max=32,
-            ahead_messages_max=64,
-        ),
-    )
-
-
-def _fall(world: World, now: int) -> None:
-    """The broker of some host crashes, and its watchdog does not."""
-    for host, _ in _brokers(world):
-        post = host.machine
-        assert isinstance(post, Post)
-        world.kernel.perform(host, post.fall(now))
-        world.kernel.arm(host)
-        return
-
-
-def _brokers(world: World) -> list[tuple[Host, Broker]]:
-    found = []
-    for host in world.hosts.values():
-        post = host.machine
-        if host.state is not HostState.UP or not isinstance(post, Post):
-            continue
-        if isinstance(post.server, Broker):
-            found.append((host, post.server))
-    return found
-
-
-def _clients(world: World) -> list[tuple[str, MapClient]]:
-    found = ((host.name, host.machine) for host in world.hosts.values())
-    return [(name, machine) for name, machine in found if isinstance(machine, MapClient)]
 
 
 WORKLOAD = BrokerWorkload
