@@ -4,9 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PYTEST_WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+PURE_TESTS = $(wildcard $(addprefix tests/,model matching placement channels overlay identity))
+MINUTES ?= 5
+SEEDS ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run tools test lint bench figures swarm web docs lock clean
+.PHONY: help setup run tools quick test explore soak cover lint bench figures swarm web docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -23,8 +27,21 @@ run: setup ## run the service with a simulated campus, on loopback
 tools: ## what some tests look for beside Python: GDAL, nftables, ip (Debian, as root; else they skip)
 	@scripts/tools.sh
 
-test: tools lint ## lint, then every test, with branch coverage of the pure packages by their own
-	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --cov --cov-report=term
+quick: lint ## in under two minutes: lint, then the fast tests (no Spark, no processes, fewer examples)
+	@$(PYTEST) --hypothesis-profile=quick -m "not spark and not process and not slow and not soak"
+
+test: tools lint ## lint, then every test but the long ones; the same examples in every run
+	@$(PYTEST)
+
+explore: setup ## new random examples and seeds for MINUTES (5), until something fails
+	@$(BIN)/python scripts/explore.py --minutes $(MINUTES) --workers $(PYTEST_WORKERS)
+
+soak: tools setup ## the long tests, then SEEDS (10000) seeds of random faults
+	@$(PYTEST) -m soak
+	@$(BIN)/roamcast swarm --seeds $(SEEDS)
+
+cover: setup ## branch coverage of the pure packages by their own tests
+	@$(PYTEST) $(PURE_TESTS) -m "not soak and not no_cover" --cov --cov-report=term
 
 lint: setup ## ruff and mypy
 	@$(BIN)/ruff check .

@@ -1,23 +1,43 @@
-"""What every test gets: settings that suit a shared, noisy machine, and long work first."""
+"""What every test gets: the same examples, one hash seed, marks that are true, long work first."""
 
+import importlib
 import os
+import pkgutil
+import signal
+import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.internal.conjecture import providers
 
+import roamcast
 from roamcast.pipeline.spark import java_classes
 
+COMMON: dict[str, Any] = {
+    "deadline": None,  # speed is measured in bench/, never timed in a test
+    "print_blob": True,
+    "suppress_health_check": [HealthCheck.too_slow],
+}
+# `test`: a landing must not fail by luck, so the examples follow from the test's own source and
+# nothing is remembered from an earlier run. `quick`: the same, but fewer. `explore`: new examples
+# (scripts/explore.py).
+settings.register_profile("test", derandomize=True, database=None, **COMMON)
+settings.register_profile("quick", settings.get_profile("test"))
 settings.register_profile(
-    "house",
-    deadline=None,  # speed is measured in bench/, never timed in a test
-    print_blob=True,
-    derandomize=bool(os.environ.get("CI")),  # a landing must not fail by luck; local runs explore
-    suppress_health_check=[HealthCheck.too_slow],
+    "explore", database=DirectoryBasedExampleDatabase(".hypothesis/examples"), **COMMON
 )
-settings.load_profile("house")
+settings.load_profile("test")
+
+QUICK_SHARE = 5
+"""`make quick` draws this many times fewer examples."""
+
+HASH_SEED = "0"
+"""PYTHONHASHSEED of every run that names no other."""
 
 # Java lives for seconds in tests: optimising its code for hours to come costs more than it gives.
 BRIEF_JAVA = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
@@ -34,11 +54,51 @@ TOGETHER = {
 }
 """Files that share what takes long to start, and so go to the same worker, one after another."""
 
-PURE = ("model", "matching", "placement", "channels", "overlay", "identity")
-"""Packages whose own tests tell how much of them is covered; others would only be slower for it."""
-
-MARKED_S = {"slow": 20, "spark": 10}
+MARKED_S = {"slow": 20, "spark": 10, "process": 1}
 """About how long a test with a mark takes; the others are many and short."""
+
+MAY_START_PROCESSES = {"process", "spark"}
+TOOLS = {"fc-list"}
+"""Programs that libraries may ask about this machine: matplotlib looks for fonts."""
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # `make test &` starts us so; a process that a test interrupts would inherit it, and not end
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fix the hash seed: Python reads it only when it starts, so this process starts once more.
+
+    The Makefile could set it, but then plain `pytest` would order sets by another seed in each run
+    and a failure might not come again. Workers of xdist and the processes of tests inherit it.
+    """
+    if "PYTHONHASHSEED" in os.environ:
+        return
+    os.environ["PYTHONHASHSEED"] = HASH_SEED
+    if config.getoption("numprocesses", None):
+        return  # only the workers run tests
+    capture = config.pluginmanager.getplugin("capturemanager")
+    if capture is not None:
+        capture.stop_global_capturing()  # else the new process would write into a closed file
+    os.execv(sys.executable, sys.orig_argv)
+
+
+def pytest_sessionstart() -> None:
+    """Make examples independent of what was imported before a test.
+
+    Hypothesis draws one value in 20 from the constants of our modules loaded so far: the same test
+    would see other examples alone, in another worker or after another test. Only `explore` draws
+    from them, and from all.
+    """
+    if settings.get_current_profile_name() != "explore":
+        nothing = providers.Constants()
+        providers._get_local_constants = lambda: nothing
+        return
+    with warnings.catch_warnings():  # of litestar, while its parameters are made
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for module in pkgutil.walk_packages(roamcast.__path__, "roamcast."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,23 +109,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marks = {mark.name for mark in item.iter_markers()}
         seconds[unit] = seconds.get(unit, 0) + sum(MARKED_S.get(name, 0) for name in marks) + 0.1
     items.sort(key=lambda item: -seconds[unit_of(item.nodeid)])
+    if settings.get_current_profile_name() == "quick":
+        for test in {getattr(item, "obj", None) for item in items}:
+            draw_fewer(test)
+
+
+def draw_fewer(test: Any) -> None:
+    """Lower the number of examples of a hypothesis test, whatever its own settings say."""
+    test = getattr(test, "__func__", test)  # of a method
+    own = getattr(test, "_hypothesis_internal_use_settings", None)
+    if own is not None:
+        fewer = max(own.max_examples // QUICK_SHARE, 5)
+        test._hypothesis_internal_use_settings = settings(own, max_examples=fewer)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Trace only tests of the pure packages, and of those not the ones marked `no_cover`.
-
-    pytest-cov's own way to heed the mark does nothing in a worker of xdist.
-    """
-    covers = item.nodeid.startswith(tuple(f"tests/{name}/" for name in PURE))
-    if covers and not item.get_closest_marker("no_cover"):
+    """Fail a test that starts a process and is not marked so: `make quick` leaves those out."""
+    if any(mark.name in MAY_START_PROCESSES for mark in item.iter_markers()):
         return (yield)
-    trace = sys.gettrace()
-    sys.settrace(None)
+    start = subprocess.Popen.__init__
+
+    def refuse(self: Any, args: Any, *more: Any, **named: Any) -> None:
+        if isinstance(args, list) and str(args[0]) in TOOLS:
+            start(self, args, *more, **named)
+            return
+        raise AssertionError(f"this test starts {args}: mark it pytest.mark.process")
+
+    subprocess.Popen.__init__ = refuse  # type: ignore[method-assign]
     try:
         return (yield)
     finally:
-        sys.settrace(trace)
+        subprocess.Popen.__init__ = start  # type: ignore[method-assign]
 
 
 def unit_of(nodeid: str) -> str:

@@ -2,11 +2,12 @@
 
 import json
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 from types import TracebackType
+
+from tests.processes import Child
 
 BINARY = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which(
     "nats-server"
@@ -24,25 +25,23 @@ class NatsServer:
         self.port = -1
         self._folder = folder
         self._settings = [] if settings is None else ["-c", str(settings)]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
 
     @property
     def url(self) -> str:
         return f"nats://{self.host}:{self.port}"
 
     def start(self) -> None:
-        assert self._process is None
+        assert self._child is None
         for old in self._folder.glob("*.ports"):
             old.unlink()
         ports = ["--ports_file_dir", str(self._folder)]
         where = ["-a", self.host, "-p", str(self.port)]
         command = [BINARY or "", *where, *ports, *self._settings]
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        self._child = Child(*command, quiet=True)
         end = time.monotonic() + DEADLINE_S
         while True:
-            assert self._process.poll() is None, "nats-server ended"
+            assert self._child.process.poll() is None, "nats-server ended"
             assert time.monotonic() < end, "nats-server did not open its port"
             found = self._port()
             if found:
@@ -59,10 +58,9 @@ class NatsServer:
         return None
 
     def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
 
     def __enter__(self) -> "NatsServer":
         self.start()

@@ -1,13 +1,8 @@
 """A real `roamcast relay` of a running service, in a process of its own."""
 
-import subprocess
-import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import msgspec
-
-from tests.running_service import START_DEADLINE_S, RunningService, _line
+from tests.running_service import RunningService
 
 
 class RunningRelay(RunningService):
@@ -26,17 +21,10 @@ class RunningRelay(RunningService):
         self.operator = token or service.operator
         self._arguments = [service.url, "--token", self.operator, *arguments]
 
-    def start(self) -> None:
-        command = [sys.executable, "-m", "roamcast", "relay", *self._arguments, "--json"]
-        command += ["--settings", str(self._settings), "--listen", f"127.0.0.1:{self.port}"]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
-        line = _line(self.process, START_DEADLINE_S)
-        if not line:
-            self.kill()
-            raise AssertionError(f"the relay did not start: {self.log}")
-        self.url = msgspec.json.decode(line)["url"]
-        self.port = urlsplit(self.url).port or 0
+    def words(self) -> list[str]:
+        """Give the command and its options."""
+        words = ["relay", *self._arguments, "--json", "--settings", str(self._settings)]
+        return [*words, "--listen", f"127.0.0.1:{self.port}"]
 
     def held(self, what: str) -> float:
         """Read one of the relay's numbers."""

@@ -2,12 +2,8 @@
 
 import http.client
 import json
-import os
-import select
-import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,10 +15,9 @@ from urllib.parse import urlencode, urlsplit
 from websockets.sync.client import ClientConnection, connect
 
 from roamcast.live.auth.keys import SCOPES, TokenKeys
+from tests.processes import Child, roamcast
 
 DEADLINE_S = 60.0
-START_DEADLINE_S = 300.0
-"""The first start on a machine compiles the matching kernel."""
 
 
 class Answer(NamedTuple):
@@ -66,50 +61,49 @@ class RunningService:
         self._log = folder / "log.txt"
         self._around = around
         self._command = command
-        self.process: subprocess.Popen[bytes] | None = None
-        self.told: dict[str, Any] = {}
+        self._child: Child | None = None
+        self.greeting: dict[str, Any] = {}
         self.port = 0
         self.operator = ""
         self.url = ""
 
     def start(self) -> None:
         """Start it, at the port it had before, and wait until it says that it is ready."""
-        command = [*self._around, sys.executable, "-m", "roamcast", *self._command, "--json"]
-        command += ["--settings", str(self._settings), "--data", str(self.data)]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--port", str(self.port)], stdout=subprocess.PIPE, stderr=log
-            )
+        self._child = roamcast(*self.words(), around=self._around, log=self._log)
         self.wait_until_ready()
+
+    def words(self) -> list[str]:
+        """Give the command and its options."""
+        words = [*self._command, "--json", "--settings", str(self._settings)]
+        return [*words, "--data", str(self.data), "--port", str(self.port)]
 
     def wait_until_ready(self) -> None:
         """Read the next line it says of itself; one under a keeper says it after every start."""
-        assert self.process is not None
-        line = _line(self.process, START_DEADLINE_S)
+        assert self._child is not None
+        line = self._child.line()
         if not line:
             self.kill()
-            raise AssertionError(f"the service did not start: {self.log}")
-        self.told = json.loads(line)
-        port = urlsplit(self.told["url"]).port
+            raise AssertionError(f"it did not start: {self.log}")
+        self.greeting = json.loads(line)
+        port = urlsplit(self.greeting["url"]).port
         assert port is not None
-        self.port, self.operator, self.url = port, self.told["token"], self.told["url"]
+        self.port, self.url = port, self.greeting["url"]
+        self.operator = self.greeting.get("token", self.operator)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._child is not None, "it was not started"
+        return self._child.process
 
     def kill(self) -> None:
         """End it as kill -9 does."""
-        assert self.process is not None
-        assert self.process.stdout is not None
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
+        assert self._child is not None
+        self._child.kill()
 
     def end(self) -> int:
         """Ask it to go down; the code it ended with."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(DEADLINE_S)
-        finally:
-            self.kill()
+        assert self._child is not None
+        return self._child.end()
 
     def __enter__(self) -> "RunningService":
         self.start()
@@ -121,7 +115,6 @@ class RunningService:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self.process is not None
         if self.process.poll() is not None:  # killed or ended by the test
             self.kill()
             return
@@ -135,7 +128,6 @@ class RunningService:
     @property
     def memory_bytes_max(self) -> int:
         """The most memory the service has ever held."""
-        assert self.process is not None
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
         line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) * 1024
@@ -268,17 +260,3 @@ def one_answer(held: socket.socket) -> bytes:
         assert part, found
         body += part
     return head + b"\r\n\r\n" + body
-
-
-def _line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
-    """Read the first line a process writes, unless it ends or takes too long."""
-    assert process.stdout is not None
-    found = b""
-    end = time.monotonic() + seconds
-    while not found.endswith(b"\n"):
-        ready, _, _ = select.select([process.stdout], [], [], max(end - time.monotonic(), 0))
-        part = os.read(process.stdout.fileno(), 4_096) if ready else b""
-        if not part:
-            return b""
-        found += part
-    return found

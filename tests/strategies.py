@@ -1,7 +1,8 @@
-"""Random contexts and filters from small pools, so that matches happen.
+"""Random contexts and filters from small pools, so that matches happen, and any context at all.
 
 One generator on `random.Random` serves both the tests that need many pairs quickly and hypothesis,
-which passes a Random of its own and shrinks what it drew.
+which passes a Random of its own and shrinks what it drew. `any_context` draws from all that is
+allowed, up to the model's own limits. `tests/test_strategies.py` holds every strategy to them.
 """
 
 import random
@@ -12,7 +13,17 @@ from typing import Any
 from hypothesis import strategies as st
 
 from roamcast.model import time
-from roamcast.model.contexts import Attribute, Context
+from roamcast.model.contexts import (
+    ATTRIBUTES_MAX,
+    NAME_LENGTH_MAX,
+    PLACE_LENGTH_MAX,
+    RESERVED,
+    VID_LENGTH_MAX,
+    Attribute,
+    Context,
+)
+from roamcast.model.kinds import INTEGER_MAX
+from roamcast.model.places_path import DEPTH_MAX
 
 HOUR = 3_600 * time.MICROSECONDS
 NINE = time.parse_instant("2026-11-15T09:00:00Z")
@@ -318,3 +329,35 @@ def contexts() -> st.SearchStrategy[Context]:
 
 def filter_texts(makes: list[Make] | None = None, depth: int = 2) -> st.SearchStrategy[str]:
     return _randoms.map(lambda draw: some_filter(draw, makes, depth))
+
+
+_visible = st.characters(exclude_categories=["C", "Z"], exclude_characters="/")
+_encodable = st.characters(exclude_categories=["Cs"])
+_instants = st.integers(time.EARLIEST, time.LATEST)
+_segments = st.text(_visible, min_size=1, max_size=PLACE_LENGTH_MAX // DEPTH_MAX - 1)
+_names = st.text(_visible, min_size=1, max_size=NAME_LENGTH_MAX).filter(
+    lambda name: name not in RESERVED
+)
+_values: st.SearchStrategy[Attribute] = (
+    st.text(_encodable, max_size=20)
+    | st.integers(-INTEGER_MAX - 1, INTEGER_MAX)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.booleans()
+    | _instants.map(time.to_datetime)
+)
+any_place = st.lists(_segments, min_size=1, max_size=DEPTH_MAX).map("/".join)
+
+
+@st.composite
+def any_context(draw: st.DrawFn, attributes_max: int = 6) -> Context:
+    """A context anywhere in what is allowed."""
+    assert attributes_max <= ATTRIBUTES_MAX
+    t_r = draw(_instants)
+    return Context(
+        draw(st.text(_encodable, min_size=1, max_size=VID_LENGTH_MAX)),
+        draw(st.none() | any_place),
+        draw(st.none() | st.tuples(st.floats(-180, 180), st.floats(-90, 90))),
+        draw(st.dictionaries(_names, _values, max_size=attributes_max)),
+        t_r,
+        draw(st.none() | st.integers(t_r, time.LATEST)),
+    )

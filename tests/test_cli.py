@@ -8,6 +8,8 @@ import pytest
 
 from roamcast import __version__
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[1]
 ROAMCAST = Path(sys.executable).with_name("roamcast")
 

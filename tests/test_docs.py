@@ -57,6 +57,7 @@ def test_decisions_are_numbered_once_and_have_a_status() -> None:
         assert "**Status:**" in path.read_text(encoding="utf-8"), path.name
 
 
+@pytest.mark.process
 def test_the_readme_shows_what_match_answers() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"```json\n(.*?)```", text, re.DOTALL)

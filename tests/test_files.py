@@ -99,6 +99,7 @@ files.write_with(Path(sys.argv[1]), half, mode=files.OWNER_ONLY)
 """
 
 
+@pytest.mark.process
 def test_a_writer_killed_half_way_leaves_the_old_file_and_the_next_write_cleans_up(
     tmp_path: Path,
 ) -> None:

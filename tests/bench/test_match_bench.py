@@ -49,6 +49,7 @@ def test_the_claims_name_every_bar_of_the_full_run(bench: ModuleType) -> None:
     ]
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published generator is not beside us")
 def test_the_workload_is_the_published_one(bench: ModuleType, tmp_path: Path) -> None:
     subprocess.run([sys.executable, PUBLISHED, tmp_path, "500", "20"], check=True)

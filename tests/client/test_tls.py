@@ -13,6 +13,8 @@ from tests.live.certificates import write_certificate
 from tests.running_relay import RunningRelay
 from tests.running_service import RunningService
 
+pytestmark = pytest.mark.process
+
 DEADLINE_S = 120.0
 
 

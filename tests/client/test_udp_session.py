@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from roamcast.lab._ams_live import Namespace
-from tests.live.processes import members, wait_until_equal
+from tests.live.members import members, wait_until_equal
 from tests.running_service import RunningService
+
+pytestmark = pytest.mark.process
 
 SETTINGS = """
 [channels]

@@ -11,6 +11,8 @@ import pytest
 from roamcast.errors import AuthError
 from roamcast.live.auth.keys import TokenKeys
 
+pytestmark = pytest.mark.process
+
 
 def roamcast(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     program = [sys.executable, "-c", "from roamcast.cli import main; main()"]

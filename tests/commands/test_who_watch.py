@@ -22,6 +22,8 @@ from roamcast.commands._service import _templates, _values, wanted
 from roamcast.errors import FilterError, InputError
 from tests.running_service import RunningService
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:

@@ -78,6 +78,7 @@ def run(changed: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.process
 def test_a_new_field_is_in_schema_line_segment_and_arrow(changed: Path) -> None:
     assert "Drop reason=loss bytes=0 retries=3" in run(changed)
     first, second = sorted((changed / "journal").glob("*.parquet"))
@@ -85,6 +86,7 @@ def test_a_new_field_is_in_schema_line_segment_and_arrow(changed: Path) -> None:
     assert pq.read_table(second, columns=["retries"]).to_pydict() == {"retries": [3]}
 
 
+@pytest.mark.process
 @pytest.mark.spark
 def test_spark_reads_a_new_field_beside_segments_without_it(changed: Path) -> None:
     need_java()

@@ -10,6 +10,8 @@ from roamcast.lab._ams_live import Namespace
 from roamcast.lab.ams_3_live import WAYS, Spent, measure
 from roamcast.lab.report import QUIET
 
+pytestmark = pytest.mark.process
+
 PEOPLE = 4
 
 

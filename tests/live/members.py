@@ -2,7 +2,8 @@
 
 `python -m tests.live.members JSON` opens a session of the SDK for each member. It reads a command a
 line and answers with a line of JSON: `publish` begins the updates, `views` tells what every member
-shows and what the service answers to the same member when asked.
+shows and what the service answers to the same member when asked. Tests start it with `members`
+and wait with `wait_until_equal`.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import os
 import random
 import ssl
 import sys
+import time
 import traceback
 from collections.abc import Iterable
 from typing import Any
@@ -20,8 +22,10 @@ from roamcast.client.session import Session
 from roamcast.client.views import View
 from roamcast.errors import UnreachableError
 from roamcast.model.contexts import Context
+from tests.processes import Child
 
 ROOMS = tuple(f"lab/{floor}/{room}" for floor in (1, 2) for room in "abc")
+DEADLINE_S = 240.0
 OBJECTS = 50
 PRIVATE = 5
 """So many of a member's objects only the staff may see."""
@@ -142,6 +146,49 @@ async def main(given: dict[str, Any]) -> None:
             tell({member.name: await member.report() for member in members})
     for member in members:
         await member.stop()
+
+
+def members(given: dict[str, Any], around: list[str] | None = None) -> Child:
+    return Child(
+        sys.executable,
+        "-m",
+        "tests.live.members",
+        json.dumps(given),
+        around=around or (),
+        commands=True,
+    )
+
+
+def reports_of(processes: list[Child]) -> dict[str, Any]:
+    """What every member shows, and what the service answers to it."""
+    found: dict[str, Any] = {}
+    for process in processes:
+        found.update(process.ask("views"))
+    return found
+
+
+def wait_until_equal(processes: list[Child], way: str) -> dict[str, Any]:
+    """Wait until every update was taken and every view equals the service's; give the reports."""
+    end = time.monotonic() + DEADLINE_S
+    while True:
+        found = reports_of(processes)
+        wrong = {
+            name: one
+            for name, one in found.items()
+            if not one["published"] or one["way"] != way or one["shown"] != one["answered"]
+        }
+        if not wrong:
+            return found
+        assert time.monotonic() < end, "\n".join(map(_difference, wrong, wrong.values()))
+        time.sleep(0.2)
+
+
+def _difference(name: str, one: dict[str, Any]) -> str:
+    shown, answered = one["shown"], one["answered"]
+    lacks = [vid for vid in answered if shown.get(vid) != answered[vid]]
+    beyond = [vid for vid in shown if vid not in answered]
+    rest = {key: value for key, value in one.items() if key not in ("shown", "answered")}
+    return f"{name}: {rest}; lacks {lacks[:5]}, shows beyond {beyond[:5]}"
 
 
 if __name__ == "__main__":

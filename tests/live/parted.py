@@ -6,8 +6,6 @@ Host a is in the server's network, host b in that of the clients (tests/live/nam
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +14,9 @@ from typing import Any
 from roamcast.live.auth.keys import SCOPES, TokenKeys
 from tests.live.certificates import write_certificate
 from tests.live.namespaces import SERVER, Namespaces, run
-from tests.live.processes import DEADLINE_S, ROOT
+from tests.processes import Child, roamcast
 
+DEADLINE_S = 240.0
 PORT = 8443
 CURL = ("curl", "-s", "-f", "--max-time", "20")
 
@@ -32,7 +31,7 @@ class Parted:
         self.urls = ",".join(f"https://{one}:{PORT}" for one in self.where.values())
         self._around = {"a": network.around("server"), "b": network.around("client0")}
         self._folder = folder
-        self._pipes: dict[str, subprocess.Popen[str]] = {}
+        self._keepers: dict[str, Child] = {}
 
     def make(self) -> None:
         """Write keys, certificates, the secret and both hosts' settings."""
@@ -67,29 +66,14 @@ class Parted:
     @contextlib.contextmanager
     def keep(self, name: str) -> Iterator[None]:
         """Run a host's keeper."""
-        paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
         settings = str(self._folder / name / "roamcast.toml")
-        keep = [sys.executable, "-m", "roamcast", "keep", "--json", "--settings", settings]
-        process = subprocess.Popen(
-            [*self._around[name], *keep],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        )
-        self._pipes[name] = process
-        try:
+        words = ("keep", "--json", "--settings", settings)
+        with roamcast(*words, around=self._around[name]) as self._keepers[name]:
             yield
-        finally:
-            process.terminate()
-            process.wait(DEADLINE_S)
-            assert process.stdout is not None
-            process.stdout.close()
 
     def serves(self, name: str) -> None:
         """Wait until a host says that it serves."""
-        stdout = self._pipes[name].stdout
-        assert stdout is not None
-        assert stdout.readline(), f"the keeper of {name} ended"
+        assert self._keepers[name].line(), f"the keeper of {name} ended"
 
     def followed(self, name: str) -> None:
         """Wait until a host serves and the other stands by."""

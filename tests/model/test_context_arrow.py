@@ -24,8 +24,8 @@ from roamcast.model.context_arrow import (
 from roamcast.model.contexts import Context
 from roamcast.model.kinds import INTEGER_MAX
 from roamcast.model.places_path import DEPTH_MAX
-from tests.model.test_contexts import any_context, typed
-from tests.strategies import some_context
+from tests.model.test_contexts import typed
+from tests.strategies import any_context, some_context
 
 DEEPEST = Context("v", "/".join("a" * DEPTH_MAX))
 """As deep as a place may be; the strategy once drew deeper ones, which are refused."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from roamcast.errors import ContextError, InputError, LimitError
 from roamcast.model import time
@@ -15,7 +14,6 @@ from roamcast.model.contexts import (
     ATTRIBUTES_MAX,
     NAME_LENGTH_MAX,
     PLACE_LENGTH_MAX,
-    RESERVED,
     VID_LENGTH_MAX,
     Context,
     check,
@@ -25,39 +23,7 @@ from roamcast.model.contexts import (
     to_feature,
 )
 from roamcast.model.kinds import INTEGER_MAX, TEXT_LENGTH_MAX
-from roamcast.model.places_path import DEPTH_MAX
-from tests.strategies import some_context
-
-printable = st.characters(exclude_categories=["C", "Z"], exclude_characters="/")
-places = st.lists(
-    st.text(printable, min_size=1, max_size=(PLACE_LENGTH_MAX - DEPTH_MAX) // DEPTH_MAX),
-    min_size=1,
-    max_size=DEPTH_MAX,
-).map("/".join)
-"""Paths up to the limits of depth and length, and not beyond."""
-names = st.text(printable, min_size=1, max_size=8).filter(lambda name: name not in RESERVED)
-moments = st.integers(time.EARLIEST, time.LATEST)
-attributes = (
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-    | st.integers(-INTEGER_MAX - 1, INTEGER_MAX)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.booleans()
-    | moments.map(time.to_datetime)
-)
-
-
-@st.composite
-def any_context(draw: st.DrawFn) -> Context:
-    """A context anywhere in what is allowed."""
-    t_r = draw(moments)
-    return Context(
-        draw(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)),
-        draw(st.none() | places),
-        draw(st.none() | st.tuples(st.floats(-180, 180), st.floats(-90, 90))),
-        draw(st.dictionaries(names, attributes, max_size=6)),
-        t_r,
-        draw(st.none() | st.integers(t_r, time.LATEST)),
-    )
+from tests.strategies import any_context, some_context
 
 
 def typed(context: Context) -> list[tuple[str, str, str]]:

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from roamcast.model.kernels import STAMP, count_bits, forget_stale, kernel, lowest_bit
+
+pytestmark = pytest.mark.process
 
 INNER = "from roamcast.model.kernels import kernel\n\n@kernel\ndef inner(x):\n    return x + {}\n"
 OUTER = (

@@ -11,6 +11,8 @@ from roamcast.errors import RoamcastError
 from roamcast.pipeline.spark import java_classes
 from tests.pipeline.clusters import need_java
 
+pytestmark = pytest.mark.process
+
 SHOWN = """
 from roamcast.pipeline.spark.session import Settings, started
 with started(Settings(master="local[1]", memory="1g")) as spark:

@@ -26,7 +26,7 @@ from tests.nats_server import BINARY, MISSING, NatsServer
 from tests.pipeline.clusters import WAIT_SECONDS, watching
 from tests.strategies_pipeline import contexts, expected, messages
 
-pytestmark = pytest.mark.skipif(BINARY is None, reason=MISSING)
+pytestmark = [pytest.mark.process, pytest.mark.skipif(BINARY is None, reason=MISSING)]
 AUTHORIZED = "\nauthorization { user: operator, password: secret }\n"
 
 

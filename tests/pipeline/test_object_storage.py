@@ -25,10 +25,13 @@ from roamcast.pipeline.lookup.run import Lookup
 from tests.pipeline.test_archive import fail_after_commit
 from tests.strategies_pipeline import BEGIN, DAY, contexts, expected, messages
 
-pytestmark = pytest.mark.skipif(
-    any(find_spec(name) is None for name in ("moto", "flask", "flask_cors")),
-    reason="needs moto[s3], flask and flask-cors",
-)
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(
+        any(find_spec(name) is None for name in ("moto", "flask", "flask_cors")),
+        reason="needs moto[s3], flask and flask-cors",
+    ),
+]
 BUCKET = "contexts"
 TABLE = contexts(51, 90, days=1)
 ASKED = messages(52, 33)

@@ -73,6 +73,7 @@ def test_connect_says_which_packages_it_needs(monkeypatch: pytest.MonkeyPatch) -
         check_connect()
 
 
+@pytest.mark.process
 def test_importing_the_pipeline_starts_and_imports_no_spark() -> None:
     code = (
         "import sys, roamcast.pipeline.lookup.run, roamcast.pipeline.load;"

@@ -131,6 +131,7 @@ def digest_in_a_fresh_process(seed: int, hash_seed: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.process
 def test_the_same_seed_gives_the_same_digest_across_processes_and_hash_seeds() -> None:
     make = find_workload("channel")
     for seed in (11, 12):

@@ -12,7 +12,7 @@ from roamcast.transport.groups_nats import WAITING_MAX, NatsGroups
 from roamcast.transport.sealing import class_key, seal_of_client, seals_of_classes
 from tests.nats_server import BINARY, MISSING, NatsServer
 
-pytestmark = pytest.mark.skipif(BINARY is None, reason=MISSING)
+pytestmark = [pytest.mark.process, pytest.mark.skipif(BINARY is None, reason=MISSING)]
 
 SECRET = bytes(32)
 DEADLINE_S = 60.0

@@ -12,7 +12,7 @@ from tests.nats_server import BINARY, MISSING, NatsServer
 from tests.running_service import RunningService
 from tests.strategies_service import until
 
-pytestmark = pytest.mark.skipif(BINARY is None, reason=MISSING)
+pytestmark = [pytest.mark.process, pytest.mark.skipif(BINARY is None, reason=MISSING)]
 PATIENCE_S = 120.0
 
 

@@ -14,8 +14,8 @@ from roamcast.live.auth.keys import TokenKeys
 from roamcast.live.http import routes
 from roamcast.live.http.routes import Asked, route
 from roamcast.live.http.shapes import as_json
-from tests.live.gates import Asked as Gate
-from tests.live.gates import gate
+from tests.live.in_process import Asked as Gate
+from tests.live.in_process import gate
 
 
 class Echo(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,46 +14,54 @@ from tests.running_service import RunningService
 ROOT = Path(__file__).parents[3]
 PATH = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
 
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with RunningService(tmp_path_factory.mktemp("openapi")) as one:
+        yield one
+
 
 @pytest.mark.slow
 def test_schemathesis_finds_no_difference_between_description_and_service(
-    tmp_path: Path,
+    running: RunningService, tmp_path: Path
 ) -> None:
-    with RunningService(tmp_path) as running:
-        (tmp_path / "schemathesis.toml").write_text(SETTINGS)
-        done = subprocess.run(
-            [
-                str(Path(sys.executable).with_name("schemathesis")),
-                "run",
-                f"{running.url}/openapi.json",
-                "--header",
-                f"Authorization: Bearer {running.operator}",
-                "--max-examples=5",
-                "--seed=1",
-                "--no-color",
-                "--generation-database=none",
-                "--request-timeout=30",
-            ],
-            cwd=tmp_path,
-            env={**os.environ, "SCHEMATHESIS_HOOKS": "tests.live.http.formats", "PYTHONPATH": PATH},
-            capture_output=True,
-            text=True,
-            timeout=480,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-6_000:]
-        assert running.ask("GET", "/readyz").status == 200
+    (tmp_path / "schemathesis.toml").write_text(SETTINGS)
+    done = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("schemathesis")),
+            "run",
+            f"{running.url}/openapi.json",
+            "--header",
+            f"Authorization: Bearer {running.operator}",
+            "--max-examples=5",
+            "--seed=1",
+            "--no-color",
+            "--generation-database=none",
+            "--request-timeout=30",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "SCHEMATHESIS_HOOKS": "tests.live.http.formats", "PYTHONPATH": PATH},
+        capture_output=True,
+        text=True,
+        timeout=480,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6_000:]
+    assert running.ask("GET", "/readyz").status == 200
 
 
-def test_the_description_is_openapi_31_and_the_page_needs_nothing_else(tmp_path: Path) -> None:
-    with RunningService(tmp_path) as running:
-        described = running.ask("GET", "/openapi.json").json
-        assert described["openapi"].startswith("3.1")
-        assert "/contexts/{vid}" in described["paths"]
-        items = described["paths"]["/collections/contexts/items"]
-        assert "after" in [one["name"] for one in items["get"]["parameters"]]
-        assert items["head"]["parameters"] == items["get"]["parameters"]
-        assert not any("content" in one for one in items["head"]["responses"].values())
-        page = running.ask("GET", "/docs").body.decode()
-        assert "/nearest" in page
-        assert "https://" not in page
+def test_the_description_is_openapi_31_and_the_page_needs_nothing_else(
+    running: RunningService,
+) -> None:
+    described = running.ask("GET", "/openapi.json").json
+    assert described["openapi"].startswith("3.1")
+    assert "/contexts/{vid}" in described["paths"]
+    items = described["paths"]["/collections/contexts/items"]
+    assert "after" in [one["name"] for one in items["get"]["parameters"]]
+    assert items["head"]["parameters"] == items["get"]["parameters"]
+    assert not any("content" in one for one in items["head"]["responses"].values())
+    page = running.ask("GET", "/docs").body.decode()
+    assert "/nearest" in page
+    assert "https://" not in page

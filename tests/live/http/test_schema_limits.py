@@ -14,6 +14,8 @@ from tests.live import gates  # noqa: F401 — imports the application, which re
 from tests.live.http.limits import cases
 from tests.running_service import DEADLINE_S, Answer, RunningService
 
+pytestmark = pytest.mark.process
+
 FEATURE = {
     "type": "Feature",
     "id": "a",

@@ -376,6 +376,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.process
 def test_no_text_crashes_or_stalls_the_parser() -> None:
     lines = "".join(json.dumps(pair) + "\n" for pair in HOSTILE.items())
     done = subprocess.run(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.gates import Asked, gate
+from tests.live.in_process import Asked, gate
 from tests.running_service import feature
 
 ITEMS = "/collections/contexts/items"

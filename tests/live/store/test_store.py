@@ -310,6 +310,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seed", range(3))
 def test_everything_acknowledged_survives_kill_9(seed: int, tmp_path: Path) -> None:
     path = tmp_path / "s.db"

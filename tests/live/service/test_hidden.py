@@ -32,6 +32,8 @@ from roamcast.model.places_geojson import to_geojson
 from roamcast.model.time import format_instant
 from tests.running_service import DEADLINE_S, RunningService, hears
 
+pytestmark = pytest.mark.process
+
 PLACES = Places([Place("campus", "region"), *building("campus/b35", 2)])
 ROOMS = PLACES.of_kind("office")
 VIEWERS = (

@@ -11,16 +11,14 @@ import pytest
 from bench.takeover import Pair
 from roamcast.errors import ContextError, LimitError, StoreError
 from roamcast.identity.rules import Viewer
-from roamcast.live.auth.keys import TokenKeys
 from roamcast.live.config.settings import Settings, load_settings, with_server
-from roamcast.live.observe.metrics import Metrics
 from roamcast.live.service import tickets
 from roamcast.live.service.service import Service
 from roamcast.live.service.tickets import Tickets
-from roamcast.live.store.store import SqliteStore
 from roamcast.model.contexts import Context
 from roamcast.model.features import FeatureInput, to_context
 from tests.live.calls import CallSocket, followed
+from tests.live.in_process import service_here
 from tests.running_service import feature
 
 START = 1_794_800_000_000_000
@@ -57,20 +55,12 @@ def with_service(
     settings: Settings | None = None,
 ) -> None:
     """Run a service without a port."""
-    settings = settings or Settings()
-    copied = bool(settings.cluster.replicas)
     clock = Clock()
     monkeypatch.setattr("roamcast.live.service.service.wall_clock", lambda: clock)
 
     async def body() -> None:
-        disk = SqliteStore.open(folder / "s.db", copied=copied)
-        service = Service(settings, disk=disk, keys=TokenKeys.open(folder), metrics=Metrics())
-        service.driver.start()
-        try:
+        async with service_here(folder, settings, serving=False) as service:
             await use(service, clock)
-        finally:
-            await service.goodbye()
-            await service.stop()
 
     asyncio.run(body())
 

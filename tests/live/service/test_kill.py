@@ -10,6 +10,8 @@ import pytest
 
 from bench.kill import storm
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.slow
 def test_after_every_kill_all_views_are_right_again(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from tests.running_service import RunningService
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("ogrinfo") is None, reason="needs ogrinfo (Debian: gdal-bin)"
-)
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(shutil.which("ogrinfo") is None, reason="needs ogrinfo (Debian: gdal-bin)"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,8 @@ from tests.running_service import (
     one_answer,
 )
 
+pytestmark = pytest.mark.process
+
 SETTINGS = """
 [limits]
 first_bytes_s = 2

@@ -8,7 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.running_service import RunningService
+
+pytestmark = pytest.mark.process
 
 DEADLINE_S = 300.0
 
@@ -28,10 +32,10 @@ def gone(pid: int, seconds: float = 120.0) -> bool:
 
 def test_a_service_that_hangs_is_replaced_and_one_without_a_keeper_ends(tmp_path: Path) -> None:
     with RunningService(tmp_path, command=["keep"]) as kept:
-        first = kept.told
+        first = kept.greeting
         os.kill(first["pid"], signal.SIGSTOP)
         kept.wait_until_ready()
-        second = kept.told
+        second = kept.greeting
         assert second["url"] == first["url"]
         assert second["pid"] != first["pid"]
         assert gone(first["pid"])
@@ -55,4 +59,4 @@ def test_a_mistake_in_the_settings_ends_the_keeper_with_its_reason(tmp_path: Pat
 def test_the_keeper_and_its_service_end_together_when_asked(tmp_path: Path) -> None:
     with RunningService(tmp_path, command=["keep", "--no-spare"]) as kept:
         assert kept.end() == 0
-        assert gone(kept.told["pid"])
+        assert gone(kept.greeting["pid"])

@@ -27,7 +27,7 @@ from roamcast.model.addresses import Client
 from roamcast.model.machine import Send
 from roamcast.model.wire import Message
 from roamcast.transport.address import ServiceAddress
-from tests.live.test_links import FakeSocket
+from tests.live.links.test_links import FakeSocket
 
 OURS, THEIRS = b"our view class..", b"another class..."
 

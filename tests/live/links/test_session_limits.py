@@ -11,7 +11,7 @@ import pytest
 from roamcast.errors import LimitError
 from roamcast.live.config.settings import Limits, Settings
 from roamcast.live.links.session import IN_FLIGHT_MAX, SessionSocket
-from tests.live.gates import Asked, gate
+from tests.live.in_process import Asked, gate
 from tests.running_service import feature
 
 DEADLINE_S = 60.0

@@ -15,6 +15,8 @@ import websockets
 
 from tests.running_service import RunningService
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:

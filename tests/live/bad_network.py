@@ -1,7 +1,8 @@
 """A bad network between two interfaces: it forwards multicast late, twice, and out of order.
 
-`python tests/live/relay.py FROM TO PORT ADDRESS…` hears each address on the interface with the
-address FROM and sends what it hears on TO. A line of input asks for its counts; the end ends it.
+`python tests/live/bad_network.py FROM TO PORT ADDRESS…` hears each address on the interface with
+the address FROM and sends what it hears on TO. A line of input asks for its counts; the end ends
+it.
 """
 
 import asyncio

@@ -28,10 +28,11 @@ from roamcast.live.config.settings import STORE_FILE, load_settings, with_server
 from roamcast.live.store.store import SqliteStore
 from roamcast.model.contexts import Context
 from tests.live import namespaces
-from tests.live.members import OBJECTS, PRIVATE
+from tests.live.members import DEADLINE_S, OBJECTS, PRIVATE, members, wait_until_equal
 from tests.live.namespaces import Namespaces
 from tests.live.parted import Parted
-from tests.live.processes import DEADLINE_S, members, wait_until_equal
+
+pytestmark = pytest.mark.process
 
 WATCHED = "within(place, 'own')"
 PEOPLE = 4

@@ -213,7 +213,7 @@ def test_the_machines_are_told_what_the_file_says() -> None:
 
 
 def test_the_page_shows_a_file_that_changes_nothing() -> None:
-    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    page = Path(__file__).parents[3] / "docs" / "configuration.md"
     shown = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     assert [parse_settings(text) for text in shown] == [Settings()]
 

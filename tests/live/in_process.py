@@ -65,15 +65,26 @@ class Asked:
 
 
 @asynccontextmanager
-async def gate(folder: Path, settings: Settings | None = None) -> AsyncIterator[Asked]:
-    """Hold a service open."""
-    disk = SqliteStore.open(folder / "store.db")
-    service = Service(
-        settings or Settings(), disk=disk, keys=TokenKeys.open(folder), metrics=Metrics()
-    )
-    service.start()
+async def service_here(
+    folder: Path, settings: Settings | None = None, *, serving: bool = True
+) -> AsyncIterator[Service]:
+    """Hold a service open in this process, on a real disk; `serving`: with its own timers, too."""
+    settings = settings or Settings()
+    disk = SqliteStore.open(folder / "store.db", copied=bool(settings.cluster.replicas))
+    service = Service(settings, disk=disk, keys=TokenKeys.open(folder), metrics=Metrics())
+    if serving:
+        service.start()
+    else:
+        service.driver.start()
     try:
-        yield Asked(service)
+        yield service
     finally:
         await service.goodbye()
         await service.stop()
+
+
+@asynccontextmanager
+async def gate(folder: Path, settings: Settings | None = None) -> AsyncIterator[Asked]:
+    """Hold a service open, with its HTTP."""
+    async with service_here(folder, settings) as service:
+        yield Asked(service)

@@ -32,6 +32,8 @@ from roamcast.model.records import Transmission
 from tests.running_relay import RunningRelay
 from tests.running_service import RunningService
 
+pytestmark = pytest.mark.process
+
 DEADLINE_S = 120.0
 LAB = "within(place, 'lab')"
 STAFF_ONLY = [{"viewers": ["staff"], "precision": "exact"}]

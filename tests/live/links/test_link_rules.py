@@ -15,6 +15,8 @@ from roamcast.errors import AuthError
 from roamcast.live.auth.keys import TokenKeys
 from tests.running_service import RunningService
 
+pytestmark = pytest.mark.process
+
 DEADLINE_S = 120.0
 HERE = "within(place, 'hq')"
 FOR_EVE = [{"viewers": ["eve"], "precision": "exact"}]
