@@ -108,6 +108,15 @@ class Registry:
         return Unreadable(Reason.MALFORMED, problem)
 
 
+def messages_of(module: str) -> tuple[type[Message], ...]:
+    """List the messages that a module defines, in the order of their definition.
+
+    A protocol is its module: a struct that is added there is spoken, read and documented.
+    """
+    found = (kind for kind in Message.__subclasses__() if kind.__module__ == module)
+    return tuple(found)
+
+
 def tag_of(message: type[Message]) -> str:
     """Return a message's tag on the wire."""
     tag = message.__struct_config__.tag

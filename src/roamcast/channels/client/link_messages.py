@@ -14,7 +14,7 @@ from roamcast.channels.reliable.messages import MESSAGES
 from roamcast.channels.server.messages import MAP_MESSAGES, REASON_LENGTH_MAX
 from roamcast.channels.server.settings import MapSettings
 from roamcast.errors import MessageError
-from roamcast.model.wire import Count, Message, Name, Registry
+from roamcast.model.wire import Count, Message, Name, Registry, messages_of
 
 GROUP_FRAME_BYTES_MAX: Final = 64_000
 """The largest message of a group, on every way: sealed it still fits a UDP datagram."""
@@ -81,7 +81,7 @@ class Goodbye(Message, frozen=True, tag="link.goodbye", gc=False):
     retry_us: Annotated[Count, Meta(description="come again after this, 0: do not")] = 0
 
 
-LINK_MESSAGES: Final = (LinkWelcome, Tune, Grouped, Goodbye)
+LINK_MESSAGES: Final = messages_of(__name__)
 LINK_PROTOCOL: Final = Registry((*MESSAGES, *MAP_MESSAGES, *LINK_MESSAGES))
 """What the live map service and the SDK speak."""
 

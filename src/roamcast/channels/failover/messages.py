@@ -14,7 +14,7 @@ from roamcast.channels.server.messages import (
     Item,
     Vid,
 )
-from roamcast.model.wire import Count, Message, Name, Registry
+from roamcast.model.wire import Count, Message, Name, Registry, messages_of
 
 
 class Probe(Message, frozen=True, tag="map.probe", gc=False):
@@ -63,7 +63,7 @@ class HandOverTaken(Message, frozen=True, tag="map.taken", gc=False):
     number: Count
 
 
-FAILOVER_MESSAGES: Final = (Probe, Alive, HandOver, HandOverTaken)
+FAILOVER_MESSAGES: Final = messages_of(__name__)
 FAILOVER_PROTOCOL: Final = Registry((*MESSAGES, *MAP_MESSAGES, *FAILOVER_MESSAGES))
 """What hosts that may serve speak, with their clients and with each other."""
 

@@ -11,7 +11,7 @@ from msgspec import Meta
 from roamcast.channels.failover.messages import FAILOVER_MESSAGES
 from roamcast.channels.server.messages import Epoch, ServerHere
 from roamcast.model.machine import KEY_LENGTH_MAX, Entry
-from roamcast.model.wire import Count, Message, Name, Registry
+from roamcast.model.wire import Count, Message, Name, Registry, messages_of
 
 PAGE_BYTES_MAX: Final = 128 * 1024
 ENTRIES_MAX: Final = 10_000
@@ -74,15 +74,7 @@ class OfferTaken(Message, frozen=True, tag="replica.taken", gc=False):
     number: Count
 
 
-REPLICA_MESSAGES: Final = (
-    ReplicaHere,
-    Follow,
-    StorePage,
-    StoreChanges,
-    FollowerAck,
-    StoreOffer,
-    OfferTaken,
-)
+REPLICA_MESSAGES: Final = messages_of(__name__)
 REPLICA_PROTOCOL: Final = Registry((ServerHere, *FAILOVER_MESSAGES, *REPLICA_MESSAGES))
 """What the hosts that may serve speak over `/replica`."""
 

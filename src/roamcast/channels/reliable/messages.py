@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from roamcast.model.wire import Count, Message, Name, Registry
+from roamcast.model.wire import Count, Message, Name, Registry, messages_of
 
 PAYLOAD_BYTES_MAX: Final = 60_000
 """A data message and its head fit one UDP datagram."""
@@ -97,6 +97,6 @@ class Snapshot(Message, frozen=True, tag="channel.snapshot", gc=False):
     ]
 
 
-MESSAGES: Final = (Data, HealResponse, Synchronisation, HealRequest, Join, ChannelWelcome, Snapshot)
+MESSAGES: Final = messages_of(__name__)
 PROTOCOL: Final = Registry(MESSAGES)
 """The channel's own messages; a broker's registry includes `MESSAGES`."""

@@ -21,7 +21,7 @@ from roamcast.channels.reliable.messages import (
 from roamcast.errors import ContextError
 from roamcast.model.contexts import VID_LENGTH_MAX, Context, check
 from roamcast.model.places_path import PATH_LENGTH_MAX
-from roamcast.model.wire import Count, Message, Name, Registry
+from roamcast.model.wire import Count, Message, Name, Registry, messages_of
 
 WELL_KNOWN: Final = "map/well-known"
 """The group every client listens to (AMS, Availability)."""
@@ -265,7 +265,7 @@ class ServerHere(Message, frozen=True, tag="map.server", gc=False):
     spread_us: Count
 
 
-MAP_MESSAGES: Final = (Request, Answer, Unknown, Batch, Receipt, ServerHere)
+MAP_MESSAGES: Final = messages_of(__name__)
 MAP_PROTOCOL: Final = Registry((*MESSAGES, *MAP_MESSAGES))
 """What a map server and its clients speak; a broker's registry includes `MAP_MESSAGES`."""
 

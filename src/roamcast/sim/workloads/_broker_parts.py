@@ -218,7 +218,7 @@ class Program:
         return found
 
 
-class Publisher:
+class PublishingUser:
     """Somebody who publishes by HTTP, one request at a time."""
 
     def __init__(self, name: str) -> None:

@@ -67,7 +67,7 @@ from roamcast.sim.workloads._broker_parts import (
     Attempt,
     Fate,
     Program,
-    Publisher,
+    PublishingUser,
     Truth,
     brokers_of,
     clients_of,
@@ -140,7 +140,7 @@ class BrokerWorkload(Workload):
     def __init__(self) -> None:
         self._truth = Truth()
         self._programs: dict[str, Program] = {}
-        self._publishers: dict[str, Publisher] = {}
+        self._publishers: dict[str, PublishingUser] = {}
         self._limits: dict[Hashable, int] = {}
         self._bandwidth: dict[int, BandwidthLimit] = {}
         self._current: dict[int, set[str]] = {}
@@ -177,7 +177,7 @@ class BrokerWorkload(Workload):
             if limit:
                 self._limits[name] = limit
         for number in range(sizes["publishers"]):
-            self._publishers[f"pub{number}"] = Publisher(f"pub{number}")
+            self._publishers[f"pub{number}"] = PublishingUser(f"pub{number}")
 
     def _post(self, boot: Boot) -> Post:
         def server(epoch: int, now: int) -> Broker:
@@ -325,7 +325,7 @@ class BrokerWorkload(Workload):
             world, host, server, lambda t: SubscribeSession(t, program.name, about, wanted)
         )
 
-    def _drive_publisher(self, world: World, publisher: Publisher, now: int) -> None:
+    def _drive_publisher(self, world: World, publisher: PublishingUser, now: int) -> None:
         """One request at a time, to the same broker while that is there."""
         draw, truth = self._draw, self._truth
         if publisher.ticket in self._asked:
