@@ -61,7 +61,7 @@ class DeliversTwice(ChannelReceiver):
 class Hoards(ChannelReceiver):
     """Broken on purpose: what waits has no bound."""
 
-    def _keep(self, sequence: int, payload: bytes) -> None:
+    def _hold(self, sequence: int, payload: bytes) -> None:
         self._ahead[sequence] = payload
         self._ahead_bytes += len(payload)
         self._missing.pop(sequence, None)
