@@ -169,6 +169,7 @@ assert Lookup(folder / "archive").ask(asked) == {"f": ["v90"], "g": [], "h": ["v
 """
 
 
+@pytest.mark.process
 def test_a_kind_is_added_in_one_place(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / "roamcast")  # with the compiled kernels: none changes
     path = tmp_path / "roamcast" / "model" / "kinds.py"
@@ -187,6 +188,7 @@ def test_a_kind_is_added_in_one_place(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.process
 def test_pyarrow_is_not_needed_to_know_the_kinds() -> None:
     """The SDK reads the table and should start without Arrow."""
     code = "import sys, roamcast.model.kinds; assert 'pyarrow' not in sys.modules"

@@ -49,6 +49,7 @@ def test_a_missing_java_is_told_with_what_to_install(
         check_java()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("version", "fits"), [("17.0.15", True), ("21", True), ("11.0.2", False)])
 def test_java_must_be_new_enough(
     version: str, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -61,6 +62,7 @@ def test_java_must_be_new_enough(
             check_java()
 
 
+@pytest.mark.process
 def test_an_old_java_names_itself_1_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, "1.8.0_402")))
     with pytest.raises(MissingError, match="is version 8"):

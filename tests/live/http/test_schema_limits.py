@@ -10,7 +10,7 @@ from websockets.sync.client import ClientConnection
 
 from roamcast.channels.sessions import messages
 from roamcast.live.http.routes import ROUTES, route_of
-from tests.live import gates  # noqa: F401 — imports the application, which registers its routes
+from tests.live import in_process  # noqa: F401 — imports the application, which registers its routes
 from tests.live.http.limits import cases
 from tests.running_service import DEADLINE_S, Answer, RunningService
 
