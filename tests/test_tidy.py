@@ -259,7 +259,6 @@ SHARED_NAMES = {
     "Kind": "of an event; of an attribute",
     "Link": "of an API page; of a simulated session",
     "Listener": "of a stream; a host of a workload",
-    "Publisher": "behind a relay; of a workload",
     "Route": "of HTTP; of a walk",
     "Server": "an address; a host of a workload",
     "Settings": "of the service; of a Spark session",
