@@ -68,7 +68,7 @@ SECTIONS = (
     ),
     Section(
         "Between hosts",
-        "What the hosts that may serve say over `/peer` beside the messages above "
+        "What the hosts that may serve say over `/replica` beside the messages above "
         "(`channels/failover/replica_messages.py`, `live/cluster/replicas.py`, [replicas]"
         "(service.md#two-replicas-or-more)).",
         Registry(REPLICA_MESSAGES),
