@@ -63,6 +63,9 @@ from tests.live.calls import DEADLINE_S, CallSocket, followed
 SECRET = b"s" * 32
 NOW = 1_794_800_000_000_000
 VIDS = 200
+NOTE = "n" * 3_000
+"""So long that a copy takes several pages."""
+
 ADA = Viewer("ada")
 
 
@@ -168,8 +171,8 @@ async def standing_by(path: Path) -> AsyncIterator[StandBy]:
         await host.close()
 
 
-def context(service: Service, vid: str, place: str = "hq/1") -> Context:
-    return Context(vid, place, None, {}, service.clock())
+def context(service: Service, vid: str, place: str = "hq/1", note: str = "") -> Context:
+    return Context(vid, place, None, {"note": note} if note else {}, service.clock())
 
 
 def entries(path: Path) -> list[Entry]:
@@ -202,7 +205,7 @@ def test_what_is_acknowledged_is_on_the_other_disk_and_what_that_has_newer_comes
             await service.unpublish("ada", vid)
             assert vid not in {key.removeprefix(PREFIX) for key in copy.load(PREFIX)}
         else:
-            made = context(service, vid, f"hq/{draw.randrange(1_000)}")
+            made = context(service, vid, f"hq/{draw.randrange(1_000)}", NOTE)
             await service.publish("ada", made)
             stored = msgspec.msgpack.decode(copy.load(PREFIX)[PREFIX + vid], type=StoredPublication)
             assert stored.body == body_of(made)
@@ -229,8 +232,10 @@ def test_what_is_acknowledged_is_on_the_other_disk_and_what_that_has_newer_comes
                 await followed(service, 0)
                 newer = await alone(host, number)
                 await service.publish("ada", context(service, f"a{number}"))
-                host.call(service)
+                call = host.call(service)
                 await followed(service)
+                copied = [one for one in call.messages if isinstance(one, StorePage)]
+                assert sum(bool(page.entries) for page in copied) > 1, "one page copies it all"
                 await until_equal(service._disk, host.store)
                 assert service.broker.get(ADA, newer.vid, service.clock()) == newer
                 assert PREFIX + f"a{number}" in host.store.load(PREFIX)
@@ -247,7 +252,7 @@ def test_what_is_acknowledged_is_on_the_other_disk_and_what_that_has_newer_comes
 
 async def change_only(service: Service, draw: random.Random) -> None:
     """Publish something while others do."""
-    await service.publish("ada", context(service, f"v{draw.randrange(VIDS)}"))
+    await service.publish("ada", context(service, f"v{draw.randrange(VIDS)}", note=NOTE))
 
 
 def test_a_host_that_does_not_write_is_left_behind_and_nobody_waits_for_it_again(
