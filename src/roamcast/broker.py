@@ -155,8 +155,7 @@ class Admission(Part):
             case CloseSession(session):
                 if session not in self._session_viewers:
                     return ()
-                self._hub.close(session)
-                return [SessionClosed(session)]
+                return [*self._hub.close(session), SessionClosed(session)]
             case SessionClosed(session):
                 self._forget(session)
                 return ()
@@ -179,7 +178,7 @@ class Admission(Part):
         effects: list[Effect] = []
         if name in self._session_viewers:
             # It is not closed for the other parts: under the same name it goes on.
-            self._hub.close(name)
+            effects += self._hub.close(name)
             self._forget(name)
             effects.append(CutOff(name, "replaced: the same device connected again"))
         self._hub.open(name, view_class, given.form)
@@ -235,7 +234,7 @@ class Admission(Part):
                 view_class = self._policy.class_of(self._session_viewers[session])
                 effects += self._hub.reclass(session, view_class, now)
             except LimitError as error:  # it may not stay in its class, and there is no other
-                self._hub.close(session)
+                effects += self._hub.close(session)
                 reason = f"rules: what you may see has changed, and {error}"
                 effects += [CutOff(session, reason), SessionClosed(session)]
         # Last: what leaves with clients of ended classes is an update of the new subscriptions.

@@ -19,7 +19,7 @@ from roamcast.channels.sessions.settings import HubSettings
 from roamcast.channels.spread.streams import Ledger
 from roamcast.channels.timers import Timers
 from roamcast.errors import InputError, LimitError, NotFoundError, RoamcastError
-from roamcast.model.events import Acknowledged, Failed, SessionClosed
+from roamcast.model.events import Acknowledged, Failed, MapTouched, SessionClosed
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Input
 from roamcast.model.parts import Occupancy, Part
@@ -156,6 +156,8 @@ class Hub(Part):
         """Ledgers of sessions with a limit, open or lately closed."""
         self._timers: Timers[_QueryTimer | _AloneTimer | _SlowTimer] = Timers()
         self._out: list[Effect] = []
+        self._touched = False
+        """Whether queries were placed or dropped that the map has not been told of."""
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""
@@ -203,14 +205,19 @@ class Hub(Part):
         assert name not in self.sessions
         self.sessions[name] = HubSession(name, view_class, form, {}, {}, {}, {})
 
-    def close(self, name: str) -> None:
+    def close(self, name: str) -> list[Effect]:
         """End a session."""
+        self._end(name)
+        return self._done()
+
+    def _end(self, name: str) -> None:
         session = self.sessions.pop(name, None)
         if session is None:
             return
         for key, uses in session.uses.items():
             for _ in range(uses):
                 self._local.drop(key[0], key[1])
+            self._touched = True
             self._leave(session.name, key)
         self._timers.cancel(_SlowTimer(name))
         self._timers.cancel(_AloneTimer(name))
@@ -253,6 +260,7 @@ class Hub(Part):
                 f"a session has at most {most} subscriptions: end one, or join filters with OR"
             )
         number = self._local.place(session.view_class, wanted)
+        self._touched = True
         key = (session.view_class, number, session.form)
         session.subscriptions[about] = key, wanted
         self._forget_waiting(session, key, now)
@@ -282,6 +290,7 @@ class Hub(Part):
             raise InputError(f"there is no subscription {about!r} to end")
         key = known[0]
         self._local.drop(key[0], key[1])
+        self._touched = True
         session.uses[key] -= 1
         if not session.uses[key]:
             del session.uses[key]
@@ -351,6 +360,9 @@ class Hub(Part):
 
     def _done(self) -> list[Effect]:
         out, self._out = self._out, []
+        if self._touched:  # a query came or went: what that means for its channels leaves now
+            self._touched = False
+            out.append(MapTouched())
         return out
 
     def _take(self, query: SharedQuery, event: ContextEvent, now: int) -> None:
@@ -498,7 +510,7 @@ class Hub(Part):
                 self._timers.cancel(_QueryTimer(key))
 
     def _cut(self, name: str, reason: str) -> None:
-        self.close(name)
+        self._end(name)
         self._out += [CutOff(name, reason), SessionClosed(name)]
 
 

@@ -268,18 +268,25 @@ def number_of(value: bytes | None) -> int | None:
     return number
 
 
-def holds(host: Host, asked: Asked) -> bool:
+def holds(host: Host, asked: Asked, truth: Truth) -> bool:
     """Whether what was asked, or something later, would survive a crash of this host now."""
-    assert asked.attempt is not None
+    attempt = asked.attempt
+    assert attempt is not None
     durable = host.disk.durable()
     if isinstance(asked.given, SetRules):
         entry = durable.get(f"rules/{asked.vid}")
-        return asked.given.rules is None or (entry is not None and entry.value is not None)
+        gone = entry is None or entry.value is None
+        later = truth.rule(asked.vid).attempts[attempt.number + 1 :]
+        removed = any(one.value == PUBLIC and one.fate is not Fate.REFUSED for one in later)
+        return asked.given.rules is None or not gone or removed
     entry = durable.get(PREFIX + asked.vid)
     number = number_of(None if entry is None else entry.value)
     if isinstance(asked.given, UnpublishFor):
-        return number is None or number > asked.attempt.number
-    return number is not None and number >= asked.attempt.number
+        return number is None or number > attempt.number
+    if number is not None:
+        return number >= attempt.number
+    later = truth.state(asked.vid).attempts[attempt.number + 1 :]
+    return any(one.value is None and one.fate is not Fate.REFUSED for one in later)
 
 
 def map_settings(sizes: Sizes) -> MapSettings:

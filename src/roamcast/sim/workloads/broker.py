@@ -432,7 +432,7 @@ class BrokerWorkload(Workload):
         self._done[SetRules if isinstance(asked.given, SetRules) else PublishFor, asked.vid] = asked
         holders = [host.name, *self._current.get(asked.epoch, ())]
         for name in holders:
-            if not holds(world.hosts[name], asked):
+            if not holds(world.hosts[name], asked, self._truth):
                 raise Violation(
                     "acknowledged means on every current disk",
                     f"{asked.given} was acknowledged by {host.name} and is not on {name}'s disk",
@@ -509,7 +509,7 @@ class BrokerWorkload(Workload):
     def _handed_over(self, newer: Host, epoch: int) -> None:
         """A server that steps down leaves nothing behind that it acknowledged."""
         for asked in self._done.values():
-            if asked.epoch == epoch and not holds(newer, asked):
+            if asked.epoch == epoch and not holds(newer, asked, self._truth):
                 raise Violation("a hand-over loses nothing", f"{asked.given} is not on {newer}")
 
     def _watch(self, world: World) -> None:
