@@ -28,7 +28,6 @@ from roamcast.model.machine import (
     Store,
     Stored,
     StoreFailed,
-    earliest,
 )
 from roamcast.model.wire import Message, Registry
 
@@ -129,11 +128,17 @@ class Router:
         self._by_message: dict[type[Message], list[Part]] = {}
         self._tokens: dict[int, tuple[Part, int]] = {}
         self._token = 0
+        # Asked after every input: parts without timers need not be.
+        self._timed = [
+            part for part in self.parts.values() if type(part).deadline is not Part.deadline
+        ]
         for part in self.parts.values():
             for kind in part.inputs:
                 self._by_input.setdefault(kind, []).append(part)
             for message in part.messages:
                 self._by_message.setdefault(message, []).append(part)
+        self._special = {*self._by_input, *DISK_EFFECTS, StoreAnswer, Forward, Adopt}
+        """Effects that concern parts; all others are the driver's."""
         prefixes = [part.prefix for part in self.parts.values() if part.prefix]
         for one in prefixes:
             clash = [other for other in prefixes if other is not one and other.startswith(one)]
@@ -165,7 +170,7 @@ class Router:
         """Let every part do what is due; what one does may make another due at once."""
         out: list[Effect] = []
         for _ in range(ROUNDS_MAX):
-            due = [part for part in self.parts.values() if _is_due(part, now)]
+            due = [part for part in self._timed if _is_due(part, now)]
             if not due:
                 break
             for part in due:
@@ -174,7 +179,12 @@ class Router:
 
     def deadline(self) -> int | None:
         """When the first part is due."""
-        return earliest(*(part.deadline() for part in self.parts.values()))
+        first: int | None = None
+        for part in self._timed:
+            due = part.deadline()
+            if due is not None and (first is None or due < first):
+                first = due
+        return first
 
     def occupancy(self) -> Occupancy:
         """How much all parts hold, by part."""
@@ -222,11 +232,15 @@ class Router:
         So a client whose view class ends is gone before the map shows anything under new rules.
         """
         out: list[Effect] = []
+        special = self._special
         while steps:
             part, effect, given = steps.popleft()
             more: list[_Step]
             if effect is None:
                 more = _outcome(part, part.receive(given, now))
+            elif type(effect) not in special:  # most effects are for the driver
+                out.append(effect)
+                continue
             elif type(effect) in self._by_input:
                 more = self._all_takers(effect)
             elif isinstance(effect, DISK_EFFECTS):
@@ -239,11 +253,9 @@ class Router:
                 more = [(self.parts[effect.part], None, effect.answer)]
             elif isinstance(effect, Forward):
                 more = self._route(effect.given, part)
-            elif isinstance(effect, Adopt):
-                more = self._adopt(effect.entries, now)
             else:
-                out.append(effect)
-                continue
+                assert isinstance(effect, Adopt)
+                more = self._adopt(effect.entries, now)
             steps.extendleft(reversed(more))
         return out
 
