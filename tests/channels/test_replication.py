@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from roamcast.channels.failover.epochs import epoch_at
-from roamcast.channels.failover.following import Following, FollowingSettings
+from roamcast.channels.failover.following import MESSAGES_MAX, Following, FollowingSettings
 from roamcast.channels.failover.replica_messages import (
     ENTRIES_MAX,
     PAGE_BYTES_MAX,
@@ -449,3 +449,12 @@ def test_doubled_messages_change_nothing(times: int) -> None:
     assert standby.disk.entries == scene.disk.entries
     assert [one.answer.token for one in scene.answers] == [1, 2, 3]
     assert scene.machine.current == 1
+
+
+def test_messages_that_wait_for_a_standbys_disk_are_bounded() -> None:
+    machine = Following("b", replicas=SEATS)
+    machine.receive(Received("a", ServerHere(EPOCH, 0)), NOW)
+    for number in range(MESSAGES_MAX + 3):  # the first is being written, and the disk is silent
+        changes = StoreChanges(EPOCH, number, (Entry("k", b"v", number),))
+        machine.receive(Received("a", changes), NOW)
+    assert machine.occupancy()["messages"] == (MESSAGES_MAX, MESSAGES_MAX)

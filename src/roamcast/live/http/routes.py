@@ -107,8 +107,8 @@ def route_of(handler: BaseRouteHandler) -> Route | None:
 async def _admit(connection: Connection) -> None:
     """Check the token, its scope and its rate before a parameter or a body is read.
 
-    Not a guard: for each of those litestar copies the handler, which costs an eighth of a PUT. A
-    coroutine, though it awaits nothing: litestar runs plain functions in a thread.
+    Not a guard: litestar copies the handler for each of those, on every request. A coroutine,
+    though it awaits nothing: litestar runs plain functions in a thread.
     """
     described = route_of(connection.route_handler)
     assert described is not None
