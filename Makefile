@@ -5,12 +5,17 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PYTEST_WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+# Many container images set it. Without compiled files each worker rewrites all tests again (8 s),
+# and each process that a test starts compiles all of src.
+unexport PYTHONDONTWRITEBYTECODE
 PURE_TESTS = $(wildcard $(addprefix tests/,model matching placement channels overlay identity))
 MINUTES ?= 5
 SEEDS ?= 10000
+COUNT ?= 300
+SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run tools quick test explore soak cover lint bench figures swarm web docs lock clean
+.PHONY: help setup run tools quick test explore soak cover lint bench figures mutate swarm web docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -21,17 +26,18 @@ $(STAMP): requirements.lock pyproject.toml scripts/setup.sh
 	@scripts/setup.sh $(VENV)
 	@touch $@
 
-run: setup ## run the service with a simulated campus, on loopback
+run: setup ## run the service with a simulated campus, on loopback; builds the map page once
+	@[ -e src/roamcast/page/index.html.gz ] || $(BIN)/python scripts/build_page.py || true
 	@$(BIN)/roamcast serve --demo
 
-tools: ## what some tests look for beside Python: GDAL, nftables, ip (Debian, as root; else they skip)
+tools: ## what some tests look for beside Python: GDAL, Chromium, nftables, ip (Debian, as root; else they skip)
 	@scripts/tools.sh
 
-quick: lint ## in under two minutes: lint, then the fast tests (no Spark, no processes, fewer examples)
-	@$(PYTEST) --hypothesis-profile=quick -m "not spark and not process and not slow and not soak"
+quick: setup ## in under two minutes: lint and the fast tests (no Spark, no processes, fewer examples)
+	@scripts/check.sh $(BIN) $(PYTEST) --hypothesis-profile=quick -m "not spark and not process and not slow and not soak"
 
-test: tools lint ## lint, then every test but the long ones; the same examples in every run
-	@$(PYTEST)
+test: tools setup ## lint and every test but the long ones; the same examples in every run
+	@scripts/check.sh $(BIN) $(PYTEST)
 
 explore: setup ## new random examples and seeds for MINUTES (5), until something fails
 	@$(BIN)/python scripts/explore.py --minutes $(MINUTES) --workers $(PYTEST_WORKERS)
@@ -51,14 +57,17 @@ lint: setup ## ruff and mypy
 bench: setup ## run every bench beside its peer (quick sizes)
 	@for name in $$($(BIN)/roamcast bench list --names); do $(BIN)/roamcast bench run $$name --quick || exit 1; done
 
-figures: setup ## reproduce the papers' figures into build/figures
-	@for name in $$($(BIN)/roamcast figure list --names); do $(BIN)/roamcast figure run $$name --out build/figures || exit 1; done
+figures: setup ## reproduce the papers' figures into build/figures; QUICK=1: smaller, in minutes
+	@for name in $$($(BIN)/roamcast figure list --names); do $(BIN)/roamcast figure run $$name --out build/figures $(if $(QUICK),--quick) || exit 1; done
+
+mutate: setup ## COUNT (300) small random defects by SEED (1), each against the tests that reach it
+	@$(BIN)/python scripts/mutate.py --count $(COUNT) --seed $(SEED) --workers $(PYTEST_WORKERS)
 
 swarm: setup ## a thousand seeds of random faults in virtual time
 	@$(BIN)/roamcast swarm --seeds 1000
 
-web: setup ## build the map page
-	@if [ -d web ]; then cd web && npm ci && npm run build; else echo "there is no map page yet"; fi
+web: setup ## check, test and build the map page into src/roamcast/page, at most 520 KB gzip
+	@$(BIN)/python scripts/build_page.py --check
 
 docs: setup ## regenerate the generated pages of docs/
 	@$(BIN)/python scripts/docs.py

@@ -18,13 +18,12 @@ from roamcast.channels.server.messages import (
     Receipt,
     Request,
     Subscribe,
-    context_of,
 )
 from roamcast.channels.server.settings import MapSettings
 from roamcast.lab._ams import ServerDriver, person
 from roamcast.lab.report import Claim, Report, Steps
-from roamcast.matching import FilterSet
-from roamcast.model.contexts import Context
+from roamcast.matching.renewing import RenewingSet
+from roamcast.model.contexts import Context, context_of
 from roamcast.model.machine import Effect, Multicast, Received, Send
 from roamcast.model.wire import Message
 
@@ -109,8 +108,8 @@ class _Rounds:
         self._desk = driver.server.desk
         self._put = driver.server.contexts.put
         self._view = driver.server.dissemination.classes[""]
-        matcher = self._view.table.matcher
-        assert isinstance(matcher, FilterSet)
+        matcher = driver.server.dissemination.shared.matcher
+        assert isinstance(matcher, RenewingSet)
         self._matcher = matcher
         self._client = driver.server.desk.clients["c0"]
         self._sent: list[Message] = []
@@ -151,7 +150,8 @@ class _Rounds:
         context, put = given
         known = self._server.map.put(context, put.body, put.stamp, "c0")
         assert known is not None
-        self._server.contexts.step(self._view, known, context, put.body)
+        after = dict(self._server.dissemination.shared.match(context)).get("", ())
+        self._server.contexts.step(self._view, known, context, put.body, context, after)
 
     def _update(self, given: tuple[Context, Publish]) -> None:
         context, put = given

@@ -106,11 +106,15 @@ def with_spark(spark: Any, source: Path, archive: Path) -> tuple[float, int, int
     """Ingest into a new archive; give seconds, contexts and the time present in µs."""
     from roamcast.identity.agent_settings import AgentSettings
     from roamcast.pipeline.archive.files import read_file
+    from roamcast.pipeline.archive.layout import ArchiveSettings
     from roamcast.pipeline.archive.table import Archive
     from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
     from roamcast.pipeline.ingest.state import opened, private_folder
 
-    settings = IngestSettings(agent=AgentSettings(heartbeat_s=HEARTBEAT_S, dwell_s=0, margin=0))
+    settings = IngestSettings(
+        agent=AgentSettings(heartbeat_s=HEARTBEAT_S, dwell_s=0, margin=0),
+        archive=ArchiveSettings(grid_s=0),  # the peer stores exact times, and both are compared
+    )
     began = time.perf_counter()
     with opened(private_folder(archive), archive, "bench.example.org", token_bytes) as state:
         batch = ingest_once(spark, state, [source], settings, lambda: time.time_ns() // 1_000)

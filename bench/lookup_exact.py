@@ -25,6 +25,7 @@ from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.syntax import PREDICATES
 from roamcast.pipeline.archive.append import append
+from roamcast.pipeline.archive.layout import ArchiveSettings
 
 sys.path.append(str(Path(__file__).parents[1]))  # the tests' generator lies in the checkout
 from tests.pipeline.clusters import Cluster, connect_server, environment
@@ -57,7 +58,7 @@ def run(quick: bool, progress: Steps, *, full: bool = False) -> Report:
     claims = []
     with tempfile.TemporaryDirectory(prefix="roamcast-bench-") as name:
         folder = Path(name)
-        append(table, folder / "archive")
+        append(table, folder / "archive", settings=ArchiveSettings(grid_s=0))
         records = [{"id": name, "filter": one.source} for name, one in asked.items()]
         text = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
         (folder / "messages.jsonl").write_bytes(text)

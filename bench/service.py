@@ -33,12 +33,12 @@ def ended() -> Iterator[None]:
         Process.end_all()
 
 
-def crowd(url: str, token: str, subscriptions: int, step: Any) -> list[Any]:
+def crowd(url: str, token: str, subscriptions: int, step: Any, first: int = 0) -> list[Any]:
     """Place distinct queries through sessions that then only keep their connection."""
     links = []
     address = url.replace("http", "ws", 1) + "/session?device=crowd"
     headers = {"Authorization": f"Bearer {token}"}
-    for session in range(subscriptions // PER_SESSION):
+    for session in range(first, first + subscriptions // PER_SESSION):
         link = connect(
             f"{address}{session}", additional_headers=headers, compression=None, ping_interval=None
         )
@@ -63,13 +63,17 @@ def measured(
     return {**got, "sent": sent}
 
 
-def saturation(readers: Any, publisher: Publisher, rows: list[Any], who: str) -> float:
-    """Publish as fast as the service acknowledges; how many updates a second that is."""
+def saturation(
+    service: Process, readers: Any, publisher: Publisher, rows: list[Any], who: str
+) -> tuple[float, float]:
+    """Publish as fast as the service acknowledges; updates a second, and core time of each."""
     readers.ask("reset")
+    before_s = service.core_s()
     sent, seconds = publisher.flood(3.0, 50)
+    core_s = service.core_s() - before_s
     got = settle(readers)
     rows.append(row(who, round(sent / seconds), sent, LISTENERS, got))
-    return sent / seconds
+    return sent / seconds, core_s / sent * 1e6
 
 
 def run(quick: bool, progress: Steps) -> Report:
@@ -86,7 +90,7 @@ def run(quick: bool, progress: Steps) -> Report:
         with progress("subscriptions", subscriptions) as step:
             links = crowd(url, token, subscriptions, step)
         unloaded = measured(readers, publisher, 20, seconds, rows, "all subscriptions, 20/s")
-        most = saturation(readers, publisher, rows, "all subscriptions, saturated")
+        most, core_us = saturation(service, readers, publisher, rows, "all, saturated")
         half = measured(readers, publisher, most / 2, seconds, rows, "all, half of saturation")
         memory = service.memory_mb()
         for link in links:
@@ -97,7 +101,8 @@ def run(quick: bool, progress: Steps) -> Report:
     return Report(
         "service",
         {"subscriptions": subscriptions, "listeners": LISTENERS, "quick": quick,
-         "saturation_per_s": round(most), "memory_mb": round(memory)},
+         "saturation_per_s": round(most), "core_us_per_update": round(core_us),
+         "memory_mb": round(memory)},
         rows,
         [
             Claim("p50 unloaded with all subscriptions, beside without", round(ratio, 2),

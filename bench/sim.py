@@ -26,8 +26,8 @@ from roamcast.model.machine import Effect
 from roamcast.model.records import Transmission
 from roamcast.sim.host import Boot
 from roamcast.sim.kernel import NEVER, Kernel
-from roamcast.sim.network import Cut, LinkQuality
-from roamcast.sim.workloads.channel import CHANNEL, SERVER, START, Listener, Say, Server
+from roamcast.sim.network import LinkQuality, NetworkCut
+from roamcast.sim.workloads.channel import CHANNEL, SERVER, START, ListenerHost, Say, ServerHost
 from roamcast.sim.world import World
 
 TITLE = "simulator: the kernel beside SimPy, 1,000 channel receivers, building topologies"
@@ -168,7 +168,7 @@ def crowd(receivers: int, settings: ChannelSettings, journal: Journal | None = N
     """One server and many receivers that were told where the channel starts."""
     world = World(1, PROTOCOL, quality=FAIR, journal=journal)
 
-    def listener(boot: Boot) -> Listener:
+    def listener(boot: Boot) -> ListenerHost:
         receiver = ChannelReceiver(
             CHANNEL,
             source=SERVER,
@@ -177,9 +177,9 @@ def crowd(receivers: int, settings: ChannelSettings, journal: Journal | None = N
             draw=boot.generator.random,
             start=(1, 1),
         )
-        return Listener(boot.host, receiver, START, boot.number)
+        return ListenerHost(boot.host, receiver, START, boot.number)
 
-    world.add_host(SERVER, lambda boot: Server(boot, settings))
+    world.add_host(SERVER, lambda boot: ServerHost(boot, settings))
     for number in range(receivers):
         world.add_host(f"listener-{number}", listener)
     world.kernel.run(20_000)
@@ -188,7 +188,7 @@ def crowd(receivers: int, settings: ChannelSettings, journal: Journal | None = N
 
 def delivered(world: World) -> int:
     machines = [host.machine for host in world.hosts.values()]
-    return sum(m.receiver.expected - 1 for m in machines if isinstance(m, Listener))
+    return sum(m.receiver.expected - 1 for m in machines if isinstance(m, ListenerHost))
 
 
 def channel_crowd(receivers: int, messages: int) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def requests(receivers: int, messages: int, *, loss: float, round_trips: int) ->
     journal = Journal(sent)
     world = crowd(receivers, ChannelSettings(backoff_round_trips=round_trips), journal)
     common = loss == 1
-    cut = Cut(frozenset([SERVER]), inwards=False)
+    cut = NetworkCut(frozenset([SERVER]), inwards=False)
     world.network.quality = msgspec.structs.replace(FAIR, loss=0.0 if common else loss)
     for _ in range(messages):
         if common:

@@ -25,7 +25,7 @@ from roamcast.client import connect
 from roamcast.client.asking import Asking
 from roamcast.errors import RoamcastError
 from roamcast.lab.report import Claim, Report, Steps
-from roamcast.live.auth.keys import SCOPES, TokenKeys
+from roamcast.live.auth.admission import SCOPES, TokenKeys
 from roamcast.transport.address import ServiceAddress
 from roamcast.transport.http import HttpClient
 

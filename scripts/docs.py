@@ -4,7 +4,9 @@
 new protocol adds one `Section`; nothing else is written by hand.
 """
 
+import ast
 import inspect
+import json
 import sys
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -22,8 +24,21 @@ from roamcast.channels.reliable.messages import PROTOCOL
 from roamcast.channels.reliable.receiver import RECEIVER_TABLE, ReceiverState
 from roamcast.channels.reliable.sender import SENDER_TABLE, SenderState
 from roamcast.channels.server.messages import MAP_MESSAGES
+from roamcast.channels.sessions import messages
+from roamcast.channels.sessions.webhooks import WebhookSettings
+from roamcast.live.auth.admission import ANCESTORS_MAX, BOUND_LENGTH_MAX
 from roamcast.live.config.settings import Settings
+from roamcast.live.http.writing import BATCH_MAX
+from roamcast.live.service.webhooks import URL_LENGTH_MAX
+from roamcast.model.filters.parse import DEPTH_MAX, PATTERN_LENGTH_MAX
+from roamcast.model.filters.scan import LENGTH_MAX, PARENTHESES_DEPTH_MAX, TERMS_MAX
+from roamcast.model.filters.shapes import VERTICES_MAX
 from roamcast.model.wire import FRAME_BYTES_MAX, Reason, Registry, page_of
+from roamcast.overlay.custody.held import PARCEL_TABLE, ParcelState
+from roamcast.overlay.links.messages import LINK_MESSAGES as OVERLAY_LINKS
+from roamcast.overlay.links.neighbour import LINKS_TABLE, NeighbourState
+from roamcast.overlay.overlay import CARRIED
+from roamcast.overlay.topology.discovery import DISCOVERY_MESSAGES, SEARCH_TABLE, SearchState
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -75,6 +90,24 @@ SECTIONS = (
         (),
     ),
     Section(
+        "Between nodes",
+        "What linked brokers say to each other ([overlay](overlay.md)): the link's own messages, "
+        "and the search for neighbours that nobody configured (`overlay/links/`, "
+        "`overlay/topology/`).",
+        Registry((*OVERLAY_LINKS, *DISCOVERY_MESSAGES)),
+        (
+            ("The link", NeighbourState.DOWN, LINKS_TABLE),
+            ("The search", SearchState.RESTING, SEARCH_TABLE),
+        ),
+    ),
+    Section(
+        "Inside frames between nodes",
+        "What the overlay's parts say over links: topology, tables, parcels "
+        "(`overlay/topology/`, `overlay/tables/`, `overlay/custody/`).",
+        CARRIED,
+        (("The parcel", ParcelState.NEW, PARCEL_TABLE),),
+    ),
+    Section(
         "Links",
         "A client's WebSocket to the live service, `/link`, carries the two protocols above, each "
         "message in a binary WebSocket message, and these (`channels/client/link_messages.py`, "
@@ -103,7 +136,53 @@ def protocol_page() -> str:
         lines += [f"## {section.title}", "", section.says, "", page_of(section.registry)]
         for name, first, table in section.machines:
             lines += [f"### {name}'s states", "", *_diagram(first, table), ""]
+    lines += _sessions()
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _sessions() -> list[str]:
+    """Write the JSON messages of `WS /session`, from the schemas that `/openapi.json` has."""
+    lines = [
+        "## Sessions",
+        "",
+        "`WS /session` carries JSON, one object a message, told apart by `type`",
+        "(`channels/sessions/messages.py`, [following](service.md#following)). `/openapi.json` has",
+        "the same schemas as `SessionMessage` and `SessionAnswer`.",
+        "",
+    ]
+    _, schemas = msgspec.json.schema_components((messages.Anything, messages.Answer))
+    for title, union in (("program", messages.Anything), ("service", messages.Answer)):
+        for kind in get_args(union):
+            lines += _json_message(title, kind.__struct_config__.tag, schemas[kind.__name__])
+    event = _json_message("service", "", schemas[messages.CloudEvent.__name__])
+    return [*lines, "### An event of `changes`", *event[1:]]
+
+
+def _json_message(sender: str, tag: str, schema: dict[str, Any]) -> list[str]:
+    lines = [f"### `{tag}`, from the {sender}", "", inspect.cleandoc(schema["description"]), ""]
+    rows = [
+        f"| `{name}` | {_json_type(field)} | {field.get('description', '')} |"
+        for name, field in schema["properties"].items()
+        if not (tag and name == "type")
+    ]
+    return [*lines, "| field | type | says |", "|---|---|---|", *rows, ""]
+
+
+def _json_type(field: dict[str, Any]) -> str:
+    """Name a field's JSON type with its limits and its default."""
+    if "$ref" in field:
+        return field["$ref"].rpartition("/")[2]
+    if "enum" in field:
+        return " or ".join(f"`{value}`" for value in field["enum"])
+    if "type" not in field:
+        return " or ".join(map(_json_type, field["anyOf"]))
+    name = field["type"]
+    if name == "array":
+        name = f"list of {_json_type(field['items'])}"
+    signs = {"minimum": "≥", "maximum": "≤", "minLength": "length ≥", "maxLength": "length ≤"}
+    limits = [f"{sign} {field[limit]:,}" for limit, sign in signs.items() if limit in field]
+    default = [f"default `{json.dumps(field['default'])}`"] if "default" in field else []
+    return ", ".join([name, *limits, *default])
 
 
 def _diagram(first: StrEnum, table: Table) -> list[str]:
@@ -146,8 +225,79 @@ def configuration_page() -> str:
             example.append(f"{field.name} = {default}")
         lines.append("")
         example.append("")
+    lines += _limits()
     lines += ["## All of it", "", "A file that changes nothing:", "", *example[:-1], "```"]
     return "\n".join(lines) + "\n"
+
+
+FILTER_LIMITS = {
+    "filter.length": LENGTH_MAX,
+    "filter.terms": TERMS_MAX,
+    "filter.depth": DEPTH_MAX,
+    "filter.parentheses": PARENTHESES_DEPTH_MAX,
+    "filter.pattern": PATTERN_LENGTH_MAX,
+    "filter.vertices": VERTICES_MAX,
+}
+"""Limits of the language; no setting changes them."""
+
+
+FIXED_LIMITS = {
+    "batch.features_max": BATCH_MAX,
+    "token.filter_length_max": BOUND_LENGTH_MAX,
+    "token.ancestors_max": ANCESTORS_MAX,
+    "webhook.webhooks_max": WebhookSettings().webhooks_max,
+    "webhook.waiting_max": WebhookSettings().waiting_max,
+    "webhook.events_max": WebhookSettings().events_max,
+    "webhook.url_length_max": URL_LENGTH_MAX,
+}
+
+
+def limits() -> dict[str, Any]:
+    """Name every limit with its default: of the settings, of the language, of some requests."""
+    found = {
+        f"{section.name}.{field.name}": field.default
+        for section in msgspec.structs.fields(Settings)
+        if section.name in ("limits", "durability", "webhooks")
+        for field in msgspec.structs.fields(section.type)
+        if type(field.default) is not bool
+    }
+    return found | FILTER_LIMITS | FIXED_LIMITS
+
+
+def limit_tests() -> dict[str, str]:
+    """Find the test of each limit, by the mark `limit`."""
+    found: dict[str, str] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "mark.limit(" not in text:
+            continue
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef):
+                for mark in node.decorator_list:
+                    if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.limit":
+                        where = f"{path.relative_to(ROOT).as_posix()}::{node.name}"
+                        found |= {ast.literal_eval(name): where for name in mark.args}
+    return found
+
+
+def _limits() -> list[str]:
+    lines = [
+        "## Limits and their tests",
+        "",
+        "For a size or a number the test takes what is at the limit and refuses what is one past",
+        "it (`items_max` is lowered instead, as OGC API wants). For a time (`…_s`) on a running",
+        "service, a rate or a default it shows the effect. Limits of `filter`, `batch`,",
+        "`token` and `webhook` are fixed.",
+        "",
+        "| limit | default | test |",
+        "|---|---|---|",
+    ]
+    tests = limit_tests()
+    rows = [
+        f"| `{name}` | {_toml(value).replace('_', ',')} | `{tests.get(name, 'none')}` |"
+        for name, value in limits().items()
+    ]
+    return [*lines, *rows, ""]
 
 
 def _setting(annotated: Any) -> tuple[str, str]:

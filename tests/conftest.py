@@ -44,17 +44,24 @@ BRIEF_JAVA = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 os.environ["SPARK_LAUNCHER_OPTS"] = " ".join(BRIEF_JAVA)
 os.environ["SPARK_SUBMIT_OPTS"] = " ".join(BRIEF_JAVA + java_classes.options())
 
-TOGETHER = {
-    "tests/pipeline/test_cluster.py": "a Spark cluster",
-    "tests/pipeline/test_faults.py": "a Spark cluster",
-    "tests/pipeline/test_lookup_watch.py": "a Spark session",
-    "tests/pipeline/test_spark_archive.py": "a Spark session",
-    "tests/pipeline/test_spark_ingest.py": "a Spark session",
-    "tests/pipeline/test_spark_jobs.py": "a Spark session",
-}
-"""Files that share what takes long to start, and so go to the same worker, one after another."""
+SPARK = "Spark"
+ON_SPARK = (
+    "tests/matching/test_snapshot_spark.py",
+    "tests/pipeline/test_analysis.py",
+    "tests/pipeline/test_ingest_names.py",
+    "tests/pipeline/test_ingest_nasty.py",
+    "tests/pipeline/test_ingest_room.py",
+    "tests/pipeline/test_lookup_nats.py",
+    "tests/pipeline/test_lookup_watch.py",
+    "tests/pipeline/test_spark_archive.py",
+    "tests/pipeline/test_spark_ingest.py",
+    "tests/pipeline/test_spark_jobs.py",
+    "tests/pipeline/test_cluster.py",  # uses the session and the cluster
+    "tests/pipeline/test_faults.py",  # stops the session, and starts one on the cluster
+)
+"""Files that share a Spark session, and so go to one worker, in this order: Java starts once."""
 
-MARKED_S = {"slow": 20, "spark": 10, "process": 1}
+MARKED_S = {"slow": 4, "spark": 10, "process": 2}
 """About how long a test with a mark takes; the others are many and short."""
 
 MAY_START_PROCESSES = {"process", "spark"}
@@ -108,10 +115,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         unit = unit_of(item.nodeid)
         marks = {mark.name for mark in item.iter_markers()}
         seconds[unit] = seconds.get(unit, 0) + sum(MARKED_S.get(name, 0) for name in marks) + 0.1
-    items.sort(key=lambda item: -seconds[unit_of(item.nodeid)])
+        if {"spark", "cluster"} & set(getattr(item, "fixturenames", ())) and unit != SPARK:
+            raise pytest.UsageError(f"{unit} uses Spark: list it in ON_SPARK of tests/conftest.py")
+    items.sort(key=lambda item: (-seconds[unit_of(item.nodeid)], place_in_unit(item.nodeid)))
     if settings.get_current_profile_name() == "quick":
         for test in {getattr(item, "obj", None) for item in items}:
             draw_fewer(test)
+        for machine in {getattr(item, "cls", None) for item in items}:
+            if isinstance(own := getattr(machine, "settings", None), settings):
+                machine.settings = fewer(own)  # of a state machine
 
 
 def draw_fewer(test: Any) -> None:
@@ -119,8 +131,12 @@ def draw_fewer(test: Any) -> None:
     test = getattr(test, "__func__", test)  # of a method
     own = getattr(test, "_hypothesis_internal_use_settings", None)
     if own is not None:
-        fewer = max(own.max_examples // QUICK_SHARE, 5)
-        test._hypothesis_internal_use_settings = settings(own, max_examples=fewer)
+        test._hypothesis_internal_use_settings = fewer(own)
+
+
+def fewer(own: settings) -> settings:
+    """Divide the examples of a test's settings."""
+    return settings(own, max_examples=max(own.max_examples // QUICK_SHARE, 5))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -143,10 +159,34 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         subprocess.Popen.__init__ = start  # type: ignore[method-assign]
 
 
+@pytest.fixture(scope="session")
+def stopped_at_the_end() -> Iterator[None]:
+    yield
+    from tests.pipeline.clusters import stop_running
+
+    stop_running()
+
+
+@pytest.fixture(scope="module")
+def spark(stopped_at_the_end: None) -> Any:
+    """Start a session on two cores of this machine, or take the one that the last module used."""
+    from roamcast.pipeline.spark.session import Settings, start
+    from tests.pipeline.clusters import OPTIONS, need_java
+
+    need_java()
+    return start(Settings(master="local[2]", name="roamcast-tests", memory="2g", options=OPTIONS))
+
+
 def unit_of(nodeid: str) -> str:
-    """Name what is never torn apart: a file, or files that share something."""
+    """Name what is never torn apart: a file, or all files that share a Spark session."""
     file = nodeid.partition("::")[0]
-    return TOGETHER.get(file, file)
+    return SPARK if file in ON_SPARK else file
+
+
+def place_in_unit(nodeid: str) -> int:
+    """Order the files of a unit."""
+    file = nodeid.partition("::")[0]
+    return ON_SPARK.index(file) if file in ON_SPARK else 0
 
 
 @pytest.hookimpl(optionalhook=True)

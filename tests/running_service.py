@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 from websockets.sync.client import ClientConnection, connect
 
-from roamcast.live.auth.keys import SCOPES, TokenKeys
+from roamcast.live.auth.admission import SCOPES, TokenKeys
 from tests.processes import Child, roamcast
 
 DEADLINE_S = 60.0

@@ -6,6 +6,7 @@ allowed, up to the model's own limits. `tests/test_strategies.py` holds every st
 """
 
 import random
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,15 +16,15 @@ from hypothesis import strategies as st
 from roamcast.model import time
 from roamcast.model.contexts import (
     ATTRIBUTES_MAX,
+    DEPTH_MAX,
     NAME_LENGTH_MAX,
-    PLACE_LENGTH_MAX,
+    PATH_LENGTH_MAX,
     RESERVED,
     VID_LENGTH_MAX,
     Attribute,
     Context,
 )
 from roamcast.model.kinds import INTEGER_MAX
-from roamcast.model.places_path import DEPTH_MAX
 
 HOUR = 3_600 * time.MICROSECONDS
 NINE = time.parse_instant("2026-11-15T09:00:00Z")
@@ -108,7 +109,7 @@ def stamp(instant: int) -> str:
 
 
 def quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    return "'" + re.sub(r"\\+(?='|\Z)", r"\g<0>\g<0>", text).replace("'", "''") + "'"
 
 
 def name_text(name: str) -> str:
@@ -332,9 +333,9 @@ def filter_texts(makes: list[Make] | None = None, depth: int = 2) -> st.SearchSt
 
 
 _visible = st.characters(exclude_categories=["C", "Z"], exclude_characters="/")
-_encodable = st.characters(exclude_categories=["Cs"])
+_encodable = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 _instants = st.integers(time.EARLIEST, time.LATEST)
-_segments = st.text(_visible, min_size=1, max_size=PLACE_LENGTH_MAX // DEPTH_MAX - 1)
+_segments = st.text(_visible, min_size=1, max_size=PATH_LENGTH_MAX // DEPTH_MAX - 1)
 _names = st.text(_visible, min_size=1, max_size=NAME_LENGTH_MAX).filter(
     lambda name: name not in RESERVED
 )

@@ -27,6 +27,7 @@ from roamcast.broker import (
     UnsubscribeSession,
 )
 from roamcast.channels.server.settings import MapSettings
+from roamcast.channels.sessions import messages
 from roamcast.channels.sessions.publications import PublicationSettings
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.identity.rules import Rule, Viewer
@@ -51,6 +52,8 @@ class Reader:
 
     def read(self, data: bytes, now: int) -> None:
         self.frames.append((now, len(data)))
+        described = msgspec.json.decode(data, type=messages.Answer)
+        assert msgspec.json.encode(described) == data, "a frame differs from its struct"
         frame = msgspec.json.decode(data)
         if frame["type"] == "subscribed":
             self.query_of[frame["re"]] = frame["query"]
@@ -74,9 +77,16 @@ class Desk:
     """A broker, a disk that always works, and readers."""
 
     def __init__(
-        self, hub: HubSettings | None = None, publications: PublicationSettings | None = None
+        self,
+        hub: HubSettings | None = None,
+        publications: PublicationSettings | None = None,
+        map_settings: MapSettings | None = None,
+        *,
+        own_vids: bool = False,
     ) -> None:
+        self.own_vids = own_vids
         self.hub_settings, self.publication_settings = hub, publications
+        self.map_settings = map_settings or MapSettings()
         self.now = START
         self.disk: dict[str, bytes] = {}
         self.readers: dict[str, Reader] = {}
@@ -91,9 +101,10 @@ class Desk:
             epoch=self.now,
             now=self.now,
             load=self.load,
-            map_settings=MapSettings(),
+            map_settings=self.map_settings,
             hub_settings=self.hub_settings,
             publication_settings=self.publication_settings,
+            own_vids=self.own_vids,
         )
 
     def load(self, prefix: str) -> dict[str, bytes]:
@@ -135,7 +146,7 @@ class Desk:
         """Let come into force what another host had newer, as replication does."""
         newer = tuple(Entry(key, value, self.now) for key, value in entries)
         broker = self.broker
-        self.carry(broker._router.perform(broker._replication, [Adopt(newer)], self.now))
+        self.carry(broker.perform(broker._replication, [Adopt(newer)], self.now))
 
     def keep(self, vid: str, place: str, owner: str = "ann", **more: Any) -> Effect:
         self.tickets += 1

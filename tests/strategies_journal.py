@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from roamcast.channels.server.messages import context_of
 from roamcast.journal.book import Entry, Journal
 from roamcast.journal.segments import Segments
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, context_of
 from roamcast.model.records import (
     ContextChanged,
     ContextClosed,

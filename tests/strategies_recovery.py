@@ -11,7 +11,7 @@ from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.settings import MapSettings
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect
-from roamcast.sim.network import Cut
+from roamcast.sim.network import NetworkCut
 from roamcast.sim.workloads._map_parts import ScanMatcher
 from roamcast.sim.world import World
 
@@ -76,8 +76,8 @@ class RecoveryWorld:
     def restart(self, name: str) -> None:
         self.world.restart(self.world.hosts[name])
 
-    def cut(self, *names: str, inwards: bool = True, outwards: bool = True) -> Cut:
-        cut = Cut(frozenset(names), inwards=inwards, outwards=outwards)
+    def cut(self, *names: str, inwards: bool = True, outwards: bool = True) -> NetworkCut:
+        cut = NetworkCut(frozenset(names), inwards=inwards, outwards=outwards)
         self.world.network.cut(cut)
         return cut
 

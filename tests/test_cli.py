@@ -5,13 +5,19 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from roamcast import __version__
+from roamcast.cli import PANELS, build
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[1]
 ROAMCAST = Path(sys.executable).with_name("roamcast")
+
+
+def build_command() -> object:
+    return typer.main.get_command(build())
 
 
 def roamcast(*words: str) -> subprocess.CompletedProcess[str]:
@@ -20,6 +26,17 @@ def roamcast(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_version() -> None:
     assert roamcast("--version").stdout == f"roamcast {__version__}\n"
+
+
+def test_help_lists_every_command_in_a_group() -> None:
+    commands = build_command().commands  # type: ignore[attr-defined]
+    panels = {name: command.rich_help_panel for name, command in commands.items()}
+    assert set(panels.values()) == set(PANELS)
+    shown = roamcast("--help").stdout
+    places = [shown.index(f"\n{panel}:\n") for panel in PANELS]
+    assert places == sorted(places)
+    for name in commands:
+        assert f"\n  {name}" in shown
 
 
 @pytest.mark.parametrize("words", [[], ["figure"], ["bench"]])

@@ -33,7 +33,7 @@ import asyncio, sys
 from pathlib import Path
 
 from roamcast.broker import Broker
-from roamcast.live.auth.keys import TokenKeys
+from roamcast.live.auth.admission import TokenKeys
 from roamcast.live.config.settings import Settings
 from roamcast.live.observe.metrics import Metrics
 from roamcast.live.service.service import Service

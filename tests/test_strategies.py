@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from roamcast.identity.sightings import Sighting
 from roamcast.identity.sightings import check as check_sighting
-from roamcast.model.contexts import Context, check, check_place
+from roamcast.model.contexts import DEPTH_MAX, Context, check, check_path, check_place, segments
 from roamcast.model.filters import Filter
 from roamcast.model.places_geojson import from_geojson
-from roamcast.model.places_path import DEPTH_MAX, check_path, segments
 from tests import strategies, strategies_matching, strategies_places
 from tests.strategies_sightings import sightings
 
@@ -47,6 +46,7 @@ def test_drawn_hierarchies_are_valid(document: dict[str, Any]) -> None:
     assert len(from_geojson(document)) == len(document["features"])
 
 
+@pytest.mark.slow
 def test_the_deepest_place_can_be_drawn() -> None:
     quiet = settings(max_examples=2_000, phases=[Phase.generate], database=None)
     deep = find(strategies.any_place, lambda path: len(segments(path)) == DEPTH_MAX, settings=quiet)

@@ -8,7 +8,10 @@ decides visibility.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Final
+
+import msgspec
 
 from roamcast.channels.failover.replication import (
     DropReplica,
@@ -16,13 +19,16 @@ from roamcast.channels.failover.replication import (
     Replication,
     ReplicationSettings,
 )
+from roamcast.channels.past.part import Past
+from roamcast.channels.past.settings import PastSettings
+from roamcast.channels.past.steps import Lives
 from roamcast.channels.server.map_server import MapServer, compiled_matcher
 from roamcast.channels.server.queries import Matcher
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.server.subscriptions import LocalQueries
-from roamcast.channels.sessions.events import Format
 from roamcast.channels.sessions.hub import (
     CutOff,
+    Format,
     Frame,
     Hub,
     LimitSession,
@@ -34,16 +40,29 @@ from roamcast.channels.sessions.hub import (
 from roamcast.channels.sessions.publications import (
     PublicationSettings,
     PublishFor,
+    StoredPublication,
     StoredPublications,
     UnpublishFor,
 )
 from roamcast.channels.sessions.settings import HubSettings
+from roamcast.channels.sessions.webhooks import (
+    CheckWebhook,
+    PostWebhook,
+    RegisterWebhook,
+    RemoveWebhook,
+    Webhook,
+    WebhookAnswered,
+    WebhookChecked,
+    WebhookFrame,
+    Webhooks,
+    WebhookSettings,
+)
 from roamcast.errors import LimitError
-from roamcast.identity.policy import RulesPolicy, subject_of
+from roamcast.identity.policy import PUBLIC, RuleBook, RulesPolicy, is_own, subject_of
 from roamcast.identity.revocations import Revocations, RevokeTokens, TokenRevoked
 from roamcast.identity.rule_sets import RuleSets, SetRules
-from roamcast.identity.rulebook import PUBLIC, RuleBook
-from roamcast.identity.rules import Rule, Viewer
+from roamcast.identity.rules import Rule, Viewer, visible
+from roamcast.matching.live.slices import ContextPage, Question, run
 from roamcast.model.contexts import Context
 from roamcast.model.events import (
     Acknowledged,
@@ -54,13 +73,17 @@ from roamcast.model.events import (
     RulesChanged,
     SessionClosed,
     SessionOpened,
+    SessionRequested,
 )
 from roamcast.model.filters import Filter
+from roamcast.model.filters.price import Price
 from roamcast.model.machine import Effect, Input
-from roamcast.model.nearest import Found, nearest
+from roamcast.model.nearest import Found
 from roamcast.model.parts import Load, Occupancy, Part, Router
 from roamcast.model.places import Places
-from roamcast.model.wire import Message
+from roamcast.overlay.overlay import Overlay, OverlayNode, OverlayView
+
+RULES_DECODED: Final = 4_096
 
 KEYED_MAX: Final = 100_000
 """Maximum viewers whose keys we track; beyond it the oldest viewer's classes are retired."""
@@ -124,6 +147,7 @@ class Admission(Part):
         DismissClient,
         RulesChanged,
         SessionClosed,
+        SessionRequested,
     )
 
     def __init__(self, hub: Hub, rules: RuleBook, policy: RulesPolicy) -> None:
@@ -156,6 +180,9 @@ class Admission(Part):
                 if session not in self._session_viewers:
                     return ()
                 return [*self._hub.close(session), SessionClosed(session)]
+            case SessionRequested(session, viewer, groups):
+                opens = OpenSession(0, session, Viewer(viewer, groups), "sse")
+                return self.receive(opens if viewer else CloseSession(session), now)
             case SessionClosed(session):
                 self._forget(session)
                 return ()
@@ -228,6 +255,13 @@ class Admission(Part):
                 clients += self._clients_of.get(viewer, ())
                 self._rules.keep_apart(viewer)
         ended = self._retire(classes)
+        effects = self._reclass(sessions, now)
+        # Last: what leaves with clients of ended classes is an update of the new subscriptions.
+        moved = [ClientsMoved(tuple(clients))] if clients else []
+        return [*effects, *moved, *ended]
+
+    def _reclass(self, sessions: Sequence[str], now: int) -> list[Effect]:
+        """Move sessions into the classes that their viewers belong in now."""
         effects: list[Effect] = []
         for session in sessions:
             try:
@@ -237,9 +271,7 @@ class Admission(Part):
                 effects += self._hub.close(session)
                 reason = f"rules: what you may see has changed, and {error}"
                 effects += [CutOff(session, reason), SessionClosed(session)]
-        # Last: what leaves with clients of ended classes is an update of the new subscriptions.
-        moved = [ClientsMoved(tuple(clients))] if clients else []
-        return [*effects, *moved, *ended]
+        return effects
 
     def _retire(self, classes: Collection[str]) -> list[Effect]:
         ended = [view_class for view_class in classes if self._policy.retire(view_class)]
@@ -248,8 +280,26 @@ class Admission(Part):
         return [ClassesEnded(tuple(ended)), *map(Retired, ended)]
 
 
-class Broker:
-    """One broker, live or simulated."""
+Charge = Callable[[Viewer, Filter, int], None]
+"""Charges a viewer for a current set, of which a relay pays one share; raises what is too dear."""
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """A broker's share of a question about the past: steps that wait, lives, and who may see."""
+
+    waiting: list[tuple[str, bytes]]
+    known: Lives
+    seen: Callable[[Context, str], Context | None]
+
+
+@lru_cache(RULES_DECODED)
+def _decoded_rules(encoded: bytes | None) -> tuple[Rule, ...] | None:
+    """Read the rules of a past context; without them nobody may see it."""
+    return None if encoded is None else msgspec.msgpack.decode(encoded, type=tuple[Rule, ...])
+
+
+class Broker(Router):
+    """One broker, live or simulated: its parts, their order, and what may be read of them."""
 
     def __init__(
         self,
@@ -263,14 +313,24 @@ class Broker:
         hub_settings: HubSettings | None = None,
         publication_settings: PublicationSettings | None = None,
         replication_settings: ReplicationSettings | None = None,
+        webhook_settings: WebhookSettings | None = None,
+        past_settings: PastSettings | None = None,
         default_rules: Sequence[Rule] = PUBLIC,
+        own_vids: bool = False,
         places: Places | None = None,
         replicas: Sequence[str] = (),
+        trusted_nodes: Collection[str] = (),
         make_matcher: Callable[[], Matcher] = compiled_matcher,
+        overlay: OverlayNode | None = None,
+        charge: Charge | None = None,
     ) -> None:
         """`load` reads stored values by prefix, `stamp` is the newest one on this disk.
 
+        `own_vids`: vids that could be guessed begin with their publisher's name (0098).
         `replicas`: the hosts that may serve this node, by seat, this one among them.
+        `trusted_nodes`: those whose vids belong to who registered them alone. `overlay`: what
+        makes this broker a node of many; without it, it has no part of the overlay. `charge` is
+        asked before a client on a link gets a current set.
         """
         self.name = name
         self.epoch = epoch
@@ -294,14 +354,12 @@ class Broker:
             make_matcher=make_matcher,
             replicas=replicas,
         )
+        if charge is not None:
+            self._server.subscriptions.charge = lambda client, wanted, shares: charge(
+                self._viewer_of(client), wanted, shares
+            )
         self._hub = Hub(LocalQueries(self._server), hub_settings or HubSettings(), epoch)
-        self._publications = StoredPublications(self._server, publication_settings)
-        self._rule_sets = RuleSets(
-            rules, publication_settings.publications_per_owner_max, self._publications.check_owner
-        )
-        self._server.contexts.publisher_of = self._rule_sets.publisher_of
-        self._server.merging.is_stored = self._publications.holds
-        self._admission = Admission(self._hub, rules, self._policy)
+        self._webhooks = Webhooks(webhook_settings or WebhookSettings(), epoch)
         self._replication = Replication(
             name,
             epoch=epoch,
@@ -309,38 +367,44 @@ class Broker:
             stamp=stamp,
             settings=replication_settings or ReplicationSettings(),
         )
+        self._past = Past(
+            epoch=epoch,
+            now=now,
+            settings=past_settings or PastSettings(),
+            newest=self._replication.newest,
+            rules_of=rules.encoded,
+        )
+        self._server.past = self._server.contexts.past = self._past
+        self._publications = StoredPublications(self._server, publication_settings, self._past)
+        self._rule_sets = RuleSets(
+            rules, publication_settings.publications_per_owner_max, self._publications.check_owner
+        )
+        self._server.contexts.publishers = self._rule_sets.publishers
+        self._server.contexts.trusted_nodes = frozenset(trusted_nodes)
+        if own_vids:
+            self._server.contexts.may_name = is_own
+        self._server.merging.is_stored = self._publications.holds
+        self._admission = Admission(self._hub, rules, self._policy)
+        self.overlay = None if overlay is None else Overlay(overlay, epoch=epoch, now=now)
         # The order is that of events and of restoring: rules before what they hide, who may see
         # before what is shown, the store before the map that is handed over with it.
-        self._router = Router(
+        super().__init__(
             (
                 self._replication,
                 self._rule_sets,
+                self._past,
                 self._admission,
                 self._publications,
                 Revocations(),
                 self._server,
                 self._hub,
+                self._webhooks,
+                *(self.overlay.parts if self.overlay is not None else ()),
             ),
             disk=self._replication,
         )
-        self._router.restore(load, now)
-        self._router.receive_event(MapTouched(), now)  # nobody subscribes yet
-
-    def receive(self, given: Input, now: int) -> Sequence[Effect]:
-        """Take one input."""
-        return self._router.receive(given, now)
-
-    def advance(self, now: int) -> Sequence[Effect]:
-        """Do what is due in each part."""
-        return self._router.advance(now)
-
-    def deadline(self) -> int | None:
-        """When the first part is due."""
-        return self._router.deadline()
-
-    def occupancy(self) -> Occupancy:
-        """How much each part holds, and the bound of each."""
-        return self._router.occupancy()
+        self.restore(load, now)
+        self.receive_event(MapTouched(), now)  # nobody subscribes yet
 
     def _viewer_of(self, client: str) -> Viewer:
         return self._admission.viewers.get(client) or Viewer(subject_of(client))
@@ -355,14 +419,14 @@ class Broker:
 
     # --- reads: none of these changes anything --------------------------------------------------
 
-    def takes(self, message: Message) -> bool:
-        """Whether a message of another host or client is for this broker."""
-        return self._router.takes(message)
-
     @property
     def map_settings(self) -> MapSettings:
         """How large and how patient the map service is; clients are told."""
         return self._server.settings
+
+    def overlay_view(self) -> OverlayView | None:
+        """Describe this node among others; None for a broker on its own."""
+        return None if self.overlay is None else self.overlay.view()
 
     def held(self) -> dict[str, int]:
         """How much is held of what, for metrics."""
@@ -371,6 +435,7 @@ class Broker:
             "contexts": len(server.map),
             "clients": len(server.desk.clients),
             "sessions": len(self._hub.sessions),
+            "coalesced": self._hub.coalesced,
             "queries": server.subscriptions.records,
             "channels": len(server.desk.channels),
             "followers": replication.current,
@@ -392,26 +457,79 @@ class Broker:
             return None
         return self._rules.own(vid)
 
+    def publication_for(self, owner: str, vid: str) -> StoredPublication | None:
+        """Give a publication to who published it, through a session or over HTTP."""
+        known = self._publications.publications.get(vid)
+        return known if known is not None and known.owner == owner else None
+
+    def webhooks_of(self, owner: str) -> list[Webhook]:
+        """Give the webhooks of an owner."""
+        return self._webhooks.owned_by(owner)
+
+    def webhooks(self) -> list[Webhook]:
+        """Give all webhooks."""
+        return [*self._webhooks.webhooks.values()]
+
     def find(self, viewer: Viewer, wanted: Filter, now: int) -> list[Context]:
         """Answer a query once, as this viewer may see the map: by vid (AMS 3)."""
-        found = []
-        contexts = self._server.map.contexts
-        for vid in sorted(self._server.contexts.candidates(wanted)):
-            seen = self._policy.visible_to(contexts[vid].context, viewer, now)
-            if seen is not None and wanted.matches(seen):
-                found.append(seen)
-        return found
+        live = self._server.contexts.live
+        return run(live.every(self._policy.name_of(viewer), self._seen_by(viewer), wanted, now))
+
+    def page(
+        self, viewer: Viewer, wanted: Filter, now: int, *, after: str, limit: int
+    ) -> Question[ContextPage]:
+        """Ask for the first contexts after a vid, in slices: the driver serves others between."""
+        live = self._server.contexts.live
+        name = self._policy.name_of(viewer)
+        return live.page(name, self._seen_by(viewer), wanted, now, after, limit)
+
+    def count(self, viewer: Viewer, wanted: Filter, now: int) -> Question[int]:
+        """Ask how many contexts this viewer may see and a filter wants, in slices."""
+        live = self._server.contexts.live
+        return live.count(self._policy.name_of(viewer), self._seen_by(viewer), wanted, now)
+
+    def price(self, viewer: Viewer, wanted: Filter, now: int) -> Price:
+        """Give the price of a question before it is asked."""
+        return self._server.contexts.live.price(self._policy.name_of(viewer), wanted, now)
+
+    def _seen_by(self, viewer: Viewer) -> Callable[[Context, int], Context | None]:
+        return lambda context, now: self._policy.visible_to(context, viewer, now)
+
+    def remembers(self, viewer: Viewer, now: int) -> "Memory":
+        """Give what a question about the past needs of this broker, as of now.
+
+        Read the log after this, and the archive after the log (`channels/past/asking.py`).
+        """
+        return Memory(
+            self._past.waiting, self._past.known(now), partial(self._seen_then, viewer, now)
+        )
+
+    def _seen_then(self, viewer: Viewer, now: int, context: Context, rules: str) -> Context | None:
+        """Give what a viewer may see of a past context: by its rules then, and by those of now."""
+        then: Sequence[Rule] | None = self._rules.default
+        if rules:
+            then = _decoded_rules(self._past.rules.get(rules))
+        places = self._policy.places
+        shown = None if then is None else visible(context, then, viewer, now, places)
+        own = self._rules.own(context.vid)
+        if shown is None or own is None:
+            return shown
+        return visible(shown, own, viewer, now, places)
 
     def get(self, viewer: Viewer, vid: str, now: int) -> Context | None:
-        """Give one context as this viewer may see it."""
+        """Give one context as this viewer may see it; its owner sees all of it."""
         known = self._server.map.contexts.get(vid)
-        return None if known is None else self._policy.visible_to(known.context, viewer, now)
+        if known is None or self._policy.owns(viewer, vid):
+            return None if known is None else known.context
+        return self._policy.visible_to(known.context, viewer, now)
 
     def nearest(
         self, viewer: Viewer, to: tuple[float, float], wanted: Filter, count: int, now: int
-    ) -> list[Found]:
-        """Give the nearest contexts that this viewer may see and a filter wants."""
-        return nearest(self.find(viewer, wanted, now), to, wanted, count=count)
+    ) -> Question[list[Found]]:
+        """Ask for the nearest contexts that this viewer may see and a filter wants, in slices."""
+        live = self._server.contexts.live
+        name = self._policy.name_of(viewer)
+        return live.nearest(name, self._seen_by(viewer), wanted, now, to, count)
 
 
 __all__ = [
@@ -419,6 +537,7 @@ __all__ = [
     "AdmitClient",
     "Admitted",
     "Broker",
+    "CheckWebhook",
     "CloseSession",
     "CutOff",
     "DismissClient",
@@ -427,7 +546,10 @@ __all__ = [
     "Frame",
     "LimitSession",
     "OpenSession",
+    "PostWebhook",
     "PublishFor",
+    "RegisterWebhook",
+    "RemoveWebhook",
     "ReplicaGone",
     "Retired",
     "RevokeTokens",
@@ -438,4 +560,7 @@ __all__ = [
     "TokenRevoked",
     "UnpublishFor",
     "UnsubscribeSession",
+    "WebhookAnswered",
+    "WebhookChecked",
+    "WebhookFrame",
 ]

@@ -1,12 +1,14 @@
 """The `roamcast` command: collects the modules of `roamcast.commands` (decision 0002)."""
 
+import functools
 import importlib
 import os
 import pkgutil
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from roamcast import __version__, commands
 from roamcast.errors import RoamcastError
@@ -18,10 +20,35 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+PANELS = ("The service", "The map", "Files and archives", "Experiments")
+"""The groups of `roamcast --help`, in the order of a newcomer's day."""
+
+
+class GroupedCommands(TyperGroup):
+    """Lists commands by their `rich_help_panel`, in plain text as the rest of our help."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each panel."""
+        del ctx
+        for panel in PANELS:
+            listed = [
+                (name, command)
+                for name, command in sorted(self.commands.items())
+                if getattr(command, "rich_help_panel", None) == panel
+            ]
+            width = formatter.width - 6 - max(map(len, self.commands))
+            with formatter.section(panel):
+                formatter.write_dl(
+                    [(name, command.get_short_help_str(width)) for name, command in listed]
+                )
+
+
+@functools.cache  # groups of commands are module-level: each more call would register them again
 def build() -> typer.Typer:
     """Return the application; every module of `commands` registers its commands."""
     app = typer.Typer(
         name="roamcast",
+        cls=GroupedCommands,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

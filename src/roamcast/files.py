@@ -18,16 +18,16 @@ OWNER_ONLY: Final = 0o600
 """Mode for secrets. The file has it from its first byte: a chmod afterwards would come too late."""
 
 OWNER_ONLY_FOLDER: Final = 0o700
-_ANYONE: Final = 0o666
+ANYONE: Final = 0o666
 """Mode for everything else; the process's umask takes away what the machine does not allow."""
 
 
-def write_whole(path: Path, data: bytes, *, mode: int = _ANYONE) -> None:
+def write_whole(path: Path, data: bytes, *, mode: int = ANYONE) -> None:
     """Replace the file at `path` with these bytes."""
     write_with(path, lambda file: file.write(data), mode=mode)
 
 
-def write_with(path: Path, write: Callable[[IO[bytes]], object], *, mode: int = _ANYONE) -> None:
+def write_with(path: Path, write: Callable[[IO[bytes]], object], *, mode: int = ANYONE) -> None:
     """Replace the file at `path` with what `write` puts into the open file it is given.
 
     If `write` raises, the target is as before and nothing is left beside it.

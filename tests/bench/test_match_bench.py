@@ -21,6 +21,7 @@ def bench() -> ModuleType:
     return registry.bench("match")
 
 
+@pytest.mark.slow
 def test_the_report_has_a_row_for_each_size_and_its_claims(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from roamcast.channels.relay.admission import (
     SWEEP_US,
     UNSURE,
     UNSURE_US_MAX,
-    Admission,
+    RelayAdmission,
 )
 from roamcast.channels.relay.guests import (
     CloseGuest,
@@ -45,12 +45,11 @@ from roamcast.channels.server.messages import (
     Publish,
     Request,
     Unpublish,
-    body_of,
 )
 from roamcast.channels.server.settings import MapSettings
 from roamcast.errors import LimitError
 from roamcast.model.addresses import Client
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, body_of
 from roamcast.model.machine import Effect, Input, Received, Send
 from roamcast.sim.workloads._map_parts import ScanMatcher
 
@@ -71,7 +70,7 @@ class Scene:
     def __init__(self, guests_max: int = 10) -> None:
         self.now = SECOND
         self.effects: list[Effect] = []
-        self.machine = Admission(
+        self.machine = RelayAdmission(
             "relay",
             draw=lambda: 0.5,
             policy=Public(),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roamcast.channels.sessions import hub as module
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.errors import InputError, LimitError
 from roamcast.identity.rules import Viewer
@@ -79,6 +80,7 @@ def test_a_slow_session_gets_the_latest_states_and_nobody_else_waits() -> None:
     assert not fast.cut
 
 
+@pytest.mark.limit("limits.slow_s_max")
 def test_a_session_that_takes_nothing_for_too_long_is_cut_off() -> None:
     desk = Desk(HubSettings(slow_us_max=5 * SECOND))
     reader = desk.open("s")
@@ -146,6 +148,7 @@ def test_a_limit_below_the_least_is_refused(limit: int) -> None:
         desk.limit("s", limit)
 
 
+@pytest.mark.limit("limits.subscriptions_per_client_max")
 def test_sessions_and_watches_are_bounded() -> None:
     desk = Desk(HubSettings(sessions_max=2, subscriptions_per_session_max=2))
     desk.open("a")
@@ -210,3 +213,18 @@ def test_in_the_end_every_session_has_read_the_true_view(seed: int) -> None:
             found = desk.broker.find(Viewer(name), Filter.parse(text), desk.now)
             assert desk.sees(name, about) == {one.vid: one.place for one in found}, (name, text)
             assert reader.query_of[about] in reader.complete
+
+
+def test_the_encodings_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FEATURES_MAX", 3)
+    monkeypatch.setattr(module, "EVENTS_MAX", 2)
+    desk = Desk()
+    desk.open("s")
+    desk.watch("s", "within(place, 'hq')")
+    writer = desk.broker._hub.writer
+    for number in range(10):
+        desk.keep(f"p{number}", "hq")
+        desk.run(SECOND)
+        assert len(writer._features) <= 3
+        assert len(writer._events) <= 2
+    assert len(desk.sees("s")) == 10

@@ -10,17 +10,9 @@ from roamcast.channels.failover.messages import Alive
 from roamcast.channels.reliable.messages import Data, HealRequest, Join
 from roamcast.channels.server.desk import ChannelDue
 from roamcast.channels.server.map_server import MapServer
-from roamcast.channels.server.messages import (
-    Hello,
-    Publish,
-    Receipt,
-    Request,
-    ServerHere,
-    Settled,
-    body_of,
-)
+from roamcast.channels.server.messages import Hello, Publish, Receipt, Request, ServerHere, Settled
 from roamcast.channels.server.settings import MapSettings
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, body_of
 from roamcast.model.machine import Input, Received, Stored
 from roamcast.model.records import Drop
 from roamcast.model.wire import Message

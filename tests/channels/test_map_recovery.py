@@ -46,7 +46,7 @@ def test_registrations_after_a_restart_are_spread_over_the_interval() -> None:
 
 
 def test_a_client_that_was_given_up_finds_back_by_itself() -> None:
-    from roamcast.sim.network import Cut
+    from roamcast.sim.network import NetworkCut
 
     world = MapWorld(MapSettings(client_timeout_us=2 * SECOND))
     for name in ("a", "b"):
@@ -54,7 +54,7 @@ def test_a_client_that_was_given_up_finds_back_by_itself() -> None:
         world.put(name, name, "l1")
         world.watch(name, "place = 'l1'")
     world.run(2)
-    cut = Cut(frozenset({"a"}))
+    cut = NetworkCut(frozenset({"a"}))
     world.world.network.cut(cut)
     world.run(5)
     assert world.sees("b") == {"b": "l1"}

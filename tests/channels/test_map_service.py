@@ -4,7 +4,7 @@ import pytest
 
 from roamcast.channels.client.copy import Appeared, Changed, Left
 from roamcast.channels.client.watching import Current, Cut, Refusal
-from roamcast.channels.server.map import ActiveMap
+from roamcast.channels.server.contexts import ActiveMap
 from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.messages import (
     Batch,
@@ -14,18 +14,19 @@ from roamcast.channels.server.messages import (
     Request,
     Subscribe,
     Unpublish,
-    body_of,
     parcel_of,
 )
 from roamcast.channels.server.settings import MapSettings, Mode
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, body_of
+from roamcast.model.events import ClientsMoved
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Multicast, Received, Send
 from roamcast.model.records import Record
 from roamcast.model.templates import STANDARD
-from roamcast.sim.network import Cut as Partition
 from roamcast.sim.network import LinkQuality
+from roamcast.sim.network import NetworkCut as Partition
 from roamcast.sim.workloads._map_parts import ScanMatcher
+from roamcast.sim.workloads._relay_parts import Rights
 from tests.strategies_map import MapWorld, updates
 
 PEOPLE = "type = 'person'"
@@ -209,6 +210,7 @@ def test_every_query_kind_is_answered_once_and_standing() -> None:
         "place = 'lab/1/a'": ["u"],
         "within(place, 'lab/1')": ["u", "v"],
         "vid = 'w'": ["w"],
+        "vid = 'u' OR vid >= 'w'": ["u", "w"],
         "type = 'printer'": ["v", "w"],
         "type = 'printer' AND within(place, 'lab/1')": ["v"],
     }
@@ -330,7 +332,7 @@ def test_refused_filters_are_told_and_change_nothing() -> None:
     world.watch("a", PEOPLE, "first")
     world.watch("a", "place = 'l1'", "second")
     world.run(1)
-    assert [effect.about for effect in world.told_to("a", Refusal)] == ["second"]
+    assert [effect.name for effect in world.told_to("a", Refusal)] == ["second"]
     assert world.server.subscriptions.records == 1
 
 
@@ -392,3 +394,26 @@ def test_what_is_so_since_the_future_is_refused_beyond_the_limit(what: str) -> N
     assert server.map.stamp("m") == now
     assert say(4, now + ahead) == []
     assert server.map.stamp("m") > now
+
+
+@pytest.mark.parametrize("page", [1, 256])
+def test_who_is_moved_to_another_class_sees_its_states_of_the_same_updates(page: int) -> None:
+    rights = Rights()
+    world = MapWorld(MapSettings(page_contexts_max=page, page_bytes_max=300), policy=rights)
+    for name in ("a", "publisher"):
+        world.client(name)
+    world.watch("a", "within(place, 'lab')")
+    rights.limited.add("a")
+    world.run(1)
+    for number in range(5):
+        world.put("publisher", f"v{number}", "lab/1", private=False)
+    world.run(1)
+    for number in range(5):
+        world.put("publisher", f"v{number}", "lab/1", private=number < 3)
+    world.run(1)
+    assert list(world.sees("a")) == ["v3", "v4"]
+    for limited in (False, True, False):  # no context changes meanwhile
+        (rights.limited.add if limited else rights.limited.discard)("a")
+        world.world.kernel.give(world.world.now, world.world.hosts["server"], ClientsMoved(("a",)))
+        world.run(5)
+        assert len(world.sees("a")) == (2 if limited else 5)

@@ -42,4 +42,4 @@ def test_a_refused_object_is_named_before_the_answer_says_that_it_was_taken() ->
     world.run()
     sent = [record.message for record in world.sent()]
     assert sent[sent.index("map.batch") + 1] == "map.answer"
-    assert [refusal.about for refusal in world.told_to("a", Refusal)] == ["put q"]
+    assert [(one.kind, one.name) for one in world.told_to("a", Refusal)] == [("publish", "q")]

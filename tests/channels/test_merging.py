@@ -17,12 +17,12 @@ from roamcast.channels.failover.messages import (
     HandOverTaken,
 )
 from roamcast.channels.server.desk import Policy, Public
-from roamcast.channels.server.map import Removal, Removed
 from roamcast.channels.server.map_server import MapServer
-from roamcast.channels.server.messages import ServerHere, body_of
+from roamcast.channels.server.messages import ServerHere
+from roamcast.channels.server.removals import Removal, Removed
 from roamcast.channels.server.settings import MapSettings
 from roamcast.model.addresses import Replica
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, body_of
 from roamcast.model.machine import Effect, Received, Send
 from roamcast.model.records import Drop
 from roamcast.sim.workloads._map_parts import ScanMatcher

@@ -12,7 +12,7 @@ from roamcast.channels.server.messages import (
     Superseded,
     parcel_of,
 )
-from roamcast.channels.server.outbox import Outbox, Waiting
+from roamcast.channels.server.outbox import _HEAD_BYTES, Outbox, Pager, Waiting, size_of_state
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.spread.streams import Ledger
 
@@ -44,8 +44,8 @@ def test_who_was_too_slow_still_hears_of_what_concerns_no_subscription() -> None
     outbox = full()
     told(outbox)
     assert outbox.add(Superseded("mine", 7))
-    assert outbox.add(Refused("s", "no filter"))
-    assert told(outbox) == [Superseded("mine", 7), Refused("s", "no filter")]
+    assert outbox.add(Refused("subscribe", "s", "no filter"))
+    assert told(outbox) == [Superseded("mine", 7), Refused("subscribe", "s", "no filter")]
     for number in range(4):
         assert outbox.add(Superseded(f"mine/{number}", 8))
     assert not outbox.add(Superseded("one too many", 8))
@@ -84,3 +84,41 @@ def test_a_batch_may_be_as_large_as_its_only_item_but_never_beyond_a_limit() -> 
         ledger = Ledger(limit, 96)
         batch = outbox.poll(0, ledger, 9, lambda state: state, lambda *_: ([], True))
         assert (batch is not None) is leaves
+
+
+def test_a_batch_says_how_many_states_still_wait() -> None:
+    outbox = Outbox(1, 1, 0, MapSettings(outbox_items_max=4))
+    outbox.add(Superseded("mine", 7))
+    for _ in range(2):  # of the second, everything was given up
+        batch = outbox.poll(0, None, 9, lambda state: state, lambda *_: ([], True))
+        assert isinstance(batch, Batch)
+        assert parcel_of(batch.payload).pending == (0,)
+        outbox.receipt(batch.number)
+        for number in range(5):
+            outbox.add(State(number, f"o{number}", b"x"))
+
+
+def test_an_item_as_large_as_the_room_leaves_and_a_larger_one_waits() -> None:
+    state = State(1, "o", b"x" * 100)
+    exact = _HEAD_BYTES + size_of_state(state)
+    for spare, leaves in ((0, True), (-1, False)):
+        outbox = Outbox(1, 1, 0, MapSettings())
+        outbox.add(state)
+        room = Ledger(exact * 8 // 7 + 1, 0)
+        room.charge(0, room.room(0) - exact - spare)
+        batch = outbox.poll(0, room, 9, lambda state: state, lambda *_: ([], True))
+        assert (batch is not None) is leaves
+
+
+def test_a_current_set_waits_for_its_opening() -> None:
+    outbox = Outbox(1, 1, 0, MapSettings(batch_bytes_max=1_000))
+    outbox.add(State(1, "o", b"x" * 900))
+    outbox.add(Opening("s", 1, 1, (), ()))
+    outbox.list_later(Pager("s", 1, (), complete=True))
+    for expected in (["State"], ["Opening", "State", "Closing"]):
+        batch = outbox.poll(
+            0, None, 9, lambda state: state, lambda *_: ([State(1, "p", b"x")], True)
+        )
+        assert isinstance(batch, Batch)
+        assert [type(item).__name__ for item in parcel_of(batch.payload).items] == expected
+        outbox.receipt(batch.number)

@@ -11,7 +11,7 @@ from roamcast.channels.client.map_client import MapClient, SubscribeFilter, Unsu
 from roamcast.channels.client.publications import PublishContext, UnpublishContext
 from roamcast.channels.client.watching import Current, Cut
 from roamcast.channels.server import outbox
-from roamcast.channels.server.map import ActiveMap
+from roamcast.channels.server.contexts import ActiveMap
 from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.messages import Hello, Request, State
 from roamcast.channels.server.outbox import Pager
@@ -172,7 +172,7 @@ def test_the_journal_says_why_a_set_is_listed_in_pages() -> None:
     world.run(2)
     steps = [record for _, _, record in world.records if isinstance(record, ChannelStep)]
     (step,) = [step for step in steps if step.step == "listed in pages"]
-    assert step.reason == f"{PEOPLE} for watcher, which rides on no carousel"
+    assert step.reason == f"{PEOPLE} for a client that rides on no carousel"
 
 
 def test_a_second_hello_is_refused_so_no_limit_comes_while_pages_are_on_their_way() -> None:

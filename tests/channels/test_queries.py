@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.channels.server.queries import QueryTable, take_apart
+from roamcast.channels.server.queries import QueryTable, SharedQueries, take_apart
 from roamcast.channels.server.view_class import History
 from roamcast.channels.spread.streams import Pool
 from roamcast.model.contexts import Context
@@ -74,7 +74,8 @@ def test_the_history_counts_recurrences_and_discards_the_least_recently_used() -
 
 @given(st.data())
 def test_a_step_between_queries_is_right_however_queries_come_and_go(data: st.DataObject) -> None:
-    table = QueryTable("", ScanMatcher(), 10)
+    shared = SharedQueries(ScanMatcher())
+    table = QueryTable("", shared, 10)
     texts = [f"kind = {number}" for number in range(4)] + ["kind > 1", "kind < 2"]
     next_number, before = 0, ()
     for _ in range(data.draw(st.integers(1, 25))):
@@ -89,7 +90,7 @@ def test_a_step_between_queries_is_right_however_queries_come_and_go(data: st.Da
         context = Context("v", "lab", None, {"kind": data.draw(st.integers(0, 3))})
         standing = table.records.items()
         right = {number for number, one in standing if one.filter.matches(context)}
-        after = table.match(context)
+        after = dict(shared.match(context)).get("", ())
         assert after == tuple(sorted(right))
         step = table.change(before, after)
         still = {query for query in before if query in table.records}
@@ -105,16 +106,17 @@ def test_at_the_limit_of_remembered_sets_and_steps_they_are_put_together_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("roamcast.channels.server.queries.SETS_MAX", 2)
-    table = QueryTable("", ScanMatcher(), 10)
+    shared = SharedQueries(ScanMatcher())
+    table = QueryTable("", shared, 10)
     for number in range(4):
         table.add(number + 1, Filter.parse(f"kind = {number}"), ())
     before = ()
     for kind in (0, 1, 2, 3, 0, 1):
-        after = table.match(Context("v", "lab", None, {"kind": kind}))
+        after = dict(shared.match(Context("v", "lab", None, {"kind": kind}))).get("", ())
         assert after == (kind + 1,)
         assert table.change(before, after).queries == tuple(sorted({*before, *after}))
         before = after
-        assert table.occupancy()["query sets"][0] <= 2
+        assert shared.occupancy()["query sets"][0] <= 2
         assert table.occupancy()["query changes"][0] <= 2
 
 

@@ -14,8 +14,8 @@ from roamcast.channels.server.messages import WELL_KNOWN
 from roamcast.channels.server.settings import MapSettings
 from roamcast.model.records import ContextOpened, QueryStep, Transmission, UpdateMatched
 from roamcast.sim.checkers import BandwidthLimit
-from roamcast.sim.network import Cut as Partition
 from roamcast.sim.network import LinkQuality
+from roamcast.sim.network import NetworkCut as Partition
 from tests.strategies_map import SERVER, MapWorld, updates
 
 PEOPLE = "type = 'person'"
@@ -302,7 +302,8 @@ def test_a_publication_that_the_server_refuses_is_refused_to_its_client_and_forg
         world.run(1)
         world.put(names[0], vid, "garden", type="person")
         world.run(1)
-    assert [one.about[:9] for one in world.told_to(names[0], Refusal)] == ["put taken", "put vvvvv"]
+    refused = [(one.kind, one.name) for one in world.told_to(names[0], Refusal)]
+    assert refused == [("publish", "taken"), ("publish", "v" * 256)]
     assert world.told_to(names[1], Refusal) == []
     relay = world.relay_machine("relay")
     assert relay.down.contexts.owners == relay.up.published == {}
@@ -325,12 +326,12 @@ def test_clients_that_publish_apart_do_so_in_their_own_names() -> None:
     stamp = world.relay_machine("relay").down.contexts.owners["m"].stamp
     relay = world.world.hosts["relay"]
     world.world.give(relay, BehalfAnswered("a", Overtaken("m", stamp)))
-    world.world.give(relay, BehalfAnswered("a", Refusal("put m", "too late")))
+    world.world.give(relay, BehalfAnswered("a", Refusal("publish", "m", "too late")))
     world.run(1)
     assert world.machine("a").published == {}
     assert list(world.machine("b").published) == ["m"]  # what a's said is not about b's
     world.forget()
-    world.world.give(relay, BehalfAnswered("b", Refusal("put m", "not here")))
+    world.world.give(relay, BehalfAnswered("b", Refusal("publish", "m", "not here")))
     world.run(1)
     assert [one.reason for one in world.told_to("b", Refusal)] == ["not here"]
     assert world.told_to("relay", OnBehalf) == [OnBehalf("b", DisownContext("m"))]

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roamcast.channels.client.copy import Appeared, Left, MapCopy
-from roamcast.channels.server.messages import State, body_of
-from roamcast.model.contexts import Context
+from roamcast.channels.server.messages import State
+from roamcast.model.contexts import Context, body_of
 from roamcast.model.filters import Filter
 
 HERE, THERE = "lab/1", "lab/2"
@@ -82,3 +82,36 @@ def test_after_a_listing_any_part_of_the_past_in_any_order_leaves_the_view_as_it
     for one in past[as_of:]:
         copy.learn(EPOCH, one, 4)
         assert ("v" in copy.shown("s")) is (places[one.number - 1] == HERE)
+
+
+def test_only_what_no_subscription_shows_counts_as_a_tombstone() -> None:
+    copy = opened()
+    copy.open("other", Filter.parse("type IS NULL"))
+    counts = []
+    for number, place in enumerate((THERE, HERE, THERE, HERE), 1):
+        copy.learn(EPOCH, state(number, place), number)
+        counts.append(copy.tombstones)
+    copy.close("other")
+    counts.append(copy.tombstones)
+    copy.learn(EPOCH, state(9, THERE), 9)
+    counts.append(copy.tombstones)
+    assert counts == [0, 0, 0, 0, 0, 1]
+    copy.prune(10, 0)
+    assert (copy.tombstones, copy.known) == (0, {})
+
+
+def test_what_a_listing_of_the_same_update_does_not_name_has_left() -> None:
+    copy = opened()
+    copy.learn(EPOCH, state(8, HERE), 1)
+    assert copy.retain("s", set(), (EPOCH, 7)) == []
+    assert copy.retain("s", set(), (EPOCH, 8)) == [Left("s", "v")]
+
+
+def test_only_of_an_unknown_context_an_old_state_may_be_older_than_a_forgotten_one() -> None:
+    copy = opened()
+    copy.learn(EPOCH, state(5, THERE), 1)
+    copy.prune(2, 0)
+    assert copy.forgotten(EPOCH, state(5, HERE))
+    assert not copy.forgotten(EPOCH, state(6, HERE))
+    copy.learn(EPOCH, state(4, HERE, "w"), 3)
+    assert not copy.forgotten(EPOCH, state(4, HERE, "w"))

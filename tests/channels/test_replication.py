@@ -285,9 +285,25 @@ def test_a_newer_server_gets_the_whole_store_before_the_map_is_handed_over() -> 
     scene.write("late", token=9)
     assert scene.answers[-1] == StoreAnswer("part", StoreFailed(9, STEPPING_DOWN))
     assert not any(isinstance(one, Forward) for one in scene.others)
-    scene.give(Received("b", OfferTaken(1)))
+    scene.give(Received("b", OfferTaken(offer.message.number)))  # type: ignore[attr-defined]
     assert scene.machine.state is ServerState.HANDED
     assert Forward(Received("b", ServerHere(NEWER, 0))) in scene.others
+
+
+def test_a_late_answer_to_an_offer_that_was_given_up_is_none_to_the_next() -> None:
+    scene = Scene()
+    scene.write("k", token=1)
+    hand_over(scene)
+    given_up = scene.sent[-1].message
+    scene.give(ReplicaGone(Replica("b")))
+    assert scene.machine.state is ServerState.SERVING
+    scene.write("written since", token=2)
+    scene.now += 1
+    hand_over(scene)
+    scene.give(Received("b", OfferTaken(given_up.number)))  # type: ignore[attr-defined]
+    assert scene.machine.state is ServerState.OFFERING
+    scene.give(Received("b", OfferTaken(scene.sent[-1].message.number)))  # type: ignore[attr-defined]
+    assert scene.machine.state is ServerState.HANDED
 
 
 def test_a_hand_over_waits_for_writes_on_their_way() -> None:
@@ -405,14 +421,16 @@ def test_a_standby_offers_what_the_server_lacks_before_it_confirms_the_page() ->
     page = StorePage(EPOCH, 1, "", "k2", (Entry("k2", b"new", 5),))
     standby.give(Received("a", page))
     offer = standby.messages()[-1]
-    assert offer == StoreOffer(1, (Entry("k1", b"mine", 9),))
+    assert offer == StoreOffer(offer.number, (Entry("k1", b"mine", 9),))
     standby.now += 50
     standby.carry(standby.machine.advance(standby.now))
     assert standby.messages()[-1] == offer  # it may have been lost
-    standby.give(Received("a", OfferTaken(1)))
+    standby.give(Received("a", OfferTaken(offer.number)))
     assert standby.messages()[-1] == FollowerAck(EPOCH, 1)
     standby.give(Received("a", StorePage(EPOCH, 2, "k2", "", ())))  # to the end of the store
-    assert standby.messages()[-1] == StoreOffer(2, (Entry("z", b"x", 1),))
+    following = standby.messages()[-1]
+    assert following == StoreOffer(following.number, (Entry("z", b"x", 1),))
+    assert following.number > offer.number
 
 
 def test_a_standby_that_stops_owes_nothing() -> None:

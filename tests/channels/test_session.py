@@ -287,13 +287,21 @@ def test_a_client_that_was_cut_off_asks_again() -> None:
 
 def test_a_refused_publication_is_withdrawn_and_a_refused_subscription_ended() -> None:
     scene = two()
-    effects = scene.sessions["bob"]._pass([Refusal("put p", "no")], scene.now)
+    effects = scene.sessions["bob"]._pass([Refusal("publish", "p", "no")], scene.now)
     assert effects[0] == PublicationRefused("p", "no")
     assert "p" not in scene.sessions["bob"].published
-    scene.sessions["bob"]._pass([Refusal("put p", "no")], scene.now)  # it is nobody's by now
-    ended = scene.sessions["ada"]._pass([Refusal("s", "no")], scene.now)
+    scene.sessions["bob"]._pass([Refusal("publish", "p", "no")], scene.now)  # it is nobody's by now
+    ended = scene.sessions["ada"]._pass([Refusal("subscribe", "s", "no")], scene.now)
     assert ended == [SubscriptionRefused("s", "no")]
     assert scene.sessions["ada"].occupancy()["subscriptions"] == (0, 2)
+
+
+def test_a_refused_publication_ends_no_subscription_of_its_name() -> None:
+    scene = two()
+    ada = scene.sessions["ada"]
+    effects = ada._pass([Refusal("publish", "s", "no"), Refusal("session", "s", "no")], scene.now)
+    assert effects == [Refusal("publish", "s", "no"), Refusal("session", "s", "no")]
+    assert ada.occupancy()["subscriptions"] == (1, 2)
 
 
 def test_bad_input_changes_nothing() -> None:
@@ -377,3 +385,17 @@ def test_nothing_is_lost_of_what_is_published_while_the_link_is_away() -> None:
 def test_an_input_that_nobody_takes_is_an_assertion() -> None:
     with pytest.raises(AssertionError, match="nobody takes Input"):
         ClientSession(draw=lambda: 0.5).receive(Input(), 0)
+
+
+def test_a_session_without_a_first_link_waits_for_nothing() -> None:
+    assert ClientSession(draw=lambda: 0.5, contexts_max=9).deadline() is None
+
+
+def test_at_its_limit_a_client_may_still_change_a_subscription() -> None:
+    scene = Scene()
+    scene.link("ada")
+    for name in ("s", "t"):
+        scene.give("ada", SubscribeFilter(name, EVERYBODY))
+    scene.give("ada", SubscribeFilter("s", "type = 'car'"))
+    scene.passes(SECOND)
+    assert {current.subscription for current in scene.of("ada", Current)} == {"s", "t"}  # type: ignore[attr-defined]

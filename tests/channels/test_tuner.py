@@ -56,3 +56,10 @@ def test_an_earlier_position_that_comes_late_by_another_way_is_gone_back_to(
     tuner.channels["old"].receiver.expected = 5
     tuner.link(announce(query, 3, old=1), "server", 0, mine=True)  # once is enough
     assert positions(tuner) == {"old": 5}
+
+
+def test_bands_beyond_a_clients_limit_are_left_out_and_no_others() -> None:
+    tuner = Tuner(MapSettings(), lambda: 0.5, 1_000)
+    bands = tuple(Band(limit, f"band/{limit}", 1, 1) for limit in (2_000, 1_000, 0, 500))
+    effects = tuner.link(Announce(1, 7, 1, bands), "server", 0, mine=True)
+    assert effects == [Listen("band/1000"), Listen("band/500")]

@@ -1,18 +1,10 @@
 """What a client makes of parcels: current sets, pages of carousels, and what comes late."""
 
 from roamcast.channels.client.copy import Appeared
-from roamcast.channels.client.watching import Watching
-from roamcast.channels.server.messages import (
-    Band,
-    Closing,
-    Opening,
-    Page,
-    Parcel,
-    State,
-    body_of,
-)
+from roamcast.channels.client.watching import Pending, Watching
+from roamcast.channels.server.messages import Announce, Band, Closing, Opening, Page, Parcel, State
 from roamcast.channels.server.settings import MapSettings
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, body_of
 from roamcast.model.filters import Filter
 
 
@@ -86,3 +78,15 @@ def test_a_page_from_before_the_answer_lists_but_does_not_complete() -> None:
     client.take(Parcel(1, (Page(1, 5, "", "", (state(4, "a"),)),)), "round", "server", 0)
     assert list(client.listings) == []
     assert list(client.copy.shown("s")) == ["m"]
+
+
+def test_what_a_stream_still_owes_is_forgotten_with_the_subscription_that_rode_on_it() -> None:
+    client = Watching(MapSettings(), lambda: 0.5, 1_000)
+    client.watch("s", Filter.parse("place = 'a'"))
+    announce = Announce(1, 7, 1, (Band(1_000, "band", 1, 1),))
+    client.take(
+        Parcel(1, (Opening("s", 1, 0, (1,), (announce,)), Closing("s", 1))), "", "server", 0
+    )
+    effects = client.take(Parcel(1, (state(2, "a"),), (3,)), "band", "server", 0)
+    assert Pending(3) in effects
+    assert client.unwatch("s")[-1] == Pending(0)

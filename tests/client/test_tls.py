@@ -33,9 +33,20 @@ async def speaks_tls(service: RunningService, relay: RunningRelay, certificate: 
             assert [one.vid for one in await me.who("within(place, 'hq')")] == [ada.vid]
             (near,) = await me.nearest((9.1, 48.7), "type = 'person'")
             assert near.context.vid == ada.vid
-            await me.put(Context("kept", "hq/1", None, {"type": "lamp"}, me.now()))
-            assert await me.count("type = 'lamp'") == 1
+            kept = Context("kept", "hq/1", None, {"type": "lamp"}, me.now())
+            await me.put(kept, lifetime_s=60)
+            assert await me.put_all([kept], lifetime_s=60) == [""]
+            badge = await me.appear(place="hq/3", type="lamp", lifetime_s=60)
+            assert await me.count("type = 'lamp'") == 2
+        async with connect(url, token, tls=trusted) as me:
+            assert await me.count("type = 'lamp'") == 2  # both outlive the session
             await me.remove("kept")
+            await me.remove(badge.vid)
+            gone = Context("gone", "hq/1", None, {"type": "lamp"}, me.now())
+            await me.put(gone, lifetime_s=0.001)
+            async with asyncio.timeout(DEADLINE_S):
+                while await me.count("type = 'lamp'"):
+                    await asyncio.sleep(0.05)
         with pytest.raises(UnreachableError, match="certificate"):
             await connect(url, token)  # nobody vouches for this certificate
 

@@ -11,7 +11,7 @@ from roamcast.cli import build
 from roamcast.errors import InputError, MissingError, RoamcastError
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.ingest.state import Batch, opened
+from roamcast.pipeline.ingest.state import SightingBatch, opened
 
 
 def call(*words: str | int | Path) -> None:
@@ -62,10 +62,10 @@ def test_a_wrong_call_is_one_clear_line(
 def test_the_cells_of_an_archive_that_is_there_stay_as_they_are(
     tmp_path: Path, archive: Path
 ) -> None:
-    Archive.make(archive, ArchiveSettings(6))
+    Archive.make(archive, ArchiveSettings(6, grid_s=0))
     (tmp_path / "a.jsonl").write_text("{}")
     words = (tmp_path / "a.jsonl", "--archive", archive, "--archive-resolution")
-    with pytest.raises(InputError, match="cannot become 7"):
+    with pytest.raises(InputError, match="cannot have cells of resolution 7"):
         call("pipeline", "ingest", *words, 7)
     assert not (tmp_path / "archive.private").exists()
 
@@ -96,7 +96,7 @@ def test_somebody_of_whom_there_are_only_dead_letters_is_forgotten_too(
         letters.mkdir(parents=True)
         table = {"person": pa.nulls(2, pa.string()), "raw": ['{"person": "ann', '{"person": "bob']}
         pq.write_table(pa.table(table), letters / "1.parquet")
-        state.prepare(Batch(number=1))
+        state.prepare(SightingBatch(number=1))
     call("pipeline", "vids", "ann", "--archive", archive, "--forget")
     (left,) = (tmp_path / "archive.private" / "dead_letters").rglob("*.parquet")
     assert pq.read_table(left, partitioning=None)["raw"].to_pylist() == ['{"person": "bob']

@@ -1,6 +1,7 @@
 """`roamcast swarm` as a person or a script uses it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -91,9 +92,48 @@ def test_a_failure_is_in_the_json_too() -> None:
     assert found["failure"]["outcome"]["tail"]
 
 
+@pytest.mark.usefixtures("broken")
+def test_keep_going_reports_each_promise_once_and_runs_every_seed() -> None:
+    options = ("--seeds", "12", "--only", "channel", "--workers", "1", "--keep-going")
+    code, said = swarm(*options)
+    assert code == 1
+    assert "12 runs in" in said
+    assert said.count("FAILS: liveness") == 1
+    assert "1 promises broken" in said
+    code, said = swarm(*options, "--json")
+    found = json.loads(said)
+    assert (found["seeds"], found["runs"]) == (12, {"channel": 12})
+    assert 1 < found["failed_runs"] <= 12
+    assert [one["promise"] for one in found["failures"]] == ["liveness"]
+
+
+def test_minutes_end_a_swarm_and_the_rate_is_printed() -> None:
+    code, said = swarm("--minutes", "0.01", "--only", "channel", "--workers", "1")
+    assert code == 0
+    assert "seeds a second" in said
+    assert re.search(r"the largest process holds [1-9][0-9]* MB\n", said)
+
+
+def test_a_shard_runs_its_part_of_the_seeds() -> None:
+    code, said = swarm(
+        "--seeds", "9", "--shard", "2/4", "--only", "channel", "--workers", "1", "--json"
+    )
+    assert code == 0
+    assert json.loads(said)["seeds"] == 2  # the seeds 1 and 5
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
+        ("--minutes", "0"),
+        ("--minutes", "1e9"),
+        ("--shard", "0/4"),
+        ("--shard", "5/4"),
+        ("--shard", "1"),
+        ("--workers", "-1"),
+        ("--first", "-1"),
+        ("--seed", "1", "--minutes", "1"),
+        ("--seed", "1", "--shard", "1/2"),
         ("--only", "nothing"),
         ("--seeds", "0"),
         ("--seeds", "10000001"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from roamcast.errors import AuthError
-from roamcast.live.auth.keys import TokenKeys
+from roamcast.live.auth.admission import TokenKeys
 
 pytestmark = pytest.mark.process
 
@@ -58,6 +58,19 @@ def test_the_bare_command_prints_the_token_alone_and_rotation_can_end_it(tmp_pat
         keys.check(token, now)
 
 
+def test_a_folder_without_a_service_is_told(tmp_path: Path) -> None:
+    for words in (["rotate"], ["revoke", "0" * 24]):
+        done = roamcast(*words, folder=tmp_path / "typo")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"there is no service in {tmp_path / 'typo'}" in done.stderr
+        assert not (tmp_path / "typo").exists()
+    first = roamcast(folder=tmp_path / "new")
+    assert first.returncode == 0
+    assert first.stdout.count(".") == 2  # the token alone
+    assert f"there is no service in {tmp_path / 'new'} yet" in first.stderr
+    assert roamcast(folder=tmp_path / "new").stderr == ""
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -67,6 +80,7 @@ def test_the_bare_command_prints_the_token_alone_and_rotation_can_end_it(tmp_pat
     ],
 )
 def test_a_mistake_is_one_line(words: list[str], said: str, tmp_path: Path) -> None:
+    TokenKeys.open(tmp_path)
     done = roamcast(*words, folder=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr

@@ -57,6 +57,12 @@ def test_who_lists_what_satisfies_a_filter(running: RunningService) -> None:
     )
 
 
+def test_who_hints_at_quotes_on_stderr(running: RunningService) -> None:
+    done = roamcast(running, "who", "--where", "type = printer", "--json")
+    assert json.loads(done.stdout)["features"] == []
+    assert "hint: position 8: printer is read as the name of an attribute" in done.stderr
+
+
 def test_nearest_comes_by_distance(running: RunningService) -> None:
     asked = ["nearest", "--to", "9.1066,48.7425", "--template", "kind", "--with", "type=printer"]
     done = roamcast(running, *asked, "--count", "5", "--json")
@@ -93,14 +99,14 @@ def test_watch_on_a_terminal_is_a_table_that_lives(running: RunningService) -> N
         _read_until(mine, "1 there now")
         process.send_signal(signal.SIGINT)
         _read_until(mine, "")
-        assert process.wait(60) == 0
+        assert process.wait(180) == 0
     finally:
         process.kill()
         process.wait()
         os.close(mine)
 
 
-def _read_until(handle: int, wanted: str, seconds: float = 60.0) -> None:
+def _read_until(handle: int, wanted: str, seconds: float = 180.0) -> None:
     """Read a terminal until it shows something; with nothing wanted, to its end."""
     shown = ""
     end = time.monotonic() + seconds

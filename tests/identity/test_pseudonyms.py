@@ -20,6 +20,7 @@ from roamcast.identity.pseudonyms import (
     REGISTER,
     forget,
     new_handles,
+    open_few,
     open_vids,
     resolve,
     seal,
@@ -201,3 +202,17 @@ def test_a_vid_names_its_trusted_node() -> None:
     for wrong in ("abc", "@a.org", "abc@"):
         with pytest.raises(InputError):
             trusted_node_of(wrong)
+
+
+@given(st.lists(st.integers(0, 4), max_size=20), st.integers(0, 2**32))
+def test_a_few_vids_open_as_a_column_does(rows: list[int], seed: int) -> None:
+    keys, register, generator = world(["ann", "bob", "cy", "dee", "eve"], seed)
+    older = sealed(keys, register, rows, generator).to_pylist()
+    keys = keys.rotated(generator.randbytes)
+    newer = sealed(keys, register, rows, generator).to_pylist()
+    odd = ["", "@", "x@" + NODE, "A" * 24, "A" * 24 + "@other", "é" * 24 + "@" + NODE]
+    vids = [*older, *newer, *odd, *(vid + "@" + NODE for vid in newer[:1])]
+    for kept in (keys, keys.without(1)):
+        column = open_vids(pa.array(vids, pa.string()), kept).to_pylist()
+        assert open_few(vids, kept) == column
+        assert open_few(vids * 8, kept) == column * 8

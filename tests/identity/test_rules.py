@@ -9,22 +9,26 @@ from hypothesis import strategies as st
 
 from roamcast.errors import InputError, LimitError
 from roamcast.identity.rules import (
+    DAYS_MAX,
     DEPTHS,
     LEVELS,
+    MINUTES_A_DAY,
     RULES_MAX,
+    VIEWER_LENGTH_MAX,
     VIEWERS_MAX,
     Hours,
     Rule,
     Viewer,
     changes_at,
     check_rules,
+    decode_rules,
     truncated,
     visible,
 )
 from roamcast.model.buildings import building
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import ATTRIBUTES_MAX, Context, path_within
 from roamcast.model.places import Place, Places
-from roamcast.model.places_path import path_within
+from tests.identity.rule_cases import differs
 
 HOUR = 3_600_000_000
 PLACES = Places([Place("campus", "region"), *building("campus/b35", 2)])
@@ -194,13 +198,99 @@ def test_rules_have_limits() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [Hours(start_min=5, end_min=5), Hours(end_min=1441), Hours(days=(7,)), Hours(offset_min=9999)],
+    [
+        Hours(start_min=5, end_min=5),
+        Hours(start_min=-1),
+        Hours(end_min=1441),
+        Hours(days=(7,)),
+        Hours(days=(0, 7)),
+        Hours(days=(-1,)),
+        Hours(days=(0,) * (DAYS_MAX + 1)),
+        Hours(offset_min=MINUTES_A_DAY + 1),
+        Hours(offset_min=-MINUTES_A_DAY - 1),
+    ],
 )
 def test_impossible_hours_are_refused(wrong: Hours) -> None:
-    with pytest.raises(InputError):
+    with pytest.raises((InputError, LimitError)):
         check_rules([Rule(viewers=("*",), precision="room", hours=wrong)])
 
 
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(InputError):
         check_rules([Rule(viewers=("*",), precision="desk")])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        Hours(start_min=0, end_min=1),
+        Hours(start_min=1439, end_min=1440),
+        Hours(days=tuple(range(7))),
+        Hours(days=()),
+        Hours(offset_min=MINUTES_A_DAY),
+        Hours(offset_min=-MINUTES_A_DAY),
+    ],
+)
+def test_hours_at_their_limits_are_taken(right: Hours) -> None:
+    rules = [Rule(viewers=("*",), precision="room", hours=right)]
+    assert check_rules(rules) is rules
+    after = Rule(viewers=("",), precision="room")
+    for first in (rules, [Rule(viewers=("*",), precision="room")]):
+        with pytest.raises(LimitError):
+            check_rules([*first, after])
+
+
+def test_names_and_attributes_have_limits() -> None:
+    for length in (1, VIEWER_LENGTH_MAX):
+        assert check_rules([Rule(viewers=("v" * length,), precision="room")])
+    for length in (0, VIEWER_LENGTH_MAX + 1):
+        with pytest.raises(LimitError):
+            check_rules([Rule(viewers=("ok", "v" * length), precision="room")])
+    names = tuple(f"a{number}" for number in range(ATTRIBUTES_MAX + 1))
+    assert check_rules([Rule(viewers=(), precision="room", attributes=names[1:])])
+    with pytest.raises(LimitError):
+        check_rules([Rule(viewers=(), precision="room", attributes=names)])
+
+
+def test_rules_are_read_from_json_with_integers_written_as_floats() -> None:
+    body = b'[{"viewers": ["*"], "precision": "room", "hours": {"start_min": 60.0, "days": [1.0]}}]'
+    wanted = Rule(viewers=("*",), precision="room", hours=Hours((1,), start_min=60))
+    assert decode_rules(body) == (wanted,)
+    for wrong in (b"[", b"\xff", b'[{"viewers": ["*"]}]', body.replace(b"60.0", b"60.5")):
+        with pytest.raises(InputError):
+            decode_rules(wrong)
+    with pytest.raises(InputError):
+        decode_rules(body.replace(b"60.0", b"1440"))  # begins when it ends
+    for text in (b"null", b"{}", b"[" * 5_000 + b"]" * 5_000):
+        with pytest.raises(InputError):
+            decode_rules(text)
+
+
+def test_hours_without_a_day_have_no_edge() -> None:
+    assert Hours(days=()).next_edge(5 * HOUR) is None
+    only_today = Hours(days=(3,), start_min=60, end_min=120)  # 1 January 1970 was a Thursday
+    assert only_today.next_edge(0) == HOUR
+    assert only_today.next_edge(HOUR) == 2 * HOUR
+    assert only_today.next_edge(2 * HOUR) == (7 * 24 + 1) * HOUR
+    assert Hours(days=(3,), offset_min=60).next_edge(0) == 23 * HOUR
+    assert Hours(days=(2,), offset_min=-MINUTES_A_DAY).next_edge(0) == 24 * HOUR  # still Wednesday
+
+
+def test_a_beginning_and_an_end_are_changes_even_without_hours() -> None:
+    context = Context("v@t", ROOM, t_r=2 * HOUR, t_d=3 * HOUR)
+    assert [changes_at(context, [], now * HOUR) for now in (1, 2, 3)] == [2 * HOUR, 3 * HOUR, None]
+    assert changes_at(Context("v@t", ROOM, t_r=HOUR), [], HOUR) is None
+    day = Rule(viewers=(), precision="room", hours=Hours(start_min=60, end_min=120))
+    assert changes_at(context, [day], 0) == HOUR
+    assert changes_at(context, [day], 2 * HOUR) == 3 * HOUR
+
+
+def test_the_oracle_sees_the_same_in_thousands_of_cases() -> None:
+    assert not differs(visible)
+
+
+def test_hours_that_say_nothing_are_every_minute_of_every_day() -> None:
+    for day in range(7):
+        begin = day * 24 * HOUR
+        for instant in (begin, begin + 24 * HOUR - 1):
+            assert Hours().span(instant) == (begin, begin + 24 * HOUR)

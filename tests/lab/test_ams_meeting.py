@@ -46,6 +46,7 @@ def test_the_more_people_ask_in_their_own_words_the_more_transmissions_an_update
     assert some["transmissions_per_update"] < all_["transmissions_per_update"] < 41
 
 
+@pytest.mark.slow
 def test_a_whole_meeting_takes_about_one_transmission_per_update() -> None:
     meeting = whole_meeting(400, QUIET, guests=5)
     assert meeting["people"] == 400

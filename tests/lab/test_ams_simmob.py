@@ -21,6 +21,7 @@ def test_all_holds_but_the_sighting_interval_that_contradicts_the_rest(report: R
     assert pytest.approx(809, abs=1) == 60 / 8.9 * 120  # what 8.9 s would make of 12 %
 
 
+@pytest.mark.slow
 def test_the_table_shows_ours_beside_the_papers_and_the_parameters(report: Report) -> None:
     beside = {row["quantity"]: row for row in report.rows if row.get("paper") is not None}
     assert len(beside) == 5
@@ -29,6 +30,7 @@ def test_the_table_shows_ours_beside_the_papers_and_the_parameters(report: Repor
     assert report.parameters["people"] == workloads.AMS_PEOPLE
 
 
+@pytest.mark.slow
 def test_it_can_be_drawn(report: Report, tmp_path: Path) -> None:
     ams_simmob.draw(report, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

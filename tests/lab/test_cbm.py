@@ -8,6 +8,7 @@ from roamcast.lab import registry
 from roamcast.lab.report import QUIET, to_json
 
 NOT_HELD = {
+    "cbm-3": ["15 filters give about 75 % of what 63 give, whatever P (least, most)"],
     "cbm-4": ["15 % at k = 3 and almost 30 % at k = 63 at one and the same q"],
     "cbm-6": [
         "a local dip at k = 16, skew 0.15",
@@ -32,6 +33,7 @@ def test_the_papers_statements_hold_but_for_those_we_list(reports, name):
     assert len(reports[name].claims) >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_is_a_picture_and_one_json_object(reports, name, tmp_path):
     path = tmp_path / f"{name}.png"
@@ -40,6 +42,7 @@ def test_a_figure_is_a_picture_and_one_json_object(reports, name, tmp_path):
     assert to_json(reports[name]).startswith(f'{{"name":"{name}"')
 
 
+@pytest.mark.slow
 def test_the_same_seeds_give_the_same_figure(reports):
     again = registry.figure("cbm-3").run(True, QUIET)
     assert to_json(again) == to_json(reports["cbm-3"])

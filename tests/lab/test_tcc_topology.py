@@ -15,6 +15,7 @@ def report() -> Report:
     return tcc_topology.run(True, QUIET)
 
 
+@pytest.mark.slow
 def test_what_the_source_says_of_its_topology_holds(report: Report) -> None:
     assert [claim.claim for claim in report.claims if not claim.held] == []
     assert len(report.claims) == 9
@@ -26,6 +27,7 @@ def test_the_exponent_is_told_with_its_spread(report: Report) -> None:
     assert all(row["lowest"] <= row["ours"] <= row["highest"] for row in found)
 
 
+@pytest.mark.slow
 def test_it_can_be_drawn(report: Report, tmp_path: Path) -> None:
     tcc_topology.draw(report, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

@@ -2,23 +2,24 @@
 
 import json
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from roamcast.live.auth.keys import SCOPES, TokenKeys
+from roamcast.live.auth.admission import SCOPES, TokenKeys
 from roamcast.live.config.settings import Settings
 from roamcast.live.observe.metrics import Metrics
 from roamcast.live.service.service import Service
 from roamcast.live.store.store import SqliteStore
+from roamcast.live.trust.host import RunningTrust
 from tests.running_service import Answer
 
 with warnings.catch_warnings():
     # litestar's older releases, which we allow, know no other way to name a parameter
     warnings.simplefilter("ignore", DeprecationWarning)
-    from roamcast.live.http.app import Gate
+    from roamcast.live.http.app import make_gate
 
 
 class Asked:
@@ -28,14 +29,26 @@ class Asked:
         self.service = service
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            self.gate = Gate(service)
+            self.gate = make_gate(service)
         self.token = service.keys.issue("ada", SCOPES, (), lifetime_s=3_600, now=service.clock())
 
-    async def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Answer:
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        **query: Any,
+    ) -> Answer:
         """Send one request; `path` may have a query of its own."""
         path, _, said = path.partition("?")
-        sent = b"" if body is None else json.dumps(body).encode()
-        headers = [(b"host", b"maps.example"), (b"authorization", b"Bearer " + self.token.encode())]
+        encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
+        sent = b"" if body is None else encoded
+        said_by = {
+            "host": "maps.example",
+            "authorization": f"Bearer {self.token}",
+            **(headers or {}),
+        }
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -46,7 +59,10 @@ class Asked:
             "raw_path": path.encode(),
             "query_string": (said or urlencode(query)).encode(),
             "root_path": "",
-            "headers": [*headers, (b"content-length", str(len(sent)).encode())],
+            "headers": [
+                *((name.encode(), value.encode()) for name, value in said_by.items()),
+                (b"content-length", str(len(sent)).encode()),
+            ],
             "server": ("127.0.0.1", 80),
             "client": ("127.0.0.1", 1),
         }
@@ -66,12 +82,23 @@ class Asked:
 
 @asynccontextmanager
 async def service_here(
-    folder: Path, settings: Settings | None = None, *, serving: bool = True
+    folder: Path,
+    settings: Settings | None = None,
+    *,
+    serving: bool = True,
+    trusted: bool = False,
 ) -> AsyncIterator[Service]:
-    """Hold a service open in this process, on a real disk; `serving`: with its own timers, too."""
+    """Hold a service open in this process, on a real disk; `serving`: with its own timers, too.
+
+    `trusted`: with a trusted node.
+    """
     settings = settings or Settings()
     disk = SqliteStore.open(folder / "store.db", copied=bool(settings.cluster.replicas))
-    service = Service(settings, disk=disk, keys=TokenKeys.open(folder), metrics=Metrics())
+    trust = RunningTrust.open(folder / "trust", settings.identity.node) if trusted else None
+    keys = TokenKeys.open(folder)
+    service = Service(settings, disk=disk, keys=keys, metrics=Metrics(), trust=trust)
+    if trust is not None:
+        trust.start()
     if serving:
         service.start()
     else:
@@ -81,10 +108,14 @@ async def service_here(
     finally:
         await service.goodbye()
         await service.stop()
+        if trust is not None:
+            await trust.stop()
 
 
 @asynccontextmanager
-async def gate(folder: Path, settings: Settings | None = None) -> AsyncIterator[Asked]:
+async def gate(
+    folder: Path, settings: Settings | None = None, *, trusted: bool = False
+) -> AsyncIterator[Asked]:
     """Hold a service open, with its HTTP."""
-    async with service_here(folder, settings) as service:
+    async with service_here(folder, settings, trusted=trusted) as service:
         yield Asked(service)

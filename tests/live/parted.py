@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from roamcast.live.auth.keys import SCOPES, TokenKeys
+from roamcast.live.auth.admission import SCOPES, TokenKeys
 from tests.live.certificates import write_certificate
 from tests.live.namespaces import SERVER, Namespaces, run
 from tests.processes import Child, roamcast

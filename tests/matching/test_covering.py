@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from roamcast.matching.covering import covers
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
+from tests.planting import planted
 from tests.strategies import contexts, filter_texts
 
 
@@ -57,19 +58,36 @@ def test_covering_is_complete_for_equalities_ranges_sets_and_places(wide: str, n
     assert covers(f, g) == all(f.matches(context) for context in inside)
 
 
-corners = st.tuples(*[st.integers(0, 3)] * 4)
+def box_differences() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Pairs of boxes, of all with corners from 0 to 2, of which covering is not told truly."""
+    spans = [(low, high) for low in range(3) for high in range(low, 3)]
+    boxes = [(west, south, east, north) for west, east in spans for south, north in spans]
+    parsed = {box: Filter.parse(f"S_INTERSECTS(geometry, BBOX{box})") for box in boxes}
+    return [
+        (a, b)
+        for a in boxes
+        for b in boxes
+        if covers(parsed[a], parsed[b])
+        != (a[0] <= b[0] and a[1] <= b[1] and a[2] >= b[2] and a[3] >= b[3])
+    ]
 
 
-@given(corners, corners)
-def test_covering_is_complete_for_boxes(one: tuple[int, ...], two: tuple[int, ...]) -> None:
-    boxes = []
-    for x0, y0, x1, y1 in (one, two):
-        west, east, south, north = min(x0, x1), max(x0, x1), min(y0, y1), max(y0, y1)
-        boxes.append((west, south, east, north))
-    f, g = (Filter.parse(f"S_INTERSECTS(geometry, BBOX({','.join(map(str, b))}))") for b in boxes)
-    a, b = boxes
-    inside = a[0] <= b[0] and a[1] <= b[1] and a[2] >= b[2] and a[3] >= b[3]
-    assert covers(f, g) == inside
+def test_covering_is_complete_for_boxes() -> None:
+    assert not box_differences()
+
+
+SIDES = {
+    "a box covers what lies west of it": "and box.west <= area.west",
+    "a box covers what lies east of it": "and area.east <= box.east",
+    "a box covers what lies south of it": "and box.south <= area.south",
+    "a box covers what lies north of it": "and area.north <= box.north",
+}
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_boxes_find(name: str) -> None:
+    with planted("roamcast.matching.covering:_within_box", SIDES[name], ""):
+        assert box_differences()
 
 
 @pytest.mark.parametrize(

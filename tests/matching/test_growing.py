@@ -19,7 +19,7 @@ from roamcast.matching.layout import (
     SLOTS_MAX,
     Tuning,
 )
-from roamcast.matching.texts import SETTLED_SINGLY_MAX, Labels, TextOrder
+from roamcast.matching.vocabulary import SETTLED_SINGLY_MAX, Labels, TextOrder
 from roamcast.model.context_arrow import to_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter, syntax
@@ -162,7 +162,7 @@ def test_grids_follow_the_values_without_touching_older_pages() -> None:
 def test_a_batch_with_more_pairs_than_fit_is_taken_in_halves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from roamcast.matching import index as module
+    from roamcast.matching import searching as module
 
     index = FilterSet()
     index.add_many((f"f{n}", conjunction(n=(0, n))) for n in range(300))
@@ -232,9 +232,9 @@ def test_a_refused_filter_leaves_nothing_behind(
     assert known(index) == before
     assert index.match(here) == ["a"]
     index.add("d", Filter.parse("zz1 = 5"))  # the last column is still to be had
-    assert len(index._index._scratch[0]) < 3
+    assert len(index._searcher._scratch[0]) < 3
     assert index.match(here) == ["a", "d"]
-    assert len(index._index._scratch[0]) == 3, "compiled code writes a key for every column"
+    assert len(index._searcher._scratch[0]) == 3, "compiled code writes a key for every column"
     assert FilterSet.load(index.snapshot()).match(here) == ["a", "d"]
 
 

@@ -1,8 +1,7 @@
 """A snapshot finds the same on real Spark executors as it does here."""
 
-import os
-import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,10 +14,7 @@ from roamcast.model.filters import Filter
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-def test_executors_find_the_same_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, "PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
-
+def test_executors_find_the_same_pairs(spark: Any) -> None:
     index = FilterSet()
     index.add_many(
         (f"f{n}", Filter.parse(f"n BETWEEN {n} AND {n + 9} AND (k = 'k{n % 3}' OR m IS NULL)"))
@@ -50,18 +46,8 @@ def test_executors_find_the_same_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
                 }
             )
 
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("roamcast-test")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    try:
-        frame = spark.createDataFrame(pa.Table.from_batches([batch])).repartition(2)
-        found = frame.mapInArrow(search, "vid string, id string").collect()
-    finally:
-        spark.stop()
+    frame = spark.createDataFrame(pa.Table.from_batches([batch])).repartition(2)
+    found = frame.mapInArrow(search, "vid string, id string").collect()
     local = {(context.vid, name) for context in contexts for name in index.match(context)}
     assert {(row.vid, row.id) for row in found} == local
     assert len(found) == len(local) > 0

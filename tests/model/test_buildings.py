@@ -96,6 +96,7 @@ def test_sizes_beyond_the_limits_are_refused(floors: int, plan: FloorPlan) -> No
         building("lab", floors, plan)
 
 
+@pytest.mark.slow
 def test_sizes_at_the_limits_are_built() -> None:
     tower = Places(building("lab", FLOORS_MAX, FloorPlan(cells=1, meeting_rooms=0, kitchens=0)))
     assert len(offices(tower)) == 4 * FLOORS_MAX

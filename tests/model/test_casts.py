@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from roamcast.errors import FilterError, InputError, LimitError, MessageError
 from roamcast.model import time
-from roamcast.model.casts import LIFETIME_MAX, PAYLOAD_BYTES_MAX, Cast, check, split, tense
+from roamcast.model.areas import Area, Patch
+from roamcast.model.casts import (
+    LIFETIME_MAX,
+    PAYLOAD_BYTES_MAX,
+    Cast,
+    check,
+    split,
+    target,
+    tense,
+)
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.lasting import decide
@@ -21,8 +30,20 @@ MINUTES = Cast(
     "INTERVAL('2026-11-12T13:00:00Z','2026-11-12T15:00:00Z'))",
     payload=b"what we decided",
     sent=time.parse_instant("2026-11-15T09:00:00Z"),
-    target=(9.10, 48.74, 9.11, 48.75),
 )
+
+
+def box(*edges: float) -> Area:
+    west, south, east, north = edges
+    return Area((Patch(((west, south, east, north),)),))
+
+
+def test_a_cast_is_routed_by_its_filters_area_unless_it_names_a_narrower_one() -> None:
+    area = target(MINUTES, check(MINUTES))
+    assert area.meets(Area((Patch(places=("campus/b35",)),)))
+    assert not area.meets(Area((Patch(places=("campus/b36",)),)))
+    narrow = msgspec.structs.replace(MINUTES, target=box(9.10, 48.74, 9.11, 48.75))
+    assert target(narrow, check(narrow)) == narrow.target
 
 
 def spoken(a: int, b: int, name: str) -> str:
@@ -144,8 +165,8 @@ def test_limits_hold_at_the_limit_and_not_beyond() -> None:
         ({"id": ""}, MessageError, "id"),
         ({"filter": "a ="}, FilterError, "position"),
         ({"filter": "a = 1 AND a = 2"}, MessageError, "contradicts itself"),
-        ({"target": (10.0, 50.0, 11.0, 40.0)}, MessageError, "west, south, east, north"),
-        ({"target": (float("nan"), 0.0, 1.0, 1.0)}, MessageError, "west"),
+        ({"target": box(10.0, 50.0, 11.0, 40.0)}, MessageError, "west, south, east, north"),
+        ({"target": box(float("nan"), 0.0, 1.0, 1.0)}, MessageError, "west"),
         ({"expires": MINUTES.sent}, MessageError, "expires after"),
         ({"sent": 2**62}, MessageError, "9999"),
     ],

@@ -21,9 +21,8 @@ from roamcast.model.context_arrow import (
     schema_of,
     to_arrow,
 )
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import DEPTH_MAX, Context
 from roamcast.model.kinds import INTEGER_MAX
-from roamcast.model.places_path import DEPTH_MAX
 from tests.model.test_contexts import typed
 from tests.strategies import any_context, some_context
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 
 from roamcast.errors import ContextError, InputError, LimitError
+from roamcast.model import contexts as module
 from roamcast.model import time
 from roamcast.model.contexts import (
     ATTRIBUTES_MAX,
     NAME_LENGTH_MAX,
-    PLACE_LENGTH_MAX,
+    PATH_LENGTH_MAX,
     VID_LENGTH_MAX,
     Context,
     check,
@@ -131,13 +132,16 @@ REFUSED: list[tuple[Any, str]] = [
     (with_properties(seen={"timestamp": 5}), "attribute 'seen' is an object"),
     (with_properties(seen={"timestamp": "soon"}), "attribute 'seen': 'soon' is not an RFC 3339"),
     (with_properties(**{"": 5}), "empty or not printable"),
-    (with_properties(**{"a\0": 5}), "empty or not printable"),
+    (with_properties(**{"a\0": 5}), "U+0000"),
     (with_properties(geometry=5), "'geometry' is reserved"),
     (with_properties(time=5), "'time' is reserved"),
     (with_properties(vid="x"), "'vid' is reserved"),
     (with_properties(age=2**63), "does not fit in 64 bits"),
     (with_properties(age=float("inf")), "not a finite number"),
     (with_properties(age=float("nan")), "not a finite number"),
+    (with_properties(name="a\0b"), "attribute 'name' holds the character U+0000"),
+    (with_properties(name="é\0"), "attribute 'name' holds the character U+0000"),
+    (with_properties(place="campus/\0"), "is not a place such as"),
     (with_properties(name="\udc00"), "not valid Unicode"),
 ]
 
@@ -165,7 +169,7 @@ def test_a_line_that_is_no_json_is_refused(line: bytes) -> None:
     ("make", "limit"),
     [
         (lambda n: Context("v" * n), VID_LENGTH_MAX),
-        (lambda n: Context("v", place="p" * n), PLACE_LENGTH_MAX),
+        (lambda n: Context("v", place="p" * n), PATH_LENGTH_MAX),
         (lambda n: Context("v", attributes={"n" * n: 1}), NAME_LENGTH_MAX),
         (lambda n: Context("v", attributes={"n": "x" * n}), TEXT_LENGTH_MAX),
         (lambda n: Context("v", attributes={f"n{i}": i for i in range(n)}), ATTRIBUTES_MAX),
@@ -197,3 +201,18 @@ def test_a_huge_integer_in_json_is_refused_not_rounded() -> None:
     for digits in (str(2**63), "1" + "0" * 30, "1" + "0" * 400):
         with pytest.raises(InputError):
             decode(line.replace('"n": 7', f'"n": {digits}'))
+
+
+def test_a_context_is_encoded_once_and_the_remembered_ones_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ENCODED_REMEMBERED", 2)
+    monkeypatch.setattr(module, "_encoded", {})
+    first, twin, third = Context("a"), Context("a"), Context("c")
+    assert encode(first) is encode(first)
+    assert encode(twin) == encode(first)
+    assert encode(twin) is not encode(first), "remembered by identity: attributes differ in type"
+    assert len(module._encoded) == 2
+    encode(third)
+    assert len(module._encoded) == 1
+    assert decode(encode(first)) == first

@@ -36,7 +36,10 @@ names = st.text(alphabet="abcxyz_52 é\"'", min_size=1, max_size=6).filter(
     lambda name: name not in KEY_NAMES
 )
 values: st.SearchStrategy[tuple[str, Any]] = st.one_of(
-    st.tuples(st.just("string"), st.text(max_size=5)),
+    st.tuples(
+        st.just("string"),
+        st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=5),
+    ),
     st.tuples(st.just("integer"), st.integers(-(2**63), 2**63 - 1)),
     st.tuples(st.just("float"), st.floats(allow_nan=False, allow_infinity=False)),
     st.tuples(st.just("boolean"), st.booleans()),

@@ -1,5 +1,6 @@
 """Compiled code goes when any module of its folder changes; there is one way to compile."""
 
+import os
 import re
 import subprocess
 import sys
@@ -20,10 +21,37 @@ OUTER = (
 )
 
 
-def run(folder: Path) -> str:
+def run(folder: Path, **settings: str) -> str:
     return subprocess.run(
-        [sys.executable, "outer.py"], cwd=folder, check=True, capture_output=True, text=True
+        [sys.executable, "outer.py"],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **settings},
     ).stdout.strip()
+
+
+@pytest.mark.parametrize("setting", ["NUMBA_CACHE_DIR", "XDG_CACHE_HOME"])
+def test_a_changed_module_is_seen_wherever_numba_keeps_its_cache(
+    tmp_path: Path, setting: str
+) -> None:
+    """NUMBA_CACHE_DIR, and the user's cache, which Numba takes when the source is read-only."""
+    source, elsewhere = tmp_path / "source", tmp_path / "elsewhere"
+    source.mkdir()
+    if setting == "XDG_CACHE_HOME":  # root may write to a read-only folder, but not into a file
+        (source / "__pycache__").write_text("")
+    (source / "inner.py").write_text(INNER.format(1))
+    (source / "outer.py").write_text(OUTER)
+    places = {setting: str(elsewhere), "PYTHONDONTWRITEBYTECODE": "1"}
+    assert run(source, **places) == "2"
+    kept = {path: path.stat().st_mtime_ns for path in elsewhere.rglob("outer*.nbi")}
+    assert kept, "Numba cached it elsewhere"
+    assert not (source / "__pycache__").is_dir()
+    assert run(source, **places) == "2"
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept, "nothing was compiled again"
+    (source / "inner.py").write_text(INNER.format(5))
+    assert run(source, **places) == "6"
 
 
 def test_a_changed_module_is_seen_by_those_compiled_with_it(tmp_path: Path) -> None:
@@ -40,12 +68,12 @@ def test_a_changed_module_is_seen_by_those_compiled_with_it(tmp_path: Path) -> N
 
 def test_a_folder_without_anything_compiled_only_gets_its_stamp(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text("")
-    forget_stale(tmp_path)
+    forget_stale(tmp_path, tmp_path / "__pycache__")
     assert [path.name for path in (tmp_path / "__pycache__").iterdir()] == [STAMP]
 
 
 def test_a_folder_that_is_not_there_is_left_alone(tmp_path: Path) -> None:
-    forget_stale(tmp_path / "gone")
+    forget_stale(tmp_path / "gone", tmp_path / "gone" / "__pycache__")
     assert not (tmp_path / "gone").exists()
 
 

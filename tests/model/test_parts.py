@@ -62,8 +62,9 @@ class Noting(Part):
         self.adopted: list[Entry] = []
         self.due: int | None = None
 
-    def restore(self, stored: Mapping[str, bytes], now: int) -> None:
+    def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
         self.stored = dict(stored)
+        return [Shown(self.part, len(stored))]
 
     def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
         self.adopted += entries
@@ -216,6 +217,9 @@ def test_parts_are_restored_by_prefix_and_adopt_in_their_order() -> None:
         lambda prefix: {key: value for key, value in stored.items() if key.startswith(prefix)}, 0
     )
     assert (first.stored, second.stored) == ({"first/a": b"1"}, {"second/b": b"2"})
+    assert router.deadline() == 0
+    assert router.advance(0) == [Shown("first", 1), Shown("second", 1)]
+    assert router.deadline() is None
     entries = (Entry("second/b", b"3", 1), Entry("first/a", None, 2), Entry("other", b"", 3))
     effects = router.perform(first, [Adopt(entries)], 0)
     assert effects == [Shown("first", 1), Shown("second", 1)]

@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roamcast.errors import InputError, LimitError, PlaceError
-from roamcast.model import places_path
+from roamcast.model.contexts import DEPTH_MAX, PATH_LENGTH_MAX, check_path, path_within
 from roamcast.model.earth import distance_metres
 from roamcast.model.places import Place, PlaceLimits, Places
 from roamcast.model.places_geojson import from_geojson, read_places, to_geojson, write_places
-from roamcast.model.places_path import check_path, path_within
 from tests.strategies_places import documents, path, square
 
 
@@ -133,11 +132,11 @@ def test_any_change_to_a_document_is_read_or_refused_never_a_crash(data: st.Data
 
 
 def test_depth_and_length_of_a_path_stop_at_their_limits() -> None:
-    deepest = "/".join("a" * places_path.DEPTH_MAX)
+    deepest = "/".join("a" * DEPTH_MAX)
     assert check_path(deepest) == deepest
     with pytest.raises(LimitError, match="deeper"):
         check_path(deepest + "/a")
-    longest = "a" * places_path.PATH_LENGTH_MAX
+    longest = "a" * PATH_LENGTH_MAX
     assert check_path(longest) == longest
     with pytest.raises(LimitError, match="longer"):
         check_path(longest + "a")

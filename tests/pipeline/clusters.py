@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ from roamcast.pipeline.spark.session import check_java
 
 HOME = Path(pyspark.__file__).parent
 WAIT_SECONDS = 600
+OPTIONS = {"spark.sql.shuffle.partitions": "4"}
 
 
 needs_connect = pytest.mark.skipif(
@@ -119,14 +120,30 @@ def environment() -> dict[str, str]:
 
 
 def watching(folder: Path, messages: str, **more: Any) -> subprocess.Popen[bytes]:
-    """Begin `lookup --watch` of messages as a person would, on one core of this machine."""
+    """Begin `lookup --watch` as a person would, on one core; `kill_whole` ends it."""
     words = ["pipeline", "lookup", messages, "--archive", "archive", "--watch", "--out", "out"]
     return subprocess.Popen(
         [sys.executable, "-c", "from roamcast.cli import main; main()", *words],
         cwd=folder,
         env=environment() | {"ROAMCAST_SPARK": "local[1]"},
+        start_new_session=True,
         **more,
     )
+
+
+def kill_whole(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads its group, and its Java, as a machine's failure does.
+
+    Java alone would go on with the batch until it notices that its parent is gone.
+    """
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    until = time.monotonic() + WAIT_SECONDS
+    with suppress(ProcessLookupError):
+        while True:
+            os.killpg(process.pid, 0)
+            assert time.monotonic() < until, "something of the group is left"
+            time.sleep(0.005)
 
 
 def free_port() -> int:

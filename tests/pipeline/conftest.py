@@ -1,27 +1,24 @@
-"""One Spark session for all modules of tests, on two cores of this machine, and one cluster."""
+"""One Spark cluster for all modules of tests; the session is in tests/conftest.py."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from roamcast.pipeline.spark.session import Settings, start, started
-from tests.pipeline.clusters import Cluster, environment, need_java, stop_running
+from roamcast.pipeline.archive import table
+from roamcast.pipeline.archive.layout import ArchiveSettings
+from roamcast.pipeline.spark.session import Settings, started
+from tests.pipeline.clusters import OPTIONS, Cluster, environment, need_java, stop_running
 
-OPTIONS = {"spark.sql.shuffle.partitions": "4"}
-
-
-@pytest.fixture(scope="session")
-def stopped_at_the_end() -> Iterator[None]:
-    yield
-    stop_running()
+EXACT = ArchiveSettings(grid_s=0)
 
 
-@pytest.fixture(scope="module")
-def spark(stopped_at_the_end: None) -> Any:
-    """Start one, or take the one that the last module used."""
-    need_java()
-    return start(Settings(master="local[2]", name="roamcast-tests", memory="2g", options=OPTIONS))
+@pytest.fixture(scope="module", autouse=True)
+def exact_times() -> Iterator[None]:
+    """Store times exactly: most tests compare every row. test_blurring.py tries the default."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table, "DEFAULT", EXACT)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from roamcast.pipeline.archive.table import ATTEMPTS_MAX, Archive, RefusedError
 from roamcast.pipeline.lookup.run import Lookup
 from tests.strategies_pipeline import BEGIN, DAY, contexts
 
-COARSE = ArchiveSettings(0)
+COARSE = ArchiveSettings(0, grid_s=0)
 """Few cells, so few files: these tests are about commits."""
 
 
@@ -156,7 +156,7 @@ def test_each_duration_class_has_its_own_periods() -> None:
     table = pa.concat_tables(
         [*(one(f"v{i}", day + hour, day + hour + d) for i, d in enumerate(spans)), one("o", day)]
     )
-    found = placed(table.combine_chunks().to_batches()[0], ArchiveSettings())
+    found = placed(table.combine_chunks().to_batches()[0], ArchiveSettings(grid_s=0))
     assert found.column("span").to_pylist() == [
         "hours", "hours", "days", "days", "months", "months", "open",
     ]  # fmt: skip
@@ -171,7 +171,7 @@ def test_cells_are_those_of_h3() -> None:
     import h3
 
     table = contexts(5, 500)
-    found = placed(table.combine_chunks().to_batches()[0], ArchiveSettings(5))
+    found = placed(table.combine_chunks().to_batches()[0], ArchiveSettings(5, grid_s=0))
     fine = 5 + archive_layout.FINER
     for row in found.to_pylist():
         if row["lon"] is None:
@@ -230,12 +230,12 @@ def test_what_is_no_context_is_refused_and_the_archive_stays(
 
 
 def test_the_resolution_of_an_archive_stays(tmp_path: Path) -> None:
-    append(one("v"), tmp_path / "a", settings=ArchiveSettings(6))
+    append(one("v"), tmp_path / "a", settings=ArchiveSettings(6, grid_s=0))
     assert Archive.open(tmp_path / "a").settings.resolution == 6
     with pytest.raises(InputError, match="resolution 6"):
-        append(one("w"), tmp_path / "a", settings=ArchiveSettings(5))
+        append(one("w"), tmp_path / "a", settings=ArchiveSettings(5, grid_s=0))
     with pytest.raises(LimitError, match="0 to 13"):
-        append(one("w"), tmp_path / "b", settings=ArchiveSettings(14))
+        append(one("w"), tmp_path / "b", settings=ArchiveSettings(14, grid_s=0))
 
 
 def test_a_folder_without_an_archive_is_told(tmp_path: Path) -> None:
@@ -251,6 +251,7 @@ def test_another_delta_table_is_no_archive(tmp_path: Path) -> None:
         Archive.open(tmp_path / "t")
 
 
+@pytest.mark.slow
 def test_compaction_keeps_every_context_and_sorts(tmp_path: Path) -> None:
     parts = [contexts(seed, 300) for seed in range(3)]
     renamed = [
@@ -284,11 +285,11 @@ def test_vacuum_deletes_only_what_is_replaced_and_old(tmp_path: Path) -> None:
 
 
 def test_settings_travel_in_the_table_itself(tmp_path: Path) -> None:
-    append(one("v"), tmp_path / "a", settings=ArchiveSettings(3))
+    append(one("v"), tmp_path / "a", settings=ArchiveSettings(3, grid_s=0))
     log = (tmp_path / "a" / "_delta_log" / "00000000000000000000.json").read_text()
     told = [json.loads(line) for line in log.splitlines()]
     (meta,) = [line["metaData"] for line in told if "metaData" in line]
-    assert json.loads(meta["description"]) == {"roamcast": {"resolution": 3}}
+    assert json.loads(meta["description"]) == {"roamcast": {"resolution": 3, "grid_s": 0}}
 
 
 def test_an_empty_append_is_a_commit_of_its_batch_only(tmp_path: Path) -> None:

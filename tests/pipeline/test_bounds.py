@@ -80,6 +80,7 @@ def test_a_box_excludes_files_and_groups_alike(
             assert not np.isnan(known).any(), "NaN never reaches the rule"
 
 
+@pytest.mark.slow
 def test_no_part_that_holds_a_match_is_ever_ruled_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,7 +120,7 @@ def test_through_spark_connect(case: Case, connect: str, spark: Any) -> None:
     names = case.sightings()
     lookup = case.start(connect)
     for name in names:
-        more = ["--archive", "there", "--spark", connect, "--json"]
+        more = ["--archive", "there", "--grid-s", "0", "--spark", connect, "--json"]
         process = case.command("pipeline", "ingest", name, *more)
         out, err = process.communicate(timeout=WAIT_SECONDS)
         assert process.returncode == 0, err.decode()[-2_000:]
@@ -135,6 +135,7 @@ def test_through_spark_connect(case: Case, connect: str, spark: Any) -> None:
     assert len(case.ingested("there")) > 7
 
 
+@pytest.mark.soak  # three sessions do all jobs: a minute; the tests above keep each way alive
 @needs_connect
 def test_journals_give_the_same_on_a_cluster_through_connect_and_here(
     spark: Any, cluster: Cluster, connect: str, tmp_path: Path

@@ -153,7 +153,7 @@ def test_a_worker_killed_while_files_are_rewritten_changes_nothing(
 ) -> None:
     table = contexts(52, 400, days=3)
     for start in (0, 200):
-        append(table.slice(start, 200), tmp_path / "a", settings=ArchiveSettings(0))
+        append(table.slice(start, 200), tmp_path / "a", settings=ArchiveSettings(0, grid_s=0))
     shutil.copytree(tmp_path / "a", tmp_path / "undisturbed")
     half = sorted(moment for moment in table["t_d"].cast("int64").to_pylist() if moment)[200]
     vids = table["vid"].to_pylist()[:100]
@@ -178,7 +178,7 @@ def test_a_worker_killed_during_a_lookup_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table, asked = contexts(53, 400, days=3), messages(54, 33)
-    append(table, tmp_path / "a", settings=ArchiveSettings(0))
+    append(table, tmp_path / "a", settings=ArchiveSettings(0, grid_s=0))
     monkeypatch.setattr(lookup, "run_tasks", gated(lookup.run_tasks, gate))
     asker = lookup.Lookup(tmp_path / "a", cluster_session, driver_rows=0)
     found = killed_during(cluster, gate, lambda: asker.ask(asked))

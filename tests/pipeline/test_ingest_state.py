@@ -29,7 +29,7 @@ from roamcast.pipeline.ingest.dead_letters import dead_letters
 from roamcast.pipeline.ingest.files import Reading, SightingFile, listed
 from roamcast.pipeline.ingest.pack import packed
 from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
-from roamcast.pipeline.ingest.state import Batch, Done, IngestState, opened
+from roamcast.pipeline.ingest.state import BatchMark, IngestState, SightingBatch, opened
 from roamcast.pipeline.ingest.trusted import (
     forget_person,
     people_behind,
@@ -95,7 +95,7 @@ def write(tmp_path: Path, name: str, *lines: str) -> Path:
     return path
 
 
-def run(state: IngestState, *paths: Path, finish: bool = True, **chosen: Any) -> Batch:
+def run(state: IngestState, *paths: Path, finish: bool = True, **chosen: Any) -> SightingBatch:
     settings = IngestSettings(**chosen)
     no_spark: Any = None
     return ingest_once(no_spark, state, paths, settings, lambda: NOW, finish=finish)
@@ -196,17 +196,17 @@ def test_an_ingest_chooses_the_cells_of_a_new_archive(tmp_path: Path) -> None:
     path = write(tmp_path, "1.jsonl", seen("ann", 1))
     with state_of(tmp_path) as state:
         assert not (tmp_path / "archive").exists(), "opening makes no archive"
-        run(state, path, archive=ArchiveSettings(6))
-        assert Archive.open(tmp_path / "archive").settings == ArchiveSettings(6)
+        run(state, path, archive=ArchiveSettings(6, grid_s=0))
+        assert Archive.open(tmp_path / "archive").settings == ArchiveSettings(6, grid_s=0)
         more = write(tmp_path, "2.jsonl", seen("ann", 2))
         run(state, more)
-        run(state, write(tmp_path, "3.jsonl", seen("ann", 3)), archive=ArchiveSettings(6))
-        with pytest.raises(InputError, match="cannot become 5"):
-            run(state, path, archive=ArchiveSettings(5))
-    with pytest.raises(InputError, match="cannot become 5"):
-        ingest.check_archive(tmp_path / "archive", ArchiveSettings(5))
+        run(state, write(tmp_path, "3.jsonl", seen("ann", 3)), archive=ArchiveSettings(6, grid_s=0))
+        with pytest.raises(InputError, match="cannot have cells of resolution 5"):
+            run(state, path, archive=ArchiveSettings(5, grid_s=0))
+    with pytest.raises(InputError, match="cannot have cells of resolution 5"):
+        ingest.check_archive(tmp_path / "archive", ArchiveSettings(5, grid_s=0))
     with pytest.raises(LimitError, match="from 0 to 13"):
-        ingest.check_archive(tmp_path / "new", ArchiveSettings(14))
+        ingest.check_archive(tmp_path / "new", ArchiveSettings(14, grid_s=0))
     assert not (tmp_path / "new").exists()
 
 
@@ -380,7 +380,7 @@ STEPS = [
     (Archive, "add_columns"),
     (Storage, "create"),
     (Storage, "discard"),
-    (Done, "fold"),
+    (BatchMark, "fold"),
 ]
 
 
@@ -394,6 +394,7 @@ def result(state: IngestState) -> tuple[Any, ...]:
     return sorted(zip(people, table["place"].to_pylist(), *times, strict=True)), told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_batch_that_is_killed_after_any_step_happens_once_and_loses_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
@@ -457,16 +458,16 @@ def test_what_a_commit_names_is_on_disk_before_it_and_the_commit_before_anything
         assert {p for p in needed(archive) if "_delta_log" not in p} <= synced
         real_commit(self, *given)
 
-    def fold(self: Done, batches: Any) -> None:
+    def fold(self: BatchMark, batches: Any) -> None:
         logged = {p for p in needed(archive) if p.endswith(".json")}
         assert logged
         assert {*logged, str(archive / "_delta_log"), str(archive), str(tmp_path)} <= synced
         real_fold(self, batches)
 
-    real_fold = Done.fold
+    real_fold = BatchMark.fold
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(Archive, "_commit", commit)
-    monkeypatch.setattr(Done, "fold", fold)
+    monkeypatch.setattr(BatchMark, "fold", fold)
     with state_of(tmp_path) as state:
         for number in (1, 2):
             run(state, write(tmp_path, f"{number}.jsonl", seen("ann", number), "x"))
@@ -542,9 +543,11 @@ def test_a_folder_with_batches_gets_no_new_keys(tmp_path: Path) -> None:
 # months
 
 
-def small(number: int) -> Batch:
+def small(number: int) -> SightingBatch:
     file = SightingFile(f"/in/{number}.jsonl", number, 7)
-    return Batch(number=number, files=(file,), names={1: file.path} if number % 1_000 == 1 else {})
+    return SightingBatch(
+        number=number, files=(file,), names={1: file.path} if number % 1_000 == 1 else {}
+    )
 
 
 def commit_to_archive(tmp_path: Path, state: IngestState, number: int) -> None:
@@ -560,7 +563,7 @@ def letter_of(folder: Path, text: str) -> None:
     pq.write_table(pa.table(columns), dead / "1.parquet")
 
 
-def prepare(state: IngestState, batch: Batch) -> None:
+def prepare(state: IngestState, batch: SightingBatch) -> None:
     number, _ = state.begin()
     assert number == batch.number
     if batch.names:
@@ -568,6 +571,7 @@ def prepare(state: IngestState, batch: Batch) -> None:
     state.prepare(batch)
 
 
+@pytest.mark.slow
 def test_thousands_of_batches_are_one_small_file_and_every_ingested_file_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -579,7 +583,7 @@ def test_thousands_of_batches_are_one_small_file_and_every_ingested_file_is_know
             prepare(state, small(number))
             state.committed(small(number))
         assert len(state.done.recent) == 1
-        state.last = Batch(number=0)
+        state.last = SightingBatch(number=0)
         monkeypatch.setattr(IngestState, "_committed_in", lambda *_: 0)
         commit_to_archive(tmp_path, state, count)
         monkeypatch.undo()
@@ -606,10 +610,10 @@ def test_a_folder_with_the_manifests_of_all_batches_is_folded_when_it_is_opened(
     with state_of(tmp_path) as state:
         commit_to_archive(tmp_path, state, count)
         for number in range(1, count + 1):
-            state.last = Batch(number=number - 1)
+            state.last = SightingBatch(number=number - 1)
             prepare(state, small(number))
     shutil.copytree(tmp_path / "private", tmp_path / "whole")
-    killer = Killer(monkeypatch, [*FILE_STEPS, (Done, "fold"), (ingest_done, "_hash")])
+    killer = Killer(monkeypatch, [*FILE_STEPS, (BatchMark, "fold"), (ingest_done, "_hash")])
 
     def work() -> None:
         with state_of(tmp_path):
@@ -637,13 +641,13 @@ def test_folding_that_the_disk_refuses_is_done_later(
 ) -> None:
     paths = [write(tmp_path, f"{n}.jsonl", seen("ann", n)) for n in (1, 2, 3)]
 
-    def full(self: Done, batches: Any) -> None:
+    def full(self: BatchMark, batches: Any) -> None:
         raise RoamcastError("database or disk is full")
 
     with state_of(tmp_path) as state:
         run(state, paths[0])
         with monkeypatch.context() as patch:
-            patch.setattr(Done, "fold", full)
+            patch.setattr(BatchMark, "fold", full)
             run(state, *paths[:2])
         assert run(state, *paths[:2]).counts["sightings"] == 0
         assert run(state, *paths).counts["sightings"] == 1

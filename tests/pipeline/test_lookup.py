@@ -27,7 +27,7 @@ from roamcast.pipeline.lookup.plan import Needs, Statistics, plan, properties
 from roamcast.pipeline.lookup.run import Lookup, nodes, write_answers
 from tests.strategies_pipeline import BEGIN, CONTEXTS, DAY, contexts, expected, messages
 
-COARSE = ArchiveSettings(1)
+COARSE = ArchiveSettings(1, grid_s=0)
 """Few cells, so few files: choosing row groups then matters the more."""
 
 
@@ -70,6 +70,7 @@ def test_random_messages_are_answered_as_by_the_reference(archive: Path, table: 
     assert {number % len(PREDICATES) for number in answered} == set(range(len(PREDICATES)))
 
 
+@pytest.mark.slow
 def test_the_kernel_is_never_asked_for_more_pairs_than_fit_into_memory(
     archive: Path, table: pa.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +196,7 @@ def test_a_message_that_cannot_match_reads_nothing(archive: Path) -> None:
     assert shares == []
 
 
+@pytest.mark.slow
 def test_files_deleted_since_the_plan_make_it_plan_again(
     table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +314,7 @@ def test_a_bad_file_is_named_in_one_line_and_the_archive_stays(
     assert Archive.open(tmp_path / "a").version == version
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_archive_as_it_was(tmp_path: Path) -> None:
     table = contexts(1, 300)
     append(table, tmp_path / "a")

@@ -23,7 +23,7 @@ from roamcast.pipeline.lookup.nats import (
 )
 from roamcast.pipeline.lookup.stream import answer_stream
 from tests.nats_server import BINARY, MISSING, NatsServer
-from tests.pipeline.clusters import WAIT_SECONDS, watching
+from tests.pipeline.clusters import WAIT_SECONDS, kill_whole, watching
 from tests.strategies_pipeline import contexts, expected, messages
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(BINARY is None, reason=MISSING)]
@@ -170,7 +170,7 @@ def test_every_message_is_answered_though_server_and_watch_are_killed(
             publish(nats, [*lines[10:20], b"no message \xff"])
             wait_for(20)
         finally:
-            watch.kill()
+            kill_whole(watch)
     publish(nats, lines[20:])
     answer_stream(spark, address, str(tmp_path / "archive"), out, once=True)
     assert sorted(one["id"] for one in answers()) == sorted(asked)

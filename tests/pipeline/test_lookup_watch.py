@@ -11,7 +11,7 @@ import pytest
 
 from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.lookup.stream import answer_folder
-from tests.pipeline.clusters import WAIT_SECONDS, watching
+from tests.pipeline.clusters import WAIT_SECONDS, kill_whole, watching
 from tests.strategies_pipeline import contexts, expected, messages
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -34,7 +34,7 @@ def test_a_watch_that_is_killed_answers_every_message(spark: Any, tmp_path: Path
             assert watch.poll() is None
             assert time.monotonic() < until
             time.sleep(0.005)
-        watch.kill()
+        kill_whole(watch)
     (incoming / "2.jsonl").write_bytes(b"".join(encoded[2::3]))
     answer_folder(spark, incoming, str(tmp_path / "archive"), out, once=True)
     lines = [

@@ -13,18 +13,18 @@ from roamcast.pipeline.spark.progress import (
     QUIET,
     STAGES_MAX,
     Bar,
-    Count,
     Stage,
     Stages,
+    TaskCount,
     followed,
     progress_text,
 )
 
 
 def test_a_count_is_said_in_tasks_rows_and_rate() -> None:
-    assert progress_text(Count(8, 3, 0, 0), 12_000, 2.0) == "3/8 tasks  12,000 rows, 6,000/s"
-    assert progress_text(Count(8, 3, 0, 4_000_000), 0, 2.0) == "3/8 tasks  4.0 MB, 2.0 MB/s"
-    assert progress_text(Count(), 0, 1.0) == ""
+    assert progress_text(TaskCount(8, 3, 0, 0), 12_000, 2.0) == "3/8 tasks  12,000 rows, 6,000/s"
+    assert progress_text(TaskCount(8, 3, 0, 4_000_000), 0, 2.0) == "3/8 tasks  4.0 MB, 2.0 MB/s"
+    assert progress_text(TaskCount(), 0, 1.0) == ""
 
 
 class Display:
@@ -36,7 +36,7 @@ class Display:
         @contextmanager
         def displayed(what: str) -> Iterator[Any]:
             del what
-            yield lambda share, said: self.seen.append((share, said))
+            yield lambda share, text: self.seen.append((share, text))
 
         monkeypatch.setattr(progress, "_displayed", displayed)
         monkeypatch.setattr(progress.time, "monotonic", lambda: 0.0)
@@ -71,7 +71,7 @@ def test_a_spark_connect_server_reports_by_itself() -> None:
     session = SimpleNamespace(
         registerProgressHandler=handlers.append, removeProgressHandler=handlers.remove
     )
-    seen: list[Count] = []
+    seen: list[TaskCount] = []
     with followed(session, lambda stages: seen.append(stages.count())):
         stage = SimpleNamespace(
             stage_id=3, num_tasks=4, num_completed_tasks=2, num_bytes_read=70, done=False
@@ -82,7 +82,12 @@ def test_a_spark_connect_server_reports_by_itself() -> None:
         handlers[0](**said, stages=[stage])
         handlers[0](**said | {"done": True}, stages=None)
         handlers[0](**said | {"operation_id": "another"}, stages=[stage])
-    assert seen == [Count(4, 2, 0, 70), Count(4, 4, 0, 70), Count(4, 4, 0, 70), Count(8, 8, 0, 140)]
+    assert seen == [
+        TaskCount(4, 2, 0, 70),
+        TaskCount(4, 4, 0, 70),
+        TaskCount(4, 4, 0, 70),
+        TaskCount(8, 8, 0, 140),
+    ]
     assert not handlers
 
 

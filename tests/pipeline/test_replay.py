@@ -19,11 +19,10 @@ from roamcast.channels.server.messages import (
     Subscribe,
     Unpublish,
     Unsubscribe,
-    body_of,
     parcel_of,
 )
 from roamcast.channels.server.settings import MapSettings
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, body_of
 from roamcast.model.machine import Effect, Multicast, Received
 from roamcast.model.records import QueryStep, UpdateMatched
 from roamcast.pipeline.journals.plan_files import chosen

@@ -55,6 +55,7 @@ def test_retention_reduces_then_drops_and_nothing_else(tmp_path: Path) -> None:
             assert value == (before[vid][name] if kept else None)
 
 
+@pytest.mark.slow
 def test_retention_again_changes_nothing(tmp_path: Path) -> None:
     append(contexts(1, 200), tmp_path / "a")
     ages = {"reduce_before": BEGIN + 80 * DAY, "drop_before": BEGIN + 30 * DAY}
@@ -69,6 +70,7 @@ def test_dropping_comes_after_reducing(tmp_path: Path) -> None:
         retain(tmp_path / "a", reduce_before=1, drop_before=2)
 
 
+@pytest.mark.slow
 def test_erased_vids_are_in_no_answer_and_in_no_file(tmp_path: Path) -> None:
     table = contexts(1, 300)
     append(table, tmp_path / "a")
@@ -94,6 +96,7 @@ def test_erasing_nobody_changes_nothing(tmp_path: Path) -> None:
     assert Archive.open(tmp_path / "a").version == version
 
 
+@pytest.mark.slow
 def test_a_compaction_that_read_an_erased_vid_cannot_bring_it_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,12 +169,13 @@ class NoSpark:
         return pa.Table.from_batches(self._work(iter([numbers])))
 
 
+@pytest.mark.slow
 def test_a_million_vids_do_not_travel_in_a_closure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_care, "SPARK_BYTES", 0)
     table = contexts(1, 60, days=1)
-    append(table, tmp_path / "a", settings=ArchiveSettings(0))
+    append(table, tmp_path / "a", settings=ArchiveSettings(0, grid_s=0))
     gone = table["vid"].to_pylist()[:7]
     session: Any = NoSpark()
     done = erase(tmp_path / "a", [*gone, *(f"w{n}@node" for n in range(1_000_000))], session)

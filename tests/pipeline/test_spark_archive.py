@@ -30,7 +30,7 @@ from tests.pipeline.test_archive import everything, same
 from tests.strategies_pipeline import BEGIN, CONTEXTS, DAY, contexts, expected, lines, messages
 
 pytestmark = pytest.mark.spark
-COARSE = ArchiveSettings(0)
+COARSE = ArchiveSettings(0, grid_s=0)
 """Few cells, so few files: these tests are about commits, not about pruning."""
 
 EVERYONE = {"m": Filter.parse("1 = 1")}

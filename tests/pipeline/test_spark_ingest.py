@@ -32,7 +32,7 @@ from roamcast.pipeline.archive.retention import erase
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.ingest.dead_letters import counted, dead_letters
 from roamcast.pipeline.ingest.files import Reading
-from roamcast.pipeline.ingest.run import Batch, IngestSettings, ingest_once
+from roamcast.pipeline.ingest.run import IngestSettings, SightingBatch, ingest_once
 from roamcast.pipeline.ingest.state import BusyError, IngestState, opened, private_folder
 from roamcast.pipeline.ingest.trusted import forget_person, people_behind, vids_of_person
 from roamcast.pipeline.ingest.watch import ingest_watch, wait
@@ -66,7 +66,7 @@ def open_state(tmp_path: Path, name: str = "archive") -> Any:
     return opened(private_folder(archive), archive, "trusted.example.org", os.urandom)
 
 
-def once(spark: Any, tmp_path: Path, *paths: Path, **chosen: Any) -> Batch:
+def once(spark: Any, tmp_path: Path, *paths: Path, **chosen: Any) -> SightingBatch:
     finish = chosen.pop("finish", True)
     with open_state(tmp_path) as state:
         return ingest_once(spark, state, paths, IngestSettings(**chosen), clock, finish=finish)
@@ -171,7 +171,8 @@ def kill_after_a_batch(parts: Path, archive: Path) -> None:
     """Watch from another process, and kill it in the middle of its second batch."""
     command = [
         *(str(Path(sys.executable).with_name("roamcast")), "pipeline", "ingest", str(parts)),
-        *("--archive", str(archive), "--watch", "--files-a-batch", "17", "--json"),
+        *("--archive", str(archive), "--grid-s", "0"),
+        *("--watch", "--files-a-batch", "17", "--json"),
         *("--format", "csv", "--column", "person=uid", "--column", "time=datetime"),
         *("--column", "lon=lng", "--constant", "source=gps", "--zone", "+00:00"),
         *("--late-s", str(YEARS_S), "--spark", "local[2]"),
@@ -428,10 +429,10 @@ def test_a_number_is_the_person_of_its_digits_in_every_format(
         assert len(vids_of_person(state, "5")) == 1
 
 
-def test_a_million_sightings_of_one_person_are_one_context(
-    spark: Any, tmp_path: Path, folder: Path
+@pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+def test_many_sightings_of_one_person_are_one_context(
+    spark: Any, tmp_path: Path, folder: Path, count: int
 ) -> None:
-    count = 1_000_000
     times = pa.array(range(0, count * 1_000_000, 1_000_000), pa.int64())
     table = pa.table(
         {

@@ -12,12 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from roamcast.channels.server.messages import body_of
 from roamcast.errors import InputError, LimitError, RoamcastError, TreeError
 from roamcast.journal.book import Entry
 from roamcast.journal.segments import Segments, read_entries, segments_of
 from roamcast.model.context_arrow import column_of, from_arrow
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, body_of
 from roamcast.model.records import ContextClosed, ContextOpened, Transmission, UpdateMatched
 from roamcast.pipeline.archive import table as archive_table
 from roamcast.pipeline.archive.files import read_file
@@ -30,10 +29,10 @@ from roamcast.pipeline.journals.read import FAILED, read_journals, segments
 from roamcast.pipeline.metrics import metrics
 from roamcast.pipeline.plan import wanted
 from roamcast.pipeline.spark.errors import collected, translated
-from roamcast.pipeline.spark.progress import POLL_S, Count, Stages, followed
+from roamcast.pipeline.spark.progress import POLL_S, Stages, TaskCount, followed
 from roamcast.pipeline.sweep import Outcome, outcomes, sweep
 from roamcast.placement.document import read_demand
-from roamcast.sim.experiment import play_workload
+from roamcast.sim.experiment import play_workload, swarm_block
 from roamcast.sim.workloads._map_parts import Coarse
 from tests.strategies_journal import contexts_by_hand, expected_metrics, simulate, wanted_by_hand
 
@@ -210,6 +209,14 @@ def test_a_task_that_fails_is_a_row_and_the_others_go_on(spark: Any) -> None:
     assert good.result == play_workload(seed=0, **SETS[0])
 
 
+def test_a_swarm_spreads_over_spark_and_finds_what_it_finds_here(spark: Any) -> None:
+    block = "roamcast.sim.experiment:swarm_block"
+    sets = [{"workload": name, "block": 4} for name in ("channel", "sessions")]
+    want = [Outcome(one, seed, swarm_block(seed=seed, **one)) for one in sets for seed in (1, 2)]
+    assert outcomes(sweep(spark, block, sets, 2, first=1, partitions=3)) == want
+    assert [one.result["first"] for one in want] == [4, 8, 4, 8]
+
+
 def in_order(context: Context) -> tuple[str, int, int, str]:
     return context.vid, context.t_r, context.t_d or 0, context.place or ""
 
@@ -369,7 +376,7 @@ def test_an_error_of_ours_in_a_task_arrives_as_itself(spark: Any) -> None:
 
 
 def test_progress_counts_tasks_and_rows(spark: Any, folder: Path) -> None:
-    seen: list[Count] = []
+    seen: list[TaskCount] = []
     whole = threading.Event()
     paths = segments([folder])
     rows = sum(pq.read_metadata(path).num_rows for path in paths)

@@ -9,6 +9,7 @@ from roamcast.commands._pipeline_sweep import parameter_sets
 from roamcast.errors import InputError, LimitError, MissingError
 from roamcast.pipeline import sweep
 from roamcast.pipeline.sweep import TASKS_MAX, check, run_task
+from roamcast.sim.experiment import BLOCK_MAX, swarm_block
 
 PLAY = "roamcast.sim.experiment:play_workload"
 
@@ -55,6 +56,14 @@ def test_an_answer_of_several_rows_gives_several_rows() -> None:
     (failed,) = run_task(rows, b'{"count": "three"}', 4)
     assert failed["result"] is None
     assert failed["error"].startswith("TypeError: ")
+
+
+def test_a_block_of_a_swarm_is_one_row() -> None:
+    row = swarm_block("channel", 2, block=5)
+    assert (row["first"], row["runs"], row["failed"], row["again"]) == (10, 5, 0, "")
+    for block in (0, BLOCK_MAX + 1):
+        with pytest.raises(LimitError, match="block"):
+            swarm_block("channel", 0, block=block)
 
 
 def test_parameters_are_combined_or_read(tmp_path: Path) -> None:

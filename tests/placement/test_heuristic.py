@@ -83,6 +83,8 @@ def test_a_batch_follows_the_order_of_section_6_1():
         elif kind == "parent-child flip":
             assert min(flips) <= 0 >= max([0.0, *removals])
             assert move.saved == max(pairs)
+            assert move.source in filters
+            assert move.target not in filters
         elif kind == "none":
             assert max(pairs) <= 0
             assert min(flips) <= 0

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from roamcast.errors import LimitError, TreeError
 from roamcast.placement import _bounds, _limited, _sparse
 from roamcast.placement import optimal as module
+from roamcast.placement._bounds import paying
+from roamcast.placement._sparse import sparse
+from roamcast.placement._unlimited import solve_unlimited
 from roamcast.placement.cost import cost
 from roamcast.placement.flows import LeafWants, checked_flows, flows
 from roamcast.placement.optimal import Placement, curve, filled, optimal, worthwhile
@@ -173,6 +176,7 @@ def test_a_vertex_with_a_million_children_is_one_filter():
     assert optimal(traffic(tree, flow), 0) == Placement((), 10 * (n - 1))
 
 
+@pytest.mark.slow
 def test_a_path_of_a_million_vertices_is_solved_without_recursion():
     n = 1_000_000
     tree = Tree.of(np.arange(-1, n - 1))
@@ -274,3 +278,24 @@ def test_a_later_filter_may_save_more_than_the_one_before():
     problem = traffic(tree, flows(tree, LeafWants.of(tree, wants)))
     assert list(curve(problem, 5)) == [342, 231, 206, 178, 160, 147]
     assert sent_traffic(parent, wants, optimal(problem, 3).filters) == 178
+
+
+def test_of_equally_cheap_placements_the_one_with_the_fewest_filters_is_chosen():
+    source = random.Random(41)
+    for _ in range(150):
+        parent = random_parents(source, source.randint(3, 9), "any")
+        tree = Tree.of(parent)
+        flow = np.empty(len(parent))
+        for vertex in tree.order:
+            above = parent[vertex]
+            flow[vertex] = 4 if above < 0 else source.randint(0, int(flow[above]))
+        problem = traffic(tree, flow)
+        toll = float(source.choice([0, 1, 2]))
+        paid = {
+            chosen: cost(problem, chosen) + toll * len(chosen)
+            for chosen in placements(parent, None)
+        }
+        least = min(paid.values())
+        found, nodes = solve_unlimited(sparse(problem, paying(problem)), toll)
+        assert found == least
+        assert np.count_nonzero(nodes) == min(len(c) for c in paid if paid[c] == least)

@@ -33,7 +33,7 @@ def test_a_subtree_is_a_slice_of_the_preorder(demand):
     ("parent", "said"),
     [
         ([], "no vertices"),
-        ([-1, 2, 3, 1], "cycle runs 1 → 2 → 3 → 1"),
+        ([-1, 2, 3, 1], "no root is above vertex 1: a cycle runs 1 → 2 → 3 → 1"),
         ([1, 0], "no vertex is the root: a cycle runs 0 → 1 → 0"),
         ([0], "a cycle runs 0 → 0"),
         ([-1, 0, -1], "vertices 0 and 2 are both roots"),

@@ -6,7 +6,7 @@ from roamcast.sim.scenario import draw_scenario, play
 from roamcast.sim.workloads.broker import BrokerWorkload
 
 
-@pytest.mark.parametrize("first", [0, 60])
+@pytest.mark.parametrize("first", [0, pytest.param(60, marks=pytest.mark.slow)])
 def test_nothing_is_lost_and_nobody_sees_what_rules_hide(first: int) -> None:
     counts: dict[str, float] = {}
     for seed in range(first, first + 60):

@@ -10,8 +10,8 @@ from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.journal.book import Entry, Journal
 from roamcast.model.records import Transmission
 from roamcast.sim.host import Boot
-from roamcast.sim.network import Cut, LinkQuality
-from roamcast.sim.workloads.channel import CHANNEL, SERVER, START, Listener, Say, Server
+from roamcast.sim.network import LinkQuality, NetworkCut
+from roamcast.sim.workloads.channel import CHANNEL, SERVER, START, ListenerHost, Say, ServerHost
 from roamcast.sim.world import World
 
 SETTINGS = ChannelSettings()
@@ -40,12 +40,12 @@ class Crowd:
         quality = LinkQuality(delay_us=4_000, jitter_us=2_000)
         self.world = World(1, PROTOCOL, quality=quality, journal=self.journal)
         self.settings = settings
-        self.world.add_host(SERVER, lambda boot: Server(boot, settings))
+        self.world.add_host(SERVER, lambda boot: ServerHost(boot, settings))
         for number in range(listeners):
             self.world.add_host(f"listener-{number}", self.listener)
         self.world.kernel.run(ROUND)
 
-    def listener(self, boot: Boot) -> Listener:
+    def listener(self, boot: Boot) -> ListenerHost:
         receiver = ChannelReceiver(
             CHANNEL,
             source=SERVER,
@@ -54,10 +54,10 @@ class Crowd:
             draw=boot.generator.random,
             start=(1, 1) if boot.number == 1 else None,
         )
-        return Listener(boot.host, receiver, START, boot.number)
+        return ListenerHost(boot.host, receiver, START, boot.number)
 
     def say(self, *, lost: bool) -> None:
-        cut = Cut(frozenset([SERVER]), inwards=False)
+        cut = NetworkCut(frozenset([SERVER]), inwards=False)
         if lost:
             self.world.network.cut(cut)
         payload = self.world.now.to_bytes(8, "big") + bytes(16)
@@ -68,7 +68,7 @@ class Crowd:
 
     def positions(self) -> set[tuple[int, int]]:
         machines = (host.machine for host in self.world.hosts.values())
-        listeners = [machine for machine in machines if isinstance(machine, Listener)]
+        listeners = [machine for machine in machines if isinstance(machine, ListenerHost)]
         return {(each.receiver.incarnation, each.receiver.expected - 1) for each in listeners}
 
     def close(self) -> Counter[str]:

@@ -106,6 +106,7 @@ def test_timers_fire_exactly_when_they_are_due(tickers: int, beats: int, seed: i
     assert [machine.fired for machine in machines] == plans
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_timers_fire_in_order() -> None:
     generator = random.Random(5)
     kernel = Kernel(5)

@@ -6,11 +6,11 @@ from roamcast.channels.failover.merging import Merging
 from roamcast.channels.failover.messages import HandedContext, HandedRemoval
 from roamcast.channels.server import desk as desk_module
 from roamcast.channels.server.contexts import MapContexts
-from roamcast.channels.server.messages import context_of
 from roamcast.channels.server.outbox import Outbox
 from roamcast.channels.server.view_class import ViewClass
 from roamcast.channels.spread import streams as streams_module
 from roamcast.channels.spread.dissemination import Dissemination
+from roamcast.model.contexts import context_of
 from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
 from roamcast.sim.workloads.map import MapWorkload
 from roamcast.sim.workloads.recovery import RecoveryWorkload
@@ -19,10 +19,14 @@ SEEDS = 1_000
 
 
 def first_failure(
-    make: type[MapWorkload | RecoveryWorkload] = MapWorkload, seeds: int = SEEDS
+    make: type[MapWorkload | RecoveryWorkload] = MapWorkload,
+    seeds: int = SEEDS,
+    *,
+    last_found: int = 0,
 ) -> tuple[int, str] | None:
+    """Look for a seed that fails, first at the one that did when this was written."""
     plain = Narrowing(settings={"compiled": 0} if make is MapWorkload else {})
-    for seed in range(seeds):
+    for seed in (last_found, *range(seeds)):
         outcome = play(narrow(draw_scenario(make.name, make, seed), plain), make)
         if outcome.failed:
             return seed, outcome.promise
@@ -39,7 +43,7 @@ def test_skipping_an_announcement_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
     earn = Dissemination._earn_channel
     monkeypatch.setattr(Dissemination, "_earn_channel", silent)
-    found = first_failure()
+    found = first_failure(last_found=264)
     assert found is not None
     assert found[1] == "views equal the map"
 
@@ -85,6 +89,7 @@ def test_keeping_a_channel_after_its_last_client_is_found(monkeypatch: pytest.Mo
     assert found[1] == "empty when clients leave"
 
 
+@pytest.mark.slow
 def test_merging_two_sides_by_the_older_timestamp_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,12 +16,12 @@ from roamcast.sim.movement.commuters import commuters, wishes
 from roamcast.sim.movement.groups import GroupMovement, GroupSettings
 from roamcast.sim.movement.moves import Move, MoveFeed
 from roamcast.sim.movement.replay import LINE_BYTES_MAX, read_positions, read_sightings
-from roamcast.sim.movement.waypoint import Area, RandomWaypoint, ticks
+from roamcast.sim.movement.waypoint import RandomWaypoint, RoamingArea, ticks
 
 SECOND = 1_000_000
 
 
-def roaming(people: int = 50, area: Area = Area(), seed: int = 1) -> RandomWaypoint:  # noqa: B008
+def roaming(people: int = 50, area: RoamingArea = RoamingArea(), seed: int = 1) -> RandomWaypoint:  # noqa: B008
     return RandomWaypoint(people, area, random.Random(seed))
 
 
@@ -38,7 +38,7 @@ def test_positions_do_not_depend_on_when_else_one_looked(seed: int, looks: list[
 
 
 def test_nodes_stay_in_their_area_and_within_their_speeds() -> None:
-    area = Area(750, 500, 1, 20, 30)
+    area = RoamingArea(750, 500, 1, 20, 30)
     model = roaming(area=area)
     before = model.positions(0)
     assert (model.positions(30 * SECOND) == before).all()  # they start with a pause
@@ -51,7 +51,7 @@ def test_nodes_stay_in_their_area_and_within_their_speeds() -> None:
 
 
 def test_legs_are_straight_at_a_speed_between_the_bounds_with_pauses_between() -> None:
-    model = roaming(1, Area(1000, 1000, 2, 5, 10))
+    model = roaming(1, RoamingArea(1000, 1000, 2, 5, 10))
     track = np.array([model.positions(tick * SECOND // 10)[0] for tick in range(20_000)])
     speeds = np.linalg.norm(np.diff(track, axis=0), axis=1) * 10
     moving = speeds > 1e-9
@@ -90,9 +90,14 @@ def test_ticks_tell_everybodys_position_in_order() -> None:
 
 @pytest.mark.parametrize(
     "area",
-    [Area(0), Area(pause_s=-1), Area(speed_min_m_s=0), Area(speed_min_m_s=9, speed_max_m_s=8)],
+    [
+        RoamingArea(0),
+        RoamingArea(pause_s=-1),
+        RoamingArea(speed_min_m_s=0),
+        RoamingArea(speed_min_m_s=9, speed_max_m_s=8),
+    ],
 )
-def test_an_impossible_area_is_refused(area: Area) -> None:
+def test_an_impossible_area_is_refused(area: RoamingArea) -> None:
     with pytest.raises(LimitError):
         roaming(area=area)
     with pytest.raises(LimitError):
@@ -110,7 +115,7 @@ def test_time_only_goes_forward() -> None:
 
 
 def test_members_stay_about_their_reference_and_in_the_area() -> None:
-    model = GroupMovement(GroupSettings([5, 1, 10], 50.0), Area(400, 300), random.Random(1))
+    model = GroupMovement(GroupSettings([5, 1, 10], 50.0), RoamingArea(400, 300), random.Random(1))
     assert model.people == 16
     seen = []
     for second in range(0, 900, 7):
@@ -134,7 +139,7 @@ def test_impossible_groups_are_refused() -> None:
         GroupSettings([1], 5.0, 0.0),
     ):
         with pytest.raises(LimitError):
-            GroupMovement(groups, Area(), random.Random(1))
+            GroupMovement(groups, RoamingArea(), random.Random(1))
 
 
 # Commuters

@@ -147,6 +147,7 @@ def test_streams_are_merged_by_time_then_person() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_people_are_no_more_than_a_longer_queue() -> None:
     simulation = walkers(100_000)
     moves = first(simulation, 100_100)

@@ -14,7 +14,7 @@ from roamcast.model.addresses import Client
 from roamcast.model.machine import Effect, Ignore, Input, Listen, Machine, Multicast, Received, Send
 from roamcast.model.records import Drop, Transmission
 from roamcast.sim.host import INBOX_MAX, Boot
-from roamcast.sim.network import Cut, Deaf, LinkQuality, connect, queued, within
+from roamcast.sim.network import Deaf, LinkQuality, NetworkCut, connect, queued, within
 from roamcast.sim.network import SimulatedLink as NetworkLink
 from roamcast.sim.radio import RadioField
 from roamcast.sim.world import World
@@ -236,7 +236,7 @@ def test_a_scope_is_a_site_and_all_below(site: str, scope: str, inside: bool) ->
 
 def test_a_partition_stops_messages_between_its_sides_until_it_heals() -> None:
     net = Net("abcd")
-    cut = Cut(frozenset("ab"))
+    cut = NetworkCut(frozenset("ab"))
     net.world.network.cut(cut)
     net.tell("a", Send(Client("b"), note(1)), Send(Client("c"), note(1)))
     net.tell("c", Send(Client("d"), note(1)), Send(Client("a"), note(1)))
@@ -253,7 +253,7 @@ def test_a_partition_stops_messages_between_its_sides_until_it_heals() -> None:
 @pytest.mark.parametrize(("inwards", "heard"), [(True, [[], [1]]), (False, [[1], []])])
 def test_a_partition_may_be_one_way(inwards: bool, heard: list[list[int]]) -> None:
     net = Net("ab")
-    net.world.network.cut(Cut(frozenset("a"), inwards=inwards, outwards=not inwards))
+    net.world.network.cut(NetworkCut(frozenset("a"), inwards=inwards, outwards=not inwards))
     net.tell("a", Send(Client("b"), note(1)))
     net.tell("b", Send(Client("a"), note(1)))
     net.run()

@@ -8,8 +8,8 @@ from roamcast.channels.client.copy import Left, MapCopy
 from roamcast.channels.client.watching import Watching
 from roamcast.channels.relay.server import RelayedSubscriptions, RelayServer
 from roamcast.channels.server import map_server as server_module
+from roamcast.channels.server.contexts import ActiveMap, MapContext
 from roamcast.channels.server.desk import ClientState, Desk
-from roamcast.channels.server.map import ActiveMap, MapContext
 from roamcast.channels.server.messages import Parcel, State
 from roamcast.channels.server.outbox import Pager, Waiting
 from roamcast.model.filters import Filter
@@ -66,6 +66,7 @@ def test_a_relay_that_forgets_to_withdraw_is_found(monkeypatch: pytest.MonkeyPat
     assert promise_broken() == "empty when clients leave"
 
 
+@pytest.mark.slow
 def test_a_relay_that_keeps_departures_to_itself_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_relay_that_keeps_departures_to_itself_is_found(
     assert promise_broken() == "views equal the map"
 
 
+@pytest.mark.slow
 def test_a_current_set_that_ends_with_its_first_page_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -101,6 +103,7 @@ def test_a_current_set_that_ends_with_its_first_page_is_found(
     assert promise_broken() == "views equal the map"
 
 
+@pytest.mark.slow
 def test_a_cursor_that_slips_when_an_object_before_it_leaves_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -119,6 +122,7 @@ def test_a_cursor_that_slips_when_an_object_before_it_leaves_is_found(
     assert promise_broken() == "views equal the map"
 
 
+@pytest.mark.slow
 def test_leaving_a_change_to_pages_that_have_passed_its_object_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -12,17 +12,32 @@ from roamcast.channels.reliable.messages import Data, HealResponse
 from roamcast.channels.reliable.receiver import ChannelReceiver
 from roamcast.errors import InputError, LimitError
 from roamcast.model.machine import Effect, Input, Received
+from roamcast.sim import swarm
 from roamcast.sim.scenario import SEED_MAX, Narrowing, draw_scenario, narrow, play
-from roamcast.sim.swarm import REPEAT_EVERY, Failure, run_seed, run_swarm, shrink
+from roamcast.sim.swarm import (
+    CHUNK,
+    CHUNKS_AHEAD,
+    FAILURES_MAX,
+    REPEAT_EVERY,
+    WORKER_DIED,
+    Failure,
+    Shard,
+    Tally,
+    run_seed,
+    run_swarm,
+    shrink,
+)
 from roamcast.sim.workload import Make, Workload, find_workload, workload_names
 from roamcast.sim.workloads.channel import ChannelWorkload
 from roamcast.sim.world import World
 
-SEEDS = 48
+SEEDS = 24
+"""`make soak` tries ten thousand."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", workload_names())
-def test_a_few_dozen_seeds_of_everything_keep_every_promise(name: str) -> None:
+def test_two_dozen_seeds_of_everything_keep_every_promise(name: str) -> None:
     for outcome in run_swarm([name], range(SEEDS), workers=1):
         assert not outcome.failed, f"{outcome.seed}: {outcome.promise}: {outcome.detail}"
 
@@ -161,6 +176,7 @@ def test_a_run_that_depends_on_more_than_the_seed_is_caught() -> None:
     assert run_seed("channel", Moody, REPEAT_EVERY).promise == "same seed, same run"
 
 
+@pytest.mark.slow
 def test_outcomes_do_not_depend_on_the_number_of_workers() -> None:
     seeds = range(100, 112)
     alone = list(run_swarm(["channel"], seeds, workers=1))
@@ -182,15 +198,89 @@ def test_a_failed_assertion_inside_a_machine_is_a_finding() -> None:
         raise AssertionError("impossible")
 
     outcome = run_seed("channel", failing(mistake), 3)
-    assert (outcome.promise, outcome.detail) == ("own assertion", "impossible")
+    assert outcome.promise == "own assertion"
+    assert outcome.detail.startswith("impossible (test_swarm.py:")
 
 
-def test_a_bug_of_the_workload_itself_is_not_swallowed() -> None:
+def test_every_exception_is_a_finding_with_its_seed_and_place() -> None:
+    def bug() -> None:
+        raise ZeroDivisionError("by nothing")
+
+    outcome = run_seed("channel", failing(bug), 3)
+    assert (outcome.promise, outcome.seed) == ("raises ZeroDivisionError", 3)
+    assert outcome.detail.startswith("by nothing (test_swarm.py:")
+    failure = shrink(outcome, failing(bug))
+    assert failure.outcome.promise == outcome.promise
+    assert failure.command.startswith("roamcast swarm --seed 3 --only channel --set")
+    assert failure.scenario.faults == ()
+
+
+def test_a_failed_measurement_is_a_finding_too() -> None:
+    class Unmeasured(ChannelWorkload):
+        def metrics(self, _world: World) -> dict[str, float]:
+            raise KeyError("delivered")
+
+    assert run_seed("channel", Unmeasured, 3).promise == "raises KeyError"
+
+
+def dying(name: str) -> Make:
+    """A workload that ends its process under seed 5, as running out of memory would."""
+    make = find_workload(name)
+
+    class Dying(ChannelWorkload):
+        def start(self, world: World, duration_us: int) -> None:
+            if world.kernel.seed == 5:
+                os._exit(1)
+            super().start(world, duration_us)
+
+    return Dying if name == "channel" else make
+
+
+@pytest.mark.process
+def test_a_seed_that_kills_its_process_is_a_finding_and_the_others_go_on() -> None:
+    found = list(run_swarm(["channel"], range(12), workers=2, make_of=dying))
+    assert [outcome.seed for outcome in found] == list(range(12))
+    (dead,) = [outcome for outcome in found if outcome.failed]
+    assert (dead.seed, dead.promise) == (5, WORKER_DIED)
+    assert shrink(dead, find_workload("channel")).runs == 0  # it would kill this process
+
+
+def test_shards_are_equal_parts_of_the_seeds() -> None:
+    parts = [Shard(number, 3).seeds(10, 11) for number in (1, 2, 3)]
+    assert sorted(seed for part in parts for seed in part) == list(range(10, 21))
+    assert {len(part) for part in parts} == {3, 4}
+
+
+def test_a_tally_holds_one_failure_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swarm, "SHRINK_RUNS_MAX", 1)  # twenty failures are shrunk here
+
     def bug() -> None:
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        run_seed("channel", failing(bug), 3)
+    tally = Tally()
+    for outcome in run_swarm(["channel"], range(3), workers=1, make_of=lambda _: failing(bug)):
+        tally.add(outcome, failing(bug))
+    assert (tally.runs, tally.failed, len(tally.failures)) == (3, 3, 1)
+    for number in range(FAILURES_MAX + 5):
+        other = msgspec.structs.replace(tally.failures[0].outcome, promise=f"promise {number}")
+        tally.add(msgspec.structs.replace(other, seed=1), find_workload("channel"))
+    assert len(tally.failures) == FAILURES_MAX
+
+
+def test_no_more_tasks_are_ahead_of_the_reader_than_the_bound() -> None:
+    drawn = 0
+
+    class Seeds:
+        def __iter__(self) -> Iterator[int]:
+            nonlocal drawn
+            for seed in range(10_000):
+                drawn += 1
+                yield seed
+
+    found = run_swarm(["channel"], Seeds(), workers=2)  # type: ignore[arg-type]
+    assert next(found).seed == 0
+    found.close()
+    assert drawn <= (2 * CHUNKS_AHEAD + 1) * CHUNK + 1
 
 
 def test_a_scenario_is_drawn_within_its_bounds_and_reaches_both_ends() -> None:
@@ -211,6 +301,7 @@ def test_a_scenario_is_drawn_within_its_bounds_and_reaches_both_ends() -> None:
         "Deafness",
         "Weather",
         "DiskTrouble",
+        "ClockStep",
     }
 
 

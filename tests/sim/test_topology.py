@@ -206,6 +206,7 @@ def test_access_nodes_are_distinct_and_mostly_of_low_degree() -> None:
     assert len(access_nodes(topology, 10_000, rng())) == 10_000
 
 
+@pytest.mark.slow
 def test_sampling_without_replacement_draws_the_first_by_weight() -> None:
     # On a path of 5 nodes the two ends have the lowest degree; one draw follows the weights.
     path = tree(np.array([-1, 0, 1, 2, 3]))

@@ -20,14 +20,25 @@ def test_what_is_said_wins_over_the_environment_and_that_over_the_file(tmp_path:
     said = find("https://here", "s", data=data, environment=ENVIRONMENT)
     assert said == ServiceAddress("https://here", "s")
     assert find(data=data, environment=ENVIRONMENT) == ServiceAddress("http://there:1", "t")
-    assert find(data=data, environment={}) == ServiceAddress("http://127.0.0.1:80", "w")
+    found = find(data=data, environment={})
+    assert (found.url, found.key) == ("http://127.0.0.1:80", "w")
 
 
 def test_a_key_from_the_file_goes_to_no_other_service(tmp_path: Path) -> None:
     data = written(tmp_path)
-    assert find("http://127.0.0.1:80/", data=data, environment={}).token == "w"
+    assert find("http://127.0.0.1:80/", data=data, environment={}).key == "w"
     with pytest.raises(MissingError, match="ROAMCAST_TOKEN"):
         find("http://elsewhere", data=data, environment={})
+
+
+def test_a_key_from_the_file_is_the_one_that_the_service_wrote_last(tmp_path: Path) -> None:
+    found = find(data=written(tmp_path), environment={})
+    written(tmp_path, '{"url": "http://127.0.0.1:80", "token": "renewed"}')
+    assert found.key == "renewed"
+    written(tmp_path, '{"url": "http://127.0.0.1:81", "token": "of another"}')
+    assert found.key == "renewed"
+    (tmp_path / "roamcast.json").unlink()
+    assert found.key == "renewed"
 
 
 def test_without_anything_it_says_what_to_do(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 from roamcast.channels.client.link_messages import LINK_PROTOCOL, Goodbye, Tune
 from roamcast.errors import RoamcastError, UnreachableError
 from roamcast.model.wire import Message, Unreadable
-from roamcast.transport.link import FRAMES_MAX, EndedError, LinkPolicy, ReconnectingLink, Target
+from roamcast.transport.link import FRAMES_MAX, EndedError, LinkPolicy, LinkTarget, ReconnectingLink
 from tests.strategies_service import in_loop, until
 
 POLICY = LinkPolicy(0.01, 0.02, open_s=1.0, close_s=0.2, stagger_s=0.05)
@@ -28,19 +28,20 @@ class Caller(ReconnectingLink):
         self.events: list[str] = []
         self.messages: list[Message] = []
 
-    def targets(self) -> Sequence[Target]:
+    def targets(self) -> Sequence[LinkTarget]:
         return [
-            Target(f"ws://127.0.0.1:{port}/", {"X-Me": "caller"}, str(port)) for port in self.ports
+            LinkTarget(f"ws://127.0.0.1:{port}/", {"X-Me": "caller"}, str(port))
+            for port in self.ports
         ]
 
-    def dial_error(self, target: Target, error: Exception) -> RoamcastError:
+    def dial_error(self, target: LinkTarget, error: Exception) -> RoamcastError:
         return UnreachableError(f"{target.name}: {type(error).__name__}")
 
-    def check_first(self, target: Target, first: Message | Unreadable) -> None:
+    def check_first(self, target: LinkTarget, first: Message | Unreadable) -> None:
         if first != HELLO:
             raise UnreachableError(f"{target.name} is somebody else")
 
-    def opened(self, target: Target, first: Message) -> float | None:
+    def opened(self, target: LinkTarget, first: Message) -> float | None:
         assert first == HELLO
         self.events.append(f"open {target.name}")
         self.send(Tune("asked at once", True))

@@ -32,14 +32,19 @@ class Asking:
         self._http = http
 
     async def who(
-        self, where: Where = "", *, box: Box | None = None, limit: int = 10_000
+        self, where: Where = "", *, box: Box | None = None, limit: int = 10_000, at: str = ""
     ) -> list[Context]:
-        """Give the contexts that satisfy a filter now, at most `limit` of them."""
+        """Give the contexts that satisfy a filter now, at most `limit` of them.
+
+        at: an instant, or `start/end` with `..` for an open end: the map as it was then.
+        """
         if not 1 <= limit <= FOUND_MAX:
             raise LimitError(f"`limit` is between 1 and {FOUND_MAX} contexts")
         query = {"limit": str(min(limit, PAGE)), **_filter(where)}
         if box is not None:
             query["bbox"] = ",".join(map(str, box))
+        if at:
+            query["datetime"] = at
         found: list[Context] = []
         while True:
             page = await self._http.ask("GET", ITEMS, query)
@@ -68,9 +73,28 @@ class Asking:
             _found(feature) for feature in _features(await self._http.ask("GET", "/nearest", query))
         ]
 
-    async def put(self, context: Context) -> None:
-        """Publish a context that stays on the map when this program ends."""
-        await self._http.ask("PUT", _path(context.vid), body=to_feature(context), kind=_FEATURE)
+    async def overlay(self) -> dict[str, Any]:
+        """Give the overlay as the service's node sees it; for administrators."""
+        answer = await self._http.ask("GET", "/overlay")
+        if not isinstance(answer, dict):
+            raise UnreachableError("the service does not answer as a Roamcast service does")
+        return answer
+
+    async def put(self, context: Context, *, lifetime_s: float | None = None) -> None:
+        """Publish a context that stays on the map when this program ends, for its lifetime."""
+        query = {} if lifetime_s is None else {"lifetime": str(lifetime_s)}
+        feature = to_feature(context)
+        await self._http.ask("PUT", _path(context.vid), query, body=feature, kind=_FEATURE)
+
+    async def put_all(
+        self, contexts: Sequence[Context], *, lifetime_s: float | None = None
+    ) -> list[str]:
+        """Publish many contexts in one request; give why each was refused, "" if it was not."""
+        query = {} if lifetime_s is None else {"lifetime": str(lifetime_s)}
+        features = [to_feature(context) for context in contexts]
+        body = {"type": "FeatureCollection", "features": features}
+        answer = await self._http.ask("POST", "/contexts", query, body=body, kind=_FEATURE)
+        return [one.get("detail", "") for one in answer["outcomes"]]
 
     async def remove(self, vid: str) -> None:
         """Take a context off the map that was `put` there."""

@@ -198,7 +198,7 @@ class Runner:
                 self._refused[vid] = reason
             case Cut(reason):
                 _LOG.warning("the service gave up on this client: %s; asking again", reason)
-            case Refusal(_, reason):
+            case Refusal(reason=reason):
                 _LOG.warning("the service refused something: %s", reason)
             case Record():
                 pass  # the SDK writes no journal

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
-from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, FILTER_LENGTH_MAX, body_of
+from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, FILTER_LENGTH_MAX
 from roamcast.client.asking import Asking, Where
 from roamcast.client.runner import Runner
 from roamcast.client.views import View
 from roamcast.errors import ContextError, ForbiddenError, InputError, LimitError
-from roamcast.model.contexts import Attribute, Context, check
+from roamcast.model.contexts import Attribute, Context, body_of, check
 from roamcast.model.filters import Filter
 from roamcast.transport.address import Hosts, Token, find, scopes_of
 from roamcast.transport.http import HttpClient
@@ -81,14 +81,19 @@ class Session(Asking):
         point: Point | None = None,
         *,
         vid: str | None = None,
+        lifetime_s: float | None = None,
         **attributes: Attribute,
     ) -> Context:
         """Put this device on the map, and return when the service has taken it.
 
         Each appearance has a fresh random vid unless one is given, so that two of them cannot be
-        linked. The context leaves with this session.
+        linked. The context leaves with this session; with a lifetime it is stored, outlives the
+        session, and leaves when its time is over.
         """
         made = self._made(vid or secrets.token_urlsafe(16), place, point, attributes)
+        if lifetime_s is not None:
+            await self.put(made, lifetime_s=lifetime_s)
+            return made
         before, self._own = self._own, made.vid
         if before is not None and before != made.vid:
             self._runner.unpublish(before)

@@ -103,13 +103,13 @@ class Inbox:
             self._waiting.pop(vid, None)
 
 
-def _same(one: Context, other: Context) -> bool:
+def _same(known: Context, other: Context) -> bool:
     """Whether only t_r differs: a device that registers again has not changed."""
     return (
-        one.place == other.place
-        and one.point == other.point
-        and one.attributes == other.attributes
-        and one.t_d == other.t_d
+        known.place == other.place
+        and known.point == other.point
+        and known.attributes == other.attributes
+        and known.t_d == other.t_d
     )
 
 

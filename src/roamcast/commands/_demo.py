@@ -1,20 +1,41 @@
-"""Who moves about in `serve --demo`? AMS's office people, in real time, through the SDK."""
+"""Who moves about in `serve --demo`? AMS's office people, in real time, through the SDK.
+
+The campus has three buildings and a hall. Every twelve minutes a third of the people meet in the
+hall, arrive within two minutes, and go back to work five minutes later.
+"""
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from roamcast.sim.movement.workloads import BuildingWorkload, normal
+from roamcast.model import buildings
+from roamcast.model.places import Place, Places, Point
+from roamcast.sim.movement.simmob import Activity
+from roamcast.sim.movement.workloads import MINUTE_US, BuildingWorkload, brisk, meeting, normal
+
+BUILDINGS = 3
+FLOORS = 4
+PLAN = buildings.FloorPlan(cells=5, room_width_m=6.0, room_depth_m=9.0, meeting_rooms=1)
+GAP_M = 20.0
+HALL = "campus/hall"
+HALL_M = (6.0, -4.0, 58.0, 25.0)
+"""The hall's box, in metres from the corner of the fourth building that the grid has room for."""
 
 PRINTERS = 12
 SEED = 7
-AT_ONCE_MAX = 500
+ACCURACY_M = 2.0
+MEETINGS = 120
+MEETING_EVERY_US = 12 * MINUTE_US
+MEETING_FIRST_US = MINUTE_US // 2
+MEETING_LASTS_US = 5 * MINUTE_US
+ON_THE_WAY_US = 2 * MINUTE_US
 
 
-def campus(people: int) -> Callable[[str, str], Awaitable[None]]:
-    """Make the campus; what is returned publishes it at a service."""
-    workload = normal(people, floors=4, moves_per_minute=2.0 * people)
+def campus(people: int) -> tuple[Places, Callable[[str, str], Awaitable[None]]]:
+    """Make the campus: its places, and what publishes its people at a service."""
+    places = _places()
+    workload = brisk(normal(people, places=places, moves_per_minute=2.0 * people))
 
     async def move(url: str, token: str) -> None:
         from roamcast.client import connect
@@ -22,7 +43,42 @@ def campus(people: int) -> Callable[[str, str], Awaitable[None]]:
         async with connect(url, token, device="campus") as me:
             await _publish(me, workload, people)
 
-    return move
+    return places, move
+
+
+def _places() -> Places:
+    """Put a hall where the grid of buildings has room for one more."""
+    ground = buildings.Ground()
+    standing = buildings.campus("campus", BUILDINGS, FLOORS, PLAN, ground, GAP_M)
+    length = PLAN.cells * PLAN.rooms_per_side * PLAN.room_width_m
+    depth = 2 * PLAN.room_depth_m + PLAN.corridor_width_m
+    column, row = 1, 1
+    x = column * (length + 2 * PLAN.room_width_m + GAP_M)
+    y = row * (depth + GAP_M)
+    west, south, east, north = HALL_M
+    corners = [(west, south), (east, south), (east, north), (west, north), (west, south)]
+    ring = [list(ground.point(x + dx, y + dy)) for dx, dy in corners]
+    hall = Place(
+        HALL,
+        "hall",
+        {"type": "Polygon", "coordinates": [ring]},
+        ("campus/yard",),
+        (30.0,),
+    )
+    return Places([*standing.as_given, hall])
+
+
+def _meetings(workload: BuildingWorkload, people: int) -> list[Activity]:
+    """Call every third person to the hall, and let them go again."""
+    guests = range(0, people, 3)
+    found: list[Activity] = []
+    for number in range(MEETINGS):
+        begin = MEETING_FIRST_US + number * MEETING_EVERY_US
+        found.append(meeting(workload, guests, place=HALL, time_us=begin, within_us=ON_THE_WAY_US))
+        end = begin + ON_THE_WAY_US + MEETING_LASTS_US
+        pause_us = workload.rates.pause_us
+        found.append(Activity(end, guests, workload.mode, pause_us, ON_THE_WAY_US))
+    return found
 
 
 async def _publish(me: Any, workload: BuildingWorkload, people: int) -> None:
@@ -41,7 +97,8 @@ async def _publish(me: Any, workload: BuildingWorkload, people: int) -> None:
         await _show(me, places, names[person], home, person)
     loop = asyncio.get_running_loop()
     start = loop.time()
-    for move in workload.moves(random.Random(SEED)):  # noqa: S311 - a demonstration
+    drawn = random.Random(SEED)  # noqa: S311 - a demonstration
+    for move in workload.moves(drawn, _meetings(workload, people)):
         wait_s = move.time_us / 1_000_000 - (loop.time() - start)
         if wait_s > 0:
             await asyncio.sleep(wait_s)
@@ -49,8 +106,22 @@ async def _publish(me: Any, workload: BuildingWorkload, people: int) -> None:
             await _show(me, places, names[move.person], move.place, move.person)
 
 
-async def _show(me: Any, places: Any, name: str, place: str, person: int) -> None:
-    await me.publish(
-        name, place=place, point=places.centre(place), type="person",
-        group=f"group-{person % 8}",
-    )  # fmt: skip
+async def _show(me: Any, places: Places, name: str, place: str, person: int) -> None:
+    """Publish what is known of a person: every other one has a phone, the rest only a badge."""
+    known: dict[str, Any] = {"type": "person", "group": f"group-{person % 8}"}
+    if person % 2 == 0 and place != "campus/yard":  # the yard's polygon has buildings in it
+        known |= {"point": _spot(places, place, name), "accuracy_m": ACCURACY_M}
+    await me.publish(name, place=place, **known)
+
+
+def _spot(places: Places, place: str, name: str) -> Point | None:
+    """Choose where in a room a person stands, the same spot whenever they come back."""
+    polygon = places.polygon(place)
+    if polygon is None:
+        return None
+    drawn = random.Random(f"{name} in {place}")  # noqa: S311 - a demonstration
+    west, south, east, north = polygon.bounds
+    return (
+        west + (0.08 + 0.84 * drawn.random()) * (east - west),
+        south + (0.08 + 0.84 * drawn.random()) * (north - south),
+    )

@@ -7,6 +7,13 @@ import typer
 
 from roamcast.commands._progress import QuietOption, bar
 
+GridOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help="Seconds that a new archive's times are rounded to (default 900; 0: exact)."
+    ),
+]
+
 
 def add(app: typer.Typer) -> None:
     """Add the commands to the `pipeline` group."""
@@ -21,19 +28,26 @@ def ingest(
     ],
     archive: Annotated[str, typer.Option(help="The archive's folder; made if it is missing.")],
     watch: Annotated[
-        bool, typer.Option(help="Go on with files that come into the folder.")
+        bool, typer.Option(help="Keep running, and ingest files as they arrive in the folder.")
     ] = False,
     until_idle: Annotated[
         bool, typer.Option(help="End a watch when nothing is left to do.")
     ] = False,
     keep_open: Annotated[
-        bool, typer.Option(help="More will come: leave open what is open at the end.")
+        bool,
+        typer.Option(help="Leave contexts open at the end, because more sightings will follow."),
     ] = False,
     places: Annotated[Path | None, typer.Option(help="GeoJSON hierarchy of places.")] = None,
     resolution: Annotated[int, typer.Option(help="H3 resolution where no place is known.")] = 9,
-    late_s: Annotated[float, typer.Option(help="How long a watch waits for late rows.")] = 600.0,
-    heartbeat_s: Annotated[float, typer.Option(help="Silence that ends a context.")] = 300.0,
-    dwell_s: Annotated[float, typer.Option(help="How long a new place must hold.")] = 20.0,
+    late_s: Annotated[
+        float, typer.Option(help="Seconds that a watch waits for late rows.")
+    ] = 600.0,
+    heartbeat_s: Annotated[
+        float, typer.Option(help="Seconds of silence that end a context.")
+    ] = 300.0,
+    dwell_s: Annotated[
+        float, typer.Option(help="Seconds that a new place must last before it counts.")
+    ] = 20.0,
     format: Annotated[str | None, typer.Option(help="json, csv or parquet.")] = None,  # noqa: A002
     column: Annotated[
         list[str] | None, typer.Option(help="A field's column, such as person=uid.")
@@ -45,11 +59,16 @@ def ingest(
     private: Annotated[
         Path | None, typer.Option(help="The trusted node's folder; default ARCHIVE.private.")
     ] = None,
-    trusted_node: Annotated[str, typer.Option(help="Its name, the part after @.")] = "localhost",
-    files_a_batch: Annotated[int, typer.Option(min=1, help="Of a watch.")] = 1_000,
+    trusted_node: Annotated[
+        str, typer.Option(help="Name of the trusted node: the part of a vid after @.")
+    ] = "localhost",
+    files_a_batch: Annotated[
+        int, typer.Option(min=1, help="Maximum files in one batch of a watch.")
+    ] = 1_000,
     archive_resolution: Annotated[
         int | None, typer.Option(help="H3 resolution of a new archive's cells (default 4).")
     ] = None,
+    grid_s: GridOption = None,
     spark: Annotated[str | None, typer.Option(help="Spark master; default local[*].")] = None,
     quiet: QuietOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -64,7 +83,7 @@ def ingest(
 
     from roamcast.errors import InputError
     from roamcast.identity.agent_settings import AgentSettings
-    from roamcast.pipeline.archive.layout import ArchiveSettings
+    from roamcast.pipeline.archive.table import settings_for
     from roamcast.pipeline.ingest import run as work
     from roamcast.pipeline.ingest.files import Reading
     from roamcast.pipeline.ingest.state import opened, private_folder
@@ -79,7 +98,7 @@ def ingest(
             late_s=late_s,
             places=None if places is None else str(places.resolve()),
             resolution=resolution,
-            archive=None if archive_resolution is None else ArchiveSettings(archive_resolution),
+            archive=settings_for(archive, resolution=archive_resolution, grid_s=grid_s),
         )
     )
 
@@ -137,7 +156,7 @@ def vids(
     archive: Annotated[str, typer.Option(help="The archive's folder.")],
     private: Annotated[Path | None, typer.Option(help="Default ARCHIVE.private.")] = None,
     forget: Annotated[
-        bool, typer.Option(help="Also delete the person here: nobody can ever ask again.")
+        bool, typer.Option(help="Also delete the person from the register; this cannot be undone.")
     ] = False,
 ) -> None:
     """Print a person's vids in the archive, one a line, for `roamcast pipeline erase`."""

@@ -18,7 +18,8 @@ def keys(
         bool, typer.Option("--rotate", help="Seal with a fresh key from now on.")
     ] = False,
     destroy: Annotated[
-        int | None, typer.Option(help="Destroy an old epoch's key: its vids mean nobody.")
+        int | None,
+        typer.Option(help="Destroy an old epoch's key, so that its vids cannot be resolved."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -24,7 +24,9 @@ def add(app: typer.Typer) -> None:
 
 def metrics(
     journals: JournalArgument,
-    by_host: Annotated[bool, typer.Option("--by-host", help="Numbers of each host.")] = False,
+    by_host: Annotated[
+        bool, typer.Option("--by-host", help="Print each host's numbers, too.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Write the table: .parquet, .csv or .jsonl.")
     ] = None,

@@ -16,13 +16,16 @@ def add(app: typer.Typer) -> None:
 
 def sweep(
     experiment: Annotated[
-        str, typer.Argument(help="A swarm's workload, or package.module:function.")
+        str,
+        typer.Argument(help="swarm, one of its workloads, or package.module:function."),
     ],
     parameters: Annotated[
         list[str] | None,
         typer.Option(help="name=value,name=1|2|3 (every combination), or a file of JSON objects."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds for each set.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Number of seeds for each set of parameters.")
+    ] = 1,
     first: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
     partitions: Annotated[
         int | None, typer.Option(min=1, help="Spark tasks; at most 256 by default.")
@@ -42,7 +45,14 @@ def sweep(
     from roamcast.sim.workload import workload_names
 
     sets = parameter_sets(parameters or [])
-    if experiment in workload_names():
+    if experiment == "swarm":  # every workload, `--seeds` blocks of seeds each
+        sets = [
+            {**one, "workload": name}
+            for one in sets
+            for name in ([one["workload"]] if "workload" in one else workload_names())
+        ]
+        experiment = "roamcast.sim.experiment:swarm_block"
+    elif experiment in workload_names():
         sets = [{"workload": experiment, **one} for one in sets]
         experiment = "roamcast.sim.experiment:play_workload"
     job.check(experiment, sets, seeds)
@@ -66,7 +76,7 @@ def sweep(
     ]
     said = {"experiment": experiment, "sets": len(sets), "seeds": seeds, "first": first}
     print_report(Report("sweep", said, rows, []), json=json)
-    if any(one.error for one in found):
+    if any(one.error or one.result.get("failed") for one in found):
         raise typer.Exit(1)
 
 

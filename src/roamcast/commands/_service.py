@@ -65,7 +65,10 @@ def wanted(where: str | None, template: str | None, values: list[str] | None) ->
     if template is None:
         if values:
             raise InputError("--with needs a --template to fill")
-        return Filter.parse("TRUE" if where is None else where)
+        parsed = Filter.parse("TRUE" if where is None else where)
+        if parsed.hint:
+            typer.echo(f"hint: {parsed.hint}", err=True)
+        return parsed
     if where is not None:
         raise InputError("--where and --template exclude each other: give one")
     chosen = STANDARD.get(template)

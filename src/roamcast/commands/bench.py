@@ -11,7 +11,7 @@ app = typer.Typer(
 
 def register(root: typer.Typer) -> None:
     """Add the group to the command line."""
-    root.add_typer(app, name="bench")
+    root.add_typer(app, name="bench", rich_help_panel="Experiments")
 
 
 @app.command("list")

@@ -8,7 +8,7 @@ import typer
 
 def register(root: typer.Typer) -> None:
     """Add the command to the command line."""
-    root.command("example")(example)
+    root.command("example", rich_help_panel="Experiments")(example)
 
 
 def example(

@@ -10,7 +10,7 @@ app = typer.Typer(no_args_is_help=True, help="Reproduce the papers' figures.")
 
 def register(root: typer.Typer) -> None:
     """Add the group to the command line."""
-    root.add_typer(app, name="figure")
+    root.add_typer(app, name="figure", rich_help_panel="Experiments")
 
 
 @app.command("list")

@@ -8,7 +8,7 @@ import typer
 
 def register(root: typer.Typer) -> None:
     """Add the command to the command line."""
-    root.command("keep")(keep)
+    root.command("keep", rich_help_panel="The service")(keep)
 
 
 def keep(

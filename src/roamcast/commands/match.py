@@ -8,7 +8,7 @@ import typer
 
 def register(root: typer.Typer) -> None:
     """Add the command to the command line."""
-    root.command("match")(match)
+    root.command("match", rich_help_panel="Files and archives")(match)
 
 
 def match(

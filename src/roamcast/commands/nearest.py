@@ -21,7 +21,7 @@ from roamcast.commands._service import (
 
 def register(root: typer.Typer) -> None:
     """Add the command to the command line."""
-    root.command("nearest")(nearest)
+    root.command("nearest", rich_help_panel="The map")(nearest)
 
 
 def nearest(
@@ -29,7 +29,7 @@ def nearest(
     where: WhereOption = None,
     template: TemplateOption = None,
     values: ValuesOption = None,
-    count: Annotated[int, typer.Option(help="Most contexts to print.")] = 1,
+    count: Annotated[int, typer.Option(help="Maximum number of contexts to print.")] = 1,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from roamcast.commands._pipeline_ingest import GridOption
 from roamcast.commands._progress import QuietOption, bar
 
 if TYPE_CHECKING:
@@ -36,10 +37,11 @@ def register(root: typer.Typer) -> None:
         "_pipeline_ingest",
         "_pipeline_keys",
         "_pipeline_metrics",
+        "_pipeline_questions",
         "_pipeline_sweep",
     ):
         importlib.import_module(f"{package}.{name}").add(app)
-    root.add_typer(app, name="pipeline")
+    root.add_typer(app, name="pipeline", rich_help_panel="Files and archives")
 
 
 @app.command("load")
@@ -52,11 +54,13 @@ def load_contexts(
     resolution: Annotated[
         int | None, typer.Option(help="H3 resolution of a new archive's cells (default 4).")
     ] = None,
+    grid_s: GridOption = None,
     batch: Annotated[
         str | None, typer.Option(help="NAME:NUMBER; a batch that landed before is not repeated.")
     ] = None,
     finish: Annotated[
-        bool, typer.Option("--finish", help="Journals: they are over; load also what still lasts.")
+        bool,
+        typer.Option("--finish", help="For journals that have ended: load open contexts as well."),
     ] = False,
     spark: SparkOption = None,
     quiet: QuietOption = False,
@@ -66,10 +70,10 @@ def load_contexts(
     from contextlib import ExitStack
 
     from roamcast.errors import InputError
-    from roamcast.pipeline.archive.layout import ArchiveSettings
+    from roamcast.pipeline.archive.table import settings_for
     from roamcast.pipeline.load import load
 
-    settings = None if resolution is None else ArchiveSettings(resolution)
+    settings = settings_for(archive, resolution=resolution, grid_s=grid_s)
     with ExitStack() as stack:
         shown = stack.enter_context(bar("load", json=json, quiet=quiet))
         if contexts.is_dir():
@@ -133,7 +137,10 @@ def lookup_messages(
     out: Annotated[Path | None, typer.Option(help="With --watch: the folder for answers.")] = None,
     once: Annotated[bool, typer.Option(help="With --watch: stop when all is answered.")] = False,
     password_file: Annotated[
-        str, typer.Option(help="Of the user in nats://user@…; workers read it, too.")
+        str,
+        typer.Option(
+            help="File with the password of the user in nats://user@…; workers read it, too."
+        ),
     ] = "",
     on: Annotated[
         str, typer.Option(help="auto: Spark if the plan is large; or always driver, or spark.")
@@ -208,7 +215,9 @@ def compact_archive(
 @app.command("vacuum")
 def vacuum_archive(
     archive: ArchiveOption,
-    hours: Annotated[int, typer.Option(help="Keep what was replaced within so many hours.")] = 24,
+    hours: Annotated[
+        int, typer.Option(help="Keep files that were replaced within this many hours.")
+    ] = 24,
     dry_run: Annotated[bool, typer.Option(help="Only list the files.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -224,10 +233,10 @@ def vacuum_archive(
 def retain_archive(
     archive: ArchiveOption,
     reduce_days: Annotated[
-        int | None, typer.Option(help="Reduce contexts that ended so many days ago.")
+        int | None, typer.Option(help="Reduce contexts that ended more than this many days ago.")
     ] = None,
     drop_days: Annotated[
-        int | None, typer.Option(help="Drop contexts that ended so many days ago.")
+        int | None, typer.Option(help="Drop contexts that ended more than this many days ago.")
     ] = None,
     now: Annotated[str | None, typer.Option(help="Count from this RFC 3339 moment.")] = None,
     spark: SparkOption = None,
@@ -259,6 +268,25 @@ def retain_archive(
             progress=shown,
         )
     _tell(done, f"{done.rows_dropped:,} dropped, {done.files_replaced:,} files changed", json=json)
+
+
+@app.command("blur")
+def blur_archive(
+    archive: ArchiveOption,
+    grid_s: Annotated[int, typer.Option(min=1, help="The new step in seconds.")] = 900,
+    spark: SparkOption = None,
+    quiet: QuietOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Round the times of an archive to a coarser grid, so that they link no two vids."""
+    from contextlib import ExitStack
+
+    from roamcast.pipeline.archive.retention import blur
+
+    with ExitStack() as stack:
+        shown = stack.enter_context(bar("blur", json=json, quiet=quiet))
+        done = blur(archive, grid_s, _if_named(stack, spark, shown), shown)
+    _tell(done, f"{done.rows:,} contexts rounded, {done.files_deleted:,} files deleted", json=json)
 
 
 @app.command("erase")

@@ -19,7 +19,7 @@ Parsed = TypeVar("Parsed")
 
 def register(root: typer.Typer) -> None:
     """Add the command to the command line."""
-    root.command("place")(place)
+    root.command("place", rich_help_panel="Files and archives")(place)
 
 
 def place(

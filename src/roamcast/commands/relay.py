@@ -9,7 +9,7 @@ import typer
 
 def register(root: typer.Typer) -> None:
     """Add the command to the command line."""
-    root.command("relay")(relay)
+    root.command("relay", rich_help_panel="The service")(relay)
 
 
 def relay(

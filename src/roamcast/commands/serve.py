@@ -10,7 +10,7 @@ import typer
 
 def register(root: typer.Typer) -> None:
     """Add the command to the command line."""
-    root.command("serve")(serve)
+    root.command("serve", rich_help_panel="The service")(serve)
 
 
 def serve(
@@ -42,16 +42,17 @@ def serve(
 
     configure(settings.log)
     beside: list[Any] = []
-
+    places = None
     if demo:
         from roamcast.commands._demo import campus
 
-        beside.append(campus(people))
+        places, move = campus(people)
+        beside.append(move)
 
     def started(url: str, token: str) -> None:
         _print_address(url, token, settings.server.data, demo=demo, json=json)
 
-    run(settings, started=started, beside=beside)
+    run(settings, started=started, beside=beside, places=places)
 
 
 def _print_address(url: str, token: str, data: str, *, demo: bool, json: bool) -> None:
@@ -64,14 +65,15 @@ def _print_address(url: str, token: str, data: str, *, demo: bool, json: bool) -
         return
     program = "roamcast" if shutil.which("roamcast") else sys.argv[0]
     where = "" if data == "roamcast-data" else f" --data {data}"
-    example = "within(place, 'lab/2')" if demo else "true"
+    example = "within(place, 'campus/b1')" if demo else "true"
     typer.echo(
         f"Roamcast is ready at {url}\n"
         f"token: {token}\n\n"
-        "Try, in another terminal:\n"
+        f"Open {url} in a browser, and give it the token.\n\n"
+        "Or try, in another terminal:\n"
         f'  {program} who --where "{example}"{where}\n'
         f'  {program} watch --where "{example}"{where}\n'
-        f'  curl -N "{url}/changes?access_token={token}"\n\n'
+        f'  curl -N -H "Authorization: Bearer {token}" {url}/changes\n\n'
         "Ctrl-C stops it."
     )
     sys.stdout.flush()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from roamcast.live.auth.keys import TokenKeys
+    from roamcast.live.auth.admission import TokenKeys
 
 app = typer.Typer(help="Make a token for the service; revoke tokens, rotate keys.")
 
@@ -20,7 +20,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 def register(root: typer.Typer) -> None:
     """Add the group to the command line."""
-    root.add_typer(app, name="token")
+    root.add_typer(app, name="token", rich_help_panel="The service")
 
 
 @app.callback(invoke_without_command=True)
@@ -46,9 +46,17 @@ def make(
 
     from roamcast.model.time import format_instant
 
-    keys, now = _keys(data)
+    folder, seconds = data or DATA, _seconds(lifetime)
+    known = _has_keys(folder)
+    keys, now = _keys(folder)
     scopes = scope or ["read", "publish", "subscribe"]
-    token = keys.issue(subject, scopes, group or [], lifetime_s=_seconds(lifetime), now=now)
+    token = keys.issue(subject, scopes, group or [], lifetime_s=seconds, now=now)
+    if not known:  # the keys may come first: a service beyond loopback does not start without
+        typer.echo(
+            f"there is no service in {folder} yet: made keys for it; "
+            f"only `roamcast serve --data {folder}` will accept this token",
+            err=True,
+        )
     if not json:
         typer.echo(token)
         return
@@ -72,7 +80,7 @@ def rotate(
     json: JsonOption = False,
 ) -> None:
     """Sign with a new key; existing tokens stay valid until they expire."""
-    keys, now = _keys(data or context.obj)
+    keys, now = _existing(data or context.obj)
     _print("key", keys.rotate(now, at_once=at_once), json=json)
 
 
@@ -84,16 +92,32 @@ def revoke(
     json: JsonOption = False,
 ) -> None:
     """Refuse a token from now on, and end its open connections."""
-    keys, now = _keys(data or context.obj)
+    keys, now = _existing(data or context.obj)
     _print("revoked", keys.revoke(token, now), json=json)
 
 
-def _keys(folder: Path | None) -> "tuple[TokenKeys, int]":
+def _keys(folder: Path) -> "tuple[TokenKeys, int]":
     import time
 
-    from roamcast.live.auth.keys import TokenKeys
+    from roamcast.live.auth.admission import TokenKeys
 
-    return TokenKeys.open(folder or DATA), time.time_ns() // 1000
+    return TokenKeys.open(folder), time.time_ns() // 1000
+
+
+def _has_keys(folder: Path) -> bool:
+    from roamcast.live.config.settings import KEY_FILE
+
+    return (folder / KEY_FILE).is_file()
+
+
+def _existing(folder: Path | None) -> "tuple[TokenKeys, int]":
+    """Open the keys of a service; there is nothing to rotate or revoke where there are none."""
+    from roamcast.errors import MissingError
+
+    folder = folder or DATA
+    if not _has_keys(folder):
+        raise MissingError(f"there is no service in {folder}: name its data folder with --data")
+    return _keys(folder)
 
 
 def _print(name: str, value: str, *, json: bool) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def register(root: typer.Typer) -> None:
     """Add the command to the command line."""
-    root.command("watch")(watch)
+    root.command("watch", rich_help_panel="The map")(watch)
 
 
 def watch(

@@ -1,4 +1,6 @@
-"""`roamcast who`: query the map now."""
+"""`roamcast who`: query the map now, or as it was."""
+
+import re
 
 import typer
 
@@ -19,25 +21,31 @@ from roamcast.commands._service import (
 
 def register(root: typer.Typer) -> None:
     """Add the command to the command line."""
-    root.command("who")(who)
+    root.command("who", rich_help_panel="The map")(who)
 
 
 def who(
     where: WhereOption = None,
     template: TemplateOption = None,
     values: ValuesOption = None,
-    limit: int = typer.Option(1_000, help="Most contexts to print."),
+    at: str = typer.Option(
+        "", help="A moment such as 2026-11-10T15:00Z, or start/end with .. for an open end."
+    ),
+    limit: int = typer.Option(1_000, help="Maximum number of contexts to print."),
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
     """Query the map now: who and what satisfies a filter, as far as your token may see it.
+
+    With --at, the map as it was at a moment or during a time: the last context of each then.
 
     The address and the token come from ROAMCAST_URL and ROAMCAST_TOKEN, or from the file that a
     service on this machine writes into its data folder.
     """
     from roamcast.model.contexts import to_feature
 
-    found = run(asking(data).who(wanted(where, template, values), limit=limit))
+    at = re.sub(r"(T\d\d:\d\d)(?=[Zz+-])", r"\1:00", at)  # seconds may be left out
+    found = run(asking(data).who(wanted(where, template, values), limit=limit, at=at))
     show([to_feature(context) for context in found], HEADS, map(cells, found), json=json)
     if not json:
         typer.echo(f"{len(found):,} found")

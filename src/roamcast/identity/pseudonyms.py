@@ -17,6 +17,8 @@ them) or the epoch's key is destroyed.
 """
 
 import base64
+import re
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +37,10 @@ SEALED_BYTES = EPOCH_BYTES + BLOCK_BYTES
 OPAQUE_LENGTH = 24
 """18 bytes are 24 base64 characters without padding, so a column is encoded in one call."""
 
+FEW = 64
+"""So many vids are opened one by one."""
+
+_OPAQUE = re.compile(f"[A-Za-z0-9_-]{{{OPAQUE_LENGTH}}}")
 HANDLE = pa.binary(HANDLE_BYTES)
 REGISTER = pa.schema([pa.field("person", pa.string(), False), pa.field("handle", HANDLE, False)])
 
@@ -85,6 +91,25 @@ def open_vids(vids: pa.Array, keys: TrustedKeys) -> pa.Array:
         opened[rows[chosen]] = True
     data = pa.Array.from_buffers(HANDLE, count, [None, pa.py_buffer(handles.tobytes())])
     return pc.if_else(pa.array(opened), data, pa.scalar(None, HANDLE))
+
+
+def open_few(vids: Sequence[str], keys: TrustedKeys) -> list[bytes | None]:
+    """Do as `open_vids` does, for a handful of vids: a column's overhead is 500 µs, a vid's 5."""
+    if len(vids) > FEW:
+        found: list[bytes | None] = open_vids(pa.array(vids, pa.string()), keys).to_pylist()
+        return found
+    return [_open_one(vid, keys) for vid in vids]
+
+
+def _open_one(vid: str, keys: TrustedKeys) -> bytes | None:
+    opaque, _, node = vid.partition("@")
+    if node != keys.node or not _OPAQUE.fullmatch(opaque):
+        return None
+    sealed = base64.urlsafe_b64decode(opaque)
+    key = keys.epochs.get(int.from_bytes(sealed[:EPOCH_BYTES], "big"))
+    if key is None:
+        return None
+    return _cipher(key).decryptor().update(sealed[EPOCH_BYTES:])[:HANDLE_BYTES]
 
 
 def resolve(vids: pa.Array, keys: TrustedKeys, register: pa.Table) -> pa.Array:

@@ -40,20 +40,18 @@ class Revocations(Part):
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
-        self._restored: list[Effect] = []
 
     def occupancy(self) -> Occupancy:
         """How many ids are known."""
         return {"ids": (len(self._known), REVOCATIONS_MAX)}
 
-    def restore(self, stored: Mapping[str, bytes], now: int) -> None:
-        """Take up what was on disk; what has expired since is deleted."""
+    def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
+        """Refuse what was on disk; what has expired since is deleted."""
+        effects: list[Effect] = []
         for key, value in stored.items():
             until = msgspec.msgpack.decode(value, type=int)
-            if until > now:
-                self._restored.append(self._note(key, until))
-            else:
-                self._restored.append(Store(0, ((key, None),)))
+            effects.append(self._note(key, until) if until > now else Store(0, ((key, None),)))
+        return effects
 
     def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
         """Refuse what a replica has revoked."""
@@ -73,16 +71,6 @@ class Revocations(Part):
                 self._note(PREFIX + token_id, until)
                 writes.append((PREFIX + token_id, msgspec.msgpack.encode(until)))
         return [Store(0, tuple(writes))] if writes else []
-
-    def advance(self, now: int) -> Sequence[Effect]:
-        """Tell the driver what was restored."""
-        del now
-        restored, self._restored = self._restored, []
-        return restored
-
-    def deadline(self) -> int | None:
-        """At once while something restored has not been told."""
-        return 0 if self._restored else None
 
     def _note(self, key: str, until: int) -> TokenRevoked:
         token_id = key[len(PREFIX) :]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from roamcast.errors import ConflictError, LimitError, RoamcastError, StoreError
-from roamcast.identity.rulebook import RuleBook
+from roamcast.identity.policy import RuleBook
 from roamcast.identity.rules import Rule, check_rules
 from roamcast.model.events import Acknowledged, Failed, RulesChanged
 from roamcast.model.machine import Effect, Entry, Input, Store, Stored, StoreFailed
@@ -66,6 +66,8 @@ class RuleSets(Part):
         self._book = book
         self._sets_per_owner_max = sets_per_owner_max
         self._check_publisher = check_publisher
+        self.publishers: dict[str, str] = {}
+        """Vid → who alone may publish under it; for all other vids everybody may."""
         self._owners: dict[str, tuple[str, bool]] = {}
         self._owned: dict[str, int] = {}
         self._claims: dict[str, _Claim] = {}
@@ -75,14 +77,17 @@ class RuleSets(Part):
     def occupancy(self) -> Occupancy:
         """How many sets the owner with the most has."""
         return {
-            "sets of one owner": (max(self._owned.values(), default=0), self._sets_per_owner_max)
+            "sets of one owner": (max(self._owned.values(), default=0), self._sets_per_owner_max),
+            "owners": (len(self._owned), len(self._owners)),
+            "sets": (len(self._owners), len(self._owned) * self._sets_per_owner_max),
         }
 
-    def restore(self, stored: Mapping[str, bytes], now: int) -> None:
+    def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
         """Let come into force what was on disk."""
         del now
         for key in sorted(stored):
             self._take(key[len(PREFIX) :], stored[key])
+        return ()
 
     def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
         """Let come into force what a replica had newer."""
@@ -113,16 +118,19 @@ class RuleSets(Part):
         known = self._known(vid)
         return None if known is None else known[0]
 
-    def publisher_of(self, vid: str) -> str | None:
-        """Give who alone may publish under a vid; None: everybody may."""
-        known = self._known(vid)
-        return known[0] if known is not None and known[1] else None
-
     def _known(self, vid: str) -> tuple[str, bool] | None:
         known = self._owners.get(vid)
         if known is None and (claim := self._claims.get(vid)) is not None:
             known = claim.owner, claim.binding
         return known
+
+    def _note_publisher(self, vid: str) -> None:
+        """Look again at who alone may publish under a vid, after its rules or claims changed."""
+        known = self._known(vid)
+        if known is not None and known[1]:
+            self.publishers[vid] = known[0]
+        else:
+            self.publishers.pop(vid, None)
 
     def _ask(self, given: SetRules) -> list[Effect]:
         """Check what is asked and ask the disk; refuse before anything changes."""
@@ -138,6 +146,7 @@ class RuleSets(Part):
         owner, binding = self._known(vid) or (given.owner, not given.any_owner)
         claim = self._claims.setdefault(vid, _Claim(owner, binding))
         claim.writes += 1
+        self._note_publisher(vid)
         value = None
         if rules is not None:
             value = msgspec.msgpack.encode(OwnedRules(owner, tuple(rules), binding))
@@ -149,7 +158,8 @@ class RuleSets(Part):
         """Refuse to change the rules that somebody else set."""
         known = self.owner_of(vid)
         if known is not None and known != owner:
-            raise ConflictError(f"the rules of {vid!r} were set by somebody else")
+            # The words of all refusals of a vid: why it is another's may be hidden (0090).
+            raise ConflictError(f"{vid[:100]!r} belongs to somebody else: choose another vid")
         most = self._sets_per_owner_max
         if known is None and self._owned.get(owner, 0) >= most:
             raise LimitError(f"one publisher sets the rules of at most {most} vids")
@@ -167,6 +177,7 @@ class RuleSets(Part):
         claim.writes -= 1
         if not claim.writes:
             del self._claims[vid]
+            self._note_publisher(vid)
 
     def _take(self, vid: str, value: bytes | None) -> list[str]:
         """Let come into force what is on disk; give viewers named for the first time."""
@@ -184,4 +195,5 @@ class RuleSets(Part):
         if rules is not None:
             self._owners[vid] = owner, binding
             self._owned[owner] = self._owned.get(owner, 0) + 1
+        self._note_publisher(vid)
         return self._book.set(vid, rules)

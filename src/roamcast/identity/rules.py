@@ -6,22 +6,23 @@ allows it nothing is shown; a rule that hides wins over all others. Brokers appl
 queries, subscriptions and current sets alike.
 
 Precision cuts the place's path (`campus/b35/2/2104` on the floor is `campus/b35/2`) and moves the
-point to the centre of what is left, or removes it where no polygon is known. A rule for the present
-alone shows a context from now on and hides since when it lasts. For the past, a rule with hours
-shows a context only if it lies within one span of them: a longer one would reveal the time outside.
+point to the centre of what is left, or removes it where no polygon is known. It means places of
+that kind or wider: without a hierarchy that knows kinds, a path is cut rather too short. A rule for
+the present alone shows a context from now on and hides since when it lasts; one that shows a part
+of a context shows since when that part lasts (decision 0090). For the past, a rule with hours shows
+a context only if it lies within one span of them: a longer one would reveal the time outside.
 """
 
-from collections.abc import Collection, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from roamcast.errors import InputError, LimitError
 from roamcast.model import json_text
-from roamcast.model.contexts import ATTRIBUTES_MAX, NAME_LENGTH_MAX, Context
+from roamcast.model.contexts import ATTRIBUTES_MAX, NAME_LENGTH_MAX, Context, segments
 from roamcast.model.places import Places
-from roamcast.model.places_path import segments
 from roamcast.model.time import MICROSECONDS
 
 Precision = Literal["hidden", "presence", "region", "building", "floor", "room", "exact"]
@@ -37,7 +38,7 @@ LEVELS: tuple[Precision, ...] = (
     "exact",
 )
 DEPTHS: dict[Precision, int] = {"region": 1, "building": 2, "floor": 3, "room": 4}
-"""Segments of a path that a precision keeps, where no hierarchy knows the kinds of places."""
+"""Segments of a path that a precision keeps at most, where no hierarchy knows kinds of places."""
 
 EVERYONE = "*"
 RULES_MAX = 1_000
@@ -95,7 +96,8 @@ class Hours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What some viewers may see; an unknown field is an error, for it might have hidden something.
 
-    `attributes` None shows all of them. `past` false shows the present only, and not since when.
+    `attributes` None shows all of them, with `presence` none. `past` false shows the present only,
+    and not since when.
     """
 
     viewers: Annotated[tuple[ViewerName, ...], Meta(max_length=VIEWERS_MAX)]
@@ -104,6 +106,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     past: bool = False
     attributes: Annotated[tuple[ShownAttribute, ...], Meta(max_length=ATTRIBUTES_MAX)] | None = None
 
+
+Shape = tuple[Precision, tuple[str, ...] | None]
+"""What part of a context a rule shows: its precision and its attributes."""
+
+WHOLE: Final[Shape] = ("exact", None)
 
 Rules = Annotated[tuple[Rule, ...], Meta(max_length=RULES_MAX)]
 """The rules of one vid."""
@@ -130,7 +137,9 @@ def decode_rules(body: bytes) -> tuple[Rule, ...]:
         return tuple(check_rules(rules))
     except msgspec.ValidationError as error:
         raise InputError(f"these are not rules: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except RecursionError:
+        raise InputError(f"these are not rules: {json_text.TOO_DEEP}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
         json_text.read(body, InputError)  # raises, with the position
         raise
 
@@ -175,33 +184,67 @@ def visible(
     viewer: Viewer,
     now: int,
     places: Places | None = None,
+    since: Mapping[Shape, int] | None = None,
 ) -> Context | None:
-    """Give the context as this viewer may see it now, or nothing."""
+    """Give the context as this viewer may see it now, or nothing.
+
+    `since` says since when each part that some rule shows has been as it is: the context's own t_r
+    would tell when something changed that the rule hides.
+    """
+    best = deciding(context, rules, viewer, now)
+    return None if best is None else shown_by(best, context, now, places, since)
+
+
+def shown_by(
+    best: Rule,
+    context: Context,
+    now: int,
+    places: Places | None = None,
+    since: Mapping[Shape, int] | None = None,
+) -> Context:
+    """Give the context as a rule that decides shows it now."""
+    shape = shape_of(best)
+    t_r = context.t_r if since is None else since.get(shape, context.t_r)
+    if not best.past:
+        t_r = max(context.t_r, now)
+    if best.hours is not None and _lasts(context, now):
+        span = best.hours.span(now)
+        assert span is not None
+        t_r = max(t_r, span[0])
+    seen = part_of(context, shape, places)
+    return Context(context.vid, seen.place, seen.point, seen.attributes, t_r, context.t_d)
+
+
+def deciding(context: Context, rules: Collection[Rule], viewer: Viewer, now: int) -> Rule | None:
+    """Give the rule that decides what a viewer sees of a context; None: nothing is shown."""
     theirs = [rule for rule in rules if _names(rule, viewer)]
     shown = [rule for rule in theirs if _applies(rule, context, now)]
     if any(rule.precision == "hidden" for rule in shown) or not shown:
         return None
     # The finest precision granted decides alone: attributes or a past that a coarser rule grants
     # are granted at that rule's precision only.
-    best = max(shown, key=lambda rule: (LEVELS.index(rule.precision), rule.past))
-    attributes = {
-        name: value
-        for name, value in context.attributes.items()
-        if best.attributes is None or name in best.attributes
-    }
-    t_r = context.t_r if best.past else max(context.t_r, now)
-    t_d = context.t_d
-    if best.hours is not None and _lasts(context, now):
-        span = best.hours.span(now)
-        assert span is not None
-        t_r = max(t_r, span[0])
-    if best.precision == "exact":
-        return Context(context.vid, context.place, context.point, attributes, t_r, t_d)
-    place = truncated(context.place, best.precision, places)
-    point = None
-    if place is not None and places is not None and place in places:
-        point = places.centre(place)
-    return Context(context.vid, place, point, attributes, t_r, t_d)
+    return max(shown, key=lambda rule: (LEVELS.index(rule.precision), rule.past))
+
+
+def shape_of(rule: Rule) -> Shape:
+    """Give what part of a context a rule shows."""
+    if rule.precision == "presence" and rule.attributes is None:
+        return "presence", ()  # that somebody is there, and not who or what
+    return rule.precision, rule.attributes
+
+
+def part_of(context: Context, shape: Shape, places: Places | None) -> Context:
+    """Give the part of a context that a rule of this shape shows, with its own times."""
+    precision, named = shape
+    attributes = context.attributes
+    if named is not None:
+        attributes = {name: value for name, value in attributes.items() if name in named}
+    place, point = context.place, context.point
+    if precision != "exact":
+        place, point = truncated(place, precision, places), None
+        if place is not None and places is not None and place in places:
+            point = places.centre(place)
+    return Context(context.vid, place, point, attributes, context.t_r, context.t_d)
 
 
 def changes_at(context: Context, rules: Collection[Rule], now: int) -> int | None:
@@ -215,22 +258,41 @@ def changes_at(context: Context, rules: Collection[Rule], now: int) -> int | Non
 
 
 def truncated(place: str | None, precision: Precision, places: Places | None) -> str | None:
-    """Cut a path to a precision: to the kind of that name, else to its usual depth."""
+    """Cut a path to places of a kind or wider ones; None if it may contain no such place."""
     if place is None or precision not in DEPTHS:
         return place if precision == "exact" else None
-    if places is not None and place in places:
-        kinds = {places[path].kind: path for path in (*places.ancestors(place), place)}
-        wanted = LEVELS[LEVELS.index(precision) :: -1]
-        found = next((kinds[level] for level in wanted if level in kinds), None)
-        if found is not None:
-            return found
-    return "/".join(segments(place)[: DEPTHS[precision]])
+    path = segments(place)
+    if places is not None:
+        prefixes = ("/".join(path[:end]) for end in range(1, len(path) + 1))
+        known = [prefix for prefix in prefixes if prefix in places]
+        if known:
+            return _of_kind([(prefix, places[prefix].kind) for prefix in known], precision)
+    # Nobody knows the kinds. Paths may leave out wide levels (`hq/2/204`), so what counts is also
+    # how much is hidden: a floor hides at least one segment, a building two.
+    keep = min(DEPTHS[precision], len(path) - (DEPTHS["room"] - DEPTHS[precision]))
+    return "/".join(path[:keep]) if keep > 0 else None
+
+
+def _of_kind(known: Sequence[tuple[str, str]], precision: Precision) -> str | None:
+    """Give the innermost place that is of a kind or wider, of those on a path, outermost first."""
+    found = None
+    for path, kind in known:
+        if kind not in DEPTHS:
+            continue
+        if DEPTHS[kind] > DEPTHS[precision]:
+            break
+        found = path
+    return found
+
+
+def showing(context: Context, rules: Collection[Rule], now: int) -> list[Rule]:
+    """Give the rules that may decide what somebody sees of a context now."""
+    return [rule for rule in rules if rule.precision != "hidden" and _applies(rule, context, now)]
 
 
 def _names(rule: Rule, viewer: Viewer) -> bool:
-    return any(
-        name == EVERYONE or name == viewer.name or name in viewer.groups for name in rule.viewers
-    )
+    named = rule.viewers
+    return EVERYONE in named or viewer.name in named or not viewer.groups.isdisjoint(named)
 
 
 def _lasts(context: Context, now: int) -> bool:

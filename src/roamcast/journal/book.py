@@ -19,7 +19,7 @@ BLOCK_RECORDS: Final = 1024
 TAIL_RECORDS_MAX: Final = 256
 
 
-class Sink(Protocol):
+class RecordSink(Protocol):
     """Receives whole blocks of entries: segments on disk, a list in a test."""
 
     def add(self, entries: list[Entry]) -> None:
@@ -32,7 +32,7 @@ class Sink(Protocol):
 class Journal:
     """An append-only record of what happened, in the order it was written."""
 
-    def __init__(self, sink: Sink | None = None) -> None:
+    def __init__(self, sink: RecordSink | None = None) -> None:
         self._sink = sink
         self._block: list[Entry] = []
         self._tail: deque[Entry] = deque(maxlen=TAIL_RECORDS_MAX)

@@ -26,11 +26,23 @@ _SEGMENT: Final = re.compile(r"(?P<name>.+)-(?P<number>\d{8})\.parquet")
 class Segments:
     """Writes one host's or one run's journal as numbered segments in a folder."""
 
-    def __init__(self, folder: Path, name: str, *, records_max: int = SEGMENT_RECORDS_MAX) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        *,
+        records_max: int = SEGMENT_RECORDS_MAX,
+        private: bool = False,
+    ) -> None:
+        """`private`: the folder and its segments are their owner's alone."""
         if not _NAME.fullmatch(name):
             raise InputError(f"{name!r} is not a name for a journal: use a-z, 0-9, '.', '_', '-'")
         assert 0 < records_max <= SEGMENT_RECORDS_MAX
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700 if private else 0o777)
+        if private:
+            folder.chmod(files.OWNER_ONLY_FOLDER)
+            for _, path in _numbered(folder, name):
+                path.chmod(files.OWNER_ONLY)
         for left_over in folder.glob(".*.new"):
             whole = _SEGMENT.fullmatch(left_over.name.removesuffix(".new")[1:])
             if whole and whole["name"] == name:  # another host may be writing its own right now
@@ -38,6 +50,7 @@ class Segments:
         self._folder = folder
         self._name = name
         self._records_max = records_max
+        self._mode = files.OWNER_ONLY if private else files.ANYONE
         self._held: list[Entry] = []
         numbers = [number for number, _ in _numbered(folder, name)]
         self._number = max(numbers, default=0)
@@ -61,7 +74,23 @@ class Segments:
             raise LimitError(f"a journal has at most {SEGMENTS_MAX - 1} segments")
         path = self._folder / f"{self._name}-{self._number:08d}.parquet"
         table = pa.Table.from_batches([to_batch(entries)])
-        files.write_with(path, lambda file: pq.write_table(table, file, compression="zstd"))
+        files.write_with(
+            path, lambda file: pq.write_table(table, file, compression="zstd"), mode=self._mode
+        )
+
+    def prune(self, before_s: float) -> int:
+        """Delete segments last written before a time, in seconds since 1970; say how many.
+
+        The newest stays: its number is the one that the next follows.
+        """
+        old = [
+            path
+            for _, path in _numbered(self._folder, self._name)[:-1]
+            if path.stat().st_mtime < before_s
+        ]
+        for path in old:
+            path.unlink(missing_ok=True)
+        return len(old)
 
 
 def segments_of(folder: Path, name: str | None = None) -> list[Path]:

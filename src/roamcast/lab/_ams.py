@@ -30,11 +30,10 @@ from roamcast.channels.server.messages import (
     Request,
     Subscribe,
     Unpublish,
-    body_of,
 )
 from roamcast.channels.server.settings import MapSettings
 from roamcast.matching import FilterSet
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, body_of
 from roamcast.model.machine import Effect, Ignore, Listen, Multicast, Received, Send
 from roamcast.model.wire import Message
 from roamcast.sim.movement.workloads import located_context

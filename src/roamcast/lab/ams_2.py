@@ -5,19 +5,12 @@ from time import process_time
 
 import numpy as np
 
-from roamcast.channels.server.map import ActiveMap
-from roamcast.channels.server.messages import (
-    MAP_PROTOCOL,
-    Batch,
-    Parcel,
-    State,
-    body_of,
-    payload_of,
-)
+from roamcast.channels.server.contexts import ActiveMap
+from roamcast.channels.server.messages import MAP_PROTOCOL, Batch, Parcel, State, payload_of
 from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.lab._ams import ROOM, move_s, watching
 from roamcast.lab.report import Claim, Report, Steps
-from roamcast.model.contexts import Context, encode
+from roamcast.model.contexts import Context, body_of, encode
 from roamcast.model.filters import Filter
 from roamcast.sim.movement.workloads import located_context
 
@@ -52,14 +45,11 @@ def run(quick: bool, progress: Steps) -> Report:
             "microseconds per object matched",
             slopes["match_us"],
             0 < slopes["match_us"] < 66,
-            paper=66,
+            bar=66,
+            note="the paper's server of 1994; both are the server's own time",
         ),
-        Claim(
-            "microseconds per object returned",
-            slopes["return_us"],
-            0 < slopes["return_us"] < 2_500,
-            paper=2_500,
-        ),
+        # The paper's 2,500 µs per object returned are a remote call, connection and client
+        # included. `return_us` is the server's encoding alone, so the two are not compared.
         Claim(
             "a unicast update costs more per subscriber than matching per object",
             slopes["update_us"],

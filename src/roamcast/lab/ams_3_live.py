@@ -236,8 +236,8 @@ def _claims(rows: list[dict[str, Any]], parameters: dict[str, Any]) -> list[Clai
             Claim(
                 f"{way} carries a larger meeting than unicast, times",
                 round(largest[way] / max(unicast, 1), 2),
-                largest[way] > unicast,
-                paper=10.6,
+                largest[way] >= 10.6 * max(unicast, 1),
+                bar=10.6,
                 note=f"measured on one machine that service and people share; {end}",
             )
         )
@@ -250,8 +250,8 @@ def _claims(rows: list[dict[str, Any]], parameters: dict[str, Any]) -> list[Clai
             Claim(
                 f"by the service's time, {way} carries a larger meeting than unicast, times",
                 round(times, 1),
-                times >= 10,
-                paper=10.6,
+                times >= 10.6,
+                bar=10.6,
                 note=f"calculated for the paper's {MEETING_S:g} s from what an update costs the "
                 "service, by UDP without the kernel's copies to each listener on this machine",
             )

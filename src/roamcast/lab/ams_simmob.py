@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from roamcast.lab.report import Claim, Report, Steps
+from roamcast.lab.report import Claim, Report, Steps, near
 from roamcast.model.contexts import Context, encode
 from roamcast.sim.movement import workloads
 from roamcast.sim.movement.modes import MovementMode, Row
@@ -195,28 +195,24 @@ def _context_bytes() -> list[int]:
 def _claims(rows: list[dict[str, Any]], meetings: dict[int, np.ndarray]) -> list[Claim]:
     ours = {row["quantity"]: row["ours"] for row in rows if "paper" in row}
 
-    def near(name: str, claim: str, room: float, note: str = "") -> Claim:
+    def close(name: str, claim: str, room: float, note: str = "") -> Claim:
         paper = PAPER[name]
         assert paper is not None
-        return Claim(claim, ours[name], abs(ours[name] - paper) <= room, paper=paper, note=note)
+        return near(claim, ours[name], paper, room, note)
 
     contradiction = "12 % of 1,000 people sighted every 8.9 s would be 809 moves a minute, not 600"
     claims = [
-        near("probability of the office", "destinations are the own office", 0.01),
-        near("mobile", "share of people mobile at any time", 0.006),
-        near("moves a minute", "moves a minute", 18.0),
-        near("encounters", "share of moves with an encounter", 0.04),
-        near(
+        close("probability of the office", "destinations are the own office", 0.01),
+        close("mobile", "share of people mobile at any time", 0.006),
+        close("moves a minute", "moves a minute", 18.0),
+        close("encounters", "share of moves with an encounter", 0.04),
+        close(
             "sighted every, s", "seconds between sightings of a mobile person", 0.5, contradiction
         ),
     ]
     for within, arrivals in meetings.items():
         share = float(np.mean(arrivals <= within))
-        claims.append(
-            Claim(
-                f"people who converged in a {within}-minute meeting", share, share == 1.0, paper=1.0
-            )
-        )
+        claims.append(near(f"people who converged in a {within}-minute meeting", share, 1.0, 0.0))
     sizes = _context_bytes()
     fits = min(sizes) >= 400 and max(sizes) <= 500
     claims.append(Claim("bytes of an object", [min(sizes), max(sizes)], fits, paper=[400, 500]))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from roamcast.lab import _cbm as cbm
-from roamcast.lab.report import Claim, Report, Steps
+from roamcast.lab.report import Claim, Report, Steps, near
 from roamcast.placement.optimal import curve
 from roamcast.placement.tree import Floats
 
@@ -15,6 +15,9 @@ TITLE = "CBM figure 3: total traffic with k optimally placed filters, uniform pr
 CHANCES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
 COUNTS = (0, 1, 2, 3, 5, 7, 10, 15, 20, 25, 31, 40, 50, 63)
 SEEDS, SEEDS_QUICK = 100, 10
+
+SHARE_ROOM = 0.05
+"""About 75 % is 70 to 80 %."""
 
 
 def run(quick: bool, progress: Steps) -> Report:
@@ -60,26 +63,27 @@ def _claims(curves: dict[float, Floats]) -> list[Claim]:
     falling = [saved[chance] for chance in CHANCES]
     everything = cbm.LINKS * cbm.ITEMS
     return [
-        Claim(
+        near(
             "3 filters save 12-50 % for 0.05 ≤ P ≤ 0.2, least",
             min(sparse),
-            min(sparse) >= 0.12,
             0.12,
+            0.05,
             note="at P = 0.2",
         ),
-        Claim(
+        near(
             "3 filters save 12-50 % for 0.05 ≤ P ≤ 0.2, most",
             max(sparse),
-            abs(max(sparse) - 0.5) <= 0.05,
             0.5,
+            0.05,
             note="at P = 0.05; below it the saving grows on",
         ),
         Claim(
-            "15 filters give about 75 % of what 63 give, at P = 0.2",
-            share[0.2],
-            abs(share[0.2] - 0.75) <= 0.05,
+            "15 filters give about 75 % of what 63 give, whatever P (least, most)",
+            [min(share.values()), max(share.values())],
+            all(abs(value - 0.75) <= SHARE_ROOM for value in share.values()),
             0.75,
-            note=f"{share[0.1]:.2f} at P = 0.1, {share[0.5]:.2f} at P = 0.5",
+            note=f"{share[0.2]:.2f} at P = 0.2; it falls with P",
+            tolerance=SHARE_ROOM,
         ),
         Claim(
             "filters save most where subscriptions are sparse",
@@ -92,6 +96,7 @@ def _claims(curves: dict[float, Floats]) -> list[Claim]:
             float(curves[1.0][0] - curves[1.0][-1]),
             bool(curves[1.0][0] == curves[1.0][-1] == everything),
             0,
+            tolerance=0,
         ),
         Claim(
             "very sparse: traffic dips already at k = 0, items nobody wants stay at the root",

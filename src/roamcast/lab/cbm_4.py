@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from roamcast.lab import _cbm as cbm
-from roamcast.lab.report import Claim, Report, Steps
+from roamcast.lab.report import Claim, Report, Steps, near
 from roamcast.placement.optimal import curve
 
 TITLE = "CBM figure 4: effect of subscription locality q on total traffic, mean probability 0.2"
@@ -83,11 +83,11 @@ def _claims(mean_fixed: Curves, cut: Curves) -> list[Claim]:
         nearest = min(further[k], key=lambda q: abs(further[k][q] - said))
         ours = further[k][nearest]
         claims.append(
-            Claim(
+            near(
                 f"at k = {k} locality saves about {said:.0%} more, at some q",
                 ours,
-                abs(ours - said) <= 0.05,
                 said,
+                0.05,
                 note=f"q = {nearest:g}",
             )
         )
@@ -116,6 +116,7 @@ def _both(mean_fixed: Curves, cut: Curves) -> Claim:
         [round(value, 3) for value in pair],
         miss <= 0.03,
         [0.15, 0.3],
+        tolerance=0.03,
         note=f"nearest of {len(tried)} readings: q = {q:g}, {name}, share {unit}",
     )
 

@@ -11,7 +11,12 @@ from rich.table import Table
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A statement about the results: the paper's, or a bar of our own."""
+    """A statement about the results, and one of three words about it.
+
+    `paper` is what the paper reports: a number with the `tolerance` within which ours counts as
+    *reproduced*, or a statement. `bar` is a number to be better than, the paper's or our own: what
+    is better *beats* it. The rest is *not held*. Both are of the same kind as `ours`.
+    """
 
     claim: str
     ours: Any
@@ -19,6 +24,21 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     paper: Any = None
     bar: Any = None
     note: str = ""
+    tolerance: float | None = None
+    verdict: str = ""
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.paper, int | float)
+        assert not number or self.tolerance is not None, f"{self.claim}: within which tolerance?"
+        assert (self.paper is None) != (self.bar is None), f"{self.claim}: against what?"
+        word = "reproduced" if self.bar is None else "beats"
+        msgspec.structs.force_setattr(self, "verdict", word if self.held else "not held")
+
+
+def near(claim: str, ours: float, paper: float, tolerance: float, note: str = "") -> Claim:
+    """Claim that ours is the paper's number, within a tolerance."""
+    held = bool(abs(ours - paper) <= tolerance)
+    return Claim(claim, ours, held, paper=paper, note=note, tolerance=tolerance)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -77,10 +97,10 @@ def to_text(report: Report, console: Console) -> None:
         console.print(f"parameters: {said}", markup=False, highlight=False)
     for claim in report.claims:
         against = f"paper {_cell(claim.paper)}" if claim.paper is not None else ""
+        against += f" ± {_cell(claim.tolerance)}" if claim.tolerance else ""
         against = f"bar {_cell(claim.bar)}" if claim.bar is not None else against
-        verdict = "held    " if claim.held else "NOT HELD"
         tail = f" ({claim.note})" if claim.note else ""
-        line = f"{verdict} {claim.claim}: ours {_cell(claim.ours)}, {against}{tail}"
+        line = f"{claim.verdict:10} {claim.claim}: ours {_cell(claim.ours)}, {against}{tail}"
         console.print(line, markup=False, highlight=False)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from roamcast.lab._powerlaw import Fit, fit_body, power_over_exponential
-from roamcast.lab.report import Claim, Report, Steps
+from roamcast.lab.report import Claim, Report, Steps, near
 from roamcast.sim.topology.graph import Topology
 from roamcast.sim.topology.roles import (
     TCC_ACCESS_NODES,
@@ -151,17 +151,14 @@ def _claims(rows: list[dict[str, Any]]) -> list[Claim]:
               0.5 < small["leaves"] < large["leaves"], paper="towards 1", note=bunch),
         Claim("share of links that touch the 1 % largest hubs", small["top_1_percent_links"],
               small["top_1_percent_links"] > 0.5, paper="pronounced clusters"),
-        Claim("access nodes", roles["access_chosen"], roles["access_chosen"] == TCC_ACCESS_NODES,
-              paper=TCC_ACCESS_NODES),
+        near("access nodes", roles["access_chosen"], TCC_ACCESS_NODES, 0),
         Claim("nodes of few links are likelier access nodes: leaves, inner nodes",
               [roles["access_of_leaves"], roles["access_of_inner"]],
               roles["access_of_leaves"] > roles["access_of_inner"], paper="closer to the edge",
               note=f"80 % of 7,000 cannot come from {fifth:,} nodes: 80 % of the weight does"),
-        Claim("trusted nodes", roles["trusted_chosen"],
-              roles["trusted_chosen"] == TCC_TRUSTED_NODES, paper=TCC_TRUSTED_NODES),
-        Claim("share of people served by a fifth of the trusted nodes",
-              roles["trusted_top_fifth_serves"],
-              abs(roles["trusted_top_fifth_serves"] - 0.8) < 0.02, paper=0.8),
+        near("trusted nodes", roles["trusted_chosen"], TCC_TRUSTED_NODES, 0),
+        near("share of people served by a fifth of the trusted nodes",
+             roles["trusted_top_fifth_serves"], 0.8, 0.02),
     ]  # fmt: skip
 
 

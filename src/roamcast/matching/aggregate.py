@@ -1,137 +1,148 @@
 """Summaries of many contexts: bounds that admit every filter that a member satisfies.
 
 Brokers send summaries upwards instead of contexts (TCC II-A). A summary may admit a filter that no
-member satisfies, which costs a message. It never rejects one that a member satisfies.
+member satisfies, which costs a message. It never refuses one that a member satisfies, or will
+satisfy once it ends: the end of an open context is any time from its begin on.
+
+A summary consists of parts, each with bounds on a group of members that lie near each other. It is
+brought within a number of bytes by one chain of steps, each of which merges parts, joins intervals
+or forgets properties. A smaller budget goes further along the same chain, so it only admits more.
+Vids are not among the bounds: a summary names nobody.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Final
 
 import msgspec
 
-from roamcast.model import kinds
+from roamcast.errors import InputError
+from roamcast.matching import aggregate_wire as wire
+from roamcast.matching.aggregate_parts import (
+    ANYTHING,
+    INTERVALS_MAX,
+    TEXT_MAX,
+    SummaryPart,
+    coarser,
+    grouped,
+    merged,
+    part_of,
+    place_of_part,
+    without,
+)
+from roamcast.matching.aggregate_wire import PARTS_MAX, PROPERTIES_MAX
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
-from roamcast.model.filters import values as sets
-from roamcast.model.filters.atoms import (
-    T_D,
-    T_R,
-    All,
-    Any,
-    Box,
-    Normal,
-    Presence,
-    Residual,
-    Values,
+
+BUDGET: Final = 16 * 1024
+"""Bytes of a summary, unless told otherwise."""
+
+BUDGET_MIN: Final = 128
+"""Bytes into which every summary fits: by then it admits everything."""
+
+_STEPS: Final = (
+    *((64, 16), (64, 8), (48, 8), (32, 8), (32, 4), (24, 4), (16, 4), (12, 4), (8, 4), (8, 2)),
+    *((6, 2), (4, 2), (3, 2), (2, 2), (2, 1), (1, 2), (1, 1)),
 )
-from roamcast.model.filters.values import Interval, Intervals, Kind
-
-INTERVALS_MAX = 16
-"""Maximum intervals per property; beyond it, values are widened to the range they span."""
-
-PROPERTIES_MAX = 256
-"""Maximum properties of a summary; it excludes nothing by properties beyond it."""
+"""Maximum parts, and intervals per property of each, from fine to coarse."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """Bounds on a group of contexts; an empty group admits nothing."""
+    """Bounds on a group of contexts; an empty group admits nothing.
+
+    watermark: every begin and end before this time is accounted for; None: nothing is known of it.
+    """
 
     count: int = 0
-    values: dict[tuple[str, Kind], Intervals] = {}
-    held: dict[str, int] = {}
-    """Number of members that have a value for each property."""
-    box: Box | None = None
-    overflowed: bool = False
+    parts: tuple[SummaryPart, ...] = ()
+    watermark: int | None = None
 
     def admits(self, wanted: Filter) -> bool:
-        """Return whether some member may match; never False if one does."""
-        return self.count > 0 and self._admits(wanted.normal)
+        """Return whether some member may match, now or once it ends; never False if one does."""
+        normal = wanted.normal
+        return any(part.admits(normal) for part in self.parts)
 
-    def _admits(self, normal: Normal) -> bool:
-        match normal:
-            case All(parts):
-                return all(self._admits(part) for part in parts)
-            case Any(parts):
-                return any(self._admits(part) for part in parts)
-            case Values(name, kind, intervals):
-                known = self.values.get((name, kind))
-                if known is None:
-                    return self.overflowed
-                return bool(sets.intersect(known, intervals, kind))
-            case Presence(name, present):
-                held = self.held.get(name, 0)
-                return self.overflowed or (held > 0 if present else held < self.count)
-            case Box():
-                return _meet(self.box, normal)
-            case Residual(_, _, envelope):
-                return envelope is None or _meet(self.box, envelope)
+    def covers(self, other: "Summary") -> bool:
+        """Return whether this surely admits whatever the other does; watermarks do not matter."""
+        return all(any(mine.covers(part) for mine in self.parts) for part in other.parts)
+
+    def holds(self, context: Context) -> bool:
+        """Return whether the bounds are wide enough for a context already."""
+        part = part_of((context,))
+        return any(mine.covers(part) for mine in self.parts)
 
 
 EMPTY = Summary()
 
 
-def summarise(contexts: Iterable[Context]) -> Summary:
-    """Summarise contexts."""
-    total = EMPTY
-    for context in contexts:
-        total = combine(total, _of_context(context))
-    return total
+def summarise(
+    contexts: Iterable[Context], *, budget: int = BUDGET, watermark: int | None = None
+) -> Summary:
+    """Summarise contexts in at most so many bytes."""
+    members = list(contexts)
+    parts = [part_of(group) for group in grouped(members, PARTS_MAX)]
+    return _fitted(len(members), watermark, parts, budget)
 
 
-def combine(left: Summary, right: Summary) -> Summary:
+def combine(left: Summary, right: Summary, *, budget: int = BUDGET) -> Summary:
     """Merge two summaries. Every order is safe, but the order affects how fine the result is."""
-    values: dict[tuple[str, Kind], Intervals] = {}
-    for key in sorted(left.values.keys() | right.values.keys()):
-        mine, theirs = left.values.get(key), right.values.get(key)
-        forgotten = (mine is None and left.overflowed) or (theirs is None and right.overflowed)
-        if not forgotten and len(values) < PROPERTIES_MAX:
-            values[key] = _coarser(sets.union(mine or (), theirs or (), kind=key[1]))
-    held = {
-        name: left.held.get(name, 0) + right.held.get(name, 0)
-        for name in sorted(left.held.keys() | right.held.keys())
-    }
-    overflowed = left.overflowed or right.overflowed
-    overflowed = overflowed or len(left.values.keys() | right.values.keys()) > PROPERTIES_MAX
-    if overflowed:  # presence no longer excludes anything, so the table need not grow
-        held = {}
-    return Summary(left.count + right.count, values, held, _hull(left.box, right.box), overflowed)
+    known = [left.watermark, right.watermark]
+    watermark = None if None in known else min(mark for mark in known if mark is not None)
+    parts = sorted((*left.parts, *right.parts), key=place_of_part)
+    return _fitted(left.count + right.count, watermark, parts, budget)
 
 
-def _of_context(context: Context) -> Summary:
-    values: dict[tuple[str, Kind], Intervals] = {
-        (T_R, "instant"): sets.point(context.t_r),
-        (T_D, "instant"): sets.point(context.end),
-        ("vid", "string"): sets.point(context.vid),
-    }
-    held = {"vid": 1}
-    named = {} if context.place is None else {"place": context.place}
-    for name, value in (named | context.attributes).items():
-        held[name] = 1
-        for compared, scalar in kinds.scalars(value):
-            values[name, compared] = sets.point(scalar)
-    box = None
-    if context.point is not None:
-        held["geometry"] = 1
-        longitude, latitude = context.point
-        box = Box(longitude, latitude, longitude, latitude)
-    return Summary(1, values, held, box)
+def pack(summary: Summary) -> bytes:
+    """Write a summary as bytes."""
+    return wire.pack(summary.count, summary.watermark, summary.parts)
 
 
-def _coarser(intervals: Intervals) -> Intervals:
-    if len(intervals) <= INTERVALS_MAX:
-        return intervals
-    first, last = intervals[0], intervals[-1]
-    return (Interval(first.low, last.high, first.low_closed, last.high_closed),)
+def unpack(data: bytes) -> Summary:
+    """Read a summary that a neighbour sent; InputError if it is malformed."""
+    count, watermark, parts = wire.unpack(data)
+    if (count == 0) is not (not parts):
+        raise InputError("a summary has parts if and only if it has members")
+    return Summary(count, parts, watermark)
 
 
-def _hull(a: Box | None, b: Box | None) -> Box | None:
-    if a is None or b is None:
-        return a or b
-    return Box(
-        min(a.west, b.west), min(a.south, b.south), max(a.east, b.east), max(a.north, b.north)
-    )
+def _fitted(count: int, watermark: int | None, parts: list[SummaryPart], budget: int) -> Summary:
+    assert budget >= BUDGET_MIN
+    for tried in _chain(parts):
+        if len(wire.pack(count, watermark, tried)) <= budget:
+            return Summary(count, tuple(tried), watermark)
+    raise AssertionError("a summary that admits everything fits into every budget")
 
 
-def _meet(a: Box | None, b: Box) -> bool:
-    if a is None:
-        return False
-    return a.west <= b.east and b.west <= a.east and a.south <= b.north and b.south <= a.north
+def _chain(parts: list[SummaryPart]) -> Iterator[list[SummaryPart]]:
+    """Give the parts, then coarser and coarser ones: each admits all that the ones before do."""
+    parts = _fewer([coarser(part, INTERVALS_MAX, TEXT_MAX) for part in parts], PARTS_MAX)
+    yield (parts := _listing(parts, PROPERTIES_MAX))
+    for parts_max, intervals_max in _STEPS:
+        fewer = _fewer(parts, parts_max)
+        yield (parts := [coarser(part, intervals_max, TEXT_MAX) for part in fewer])
+    for text_max in (16, 4):
+        yield (parts := [coarser(part, 1, text_max) for part in parts])
+    properties = max((len(part.values) for part in parts), default=0)
+    while properties > 2:
+        properties //= 2
+        yield (parts := _listing(parts, properties))
+    yield [ANYTHING] if parts else []
+
+
+def _fewer(parts: list[SummaryPart], most: int) -> list[SummaryPart]:
+    count = len(parts)
+    if count <= most:
+        return parts
+    bounds = [at * count // most for at in range(most + 1)]
+    return [merged(parts[a:b]) for a, b in pairwise(bounds)]
+
+
+def _listing(parts: list[SummaryPart], most: int) -> list[SummaryPart]:
+    """Forget the last properties by name beyond a number; t_r, t_d and place stay longest."""
+    first = ("t_r", "t_d", "place")
+    keys = {key for part in parts for key in part.values}
+    ordered = sorted(keys, key=lambda key: (key[0] not in first, key))
+    names = frozenset(name for name, _ in ordered[most:])
+    if not names:
+        return parts
+    return [without(part, names) for part in parts]

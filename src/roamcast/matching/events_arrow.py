@@ -8,9 +8,8 @@ import pyarrow.compute as pc
 
 from roamcast.errors import ContextError
 from roamcast.matching.checking import number_keys
-from roamcast.matching.events import places_of
 from roamcast.matching.layout import MISSING, Array
-from roamcast.matching.vocabulary import PropertyColumns, Vocabulary
+from roamcast.matching.vocabulary import PropertyColumns, Vocabulary, places_of
 from roamcast.model import kinds, time
 from roamcast.model.context_arrow import check_columns
 from roamcast.model.filters.atoms import T_D, T_R

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from roamcast.errors import InputError, LimitError
 from roamcast.matching import hashing
-from roamcast.matching.events import encode
 from roamcast.matching.index import Index
 from roamcast.matching.layout import ROW_OWNER, ROW_SIBLING, VERIFY, Array, Tuning, grown
 from roamcast.matching.residuals import Residuals
-from roamcast.matching.vocabulary import Row
+from roamcast.matching.searching import Searcher
+from roamcast.matching.vocabulary import Row, encode
 from roamcast.model.context_arrow import from_arrow, to_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -66,6 +66,7 @@ class FilterSet:
 
     def __init__(self, *, tuning: Tuning | None = None, filters_max: int = FILTERS_MAX) -> None:
         self._index = Index(tuning or Tuning())
+        self._searcher = Searcher()
         self._filters_max = filters_max
         self._numbers: dict[str, int] = {}
         self._names: Array = np.empty(64, object)
@@ -144,8 +145,10 @@ class FilterSet:
         A number stands for an id (`name_of`) until a filter is added or removed. The next call
         reuses the array. For callers that store data of their own per filter.
         """
-        found = self._index.search(encode(self._index.vocabulary, context))
-        if len(self._residuals):
+        index = self._index
+        event = encode(index.vocabulary, context)
+        found = self._searcher.search(index.arrays, index.vocabulary.defaults, event)
+        if self._residuals.parts:
             found = self._verified(found, (context,))
         found.sort()
         return _distinct(found) if self._split and len(found) > 1 else found
@@ -166,14 +169,18 @@ class FilterSet:
         """Match contexts in the schema of `model.context_arrow`; return (row, filter) pairs."""
         from roamcast.matching.events_arrow import encode_batch
 
+        index = self._index
         rows: list[Array] = []
         numbers: list[Array] = []
         for start in range(0, batch.num_rows, BATCH_ROWS):
             part = batch.slice(start, BATCH_ROWS)
-            found = self._index.search_batch(*encode_batch(self._index.vocabulary, part))
-            if len(self._residuals):
+            keys, given = encode_batch(index.vocabulary, part)
+            found = self._searcher.search_batch(
+                index.arrays, index.vocabulary.defaults, keys, given
+            )
+            if self._residuals.parts:
                 found = self._verified(found, _Contexts(part))
-            if len(self._residuals) or self._split:  # otherwise rows are in order already
+            if self._residuals.parts or self._split:  # otherwise rows are in order already
                 found.sort()
             if self._split and len(found) > 1:
                 found = _distinct(found)

@@ -1,35 +1,23 @@
-"""The bridge between Python and compiled code: grows the arrays and calls the kernels.
+"""The rows of a filter set: places and removes them, and grows the arrays that hold them.
 
-`Index` knows rows and numbers. `FilterSet` maps numbers to ids and calls the reference evaluator
-where the index cannot decide.
+`Index` knows rows and numbers. `Searcher` finds the rows of a context. `FilterSet` maps numbers to
+ids and calls the reference evaluator where the index cannot decide.
 """
 
-import struct
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 
 import numpy as np
 
 from roamcast.errors import LimitError
-from roamcast.matching import clustering, grids, hashing, layout, searching
-from roamcast.matching.events import Event
+from roamcast.matching import clustering, grids, hashing, layout
 from roamcast.matching.layout import Array, Arrays, Tuning, grown
 from roamcast.matching.vocabulary import PREDICATES_MAX, Row, Vocabulary
 
 ROWS_MAX = 1 << 26
-PAIRS_MAX = 1 << 24
-"""Maximum pairs found at once; a batch with more is split in half."""
-
 ROW_SPARE = 64
 DEPTH_SPARE = 8
 JOIN_SPARE = layout.SLOTS_MAX * (layout.LINES_MAX * layout.WIDTH_MAX + layout.CACHE_LINE)
 """Words of the pool that a page may take when the last rows of another are merged into it."""
-
-
-@lru_cache(maxsize=1024)
-def _packer(kind: str, count: int) -> Callable[..., None]:
-    """Return a packer of `count` numbers into a buffer: three times as fast as making an array."""
-    return struct.Struct(f"{count}{kind}").pack_into
 
 
 class Index:
@@ -40,13 +28,6 @@ class Index:
         self.vocabulary = vocabulary or Vocabulary()
         self.arrays: Arrays = layout.empty(tuning)
         self.rows = 0
-        self._pairs: Array = np.empty(1 << 12, np.int64)
-        self._scratch: tuple[Array, ...] = ()
-        self._words_max = -1
-        self._defaults: Array = self.vocabulary.defaults
-        self._table: Array = np.empty(0, np.int64)
-        self._tabled: Arrays | None = None  # the arrays whose addresses are in the table
-        self._listed: Array = np.empty(searching.LISTED_MAX, np.int64)
         self._dropped: Array = np.empty(PREDICATES_MAX * 2, np.int64)
 
     def check_room(self, rows: int) -> None:
@@ -95,71 +76,6 @@ class Index:
         if count:
             self.vocabulary.forget(self._dropped[:count].tolist())
         self.rows -= 1
-
-    def search(self, event: Event) -> Array:
-        """Return the owners that one context satisfies, and -1 - row for rows yet to verify.
-
-        The next search reuses the array.
-        """
-        numbers, tokens, other = event
-        size = len(numbers) + len(tokens)
-        while True:
-            # Arrays are replaced as a whole (`_replace`), so identity tells whether the table of
-            # addresses is stale.
-            if self._tabled is not self.arrays or size + len(other) > self._words_max:
-                self._write_table(size + len(other))
-            _packer("d", size)(self._floats, 0, *numbers, *tokens)
-            if other:
-                _packer("q", len(other))(self._words, 0, *other)
-            found = searching.search_context(self._table, len(numbers), len(tokens), len(other))
-            if found <= len(self._pairs):
-                return self._pairs[:found]
-            self._grow_pairs(found)
-
-    def search_batch(self, keys: Array, given: Array) -> Array:
-        """Return what many contexts satisfy: context × 2³² + owner, or -1 - (… + row) to verify."""
-        while True:
-            if self._tabled is not self.arrays or given.shape[1] > self._words_max:
-                self._write_table(given.shape[1])
-            found = searching.search_batch(self._table, keys, given)
-            if found <= len(self._pairs):
-                return self._pairs[:found]
-            if found > PAIRS_MAX and len(keys) > 1:
-                half = len(keys) // 2
-                first = self.search_batch(keys[:half], given[:half]).copy()
-                second = self.search_batch(keys[half:], given[half:])
-                # Shift the contexts' numbers; pairs to verify are stored negated.
-                moved = second + np.where(second < 0, -1, 1) * (half << 32)
-                return np.concatenate([first, moved])
-            self._grow_pairs(found)
-
-    def _grow_pairs(self, count: int) -> None:
-        self._pairs = np.empty(count * 3 // 2, np.int64)
-        self._tabled = None
-
-    def _write_table(self, words: int) -> None:
-        """Make room for a context of so many words, and rewrite the table of addresses."""
-        columns, grids_count = (
-            len(self.vocabulary.defaults),
-            int(self.arrays.counters[layout.GRIDS]),
-        )
-        self._words_max = 2 * words
-        tokens = self._words_max + layout.LEVELS * grids_count + 16
-        self._floats: Array = np.empty(self._words_max, np.float64)
-        self._words: Array = np.empty(self._words_max, np.int64)
-        self._scratch = (
-            np.empty(columns, np.int64),
-            np.zeros(grids_count, np.int32),
-            np.empty((tokens, 2), np.int64),
-            np.empty(tokens * DEPTH_SPARE, np.int32),
-            self._floats,
-            self._words,
-        )
-        self._defaults = self.vocabulary.defaults
-        self._table = searching.search_table(
-            self.arrays, self._defaults, self._scratch, self._listed, self._pairs
-        )
-        self._tabled = self.arrays
 
     def set_twin(self, number: int, twin: int) -> None:
         """Link `twin` behind `number`: both have the same filter. -1 ends the chain."""

@@ -31,9 +31,6 @@ class Residuals:
         self.parts: dict[int, tuple[Normal, ...]] = {}
         self._shapes: dict[int, tuple[Any, bool]] = {}
 
-    def __len__(self) -> int:
-        return len(self.parts)
-
     def add(self, row: int, parts: Sequence[Normal]) -> None:
         """Add a row's conditions."""
         self.parts[row] = tuple(parts)

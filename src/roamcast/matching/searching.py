@@ -1,7 +1,12 @@
 """The search: enter the context's clusters, combine the pages' lines, check what is left.
 
 Every candidate's record is checked exactly; bitmaps only reduce the number of candidates.
+`Searcher` is the bridge between Python and the compiled search.
 """
+
+import struct
+from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -49,12 +54,16 @@ from roamcast.matching.layout import (
     Arrays,
     Int,
 )
+from roamcast.matching.vocabulary import Event
 from roamcast.model.kernels import count_bits, inlined, kernel, lowest_bit, prefetch
 
 LISTED_FULL = 2048  # candidates collected before they are checked, so that cache misses overlap
 LISTED_MAX = LISTED_FULL + PAGE_ROWS_MAX + 8
 AHEAD = 12  # records prefetched ahead of the check
 ENTRY_BITS = (1 << 32) - 1
+DEPTH_SPARE = 8
+PAIRS_MAX = 1 << 24
+"""Maximum pairs found at once; a batch with more is split in half."""
 
 
 @kernel
@@ -250,7 +259,7 @@ def _read_context(
     other: Int,
     keys: Array,
 ) -> None:
-    """Fill in the keys of one context (`events.Event`); its tokens follow the words."""
+    """Fill in the keys of one context (`vocabulary.Event`); its tokens follow the words."""
     keys[: len(defaults)] = defaults
     for i in range(0, numbers, 2):
         keys[np.int64(floats[i])] = number_key(floats[i + 1])
@@ -374,3 +383,82 @@ def search_batch(table: Array, keys: Array, given: Array) -> Int:
     for context in range(len(keys)):
         found = _search(table, context, keys[context], given[context], contradicted, found)
     return found
+
+
+@lru_cache(maxsize=1024)
+def _packer(kind: str, count: int) -> Callable[..., None]:
+    """Return a packer of `count` numbers into a buffer: three times as fast as making an array."""
+    return struct.Struct(f"{count}{kind}").pack_into
+
+
+class Searcher:
+    """The table of addresses, the working memory and the result of one search after another."""
+
+    def __init__(self) -> None:
+        self._pairs: Array = np.empty(1 << 12, np.int64)
+        self._scratch: tuple[Array, ...] = ()
+        self._words_max = -1
+        self._defaults: Array = np.empty(0, np.int64)  # kept alive: the table holds its address
+        self._table: Array = np.empty(0, np.int64)
+        self._tabled: Arrays | None = None  # the arrays whose addresses are in the table
+        self._listed: Array = np.empty(LISTED_MAX, np.int64)
+
+    def search(self, arrays: Arrays, defaults: Array, event: Event) -> Array:
+        """Return the owners that one context satisfies, and -1 - row for rows yet to verify.
+
+        The next search reuses the array.
+        """
+        numbers, tokens, other = event
+        size = len(numbers) + len(tokens)
+        while True:
+            # Arrays are replaced as a whole (`Arrays._replace`), so identity tells whether the
+            # table of addresses is stale.
+            if self._tabled is not arrays or size + len(other) > self._words_max:
+                self._write_table(arrays, defaults, size + len(other))
+            _packer("d", size)(self._floats, 0, *numbers, *tokens)
+            if other:
+                _packer("q", len(other))(self._words, 0, *other)
+            found = search_context(self._table, len(numbers), len(tokens), len(other))
+            if found <= len(self._pairs):
+                return self._pairs[:found]
+            self._grow_pairs(found)
+
+    def search_batch(self, arrays: Arrays, defaults: Array, keys: Array, given: Array) -> Array:
+        """Return what many contexts satisfy: context × 2³² + owner, or -1 - (… + row) to verify."""
+        while True:
+            if self._tabled is not arrays or given.shape[1] > self._words_max:
+                self._write_table(arrays, defaults, given.shape[1])
+            found = search_batch(self._table, keys, given)
+            if found <= len(self._pairs):
+                return self._pairs[:found]
+            if found > PAIRS_MAX and len(keys) > 1:
+                half = len(keys) // 2
+                first = self.search_batch(arrays, defaults, keys[:half], given[:half]).copy()
+                second = self.search_batch(arrays, defaults, keys[half:], given[half:])
+                # Shift the contexts' numbers; pairs to verify are stored negated.
+                moved = second + np.where(second < 0, -1, 1) * (half << 32)
+                return np.concatenate([first, moved])
+            self._grow_pairs(found)
+
+    def _grow_pairs(self, count: int) -> None:
+        self._pairs = np.empty(count * 3 // 2, np.int64)
+        self._tabled = None
+
+    def _write_table(self, arrays: Arrays, defaults: Array, words: int) -> None:
+        """Make room for a context of so many words, and rewrite the table of addresses."""
+        grids_count = int(arrays.counters[GRIDS])
+        self._words_max = 2 * words
+        tokens = self._words_max + LEVELS * grids_count + 16
+        self._floats: Array = np.empty(self._words_max, np.float64)
+        self._words: Array = np.empty(self._words_max, np.int64)
+        self._scratch = (
+            np.empty(len(defaults), np.int64),
+            np.zeros(grids_count, np.int32),
+            np.empty((tokens, 2), np.int64),
+            np.empty(tokens * DEPTH_SPARE, np.int32),
+            self._floats,
+            self._words,
+        )
+        self._defaults = defaults
+        self._table = search_table(arrays, defaults, self._scratch, self._listed, self._pairs)
+        self._tabled = arrays

@@ -1,10 +1,17 @@
 """The vocabulary of a filter set: maps property names and values to columns, keys and tokens.
 
 A property has one column for each way it is compared: as a number, as a text by code (equality) or
-by order, as a boolean, as an instant, and by presence.
+by order, as a boolean, as an instant, and by presence. `Vocabulary.row` encodes a conjunction of a
+filter, `encode` a context.
+
+Texts compared by order are labelled: integers that stand for them in compiled code. Only texts at
+the ends of predicates' intervals get a label. Any other text lies strictly between two of them,
+which is all that a predicate distinguishes. Labels are reassigned when the room between two runs
+out, so records refer to a text by number and look up its label when checked.
 """
 
 import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,8 +31,9 @@ from roamcast.matching.layout import (
     Array,
     grown,
 )
-from roamcast.matching.texts import AFTER, AT, BEFORE, FIRST, LAST, Labels, TextOrder
-from roamcast.model.filters.atoms import Box, Normal, Presence, Residual, Values
+from roamcast.model import kinds, time
+from roamcast.model.contexts import Context
+from roamcast.model.filters.atoms import T_D, T_R, Box, Normal, Presence, Residual, Values
 from roamcast.model.filters.values import Interval, Intervals, inside_place
 
 COLUMNS_MAX = 1 << 16
@@ -36,8 +44,114 @@ PREDICATES_MAX = 4096
 EXACT_BELOW = 2.0**53
 """From here on float64 cannot represent all integers: the reference confirms such bounds (0004)."""
 
+FIRST, LAST = 0, 1
+"""Numbers of the labels before and after all texts."""
+
+BEFORE, AT, AFTER = 0, 1, 2
+"""The position of a cut relative to its text: cut = number × 4 + one of these."""
+
+TEXTS_MAX = 1 << 26
+STEP = 4  # just before, at, just after a text, and between it and the next
+SPAN = 1 << 61
+STRIDE = 1 << 32
+SETTLED_SINGLY_MAX = 64
+
 NUMBER_BITS = struct.Struct("<d")
 INTEGER_BITS = struct.Struct("<q")
+
+Event = tuple[list[float], list[int], list[int]]
+"""An encoded context: alternating columns and numbers; tokens; alternating columns and keys."""
+
+
+class Labels:
+    """The labels of the texts of all columns, by number."""
+
+    def __init__(self) -> None:
+        self.values: Array = np.zeros(64, np.int64)
+        self.values[:2] = (LOWEST + STEP, HIGHEST - STEP)
+        self.count = 2
+
+    def take(self) -> int:
+        """Return the next number; its label is assigned by the column's `settle`."""
+        if self.count == TEXTS_MAX:
+            raise LimitError(f"filters compare with at most {TEXTS_MAX} texts by order")
+        if self.count == len(self.values):
+            self.values = np.concatenate([self.values, np.zeros_like(self.values)])
+        self.count += 1
+        return self.count - 1
+
+
+class TextOrder:
+    """The ordered texts of one column."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self._sorted: list[str] = []
+        self._waiting: list[str] = []
+
+    def number(self, text: str, labels: Labels) -> int:
+        """Return the text's number; a new text gets its label from `settle`."""
+        found = self.numbers.get(text)
+        if found is None:
+            found = self.numbers[text] = labels.take()
+            self._waiting.append(text)
+        return found
+
+    def forget_waiting(self) -> None:
+        """Remove the texts that were added since the last `settle`."""
+        for text in self._waiting:
+            del self.numbers[text]
+        self._waiting = []
+
+    def settle(self, labels: Labels) -> None:
+        """Label every new text."""
+        waiting, self._waiting = self._waiting, []
+        if len(waiting) > SETTLED_SINGLY_MAX:  # inserting many one by one would be quadratic
+            self._sorted = sorted(self._sorted + waiting)
+            self._relabel(labels)
+            return
+        for text in waiting:
+            place = bisect_left(self._sorted, text)
+            self._sorted.insert(place, text)
+            label = self._between(place, labels)
+            if label is None:
+                self._relabel(labels)
+            else:
+                labels.values[self.numbers[text]] = label
+
+    def label(self, text: str, labels: Labels) -> int:
+        """Return the label of any text: its own, or one between its neighbours'."""
+        place = bisect_right(self._sorted, text)
+        if place == 0:
+            return LOWEST + STEP + 2  # between FIRST and every known text
+        before = self._sorted[place - 1]
+        label = int(labels.values[self.numbers[before]])
+        # An unknown text gets the odd label between its neighbour and the next, equal to no cut.
+        return label if before == text else label + 2
+
+    def _between(self, place: int, labels: Labels) -> int | None:
+        """Return a label for the text at this index, None if its neighbours leave no room."""
+        low = self._label_at(place - 1, labels) if place > 0 else None
+        last = place == len(self._sorted) - 1
+        high = None if last else self._label_at(place + 1, labels)
+        if low is None and high is None:
+            return 0
+        if low is None or high is None:
+            # At an end, take a fixed step: sorted input would otherwise halve the room each time.
+            label = low + STRIDE if low is not None else (high or 0) - STRIDE
+            return label if -SPAN < label < SPAN else None
+        label = (low + high) // 2 // STEP * STEP
+        return label if low + STEP <= label <= high - STEP else None
+
+    def _label_at(self, place: int, labels: Labels) -> int:
+        return int(labels.values[self.numbers[self._sorted[place]]])
+
+    def _relabel(self, labels: Labels) -> None:
+        """Spread all labels evenly."""
+        numbers = np.array([self.numbers[text] for text in self._sorted], np.int64)
+        stride = min(STRIDE, 2 * SPAN // (len(numbers) + 1)) // STEP * STEP
+        start = -(len(numbers) // 2) * stride
+        labels.values[numbers] = start + stride * np.arange(len(numbers), dtype=np.int64)
 
 
 class PropertyColumns:
@@ -210,7 +324,7 @@ class Vocabulary:
         cuts = [self._cuts(known.texts, interval) for interval in intervals]
         _write(row, known.order, cuts, ORDERED)
         # The set of a place and everything within it is a token as well: contexts list their
-        # places from the path upwards (`events.places_of`).
+        # places from the path upwards (`places_of`).
         path = intervals[0].low
         if len(intervals) == 2 and isinstance(path, str) and inside_place(path) == intervals:
             self._column(known, "within", RANGES)
@@ -277,6 +391,110 @@ class Vocabulary:
         self.tokens[token] = (column, sets, self.columns[column, COLUMN_ORDINALS] & 0x7FFFFFFF, 0)
         self.columns[column, COLUMN_ORDINALS] += 1
         return token
+
+
+def encode(vocabulary: Vocabulary, context: Context) -> Event:
+    """Encode a context with the vocabulary; attributes that no filter mentions are left out."""
+    numbers: list[float] = []
+    tokens: list[int] = []
+    other: list[int] = []
+    properties = vocabulary.properties
+    for name, value in context.attributes.items():
+        known = properties.get(name)
+        if known is None:
+            continue
+        kind = type(value)
+        if kind is str:
+            token = known.text_tokens.get(value)
+            if token is not None:
+                tokens.append(token)
+        else:
+            # ints and floats are what they are compared as: the table is not asked on this path
+            plain = kind is int or kind is float
+            number: Any = value if plain else kinds.scalar(value, "number")
+            if number is not None and known.number >= 0:
+                numbers += (known.number, number)
+                if known.number_tokens:
+                    token = known.number_tokens.get(number)
+                    if token is not None:
+                        tokens.append(token)
+        if known.special:
+            _special(vocabulary, known, value, other, tokens)
+    _frame(vocabulary, context, numbers, other, tokens)
+    return numbers, tokens, other
+
+
+def _frame(
+    vocabulary: Vocabulary,
+    context: Context,
+    numbers: list[float],
+    other: list[int],
+    tokens: list[int],
+) -> None:
+    """Add the properties beside the attributes: place, vid, time and point."""
+    properties = vocabulary.properties
+    for name, value in (("place", context.place), ("vid", context.vid)):
+        known = properties.get(name)
+        if known is not None and value is not None:
+            token = known.text_tokens.get(value)
+            if token is not None:
+                tokens.append(token)
+            if known.special:
+                _special(vocabulary, known, value, other, tokens)
+    known = properties.get(T_R)
+    if known is not None and known.instant >= 0:
+        other += (known.instant, context.t_r)
+    known = properties.get(T_D)
+    if known is not None and known.instant >= 0:
+        other += (known.instant, context.end)
+    if context.point is None:
+        return
+    if vocabulary.longitude >= 0:
+        longitude, latitude = context.point
+        numbers += (vocabulary.longitude, longitude, vocabulary.latitude, latitude)
+    known = properties.get("geometry")
+    if known is not None and known.presence >= 0:
+        other += (known.presence, 1)
+
+
+def _special(
+    vocabulary: Vocabulary, known: PropertyColumns, value: Any, other: list[int], tokens: list[int]
+) -> None:
+    """Add columns for comparisons beyond equality: order, place, boolean, instant, presence."""
+    if known.presence >= 0:
+        other += (known.presence, 1)
+    if isinstance(value, str):
+        if known.order >= 0:
+            other += (known.order, known.texts.label(value, vocabulary.labels))
+        if known.within_tokens:
+            tokens += places_of(known, value)
+        if known.instant >= 0:
+            instant = time.as_instant(value)
+            if instant is not None:
+                other += (known.instant, instant)
+        return
+    kind = kinds.kind_of(value)
+    assert kind is not None
+    if kind.compared == "boolean" and known.boolean >= 0:
+        truth: Any = kind.scalar(value)
+        other += (known.boolean, truth)
+        if truth in known.truth_tokens:
+            tokens.append(known.truth_tokens[truth])
+    elif kind.compared == "instant" and known.instant >= 0:
+        moment: Any = kind.scalar(value)
+        other += (known.instant, moment)
+
+
+def places_of(known: PropertyColumns, path: str) -> list[int]:
+    """Return the tokens of the places that contain a path, from the path itself upwards."""
+    found = []
+    end = len(path)
+    while end >= 0:
+        token = known.within_tokens.get(path[:end])
+        if token is not None:
+            found.append(token)
+        end = path.rfind("/", 0, end)
+    return found
 
 
 def number_key(value: float) -> int:

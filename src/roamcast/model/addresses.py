@@ -27,3 +27,7 @@ class Replica(Address, frozen=True, gc=False):
 
 class Watchdog(Address, frozen=True, gc=False):
     """The watchdog of a host that may serve the same node."""
+
+
+class Neighbour(Address, frozen=True, gc=False):
+    """A host of another node, by the address it is dialled at or the name of its connection."""

@@ -11,6 +11,8 @@ import msgspec
 
 from roamcast.errors import LimitError, MessageError
 from roamcast.model import time
+from roamcast.model.areas import Area, area_of
+from roamcast.model.areas import check as check_area
 from roamcast.model.filters import Filter
 from roamcast.model.filters import text as writing
 from roamcast.model.filters import values as sets
@@ -37,8 +39,8 @@ class Cast(msgspec.Struct, frozen=True, tag="cast"):
     filter: str
     payload: bytes
     sent: int
-    target: tuple[float, float, float, float]
-    """West, south, east and north of the target area: TCC routes by it, so it is mandatory."""
+    target: Area | None = None
+    """A narrower area to route by than the filter's own; contexts outside it may be missed."""
     expires: int | None = None
     media_type: str = "text/plain; charset=utf-8"
 
@@ -49,9 +51,8 @@ def check(cast: Cast) -> Filter:
         raise MessageError(f"a cast needs an id of at most {ID_LENGTH_MAX} characters")
     if len(cast.payload) > PAYLOAD_BYTES_MAX:
         raise LimitError(f"the payload exceeds the limit of {PAYLOAD_BYTES_MAX} bytes")
-    west, south, east, north = cast.target
-    if not (-180 <= west <= 180 and -180 <= east <= 180 and -90 <= south <= north <= 90):
-        raise MessageError("the target area is west, south, east, north in degrees")
+    if cast.target is not None:
+        check_area(cast.target)
     if not time.EARLIEST <= cast.sent <= time.LATEST:
         raise MessageError("the time of sending lies outside the years 1 to 9999")
     if cast.expires is not None and not 0 < cast.expires - cast.sent <= LIFETIME_MAX:
@@ -60,6 +61,11 @@ def check(cast: Cast) -> Filter:
     if wanted.normal == FALSE:
         raise MessageError("the filter contradicts itself: no context can ever match")
     return wanted
+
+
+def target(cast: Cast, wanted: Filter) -> Area:
+    """Return the area by which a cast is routed (TCC II-B); by default its filter implies it."""
+    return area_of(wanted) if cast.target is None else cast.target
 
 
 def tense(wanted: Filter, now: int) -> Tense:

@@ -3,8 +3,13 @@
 A request carries a ticket of the driver's; it is answered once, by `Acknowledged` or `Failed`.
 """
 
+from typing import Final
+
 from roamcast.errors import RoamcastError
 from roamcast.model.machine import Effect
+
+VIEW_CLASSES_MAX: Final = 10_000
+"""Maximum view classes of a broker; a policy retires unused ones before it makes more."""
 
 
 class Acknowledged(Effect, frozen=True, gc=False):
@@ -31,6 +36,13 @@ class RulesChanged(Effect, frozen=True):
     viewers: tuple[str, ...]
 
 
+class PublicationReplaced(Effect, frozen=True):
+    """Another way of the same subject published a context later than this owner, or removed it."""
+
+    vid: str
+    owner: str
+
+
 class ClassesEnded(Effect, frozen=True):
     """Nobody may stay in these view classes: someone who has their key may no longer read them."""
 
@@ -47,6 +59,17 @@ class SessionOpened(Effect, frozen=True):
     """A session is open, for the first time or again."""
 
     session: str
+
+
+class SessionRequested(Effect, frozen=True):
+    """A part of this process wants a session for a viewer, or (without one) no longer wants it.
+
+    The session's frames are SSE; the driver hands them back.
+    """
+
+    session: str
+    viewer: str = ""
+    groups: frozenset[str] = frozenset()
 
 
 class SessionClosed(Effect, frozen=True):

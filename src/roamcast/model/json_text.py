@@ -7,6 +7,7 @@ import msgspec
 
 from roamcast.errors import InputError
 
+TOO_DEEP = "the JSON is nested too deeply"
 _BYTE = re.compile(r"\s*\(byte (\d+)\)$")
 
 
@@ -14,7 +15,9 @@ def read(text: bytes | str, refusal: type[InputError]) -> Any:
     """Decode a JSON text, or raise `refusal` with the position of the mistake."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise refusal(TOO_DEEP) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         problem = str(error).removeprefix("JSON is malformed: ")
         where = _BYTE.search(problem)
         position = _characters(text, int(where[1])) + 1 if where else 1

@@ -1,10 +1,12 @@
 """Compiled functions: the one way that code becomes a kernel, and the instructions they share.
 
-`kernel` compiles with Numba on the first call and caches the machine code beside the source. Numba
-checks only the function's own module before it uses that cache, although the code of the functions
-it calls, and the constants it names, are compiled in. After an update of one module of a package a
-search would read pages in another layout than the insertion wrote, and miss matches. So the cache
-of a folder is deleted as soon as any of its modules, or this one, has changed (decision 0005).
+`kernel` compiles with Numba on the first call and caches the machine code: beside the source, in
+NUMBA_CACHE_DIR, or in the user's cache if the source's folder is read-only. Numba checks only the
+function's own module before it uses that cache, although the code of the functions it calls, and
+the constants it names, are compiled in. After an update of one module of a package a search would
+read pages in another layout than the insertion wrote, and miss matches. So a cache is deleted,
+wherever Numba keeps it, as soon as any module of the source's folder, or this one, has changed
+(decision 0005).
 """
 
 import os
@@ -34,30 +36,33 @@ def inlined(function: Function) -> Function:
 
 
 def _compiled(function: Function, *, inline: bool) -> Function:
-    folder = Path(function.__code__.co_filename).parent
-    if folder not in _checked:
-        _checked.add(folder)
-        forget_stale(folder)
     later: Any = njit(cache=True, nogil=True, boundscheck=False, forceinline=inline)
-    return cast("Function", later(function))
+    made: Any = later(function)
+    # Only Numba knows where it caches; outside the source's folder each module has its own place.
+    cache = Path(made.stats.cache_path)
+    if cache not in _checked:
+        _checked.add(cache)
+        forget_stale(Path(function.__code__.co_filename).parent, cache)
+    return cast("Function", made)
 
 
-def forget_stale(folder: Path) -> None:
-    """Delete the cached code of a folder if one of its modules, or this one, has changed."""
-    cache = folder / "__pycache__"
+def forget_stale(folder: Path, cache: Path) -> None:
+    """Delete the code cached for a folder if one of its modules, or this one, has changed."""
+    if not folder.is_dir():
+        return
     try:
         digest = _digest(folder)
         stamp = cache / STAMP
         if stamp.exists() and stamp.read_text(encoding="ascii") == digest:
             return
-        cache.mkdir(exist_ok=True)
+        cache.mkdir(parents=True, exist_ok=True)
         for cached in cache.glob("*.nb[ci]"):
             cached.unlink(missing_ok=True)
         written = cache / f"{STAMP}.{os.getpid()}"
         written.write_text(digest, encoding="ascii")
         written.replace(stamp)
     except OSError:
-        return  # a folder that nobody can write to cannot change, and Numba caches nothing there
+        return  # Numba cannot write there either, so nothing stale comes from there
 
 
 def _digest(folder: Path) -> str:

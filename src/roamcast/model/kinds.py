@@ -12,6 +12,8 @@ filter language (`filters.parse`), its place in the normal form (`filters.normal
 in the matching kernel (`matching.vocabulary`, `events`, `events_arrow`).
 """
 
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, Literal, get_args
@@ -36,6 +38,7 @@ DISCRETE: Final[frozenset[Comparison]] = frozenset({"boolean", "instant"})
 
 TEXT_LENGTH_MAX: Final = 65_536
 INTEGER_MAX: Final = 2**63 - 1
+_BEFORE_QUOTE: Final = re.compile(r"(?<!\\)\\+(?='|\Z)")
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,15 +79,34 @@ def _same(value: Any) -> Any:
 
 
 def check_text(what: str, text: str, limit: int = TEXT_LENGTH_MAX) -> None:
-    """Raise unless a text is Unicode and within the limit."""
+    """Raise unless a text is Unicode without U+0000 and within the limit."""
     if len(text) > limit:
         raise LimitError(f"{what} is longer than {limit} characters")
+    wrong = unusable(text)
+    if wrong is not None:
+        raise ContextError(f"{what} {wrong[1]}")
+
+
+def unusable(text: str) -> tuple[int, str] | None:
+    """Return the index and the problem of what no context, item or filter may hold, if any.
+
+    U+0000 ends a text in SQL, C and many formats, so a text with one would be cut on its way.
+    """
+    at = text.find("\0")
+    if at >= 0:
+        return at, "holds the character U+0000"
     if text.isascii():
-        return
+        return None
     try:
         text.encode()
-    except UnicodeEncodeError:
-        raise ContextError(f"{what} is not valid Unicode") from None
+    except UnicodeEncodeError as error:
+        return error.start, "is not valid Unicode"
+    return None
+
+
+def is_finite(number: float) -> bool:
+    """Return whether contexts, items and filters may hold a number: NaN and ∞ have no order."""
+    return -math.inf < number < math.inf
 
 
 def _check_integer(what: str, value: int) -> None:
@@ -93,7 +115,7 @@ def _check_integer(what: str, value: int) -> None:
 
 
 def _check_float(what: str, value: float) -> None:
-    if value != value or value in (float("inf"), float("-inf")):
+    if not is_finite(value):
         raise ContextError(f"{what} is not a finite number")
 
 
@@ -236,5 +258,8 @@ def number(value: float) -> str:
 
 
 def quoted(text: str) -> str:
-    """Write a text literal."""
-    return "'" + text.replace("'", "''") + "'"
+    """Write a text literal: quotes are doubled, and so are backslashes before a quote.
+
+    CQL2 takes a backslash before a quote for an escape (`filters.scan`).
+    """
+    return "'" + _BEFORE_QUOTE.sub(r"\g<0>\g<0>", text).replace("'", "''") + "'"

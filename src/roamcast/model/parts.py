@@ -1,9 +1,13 @@
-"""Parts of a broker, and the router that makes one machine of them.
+"""Parts of a broker, their timers, and the router that makes one machine of them.
 
 A part declares what it takes: wire messages, inputs, and the prefix of its keys in the store. The
 router hands each input to the part that declares its type, gives each part store tokens of its own,
 restores each from its keys, and asserts that nothing is left over. Adding a part to a broker is one
 line: its place in the list of parts.
+
+A part's timers have keys: at most one time per key, and only the latest setting counts. A machine
+with several kinds has `Timer` structs, one class for each, and a table from class to handler says
+what each kind does. So a kind without a handler is found at once, and no name is taken apart.
 
 Parts speak to each other in two ways. What one part lends another is passed when it is made. What
 one part tells the others is an effect that they declare among their inputs (`model/events.py`): the
@@ -11,8 +15,10 @@ router delivers it to them in their order, before the driver sees what else happ
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
@@ -31,11 +37,100 @@ from roamcast.model.machine import (
 )
 from roamcast.model.wire import Message, Registry
 
+Key = TypeVar("Key", bound=Hashable)
+
 Load = Callable[[str], Mapping[str, bytes]]
 """Reads all stored values whose keys begin with a prefix, in the order of the keys."""
 
 Occupancy = dict[str, tuple[int, int]]
 """How much is held of what, and the bound of each."""
+
+
+# The hash is cached because setting a timer looks its key up several times, on every update.
+class Timer(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
+    """A kind of timer; the fields of a subclass are the key."""
+
+
+Kind = TypeVar("Kind", bound=Timer)
+
+
+class Timers(Generic[Key]):
+    """At most one time per key; equal times fire in the order in which they were set."""
+
+    def __init__(self) -> None:
+        self._times: dict[Key, int] = {}
+        self._heap: list[tuple[int, int, Key]] = []
+        self._next = count().__next__
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._times
+
+    def set(self, key: Key, time: int) -> None:
+        """Fire at a time, and not at an earlier setting of the key."""
+        if self._times.get(key) != time:
+            self._times[key] = time
+            heappush(self._heap, (time, self._next(), key))
+            # Moved and cancelled timers stay in the heap until their time: bound their share.
+            if len(self._heap) > 4 * len(self._times) + 64:
+                self._heap = [
+                    entry for entry in self._heap if self._times.get(entry[2]) == entry[0]
+                ]
+                heapify(self._heap)
+
+    def sooner(self, key: Key, time: int) -> None:
+        """Fire at a time unless the key fires before."""
+        known = self._times.get(key)
+        if known is None or time < known:
+            self.set(key, time)
+
+    def cancel(self, key: Key) -> None:
+        """Do not fire."""
+        self._times.pop(key, None)
+
+    def in_order(self, keys: Collection[Key]) -> list[Key]:
+        """Give those of these keys that are set, in the order in which they fire."""
+        found = [
+            entry
+            for entry in self._heap
+            if entry[2] in keys and self._times.get(entry[2]) == entry[0]
+        ]
+        return list(dict.fromkeys(key for _, _, key in sorted(found, key=lambda one: one[:2])))
+
+    def deadline(self) -> int | None:
+        """Give the earliest time; timers that were moved or cancelled are discarded here."""
+        heap = self._heap
+        while heap and self._times.get(heap[0][2]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def due(self, now: int) -> Iterator[Key]:
+        """Take the keys that are due, one by one, including those set meanwhile for now."""
+        while (first := self.deadline()) is not None and first <= now:
+            key = heappop(self._heap)[2]
+            del self._times[key]
+            yield key
+
+
+class TimerTable(Timers[Timer]):
+    """The timers of one machine and the handler of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._handlers: dict[type[Timer], Callable[[Any], None]] = {}
+
+    def handle(self, kind: type[Kind], handler: Callable[[Kind], None]) -> None:
+        """Declare what a kind of timer does; a later declaration replaces an earlier one."""
+        self._handlers[kind] = handler
+
+    def fire(self, now: int) -> None:
+        """Run the handler of every timer that is due; a kind without one is our own mistake."""
+        for timer in self.due(now):
+            handler = self._handlers.get(type(timer))
+            assert handler is not None, f"no handler for {timer!r}"
+            handler(timer)
 
 
 class Part:
@@ -50,8 +145,11 @@ class Part:
     prefix: ClassVar[str] = ""
     """What its keys in the store begin with; empty if it stores nothing."""
 
-    def restore(self, stored: Mapping[str, bytes], now: int) -> None:
-        """Take up what was on disk under its prefix, before anything else happens."""
+    def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
+        """Take up what was on disk under its prefix, before anything else happens.
+
+        What follows from it is done when the router first advances.
+        """
         raise AssertionError(f"{self.part} stores nothing: {sorted(stored)!r} at {now}")
 
     def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
@@ -128,6 +226,7 @@ class Router:
         self._by_message: dict[type[Message], list[Part]] = {}
         self._tokens: dict[int, tuple[Part, int]] = {}
         self._token = 0
+        self._restored: deque[_Step] = deque()
         # Asked after every input: parts without timers need not be.
         self._timed = [
             part for part in self.parts.values() if type(part).deadline is not Part.deadline
@@ -156,7 +255,7 @@ class Router:
         """Let each part take up what is stored under its prefix."""
         for part in self.parts.values():
             if part.prefix:
-                part.restore(load(part.prefix), now)
+                self._restored += _outcome(part, part.restore(load(part.prefix), now))
 
     def receive(self, given: Input, now: int) -> list[Effect]:
         """Hand an input to the parts that declare it; one that nobody takes is our mistake."""
@@ -168,7 +267,7 @@ class Router:
 
     def advance(self, now: int) -> list[Effect]:
         """Let every part do what is due; what one does may make another due at once."""
-        out: list[Effect] = []
+        out = self._settle(self._restored, now)
         for _ in range(ROUNDS_MAX):
             due = [part for part in self._timed if _is_due(part, now)]
             if not due:
@@ -178,8 +277,8 @@ class Router:
         return out
 
     def deadline(self) -> int | None:
-        """When the first part is due."""
-        first: int | None = None
+        """When the first part is due; at once if something follows from what was restored."""
+        first: int | None = 0 if self._restored else None
         for part in self._timed:
             due = part.deadline()
             if due is not None and (first is None or due < first):
@@ -216,13 +315,17 @@ class Router:
         assert takers, f"no part takes the input {type(given).__name__}"
         return [(part, None, given) for part in takers]
 
-    def _adopt(self, entries: Sequence[Entry], now: int) -> list[_Step]:
-        """Let parts take up entries in their own order: rules stand before what they hide."""
+    def _adopt(self, entries: Sequence[Entry]) -> list[_Step]:
+        """Let parts take up entries in their own order: rules stand before what they hide.
+
+        What follows from one part's entries is over before the next part takes up its own.
+        """
         found: list[_Step] = []
         for part in self.parts.values():
-            own = [entry for entry in entries if part.prefix and entry.key.startswith(part.prefix)]
+            prefix = part.prefix
+            own = tuple(one for one in entries if prefix and one.key.startswith(prefix))
             if own:
-                found += _outcome(part, part.adopt(own, now))
+                found.append((part, None, Adopt(own)))
         return found
 
     def _settle(self, steps: "deque[_Step]", now: int) -> list[Effect]:
@@ -237,7 +340,9 @@ class Router:
             part, effect, given = steps.popleft()
             more: list[_Step]
             if effect is None:
-                more = _outcome(part, part.receive(given, now))
+                adopts = type(given) is Adopt
+                outcome = part.adopt(given.entries, now) if adopts else part.receive(given, now)
+                more = _outcome(part, outcome)
             elif type(effect) not in special:  # most effects are for the driver
                 out.append(effect)
                 continue
@@ -255,7 +360,7 @@ class Router:
                 more = self._route(effect.given, part)
             else:
                 assert isinstance(effect, Adopt)
-                more = self._adopt(effect.entries, now)
+                more = self._adopt(effect.entries)
             steps.extendleft(reversed(more))
         return out
 

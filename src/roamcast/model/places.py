@@ -15,15 +15,15 @@ import numpy.typing as npt
 import shapely
 
 from roamcast.errors import LimitError, PlaceError
-from roamcast.model.places_path import check_path, parent_path, segments
-from roamcast.model.places_walk import Doorway, Route, WalkingGraph
+from roamcast.model.contexts import check_path, parent_path, segments
+from roamcast.model.places_walk import Doorway, WalkingGraph, WalkRoute
 
 Point = tuple[float, float]
 """Longitude and latitude in degrees (WGS84), in GeoJSON's order."""
 
 
 class PlaceLimits(msgspec.Struct, frozen=True):
-    """Limits of a hierarchy; those of depth and path length are in `places_path`."""
+    """Limits of a hierarchy; those of depth and path length are in `contexts`."""
 
     count_max: int = 500_000
     neighbours_max: int = 10_000
@@ -206,7 +206,7 @@ class Places:
         centres = [self.centre(place.path) for place in self._places]
         return WalkingGraph(self.paths, doorways, centres)
 
-    def route(self, start: str, goal: str) -> Route | None:
+    def route(self, start: str, goal: str) -> WalkRoute | None:
         """Return the shortest walk, or None if there is none; see `places_walk`."""
         return self.walks.route(self.number(start), self.number(goal))
 

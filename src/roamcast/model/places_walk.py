@@ -29,7 +29,7 @@ class Doorway(NamedTuple):
     metres: float | None
 
 
-class Route(msgspec.Struct, frozen=True):
+class WalkRoute(msgspec.Struct, frozen=True):
     """A walk: its places in order, both ends included, and its length."""
 
     places: tuple[str, ...]
@@ -82,14 +82,14 @@ class WalkingGraph:
         """Return the walks to a goal; all dead ends behind one door can share them."""
         return WaysTo(self, self.door_of(goal))
 
-    def route(self, start: int, goal: int) -> Route | None:
+    def route(self, start: int, goal: int) -> WalkRoute | None:
         """Return the shortest walk between two places by number, or None."""
         ways = self.ways_to(goal)
         metres = ways.metres(start, goal)
         if metres is None:
             return None
         steps = [start, *ways.steps(start, goal)]
-        return Route(tuple(self._paths[step] for step in steps), metres)
+        return WalkRoute(tuple(self._paths[step] for step in steps), metres)
 
     @cached_property
     def doors(self) -> list[list[tuple[int, float]]]:

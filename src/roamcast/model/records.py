@@ -143,6 +143,16 @@ class CastStep(Record, frozen=True, gc=False, tag="CastStep"):
     number: int = 0
 
 
+class OverlayStep(Record, frozen=True, gc=False, tag="OverlayStep"):
+    """A layer of the overlay (links, topology, tables, custody) took a step towards a node."""
+
+    layer: str
+    step: str
+    node: str = ""
+    number: int = 0
+    reason: str = ""
+
+
 class Drop(Record, frozen=True, gc=False, tag="Drop"):
     """Something was not carried or not stored, and why."""
 
@@ -172,6 +182,7 @@ RECORDS: tuple[type[Record], ...] = (
     ChannelStep,
     HandoffStep,
     CastStep,
+    OverlayStep,
     Drop,
     Fault,
 )

@@ -153,7 +153,7 @@ def sums_by_host(journal: "DataFrame") -> "DataFrame":
 
 
 def sums_by_run(sums: "DataFrame") -> "DataFrame":
-    """Add the hosts of a run up."""
+    """Add up the hosts of a run."""
     from pyspark.sql import functions as f
 
     parts = [f.sum(name).alias(name) for name in ("above", "below", "once")]
@@ -164,7 +164,7 @@ def sums_by_run(sums: "DataFrame") -> "DataFrame":
 
 
 def values(sums: "DataFrame") -> "DataFrame":
-    """Take ratios; where there is nothing to divide by there is none."""
+    """Compute ratios; a ratio with a zero divisor is left out."""
     from pyspark.sql import functions as f
 
     ratio = f.try_divide(f.col("above").cast("double"), f.col("below") + f.col("once"))

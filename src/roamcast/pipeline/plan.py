@@ -54,7 +54,7 @@ def updates(journal: "DataFrame") -> "DataFrame":
 
 
 def subscriptions(journal: "DataFrame") -> "DataFrame":
-    """Give who asked for which query: after which update it began, and after which it ended."""
+    """Return each client's queries, with the updates after which they began and ended."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -86,7 +86,7 @@ def wanted(journal: "DataFrame") -> "DataFrame":
 
 
 def query_channels(pairs: "DataFrame") -> "DataFrame":
-    """Give for each query what its updates cost told one by one, and what a channel would save."""
+    """Return for each query the cost of its updates by unicast, and what a channel would save."""
     from pyspark.sql import functions as f
 
     local = pairs.where(~f.col("remote"))

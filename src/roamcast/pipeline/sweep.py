@@ -64,7 +64,7 @@ def find(experiment: str) -> Callable[..., Any]:
 
 
 def check(experiment: str, sets: Sequence[Parameters], seeds: int) -> None:
-    """Refuse, before Spark starts, what no task could run."""
+    """Raise, before Spark starts, for an experiment that no task could run."""
     takes = inspect.signature(find(experiment))
     if seeds < 1 or not sets:
         raise InputError("a sweep has at least one seed and one set of parameters")
@@ -111,7 +111,7 @@ def sweep(
 def run_task(
     function: Callable[..., Any], parameters: bytes, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Run one task; what goes wrong in it is its row, and the others go on."""
+    """Run one task; an error becomes its row, and the other tasks go on."""
     said = {"seed": seed, "parameters": parameters.decode(), "result": None, "error": None}
     try:
         one = msgspec.json.decode(parameters)

@@ -19,7 +19,7 @@ from roamcast.placement._bounds import paying
 from roamcast.placement._greedy import add_greedily
 from roamcast.placement._sparse import sparse
 from roamcast.placement._ties import keys
-from roamcast.placement.cost import PlacementState, cost_of_flags, stand
+from roamcast.placement.cost import PlacementState, cost_of_flags, drop_idle, stand
 from roamcast.placement.optimal import Placement
 from roamcast.placement.problem import Problem
 from roamcast.placement.tree import Flags, Floats
@@ -86,7 +86,7 @@ def greedy(problem: Problem, limit: int | None = None) -> Placement:
     none = np.zeros(nodes, dtype=np.bool_)
     chosen, _ = add_greedily(folded, none, nodes if limit is None else min(limit, nodes))
     flags = np.zeros(problem.tree.vertices, dtype=np.bool_)
-    flags[folded.place[chosen]] = True
+    flags[drop_idle(problem, np.sort(folded.place[chosen]))] = True
     return Placement(problem.tree.numbers(np.flatnonzero(flags)), cost_of_flags(problem, flags))
 
 

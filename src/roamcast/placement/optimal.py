@@ -9,7 +9,7 @@ from roamcast.placement._bounds import candidates, paying, survey
 from roamcast.placement._limited import solve_limited
 from roamcast.placement._sparse import Sparse, cost_of_few, sparse
 from roamcast.placement._unlimited import bits_needed, solve_unlimited
-from roamcast.placement.cost import cost_of_flags
+from roamcast.placement.cost import cost_of_flags, drop_idle
 from roamcast.placement.problem import Problem
 from roamcast.placement.tree import Flags, Floats
 
@@ -101,6 +101,6 @@ def _unlimited(folded: Sparse) -> Flags:
 
 
 def _placement(problem: Problem, folded: Sparse, chosen: Flags) -> Placement:
-    places = np.sort(folded.place[chosen])
+    places = drop_idle(problem, np.sort(folded.place[chosen]))
     # Summed again from the placement itself, so the cost does not inherit the tables' rounding.
     return Placement(problem.tree.numbers(places), cost_of_few(problem, places))

@@ -80,10 +80,11 @@ def combined(
         if not math.isfinite(value) or value < 0:
             raise TreeError(f"{name} is {value}: it must be a finite number, at least 0")
     leaves = tree.leaves.astype(np.float64)
-    link = traffic_weight + delay_weight * link_delay * leaves
-    price = delay_weight * filter_delay * leaves + filter_cost
-    if move_cost:
-        price = price + np.where(tree.flags(current), 0.0, move_cost)
+    with np.errstate(over="ignore"):  # `_problem` looks at the sums
+        link = traffic_weight + delay_weight * link_delay * leaves
+        price = delay_weight * filter_delay * leaves + filter_cost
+        if move_cost:
+            price = price + np.where(tree.flags(current), 0.0, move_cost)
     return _problem(tree, flow, link, price)
 
 
@@ -91,8 +92,14 @@ def _problem(tree: Tree, flow: Floats, link: Floats, price: Floats) -> Problem:
     flow = np.ascontiguousarray(flow[tree.order], dtype=np.float64)
     link = np.ascontiguousarray(link, dtype=np.float64)
     link[0] = 0.0  # no link of the tree enters the root
-    below, sent = _sums(tree.up, flow, link)
-    solo = _solo(tree.size, flow, below, sent, price)
+    below, sent, saved = _sums(tree.up, flow, link)
+    with np.errstate(over="ignore"):
+        dearest = float(flow[0]) * float(below[0]) + float(price.sum())
+    if not math.isfinite(dearest):  # every cost is at most this; the root's flow is the largest
+        raise TreeError(
+            f"flows up to {flow[0]:g} and these weights cost more than a double holds: scale them"
+        )
+    solo = np.where(tree.size > 1, saved - price, -np.inf)
     return Problem(tree, flow, link, price, below, sent, solo)
 
 
@@ -101,19 +108,11 @@ def _sums(up: Any, flow: Any, link: Any) -> Any:
     n = up.size
     below = np.zeros(n)
     sent = np.zeros(n)
+    saved = np.zeros(n)  # of differences: exactly 0 where a filter alone saves nothing
     for place in range(n - 1, 0, -1):
         above = up[place]
         through = link[place] + below[place]
         below[above] += through
         sent[above] += through * flow[place]
-    return below, sent
-
-
-@kernel
-def _solo(size: Any, flow: Any, below: Any, sent: Any, price: Any) -> Any:
-    n = size.size
-    solo = np.full(n, -np.inf)
-    for place in range(n):
-        if size[place] > 1:
-            solo[place] = flow[0] * below[place] - sent[place] - price[place]
-    return solo
+        saved[above] += through * (flow[0] - flow[place])
+    return below, sent, saved

@@ -10,8 +10,9 @@ from typing import Final
 
 import msgspec
 
+from roamcast.sim.clocks import Clock, Skew
 from roamcast.sim.host import Host
-from roamcast.sim.network import Cut, Deaf, LinkQuality
+from roamcast.sim.network import Deaf, LinkQuality, NetworkCut
 from roamcast.sim.storage import DiskState
 from roamcast.sim.world import World
 
@@ -71,7 +72,16 @@ class DiskTrouble(Fault, frozen=True):
     state: DiskState
 
 
-AnyFault = Crash | Pause | Partition | Deafness | Weather | DiskTrouble
+class ClockStep(Fault, frozen=True):
+    """A host reboots, and its clock shows an earlier or a later time than it would have."""
+
+    host: int
+    step_us: int
+
+
+AnyFault = Crash | Pause | Partition | Deafness | Weather | DiskTrouble | ClockStep
+_KINDS: Final = (Crash, Pause, Partition, Deafness, Weather, DiskTrouble, ClockStep)
+STEPS_US: Final = (-20_000_000, -5_000_000, -1_000_000, -10_000, 10_000, 2_000_000, 20_000_000)
 
 
 def draw_faults(generator: random.Random, duration_us: int) -> tuple[AnyFault, ...]:
@@ -82,7 +92,7 @@ def draw_faults(generator: random.Random, duration_us: int) -> tuple[AnyFault, .
         at = generator.randrange(duration_us)
         lasts = 1 + int((duration_us - at - 1) * generator.random() ** 2)
         host = generator.choice((0, generator.randrange(NUMBERS), generator.randrange(NUMBERS)))
-        kind = generator.choice((Crash, Pause, Partition, Deafness, Weather, DiskTrouble))
+        kind = generator.choice(_KINDS)
         if kind is Crash or kind is Pause:
             faults.append(kind(at, lasts, host))
         elif kind is Partition:
@@ -95,6 +105,8 @@ def draw_faults(generator: random.Random, duration_us: int) -> tuple[AnyFault, .
         elif kind is DiskTrouble:
             trouble = (DiskState.FAILING, DiskState.STALLED, DiskState.FULL)
             faults.append(DiskTrouble(at, lasts, host, generator.choice(trouble)))
+        elif kind is ClockStep:
+            faults.append(ClockStep(at, lasts, host, generator.choice(STEPS_US)))
         else:
             faults.append(Weather(at, lasts, draw_quality(generator)))
     return tuple(sorted(faults, key=lambda fault: fault.at_us))
@@ -111,6 +123,14 @@ def draw_quality(generator: random.Random) -> LinkQuality:
         duplicate=choose((0.0, 0.0, 0.05, 0.2)),
         reorder=choose((0.0, 0.0, 0.05, 0.3)),
         truncate=choose((0.0, 0.0, 0.0, 0.02)),
+        late=choose((0.0, 0.0, 0.02, 0.1)),
+    )
+
+
+def draw_skew(generator: random.Random) -> Skew | None:
+    """Draw how far clocks are off: not at all, within a network, badly set, running badly."""
+    return generator.choice(
+        (None, None, Skew(100_000, 200), Skew(20_000_000, 200), Skew(2_000_000, 20_000))
     )
 
 
@@ -126,6 +146,10 @@ def schedule(world: World, fault: AnyFault) -> None:
         host = chosen(fault.host)
         call(begins, lambda _: world.crash(host))
         call(ends, lambda _: world.restart(host))
+    elif isinstance(fault, ClockStep):
+        host = chosen(fault.host)
+        call(begins, lambda _: _step(world, host, fault.step_us))
+        call(ends, lambda _: world.restart(host))
     elif isinstance(fault, Pause):
         host = chosen(fault.host)
         call(begins, lambda _: world.pause(host))
@@ -140,7 +164,7 @@ def schedule(world: World, fault: AnyFault) -> None:
         call(ends, lambda _: world.network.undeafen(deaf))
     elif isinstance(fault, Partition):
         apart = _every(names, fault.every, fault.offset)
-        cut = Cut(apart, inwards=fault.inwards, outwards=fault.outwards)
+        cut = NetworkCut(apart, inwards=fault.inwards, outwards=fault.outwards)
         call(begins, lambda _: world.network.cut(cut))
         call(ends, lambda _: world.network.mend(cut))
     else:
@@ -154,6 +178,12 @@ def schedule(world: World, fault: AnyFault) -> None:
 
         call(begins, worsen)
         call(ends, clear)
+
+
+def _step(world: World, host: Host, step_us: int) -> None:
+    """Crash a host whose clock shows another time when it boots again."""
+    world.crash(host)
+    host.clock = (host.clock or Clock()).stepped(step_us)
 
 
 def _every(names: Sequence[str], every: int, offset: int) -> frozenset[str]:

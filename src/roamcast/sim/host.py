@@ -16,6 +16,7 @@ from roamcast.model.machine import Effect, Input, Machine, Received
 from roamcast.model.parts import DISK_ANSWERS
 from roamcast.model.records import Drop, Fault
 from roamcast.model.wire import tag_of
+from roamcast.sim.clocks import Clock
 from roamcast.sim.kernel import NEVER
 from roamcast.sim.storage import Disk
 
@@ -37,6 +38,7 @@ class Boot(msgspec.Struct, frozen=True):
     host: str
     number: int
     now: int
+    """What the host's clock shows."""
     stored: Mapping[str, bytes]
     disk: Disk
     generator: random.Random
@@ -53,6 +55,7 @@ class Host:
         "advance",
         "boots",
         "busy_until_us",
+        "clock",
         "deadline",
         "disk",
         "factory",
@@ -77,8 +80,11 @@ class Host:
         site: str,
         generator_of: Callable[[str], random.Random],
         note: Callable[["Host", Effect], None],
+        clock: Clock | None = None,
     ) -> None:
+        """`clock`: what its machine takes for the time; None for the true time."""
         self.name = name
+        self.clock = clock
         self.factory = factory
         self.site = site
         self.position = (0.0, 0.0)
@@ -105,11 +111,20 @@ class Host:
         self.boots += 1
         generator = self.generator_of(f"host/{self.name}/{self.boots}")
         stored = dict(sorted(self.disk.keys.items()))
-        self.machine = self.factory(Boot(self.name, self.boots, now, stored, self.disk, generator))
+        boot = Boot(self.name, self.boots, self.local(now), stored, self.disk, generator)
+        self.machine = self.factory(boot)
         self.state = HostState.UP
         self._turn_on()
         if self.boots > 1:
             self.note(self, Fault("restart"))
+
+    def local(self, now: int) -> int:
+        """Return what the host's clock shows at a true time."""
+        return now if self.clock is None else self.clock.local(now)
+
+    def steady(self, now: int) -> int:
+        """Return what the host's clock would show if nobody had ever set it."""
+        return now if self.clock is None else Clock(0, self.clock.drift_ppm).local(now)
 
     def crash(self) -> None:
         """Stop at once: the machine is gone, and what the disk had not synced is in doubt."""
@@ -142,9 +157,12 @@ class Host:
     def _turn_on(self) -> None:
         assert self.machine is not None
         self.wake = NEVER
-        self.receive = self.machine.receive
-        self.advance = self.machine.advance
-        self.deadline = self.machine.deadline
+        if self.clock is None:
+            self.receive = self.machine.receive
+            self.advance = self.machine.advance
+            self.deadline = self.machine.deadline
+        else:
+            self.receive, self.advance, self.deadline = _by_clock(self.machine, self.clock)
 
     def _turn_off(self) -> None:
         self.wake = NEVER
@@ -162,6 +180,26 @@ class Host:
         return (
             () if isinstance(given, DISK_ANSWERS) else (Drop("host down", message=_named(given)),)
         )
+
+
+def _by_clock(
+    machine: Machine, clock: Clock
+) -> tuple[
+    Callable[[Any, int], Sequence[Effect]],
+    Callable[[int], Sequence[Effect]],
+    Callable[[], int | None],
+]:
+    """Give the three methods of a machine whose host's clock is off."""
+
+    def deadline() -> int | None:
+        due = machine.deadline()
+        return None if due is None else clock.true(due)
+
+    return (
+        lambda given, now: machine.receive(given, clock.local(now)),
+        lambda now: machine.advance(clock.local(now)),
+        deadline,
+    )
 
 
 def _named(given: Input) -> str:

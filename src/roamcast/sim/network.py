@@ -38,6 +38,9 @@ class LinkQuality(msgspec.Struct, frozen=True):
     reorder_us: int = 50_000
     """Maximum extra delay of a reordered message."""
     truncate: float = 0.0
+    late: float = 0.0
+    """Probability of a copy that arrives once more, up to `late_us` later."""
+    late_us: int = 5_000_000
 
 
 QualityOf = Callable[[str, str], LinkQuality | None]
@@ -56,7 +59,7 @@ class SimulatedLink:
         self.arrived_us = 0
 
 
-class Cut(msgspec.Struct, frozen=True):
+class NetworkCut(msgspec.Struct, frozen=True):
     """A partition: these hosts are cut off from all others, in one or both directions."""
 
     hosts: frozenset[str]
@@ -101,7 +104,7 @@ class Network:
         self._groups: dict[str, dict[str, Host]] = {}
         self._qualities: dict[tuple[str, str], LinkQuality] = {}
         self._egress: dict[str, LinkQuality] = {}
-        self._cuts: list[Cut] = []
+        self._cuts: list[NetworkCut] = []
         self._deaf: list[Deaf] = []
         kernel.on(Send, self._send)
         kernel.on(Multicast, self._multicast)
@@ -119,11 +122,11 @@ class Network:
             bandwidth_bps=bandwidth_bps, queue_bytes_max=queue_bytes_max
         )
 
-    def cut(self, cut: Cut) -> None:
+    def cut(self, cut: NetworkCut) -> None:
         """Begin a partition."""
         self._cuts.append(cut)
 
-    def mend(self, cut: Cut) -> None:
+    def mend(self, cut: NetworkCut) -> None:
         """End a partition."""
         if cut in self._cuts:
             self._cuts.remove(cut)
@@ -151,6 +154,10 @@ class Network:
     def members(self, group: str) -> list[str]:
         """Return the members of a group, in the order in which they joined."""
         return list(self._groups.get(group, ()))
+
+    def joined(self, name: str) -> list[str]:
+        """Return the groups that a host is a member of."""
+        return [group for group, members in self._groups.items() if name in members]
 
     def forget(self, host: Host) -> None:
         """Remove a crashed host from all groups."""
@@ -240,6 +247,8 @@ class Network:
                 self._deliver_truncated(source, destination, received, frame, draw, arrival)
             else:
                 self._kernel.give(arrival, destination, received)
+        if quality.late and draw() < quality.late:
+            self._kernel.give(start + int(draw() * quality.late_us), destination, received)
         return None
 
     def _misses(self, name: str, draw: Callable[[], float]) -> bool:

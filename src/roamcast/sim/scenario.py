@@ -5,14 +5,24 @@ everything is healed and users stop. Then every liveness promise must come true.
 """
 
 import math
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
 
 import msgspec
 
 from roamcast.errors import InputError, LimitError
 from roamcast.journal.book import Journal
 from roamcast.sim.checkers import Violation
-from roamcast.sim.faults import AnyFault, draw_faults, draw_quality, schedule
+from roamcast.sim.clocks import Clock, Skew
+from roamcast.sim.faults import (
+    AnyFault,
+    ClockStep,
+    draw_faults,
+    draw_quality,
+    draw_skew,
+    schedule,
+)
 from roamcast.sim.kernel import Kernel, Runaway
 from roamcast.sim.network import LinkQuality, QualityOf
 from roamcast.sim.shapes import Shape, reach_of
@@ -23,6 +33,7 @@ DURATION_US_MIN, DURATION_US_MAX = 100_000, 6_000_000
 SETTLE_STEP_US = 250_000
 EVENTS_MAX = 5_000_000
 TAIL_LINES = 20
+TRACE_LINES = 5
 SEED_MAX = 2**63 - 1
 
 
@@ -38,6 +49,8 @@ class Scenario(msgspec.Struct, frozen=True):
     faults: tuple[AnyFault, ...]
     shape: Shape = Shape.FLAT
     """The hops between hosts; delay and loss apply to each hop."""
+    skew: Skew | None = None
+    """How far clocks are off."""
 
 
 class Narrowing(msgspec.Struct, frozen=True):
@@ -89,13 +102,18 @@ def draw_scenario(name: str, make: Make, seed: int) -> Scenario:
     qualities = tuple(draw_quality(generator) for _ in range(generator.choice((1, 1, 2, 4))))
     faults = draw_faults(generator, duration)
     shape = generator.choice((Shape.FLAT, Shape.FLAT, Shape.TREE, Shape.LINE))
-    return Scenario(name, seed, duration, sizes, qualities, faults, shape)
+    skew = draw_skew(generator)
+    return Scenario(name, seed, duration, sizes, qualities, faults, shape, skew)
 
 
 def narrow(scenario: Scenario, narrowing: Narrowing) -> Scenario:
-    """Remove faults and set sizes; also `duration_ms` and `calm` (no loss, hosts one hop apart)."""
+    """Remove faults and set sizes; also `duration_ms`, `calm` and `right_clocks`.
+
+    `calm`: no loss, hosts one hop apart.
+    """
     sizes = dict(scenario.sizes)
     duration, qualities, shape = scenario.duration_us, scenario.qualities, scenario.shape
+    skew = scenario.skew
     for name, value in narrowing.settings.items():
         if name == "duration_ms":
             if not 1 <= value <= DURATION_US_MAX // 1_000:
@@ -104,10 +122,12 @@ def narrow(scenario: Scenario, narrowing: Narrowing) -> Scenario:
         elif name == "calm":
             if value:
                 qualities, shape = (LinkQuality(),), Shape.FLAT
+        elif name == "right_clocks":
+            skew = None if value else skew
         elif name in sizes:
             sizes[name] = value
         else:
-            known = ", ".join([*sizes, "duration_ms", "calm"])
+            known = ", ".join([*sizes, "duration_ms", "calm", "right_clocks"])
             raise InputError(f"there is no setting {name!r}; there are: {known}")
     faults = scenario.faults
     if narrowing.faults is not None:
@@ -115,7 +135,13 @@ def narrow(scenario: Scenario, narrowing: Narrowing) -> Scenario:
             raise InputError(f"the seed has {len(faults)} faults, numbered from 0")
         faults = tuple(faults[number] for number in narrowing.faults)
     return msgspec.structs.replace(
-        scenario, duration_us=duration, sizes=sizes, qualities=qualities, shape=shape, faults=faults
+        scenario,
+        duration_us=duration,
+        sizes=sizes,
+        qualities=qualities,
+        shape=shape,
+        faults=faults,
+        skew=skew,
     )
 
 
@@ -142,8 +168,11 @@ def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> RunO
     if len(scenario.qualities) > 1:
         world.network.quality_of = _assigned(world.kernel, scenario.qualities)
     world.network.reach = reach_of(scenario.shape, world.kernel)
+    if scenario.skew is not None or any(isinstance(one, ClockStep) for one in scenario.faults):
+        world.clock_of = _clocks(world.kernel, scenario.skew or Skew(0, 0))
     promise = detail = ""
     events = 0
+    metrics: dict[str, float] = {}
     try:
         workload.setup(world, scenario.sizes)
         workload.start(world, scenario.duration_us)
@@ -158,23 +187,38 @@ def play(scenario: Scenario, make: Make, journal: Journal | None = None) -> RunO
             if workload.settled(world):
                 break
         workload.check(world)
+        metrics = workload.metrics(world)
     except Violation as violation:
         promise, detail = violation.promise, violation.detail
     except Runaway as runaway:
         promise, detail = "bounded work", str(runaway)
     except AssertionError as mistake:  # a machine's own assertion is a finding, with its seed
-        promise, detail = "own assertion", str(mistake) or repr(mistake)
+        promise, detail = "own assertion", f"{str(mistake) or 'assert'} {_where(mistake)}"
+    except Exception as error:  # noqa: BLE001 — whatever a run raises is a finding, with its seed
+        promise, detail = f"raises {type(error).__name__}", f"{error} {_where(error)}"
     return RunOutcome(
         workload=scenario.workload,
         seed=scenario.seed,
         digest=world.journal.digest(),
         events=events,
         virtual_us=world.now,
-        metrics=workload.metrics(world),
+        metrics=metrics,
         promise=promise,
         detail=detail,
         tail=world.journal.tail(TAIL_LINES) if promise else [],
     )
+
+
+def _where(error: Exception) -> str:
+    """Name the lines that an exception came through, the innermost first."""
+    frames = traceback.extract_tb(error.__traceback__)[:0:-1]
+    lines = [f"{PurePath(one.filename).name}:{one.lineno} {one.name}" for one in frames]
+    return f"({', '.join(lines[:TRACE_LINES])})"
+
+
+def _clocks(kernel: Kernel, skew: Skew) -> Callable[[str], Clock]:
+    """Draw each host's clock by its name."""
+    return lambda name: skew.clock(kernel.generator(f"clock/{name}"))
 
 
 def _assigned(kernel: Kernel, qualities: tuple[LinkQuality, ...]) -> QualityOf:

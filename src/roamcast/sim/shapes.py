@@ -27,11 +27,19 @@ class HostTree:
         self._line = line
         self._names: list[str] = []
         self._above: dict[str, list[str]] = {}  # a host's path to the root, itself first
+        self._hops: dict[tuple[str, str], int] = {}
 
     def hops(self, source: Host, destination: Host) -> int | None:
         """Return the number of links between two hosts, at least 1."""
-        up = self._way(source.name)
-        down = self._way(destination.name)
+        pair = source.name, destination.name
+        found = self._hops.get(pair)
+        if found is None:
+            found = self._hops[pair] = self._count(*pair)
+        return found
+
+    def _count(self, source: str, destination: str) -> int:
+        up = self._way(source)
+        down = self._way(destination)
         shared = 0
         while shared < min(len(up), len(down)) and up[-1 - shared] == down[-1 - shared]:
             shared += 1

@@ -2,11 +2,16 @@
 
 Seeds are independent, so processes share nothing. Outcomes are read in the order of the seeds, so
 the first failure is the same for any number of workers. A share of the seeds is run twice: the
-journals must be equal.
+journals must be equal. Nothing is collected per seed, so a million seeds need the memory of one.
 """
 
+import gc
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -19,6 +24,19 @@ REPEAT_EVERY: Final = 16
 
 SHRINK_RUNS_MAX: Final = 80
 CHUNK: Final = 4
+"""Seeds that travel to a worker together."""
+
+CHUNKS_AHEAD: Final = 4
+"""Chunks per worker that are under way or wait to be read."""
+
+FAILURES_MAX: Final = 20
+"""Failures that a `Tally` shrinks and holds: one for each promise of each workload."""
+
+GARBAGE: Final = (20_000, 20, 50)
+"""When Python looks for garbage: a run makes a world and drops it, so to look more often is 15 %
+of its time and finds nothing."""
+
+WORKER_DIED: Final = "a run leaves its process alive"
 
 Task = tuple[str, int]
 """(workload, seed)."""
@@ -39,6 +57,47 @@ class Failure(msgspec.Struct, frozen=True):
         return f"{first} {self.narrowing.options()}".rstrip()
 
 
+class Shard(msgspec.Struct, frozen=True):
+    """One of several equal parts of the seeds, numbered from 1."""
+
+    number: int = 1
+    of: int = 1
+
+    def seeds(self, first: int, count: int) -> range:
+        """Return this part's seeds: every `of`-th, so that each part has old and new ones."""
+        return range(first + self.number - 1, first + count, self.of)
+
+
+class Tally:
+    """Counts of a swarm and its first failures; its size does not grow with the seeds."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.failed = 0
+        self.totals: dict[str, float] = {"events": 0}
+        self.by_workload: dict[str, int] = {}
+        self.failures: list[Failure] = []
+        self._promises: dict[tuple[str, str], None] = {}
+
+    def add(self, outcome: RunOutcome, make: Make) -> Failure | None:
+        """Count an outcome; shrink and return the first failure of its kind."""
+        self.runs += 1
+        self.by_workload[outcome.workload] = self.by_workload.get(outcome.workload, 0) + 1
+        self.totals["events"] += outcome.events
+        for name, value in outcome.metrics.items():
+            self.totals[name] = self.totals.get(name, 0) + value
+        if not outcome.failed:
+            return None
+        self.failed += 1
+        kind = (outcome.workload, outcome.promise)
+        if kind in self._promises or len(self.failures) >= FAILURES_MAX:
+            return None
+        self._promises[kind] = None
+        failure = shrink(outcome, make)
+        self.failures.append(failure)
+        return failure
+
+
 def run_seed(name: str, make: Make, seed: int) -> RunOutcome:
     """Run one seed, or run it twice and compare if it is one in REPEAT_EVERY."""
     scenario = draw_scenario(name, make, seed)
@@ -57,31 +116,100 @@ def run_swarm(
     *,
     workers: int,
     make_of: Callable[[str], Make] = find_workload,
-) -> Iterator[RunOutcome]:
+) -> Generator[RunOutcome, None, None]:
     """Run every workload under every seed, in order; the caller may stop at any time.
 
     With more than one worker `make_of` must be importable in a fresh process.
     """
     tasks = ((name, seed) for seed in seeds for name in names)
     if workers <= 1:
-        for name, seed in tasks:
-            yield run_seed(name, make_of(name), seed)
+        before = gc.get_threshold()
+        gc.set_threshold(*GARBAGE)
+        try:
+            for name, seed in tasks:
+                yield run_seed(name, make_of(name), seed)
+        finally:
+            gc.set_threshold(*before)
         return
-    # Spawned, not forked (0024): a worker starts clean, with its own hash randomisation.
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        yield from pool.imap(_run_task, tasks, chunksize=CHUNK)
+    pool = _Pool(workers, make_of)
+    try:
+        yield from pool.run(tasks)
+    finally:
+        pool.close()
 
 
-def _run_task(task: Task) -> RunOutcome:
-    name, seed = task
-    return run_seed(name, find_workload(name), seed)
+class _Pool:
+    """Workers that run chunks of tasks; outcomes come in the order of the tasks."""
+
+    def __init__(self, workers: int, make_of: Callable[[str], Make]) -> None:
+        self._workers = workers
+        self._make_of = make_of
+        self._pool = self._fresh(workers)
+
+    def _fresh(self, workers: int) -> ProcessPoolExecutor:
+        # Spawned, not forked (0024): a worker starts clean, with its own hash randomisation.
+        return ProcessPoolExecutor(
+            workers,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=gc.set_threshold,
+            initargs=GARBAGE,
+        )
+
+    def run(self, tasks: Iterator[Task]) -> Iterator[RunOutcome]:
+        """Yield the outcome of each task; a bounded number of them is ahead of the reader."""
+        ahead: deque[tuple[list[Task], Future[list[RunOutcome]] | None]] = deque()
+        while True:
+            while len(ahead) < self._workers * CHUNKS_AHEAD:
+                chunk = list(islice(tasks, CHUNK))
+                if not chunk:
+                    break
+                ahead.append((chunk, self._submit(chunk)))
+            if not ahead:
+                return
+            chunk, future = ahead.popleft()
+            try:
+                if future is None:
+                    raise BrokenProcessPool
+                outcomes = future.result()
+            except BrokenProcessPool:
+                # Whichever chunk killed its worker, each of them is run again: this one alone.
+                outcomes = [self._run_alone(task) for task in chunk]
+                self.close()
+                self._pool = self._fresh(self._workers)
+                ahead = deque((waiting, self._submit(waiting)) for waiting, _ in ahead)
+            yield from outcomes
+
+    def _submit(self, chunk: list[Task]) -> Future[list[RunOutcome]] | None:
+        """Hand a chunk to a worker; None if one of them has died since."""
+        try:
+            return self._pool.submit(_run_chunk, chunk, self._make_of)
+        except BrokenProcessPool:
+            return None
+
+    def _run_alone(self, task: Task) -> RunOutcome:
+        """Run one task in a process of its own, which it may kill."""
+        with self._fresh(1) as pool:
+            try:
+                return pool.submit(_run_chunk, [task], self._make_of).result()[0]
+            except BrokenProcessPool:
+                name, seed = task
+                detail = "the worker process died: out of memory, or a crash in native code"
+                return RunOutcome(name, seed, "", 0, 0, {}, WORKER_DIED, detail)
+
+    def close(self) -> None:
+        """End the workers after what they are running now."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _run_chunk(chunk: list[Task], make_of: Callable[[str], Make]) -> list[RunOutcome]:
+    return [run_seed(name, make_of(name), seed) for name, seed in chunk]
 
 
 def shrink(outcome: RunOutcome, make: Make) -> Failure:
     """Search for a smaller scenario that breaks the same promise: fewer faults, hosts, seconds."""
     whole = draw_scenario(outcome.workload, make, outcome.seed)
     best = Failure(outcome, Narrowing(), whole, 0)
-    improved = True
+    improved = outcome.promise != WORKER_DIED  # it would kill this process, too
     while improved and best.runs < SHRINK_RUNS_MAX:
         improved = False
         for narrowing in _smaller(best, make):
@@ -109,6 +237,8 @@ def _smaller(failure: Failure, make: Make) -> Iterator[Narrowing]:
         yield msgspec.structs.replace(now, faults=subset)
     if "calm" not in now.settings:
         yield _with(now, "calm", 1)
+    if failure.scenario.skew is not None:
+        yield _with(now, "right_clocks", 1)
     for size, (least, _) in make().sizes.items():
         value = failure.scenario.sizes[size]
         for smaller in dict.fromkeys((least, (least + value) // 2, value - 1)):

@@ -17,6 +17,7 @@ from roamcast.model.machine import (
 )
 from roamcast.model.records import Record
 from roamcast.model.wire import Registry
+from roamcast.sim.clocks import Clock
 from roamcast.sim.host import Factory, Host, HostState
 from roamcast.sim.kernel import Kernel
 from roamcast.sim.network import LinkQuality, Network
@@ -54,6 +55,8 @@ class World:
         self._sync_us = sync_us
         self._user_effects = user_effects
         self._observers: list[Observer] = []
+        self.clock_of: Callable[[str], Clock | None] = lambda _: None
+        """The clock of a host that is added; None shows the true time."""
         self.kernel.on(Store, self._store)
         self.kernel.on(Merge, self._merge)
         self.kernel.on(ReadPage, self._read_page)
@@ -69,7 +72,14 @@ class World:
         """Add a host and boot it now."""
         assert name not in self.hosts
         assert len(self.hosts) < HOSTS_MAX
-        host = Host(name, factory, site=site, generator_of=self.kernel.generator, note=self.note)
+        host = Host(
+            name,
+            factory,
+            site=site,
+            generator_of=self.kernel.generator,
+            note=self.note,
+            clock=self.clock_of(name),
+        )
         self.hosts[name] = host
         self._boot(host)
         return host
@@ -120,8 +130,7 @@ class World:
 
     def _boot(self, host: Host) -> None:
         host.boot(self.now)
-        assert host.machine is not None
-        self.kernel.perform(host, host.machine.advance(self.now))
+        self.kernel.perform(host, host.advance(self.now))
         self.kernel.arm(host)
 
     def _store(self, host: Host, effect: Store) -> None:

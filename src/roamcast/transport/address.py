@@ -5,6 +5,7 @@
 """
 
 import base64
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -150,7 +151,21 @@ def find(
         raise MissingError(
             f"{url} needs a token: set {TOKEN_VARIABLE} ({path} is for {written_url})"
         )
-    return ServiceAddress(check_url(url) if url else written_url, token or written.token)
+    return ServiceAddress(check_url(url) if url else written_url, token or _token_in(path, written))
+
+
+def _token_in(path: Path, first: ServiceFile) -> Token:
+    """Give the token that the file holds whenever it is needed: the service renews it."""
+    last = first
+
+    def token() -> str:
+        nonlocal last
+        with contextlib.suppress(OSError, msgspec.DecodeError):  # the service is being restarted
+            found = msgspec.json.decode(path.read_bytes(), type=ServiceFile)
+            last = found if found.url == first.url else last
+        return last.token
+
+    return token
 
 
 def check_url(url: str) -> str:

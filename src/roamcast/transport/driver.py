@@ -1,18 +1,24 @@
 """Runs a machine in real time: gives it inputs, carries its effects, wakes it at its deadline.
 
-The driver holds no policy. The service, the SDK and a relay run their machines with it; the
-simulator has its own in virtual time. Clocks of microseconds since 1970 are here, too.
+The driver holds no policy: a table says who carries out which effect, and an effect that nobody
+carries is our own mistake. The service, the SDK and a relay run their machines with it; the
+simulator has its own in virtual time. `Tickets` are requests that wait for a machine's answer.
+Clocks of microseconds since 1970 are here, too.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
+from roamcast.errors import LimitError, RoamcastError, StoreError
 from roamcast.model.machine import Effect, Input, Machine
 
 Carry = Callable[[Effect], None]
 """Does what an effect asks for; raises `AssertionError` for an effect that it does not know."""
+
+Carrier = Callable[[Any], None]
+"""Carries out one kind of effect."""
 
 Clock = Callable[[], int]
 
@@ -21,6 +27,13 @@ WAKE_US_MIN: Final = 1_000
 
 STEP_US_BELIEVED: Final = 60_000_000
 """A wall clock set forward by more than this is believed after it has stood for as long (0084)."""
+
+TICKETS_MAX: Final = 100_000
+
+CLOSED: Final = "the service is going down: ask again in a moment"
+UNSURE: Final = "the service went down before this was safe: look, and ask again if it is not there"
+
+_OPEN: Final = object()
 
 
 def steady_clock() -> Clock:
@@ -82,6 +95,32 @@ class RemoteClock:
         self._ahead_us = ahead_us if self._ahead_us is None else max(ahead_us, self._ahead_us)
 
 
+class Carriers:
+    """Carries effects by their type, or by the nearest base type in the table."""
+
+    def __init__(self, carriers: Mapping[type[Effect], Carrier]) -> None:
+        self._carriers = dict(carriers)
+
+    def __call__(self, effect: Effect) -> None:
+        """Carry one effect out."""
+        carrier = self._carriers.get(type(effect))
+        if carrier is None:
+            carrier = self._inherit(type(effect))
+        carrier(effect)
+
+    def _inherit(self, kind: type[Effect]) -> Carrier:
+        for base in kind.__mro__:
+            if base in self._carriers:
+                carrier = self._carriers[kind] = self._carriers[base]
+                return carrier
+        raise AssertionError(f"nobody carries {kind.__name__}")
+
+
+def nothing(effect: Effect) -> None:
+    """Carry an effect that this driver has nothing to do for; the table says so by name."""
+    del effect
+
+
 def _nobody(effect: Effect) -> None:
     raise AssertionError(f"nobody carries {type(effect).__name__}")
 
@@ -138,3 +177,74 @@ class Driver:
         for effect in self.machine.advance(self.clock()):
             self.carry(effect)
         self.settle()
+
+
+class Tickets:
+    """Requests that wait, for the disk or for the broker's next word."""
+
+    def __init__(self) -> None:
+        self._closed = False
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._at_once: dict[int, Any] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def ask_now(self, give: Callable[[int], None]) -> Any:
+        """Give the broker something that it answers at once; raise if it refuses."""
+        self._last += 1
+        ticket = self._last
+        self._at_once[ticket] = _OPEN
+        try:
+            give(ticket)
+        finally:
+            answer = self._at_once.pop(ticket)
+        if isinstance(answer, RoamcastError):
+            raise answer
+        assert answer is not _OPEN, "the broker did not answer at once"
+        return answer
+
+    async def ask(self, give: Callable[[int], None]) -> Any:
+        """Give the broker something with a ticket, and wait for its answer."""
+        if self._closed:
+            raise StoreError(CLOSED)
+        if len(self._waiting) >= TICKETS_MAX:
+            raise LimitError("too many requests wait for the disk: try again in a moment")
+        self._last += 1
+        ticket = self._last
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = waiting
+        try:
+            give(ticket)
+        except BaseException:
+            self._waiting.pop(ticket, None)
+            waiting.cancel()
+            raise
+        return await waiting
+
+    def answer(self, ticket: int, result: Any) -> None:
+        """What was asked is done."""
+        if ticket in self._at_once:
+            self._at_once[ticket] = result
+            return
+        waiting = self._waiting.pop(ticket, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(result)
+
+    def refuse(self, ticket: int, error: RoamcastError) -> None:
+        """What was asked is not done."""
+        if ticket in self._at_once:
+            self._at_once[ticket] = error
+            return
+        waiting = self._waiting.pop(ticket, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(error)
+
+    async def close(self, seconds: float) -> None:
+        """Take nothing more; what is not answered in so many seconds is refused."""
+        self._closed = True
+        if self._waiting:
+            await asyncio.wait([*self._waiting.values()], timeout=seconds)
+        for ticket in [*self._waiting]:
+            self.refuse(ticket, StoreError(UNSURE))

@@ -50,7 +50,7 @@ class LinkPolicy(msgspec.Struct, frozen=True):
         return wait * (0.5 + draw() / 2)
 
 
-class Target(msgspec.Struct, frozen=True):
+class LinkTarget(msgspec.Struct, frozen=True):
     """One address to dial."""
 
     url: str
@@ -85,19 +85,19 @@ class ReconnectingLink(ABC):
         self._outgoing: asyncio.Queue[bytes] | None = None
 
     @abstractmethod
-    def targets(self) -> Sequence[Target]:
+    def targets(self) -> Sequence[LinkTarget]:
         """Give the addresses to dial now, the most promising first; at least one."""
 
     @abstractmethod
-    def dial_error(self, target: Target, error: Exception) -> RoamcastError:
+    def dial_error(self, target: LinkTarget, error: Exception) -> RoamcastError:
         """Say why a dial failed; anything but `UnreachableError` ends the link for good."""
 
     @abstractmethod
-    def check_first(self, target: Target, first: Message | Unreadable) -> None:
+    def check_first(self, target: LinkTarget, first: Message | Unreadable) -> None:
         """Raise unless the first message is that of whom we dialled."""
 
     @abstractmethod
-    def opened(self, target: Target, first: Message) -> float | None:
+    def opened(self, target: LinkTarget, first: Message) -> float | None:
         """Take the first message; give how many seconds of silence mean that the link is dead.
 
         None: this is not the right target; what was sent to it meanwhile is still delivered.
@@ -137,11 +137,11 @@ class ReconnectingLink(ABC):
             wait_s = self.policy.wait_s(outage_s, self._draw)
             await asyncio.sleep(max(wait_s, self.pause_s * self._draw()))
 
-    async def _dial_any(self) -> tuple[sockets.ClientConnection, Message, Target]:
+    async def _dial_any(self) -> tuple[sockets.ClientConnection, Message, LinkTarget]:
         """Open a socket to the first target whose first message is right."""
         targets = list(self.targets())
         assert targets, "there is nothing to dial"
-        dials: dict[Dial, Target] = {}
+        dials: dict[Dial, LinkTarget] = {}
         errors: list[RoamcastError] = []
         try:
             while targets or not all(dial.done() for dial in dials):
@@ -167,7 +167,7 @@ class ReconnectingLink(ABC):
         final = (error for error in errors if not isinstance(error, UnreachableError))
         raise next(final, errors[0])
 
-    async def _dial(self, target: Target) -> tuple[sockets.ClientConnection, Message]:
+    async def _dial(self, target: LinkTarget) -> tuple[sockets.ClientConnection, Message]:
         """Open a socket and check its first message."""
         policy = self.policy
         self.dialled += 1
@@ -197,7 +197,7 @@ class ReconnectingLink(ABC):
             await socket.close()
             raise
         except asyncio.CancelledError:
-            socket.transport.abort()
+            socket.transport.abort()  # another target was faster: no closing handshake
             raise
         assert not isinstance(first, Unreadable), "check_first lets nothing unreadable pass"
         return socket, first
@@ -205,7 +205,7 @@ class ReconnectingLink(ABC):
     async def _talk(
         self,
         socket: sockets.ClientConnection,
-        target: Target,
+        target: LinkTarget,
         first: Message,
         ready: "asyncio.Future[None] | None",
     ) -> bool:
@@ -213,6 +213,7 @@ class ReconnectingLink(ABC):
 
         False: this was not the right target.
         """
+        # Before `opened`, which may answer the first message at once.
         self._outgoing = asyncio.Queue(FRAMES_MAX)
         writer = asyncio.create_task(_write(socket, self._outgoing))
         loop = asyncio.get_running_loop()
@@ -237,6 +238,8 @@ class ReconnectingLink(ABC):
         except (ConnectionClosed, OSError, TimeoutError):
             return self.connected
         finally:
+            # First of all: `closed` may make the machine send, and that must not wait in a queue
+            # that nobody reads.
             self._outgoing = None
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)

@@ -20,7 +20,7 @@ from roamcast.model.time import MICROSECONDS
 from roamcast.model.wire import Message, Unreadable
 from roamcast.transport.address import Hosts, ServiceAddress
 from roamcast.transport.http import error_of, unreachable
-from roamcast.transport.link import EndedError, LinkPolicy, ReconnectingLink, Target
+from roamcast.transport.link import EndedError, LinkPolicy, LinkTarget, ReconnectingLink
 
 SUBPROTOCOL: Final = "roamcast.link.v1"
 WAIT_S_MIN: Final = 0.05
@@ -70,17 +70,17 @@ class ServiceLink(ReconnectingLink):
         self._on_close = on_close
         self._tls = tls
 
-    def targets(self) -> Sequence[Target]:
+    def targets(self) -> Sequence[LinkTarget]:
         """Every host of the service, with one and the same key."""
         hosts = self.hosts.all()
         self.key = hosts[0].key
         headers = {"Authorization": f"Bearer {self.key}"}
         return [
-            Target(host.link(self.device), headers, host.url, SUBPROTOCOL, self._tls)
+            LinkTarget(host.link(self.device), headers, host.url, SUBPROTOCOL, self._tls)
             for host in hosts
         ]
 
-    def dial_error(self, target: Target, error: Exception) -> RoamcastError:
+    def dial_error(self, target: LinkTarget, error: Exception) -> RoamcastError:
         """A key that is refused is refused for good; everything else may pass."""
         if not isinstance(error, InvalidStatus):
             return unreachable(target.name, error)
@@ -88,7 +88,7 @@ class ServiceLink(ReconnectingLink):
         problem = error_of(answer.status_code, bytes(answer.body or b""), target.name)
         return problem if isinstance(problem, AuthError) else UnreachableError(str(problem))
 
-    def check_first(self, target: Target, first: Message | Unreadable) -> None:
+    def check_first(self, target: LinkTarget, first: Message | Unreadable) -> None:
         """A service begins with a welcome, or says goodbye at once."""
         if isinstance(first, LinkWelcome):
             return
@@ -99,7 +99,7 @@ class ServiceLink(ReconnectingLink):
             f"{target.name} does not speak {SUBPROTOCOL}; is it a Roamcast service?"
         )
 
-    def opened(self, target: Target, first: Message) -> float | None:
+    def opened(self, target: LinkTarget, first: Message) -> float | None:
         """Ask this host first from now on, or last if it serves an older map."""
         assert isinstance(first, LinkWelcome)
         hosts = self.hosts

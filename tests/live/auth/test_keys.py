@@ -18,8 +18,8 @@ from joserfc import jws
 from joserfc.jwk import OctKey, OKPKey
 
 from roamcast.errors import AuthError, InputError, LimitError
-from roamcast.live.auth import keys as module
-from roamcast.live.auth.keys import (
+from roamcast.live.auth import admission as module
+from roamcast.live.auth.admission import (
     GROUPS_MAX,
     KEYS_MAX,
     LIFETIME_S_MAX,
@@ -85,6 +85,7 @@ def test_a_missing_scope_is_refused_with_403_and_admin_has_them_all() -> None:
         msgspec.structs.replace(grant, scopes=("admin",)).require(scope)
 
 
+@pytest.mark.limit("limits.clock_skew_s_max")
 def test_a_token_lasts_to_its_last_moment_and_the_allowed_skew(keys: TokenKeys) -> None:
     token = token_of(keys, lifetime_s=10)
     assert keys.check(token, NOW + 70 * SECOND - 1)
@@ -367,6 +368,7 @@ def _revoke_some(folder: str, first: int) -> None:
         keys.revoke(f"{number:024x}", NOW)
 
 
+@pytest.mark.slow
 def test_two_commands_at_once_lose_no_change(tmp_path: Path) -> None:
     TokenKeys.open(tmp_path)
     spawn = multiprocessing.get_context("spawn")

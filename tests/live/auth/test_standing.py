@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from roamcast.errors import RoamcastError
+from roamcast.live.auth.admission import TokenKeys
 from roamcast.live.auth.grants import OpenGrants
-from roamcast.live.auth.keys import TokenKeys
 from roamcast.live.config.settings import Settings
 from roamcast.live.observe.metrics import Metrics
 from roamcast.live.service.service import Service

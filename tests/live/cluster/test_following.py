@@ -30,19 +30,19 @@ from roamcast.channels.failover.replica_messages import (
     pages,
 )
 from roamcast.channels.failover.replication import ReplicaGone
-from roamcast.channels.server.messages import ServerHere, body_of
+from roamcast.channels.server.messages import ServerHere
 from roamcast.channels.sessions.publications import PREFIX, StoredPublication
 from roamcast.errors import AuthError, StoreError
 from roamcast.identity.rules import Viewer
-from roamcast.live.auth.keys import TokenKeys
+from roamcast.live.auth.admission import TokenKeys
 from roamcast.live.cluster import proof as peer_proof
+from roamcast.live.cluster.replicas import WAITING_BYTES_MAX, ReplicaCall
 from roamcast.live.config.settings import Settings, load_settings, with_server
 from roamcast.live.observe.metrics import Metrics
 from roamcast.live.service.service import Service
-from roamcast.live.store.driver import DiskDriver
-from roamcast.live.store.store import SqliteStore
+from roamcast.live.store.store import DiskDriver, SqliteStore
 from roamcast.model.addresses import Replica
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, body_of
 from roamcast.model.machine import (
     Entry,
     Input,
@@ -56,8 +56,7 @@ from roamcast.model.machine import (
 )
 from roamcast.model.machine import Store as StoreEffect
 from roamcast.model.wire import Message, Unreadable
-from roamcast.transport.carriers import Carriers
-from roamcast.transport.driver import Driver, wall_clock
+from roamcast.transport.driver import Carriers, Driver, wall_clock
 from tests.live.calls import DEADLINE_S, CallSocket, followed
 
 SECRET = b"s" * 32
@@ -203,12 +202,13 @@ def test_what_is_acknowledged_is_on_the_other_disk_and_what_that_has_newer_comes
         there = service.broker.get(ADA, vid, service.clock()) is not None
         if there and draw.random() < 0.5:
             await service.unpublish("ada", vid)
-            assert vid not in {key.removeprefix(PREFIX) for key in copy.load(PREFIX)}
+            body = b""  # a claim: the vid stays ada's (0090)
         else:
             made = context(service, vid, f"hq/{draw.randrange(1_000)}", NOTE)
             await service.publish("ada", made)
-            stored = msgspec.msgpack.decode(copy.load(PREFIX)[PREFIX + vid], type=StoredPublication)
-            assert stored.body == body_of(made)
+            body = body_of(made)
+        stored = msgspec.msgpack.decode(copy.load(PREFIX)[PREFIX + vid], type=StoredPublication)
+        assert stored.body == body
 
     async def alone(host: StandBy, number: int) -> Context:
         """Let the host that stands by have something newer, as if it had served meanwhile."""
@@ -247,7 +247,10 @@ def test_what_is_acknowledged_is_on_the_other_disk_and_what_that_has_newer_comes
         for _ in range(2):  # the second life opens what the first one left
             asyncio.run(life(settings, folder))
             assert entries(folder / "a.db") == entries(folder / "b.db")
-            assert any(entry.value is None for entry in entries(folder / "b.db"))
+            found = entries(folder / "b.db")
+            values = [one.value for one in found if one.value and one.key.startswith(PREFIX)]
+            stored = [msgspec.msgpack.decode(value, type=StoredPublication) for value in values]
+            assert any(not one.body for one in stored), "nothing has left the map"
 
 
 async def change_only(service: Service, draw: random.Random) -> None:
@@ -324,7 +327,8 @@ def test_a_server_hands_over_what_it_has_taken_though_that_still_waits_for_its_d
                     await asyncio.sleep(0.001)
                 offer = sent[0]
                 assert isinstance(offer, StoreOffer)
-                assert [entry.key for entry in offer.entries] == [PREFIX + "x"]
+                keys = [entry.key for entry in offer.entries]
+                assert [key for key in keys if key.startswith(PREFIX)] == [PREFIX + "x"]
                 assert not over.is_set()  # nothing of the map before the store is safe
                 service.driver.give(Received("b", OfferTaken(offer.number)))
                 await over.wait()  # the map has nothing that is not in the store
@@ -350,7 +354,7 @@ def test_a_token_that_one_host_revoked_is_refused_by_the_one_that_follows(
             first.revoke(token, clock())
             service.keys.check(other, clock())  # it reads the file anew
             for _ in range(2):
-                service._share_revocations()
+                service._look()
             async with asyncio.timeout(DEADLINE_S):
                 while not host.store.load("revoked/"):
                     await asyncio.sleep(0.001)
@@ -444,7 +448,9 @@ def test_a_host_proves_that_it_knows_the_secret_and_who_it_is() -> None:
     assert not peer_proof.check_answer(SECRET, nonce, "b", proof)
     assert not peer_proof.check_answer(SECRET, os.urandom(16), "a", proof)
     assert not peer_proof.check_answer(b"x" * 32, nonce, "a", proof)
-    hour = 3_600_000_001
+    for now in (NOW - peer_proof.SKEW_US_MAX, NOW + peer_proof.SKEW_US_MAX):
+        assert peer_proof.check_call(SECRET, said, "a", ("a", "b"), now) == caller
+    hour = peer_proof.SKEW_US_MAX + 1
     for wrong, to, known, now, why in (
         (said, "c", ("a", "b", "c"), NOW, "another secret"),  # called another host
         (said.replace("watchdog", "server"), "a", ("a", "b"), NOW, "another secret"),
@@ -460,3 +466,26 @@ def test_a_host_proves_that_it_knows_the_secret_and_who_it_is() -> None:
     itself = peer_proof.call(SECRET, "a", "server", "a", now=NOW, nonce=nonce)
     with pytest.raises(AuthError, match="none of the other hosts"):
         peer_proof.check_call(SECRET, itself, "a", ("a", "b"), NOW)
+
+
+def test_a_host_that_reads_too_slowly_must_call_again() -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.waiting_bytes = WAITING_BYTES_MAX
+            self.frames: list[bytes] = []
+            self.closed: list[str] = []
+
+        def write(self, framed: bytes) -> None:
+            self.frames.append(framed)
+
+        def close(self, code: int, reason: str) -> None:
+            self.closed.append(reason)
+
+    socket = Slow()
+    caller = peer_proof.Caller("b", "server", b"")
+    call = ReplicaCall(caller, socket, lambda _call, _data: None)  # type: ignore[arg-type]
+    call.send(ServerHere(1, 0))
+    assert (len(socket.frames), socket.closed) == (1, [])
+    socket.waiting_bytes += 1
+    call.send(ServerHere(1, 0))
+    assert (len(socket.frames), socket.closed) == (1, ["too slow: call again"])

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import websockets
+from websockets.typing import Subprotocol
 
 from bench.kill import Crowd
 from bench.takeover import Host, Pair, pair
@@ -22,7 +23,7 @@ from roamcast.channels.failover.replica_messages import ReplicaHere
 from roamcast.channels.sessions.publications import PREFIX
 from roamcast.client import connect
 from roamcast.errors import RoamcastError, SettingsError, UnreachableError
-from roamcast.live.auth.keys import TokenKeys
+from roamcast.live.auth.admission import TokenKeys
 from roamcast.live.cluster.keeper import Keeper
 from roamcast.live.config.settings import STORE_FILE, load_settings, with_server
 from roamcast.live.store.store import SqliteStore
@@ -57,8 +58,11 @@ class Page:
             await asyncio.sleep(0.1)
 
     async def _talk(self, url: str) -> None:
-        where = f"ws{url.removeprefix('http')}/session?device=page&access_token={self._token}"
-        async with websockets.connect(where, open_timeout=5, proxy=None) as socket:
+        where = f"ws{url.removeprefix('http')}/session?device=page"
+        spoken = [Subprotocol("roamcast.json.v1"), Subprotocol(f"roamcast.token.{self._token}")]
+        async with websockets.connect(
+            where, subprotocols=spoken, open_timeout=5, proxy=None
+        ) as socket:
             welcome = json.loads(await socket.recv())
             self._hosts = list(dict.fromkeys([url, *welcome["hosts"]]))
             feature = {"type": "Feature", "id": "page", "geometry": None}
@@ -204,7 +208,7 @@ def test_a_service_of_several_hosts_is_not_served_without_a_keeper(tmp_path: Pat
     assert "roamcast keep" in str(done.exception)
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # the simulated brokers part and join in every run
 @pytest.mark.skipif(bool(namespaces.missing()), reason=namespaces.missing() or "ready")
 def test_sides_that_are_parted_each_have_a_server_and_joined_they_have_one(
     tmp_path: Path,
@@ -259,7 +263,7 @@ def test_sides_that_are_parted_each_have_a_server_and_joined_they_have_one(
             parted.vids("a")
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # simulated brokers hand over in every run, and above a real host takes over
 def test_a_host_that_is_asked_to_end_has_given_the_other_all_it_acknowledged(
     tmp_path: Path,
 ) -> None:

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from roamcast.errors import LimitError, SettingsError
 from roamcast.live.config.lines import FILE_BYTES_MAX, lines_of
 from roamcast.live.config.settings import (
+    REPLICAS_MAX,
+    SECRET_BYTES_MAX,
     Settings,
     check_cluster,
     check_listening,
@@ -84,7 +86,7 @@ def test_a_number_is_taken_at_its_limits_and_refused_beyond(
         ("[limits]\nsocket_high_bytes = 8_388_608", 2, "socket_bytes_max"),
         ("[limits]\nsocket_low_bytes = 1_048_576", 2, "socket_high_bytes"),
         ("[limits]\ncontext_lifetime_s = 700_000", 2, "context_lifetime_s_max"),
-        ("[limits]\ntoken_lifetime_s_max = 60", 2, "token_lifetime_s"),
+        ("[limits]\ncontext_lifetime_s_max = 60", 2, "context_lifetime_s"),
         ("server = 3", 1, "server: expected object"),
         ("[server]\ntls_cert = 'c.pem'", 2, "tls_cert and tls_key go together"),
         ("[server]\nport = 9\nhost = '0.0.0.0'", 3, "refusing to listen on 0.0.0.0 without TLS"),
@@ -235,8 +237,23 @@ def test_a_host_must_be_one_of_its_cluster_and_read_the_secret(tmp_path: Path) -
     secret.chmod(0o600)
     with pytest.raises(SettingsError, match="32 to 4096 bytes"):
         check_cluster(b)
+    for size in (32, SECRET_BYTES_MAX):
+        secret.write_text("s" * size)
+        check_cluster(b)
+    secret.write_text("s" * (SECRET_BYTES_MAX + 1))
+    with pytest.raises(SettingsError, match="32 to 4096 bytes"):
+        check_cluster(b)
     secret.write_text("s" * 32)
-    check_cluster(b)
     secret.chmod(0o640)
     with pytest.raises(SettingsError, match="chmod 600"):
         check_cluster(b)
+
+
+def test_a_cluster_has_at_most_so_many_replicas() -> None:
+    def text(count: int) -> str:
+        hosts = "".join(f"h{number} = 'https://h{number}'\n" for number in range(count))
+        return f"[cluster]\nsecret_file = 's'\n[cluster.replicas]\n{hosts}"
+
+    assert len(parse_settings(text(REPLICAS_MAX)).seats) == REPLICAS_MAX
+    with pytest.raises(SettingsError, match=f"length <= {REPLICAS_MAX}"):
+        parse_settings(text(REPLICAS_MAX + 1))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from roamcast.errors import InputError
 from tests.live.in_process import Asked, gate
 from tests.running_service import feature
 
@@ -24,11 +25,11 @@ def run(folder: Path, scene: Callable[[Asked], Awaitable[None]]) -> None:
 def test_a_mistake_of_our_own_is_a_problem_for_the_client_and_one_line_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> None:
+    def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("ada is at hq/2")
 
     async def scene(asked: Asked) -> None:
-        monkeypatch.setattr(asked.service.broker, "find", broken)
+        monkeypatch.setattr(asked.service.broker, "page", broken)
         caplog.clear()
         answer = await asked.ask("GET", ITEMS)
         assert answer.status == 500
@@ -135,14 +136,14 @@ def test_head_is_answered_as_get_is_without_the_body(tmp_path: Path) -> None:
 def test_what_a_path_does_not_do_is_refused_with_what_it_does(tmp_path: Path) -> None:
     async def scene(asked: Asked) -> None:
         options = (await asked.ask("OPTIONS", "/contexts/a")).headers["allow"]
-        assert options == "DELETE, GET, HEAD, OPTIONS, PUT"
+        assert options == "DELETE, GET, HEAD, OPTIONS, PATCH, PUT"
         for path, methods in (
             ("/contexts/a", options),
             (ITEMS, "GET, HEAD, OPTIONS"),
             ("/openapi.json", "GET, HEAD, OPTIONS"),
             ("/changes", "GET, OPTIONS"),
         ):
-            answer = await asked.ask("PATCH", path)
+            answer = await asked.ask("POST", path)
             assert answer.status == 405
             assert answer.problem
             assert answer.headers["allow"] == methods
@@ -172,3 +173,14 @@ def test_the_description_is_made_once_however_often_it_is_asked_for(
         assert [await asked.ask("GET", path) for path in ("/openapi.json", "/docs")] == first
 
     run(tmp_path, scene)
+
+
+def test_a_devices_name_has_at_most_so_many_letters_and_no_others() -> None:
+    # After `in_process`, which imports the application apart from the guard of warnings.
+    from roamcast.live.http.routes import DEVICE_LENGTH_MAX, device_of
+
+    longest = "d" * DEVICE_LENGTH_MAX
+    assert device_of({"device": [longest]}) == longest
+    for wrong in (longest + "d", "a b", "#"):
+        with pytest.raises(InputError, match="device has at most 64 letters"):
+            device_of({"device": [wrong]})

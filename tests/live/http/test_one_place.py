@@ -10,7 +10,7 @@ import pytest
 from litestar import Response
 from litestar.params import Parameter
 
-from roamcast.live.auth.keys import TokenKeys
+from roamcast.live.auth.admission import TokenKeys
 from roamcast.live.http import routes
 from roamcast.live.http.routes import Asked, route
 from roamcast.live.http.shapes import as_json

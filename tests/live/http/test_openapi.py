@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.http.formats import SETTINGS
+from tests.live.http.formats import LONG_LISTS, SETTINGS
 from tests.running_service import RunningService
 
 ROOT = Path(__file__).parents[3]
@@ -24,8 +24,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("long_lists", ["", pytest.param("1", marks=pytest.mark.soak)])
 def test_schemathesis_finds_no_difference_between_description_and_service(
-    running: RunningService, tmp_path: Path
+    running: RunningService, tmp_path: Path, long_lists: str
 ) -> None:
     (tmp_path / "schemathesis.toml").write_text(SETTINGS)
     done = subprocess.run(
@@ -42,7 +43,12 @@ def test_schemathesis_finds_no_difference_between_description_and_service(
             "--request-timeout=30",
         ],
         cwd=tmp_path,
-        env={**os.environ, "SCHEMATHESIS_HOOKS": "tests.live.http.formats", "PYTHONPATH": PATH},
+        env={
+            **os.environ,
+            "SCHEMATHESIS_HOOKS": "tests.live.http.formats",
+            "PYTHONPATH": PATH,
+            LONG_LISTS: long_lists,
+        },
         capture_output=True,
         text=True,
         timeout=480,

@@ -1,14 +1,18 @@
 """The limits in the API's schemas are those that the service enforces: at them, and beyond them."""
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
+from jsonschema_rs import Draft202012Validator
 from websockets.sync.client import ClientConnection
 
 from roamcast.channels.sessions import messages
+from roamcast.identity.sealing import VidSecrets
+from roamcast.identity.trusted.settings import TrustSettings
 from roamcast.live.http.routes import ROUTES, route_of
 from tests.live import in_process  # noqa: F401 — imports the application, which registers its routes
 from tests.live.http.limits import cases
@@ -30,8 +34,19 @@ FEATURE = {
 }
 HOURS = {"days": [0], "start_min": 0, "end_min": 1_440, "offset_min": 0}
 RULE = {"viewers": ["a"], "precision": "room", "hours": HOURS, "attributes": ["a"], "past": True}
-BODIES: dict[str, Any] = {"putContext": FEATURE, "putRules": [RULE]}
+BODIES: dict[str, Any] = {
+    "putContext": FEATURE,
+    "patchContext": {"geometry": FEATURE["geometry"], "properties": {"place": "a"}},
+    "putRules": [RULE],
+    "putReach": {"senders": ["a"], "stopped": ["a"], "kinds": ["a"], "past_s": 0, "quiet": [HOURS]},
+}
 """A valid body of each operation that has one, with every member there is."""
+
+MEANT = (
+    *("makeToken", "revokeToken", "putContexts", "makeWebhook"),
+    *("postRegistration", "postDeposit"),
+)
+"""Operations whose bodies mean something beyond their schema: their own tests have the limits."""
 
 MESSAGES: dict[str, Any] = {
     "register": {"re": "r", "limit_bytes": 0},
@@ -41,6 +56,8 @@ MESSAGES: dict[str, Any] = {
     "unpublish": {"re": "r", "vid": "a"},
     "subscribe": {"re": "r", "filter": "true"},
     "unsubscribe": {"re": "r"},
+    "count": {"re": "r", "filter": "true"},
+    "numbers": {"re": "r"},
 }
 QUERIES: dict[str, Callable[[int], str]] = {"filter": "true".ljust}
 """Parameters whose text means something: how to make one of a length."""
@@ -51,15 +68,25 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
     folder = tmp_path_factory.mktemp("limits")
     # Far from the defaults, so that a limit that ignores the settings is found.
     settings = (
-        "[limits]\nfilter_length_max = 2_000\nnearest_max = 7\ncontext_lifetime_s_max = 5_000"
+        "[limits]\nfilter_length_max = 2_000\nnearest_max = 7\ncontext_lifetime_s_max = 5_000\n"
+        '[overlay]\nnode = "limits"\n'
     )
     with RunningService(folder, settings) as started:
+        own = [
+            VidSecrets(bytes([number] * 32)).public for number in range(TrustSettings().pool_size)
+        ]
+        keys = [{"signing": text(one.signing), "sealing": text(one.sealing)} for one in own]
+        assert started.ask("POST", "/pools", started.operator, {"keys": keys}).status == 201
         yield started
 
 
 @pytest.fixture(scope="module")
 def document(running: RunningService) -> Any:
     return running.ask("GET", "/openapi.json").json
+
+
+def text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def operations(document: Any) -> Iterator[tuple[str, str, Any]]:
@@ -74,7 +101,7 @@ def test_bodies_are_taken_at_every_limit_and_refused_beyond_it(
     components = document["components"]["schemas"]
     found = 0
     for path, method, operation in operations(document):
-        if "requestBody" not in operation:
+        if "requestBody" not in operation or operation["operationId"] in MEANT:
             continue
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         for case in cases(schema, BODIES[operation["operationId"]], components):
@@ -113,6 +140,7 @@ def test_parameters_are_taken_at_every_limit_and_refused_beyond_it(
     assert found >= 10
 
 
+@pytest.mark.limit("limits.context_lifetime_s_max")
 def test_a_lifetime_is_taken_at_its_limits_and_refused_beyond_them(
     running: RunningService, document: Any
 ) -> None:
@@ -166,7 +194,7 @@ def answer(held: ClientConnection, message: Any) -> str:
             "done",
             "error",
         )
-    if message["type"] == "subscribe" and set(message.get("filter", "")) == {"a"}:
+    if message["type"] in ("subscribe", "count") and set(message.get("filter", "")) == {"a"}:
         message = {**message, "filter": QUERIES["filter"](len(message["filter"]))}
     return talk(held, message)
 
@@ -175,8 +203,46 @@ def talk(held: ClientConnection, message: Any) -> str:
     held.send(json.dumps(message))
     while True:
         kind = json.loads(held.recv(DEADLINE_S))["type"]
-        if kind in ("done", "error", "alive", "subscribed"):
+        if kind in ("done", "error", "alive", "subscribed", "count", "numbers"):
             return str(kind)
+
+
+def test_every_frame_of_a_session_satisfies_the_schema_of_answers(
+    running: RunningService, document: Any
+) -> None:
+    components = document["components"]
+    schema = {**components["schemas"]["SessionAnswer"], "components": components}
+    is_answer = Draft202012Validator(schema)
+    place = {**FEATURE["properties"], "place": "frames"}  # type: ignore[dict-item]
+    feature = {**FEATURE, "id": "framed", "properties": place}
+    kinds: dict[str, None] = {}
+    changes: list[str] = []
+    with running.session(running.operator) as held:
+        for wanted, message in (
+            ({"welcome", "alive"}, {"type": "heartbeat", "re": "h"}),
+            ({"current"}, {"type": "subscribe", "re": "s", "filter": "place = 'frames'"}),
+            # The answer and the change that follows from it have no order.
+            ({"done", "changes"}, {"type": "publish", "feature": feature}),
+            ({"done", "changes"}, {"type": "change", "feature": {**feature, "geometry": None}}),
+            ({"done", "changes"}, {"type": "unpublish", "vid": "framed"}),
+            ({"count"}, {"type": "count", "re": "c", "filter": "place = 'frames'"}),
+            ({"numbers"}, {"type": "numbers", "re": "n"}),
+            ({"error"}, {"type": "unpublish", "vid": ""}),
+        ):
+            held.send(json.dumps(message))
+            while wanted:
+                data = held.recv(DEADLINE_S)
+                is_answer.validate(json.loads(data))
+                described = msgspec.json.decode(data, type=messages.Answer)
+                assert json.loads(msgspec.json.encode(described)) == json.loads(data)
+                kind = type(described).__struct_config__.tag
+                kinds[str(kind)] = None
+                wanted -= {str(kind)}
+                if isinstance(described, messages.Changes):
+                    changes += [event.type.rpartition(".")[2] for event in described.events]
+    tags = {str(one.__struct_config__.tag) for one in messages.Answer.__args__}
+    assert set(kinds) == tags
+    assert changes == ["appeared", "changed", "left"]
 
 
 def test_every_answer_is_of_the_struct_that_describes_it(running: RunningService) -> None:

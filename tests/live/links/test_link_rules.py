@@ -12,7 +12,7 @@ from roamcast.client import connect
 from roamcast.client.session import Session
 from roamcast.client.views import View
 from roamcast.errors import AuthError
-from roamcast.live.auth.keys import TokenKeys
+from roamcast.live.auth.admission import TokenKeys
 from tests.running_service import RunningService
 
 pytestmark = pytest.mark.process

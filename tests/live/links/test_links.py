@@ -348,6 +348,7 @@ def test_a_second_connection_of_the_same_device_replaces_the_first() -> None:
     assert [type(message) for message in second.messages] == [LinkWelcome, Answer]
 
 
+@pytest.mark.limit("limits.socket_low_bytes", "limits.socket_high_bytes")
 def test_a_slow_socket_is_passed_over_until_it_has_drained() -> None:
     limits = Limits(socket_high_bytes=2_000, socket_low_bytes=1_000, socket_bytes_max=10_000)
     scene = Scene(limits)
@@ -376,6 +377,7 @@ def test_a_slow_socket_is_passed_over_until_it_has_drained() -> None:
     assert slow.closed is None
 
 
+@pytest.mark.limit("limits.socket_bytes_max")
 def test_who_stays_slow_or_lets_too_much_wait_is_cut_off_with_a_reason() -> None:
     async def act() -> None:
         limits = Limits(

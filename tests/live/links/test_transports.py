@@ -25,7 +25,7 @@ from tests.running_service import RunningService
 
 pytestmark = pytest.mark.process
 
-UPDATES = [3_200, pytest.param(10_000, marks=pytest.mark.soak)]
+UPDATES = [800, pytest.param(10_000, marks=pytest.mark.soak)]
 PORT = 5_007
 RANGE = "239.192.77.0/29"
 ADDRESSES = [f"239.192.77.{number}" for number in range(8)]

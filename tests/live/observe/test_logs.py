@@ -10,7 +10,7 @@ import pytest
 
 from roamcast.errors import ContextError
 from roamcast.live.config.settings import LogSection
-from roamcast.live.observe.logs import FIELDS, Log, configure
+from roamcast.live.observe.logs import FIELDS, WORD_LENGTH_MAX, Log, configure
 
 SECRET = "ada-4711"
 
@@ -73,6 +73,14 @@ def test_a_field_that_is_not_on_the_list_or_no_plain_word_is_our_mistake() -> No
     for text in ("type = 'person'", "a@b", "eyJ\n", "?access_token=x"):
         with pytest.raises(AssertionError, match="plain words"):
             Log("a").info("event", reason=text)
+
+
+def test_a_word_is_logged_whole_at_its_limit_and_cut_beyond_it() -> None:
+    at = "a" * WORD_LENGTH_MAX
+    stream = lines(LogSection())
+    Log("a").info("event", reason=at)
+    Log("a").info("event", reason=at + "b")
+    assert stream.getvalue().count(f"reason={at}\n") == 2
 
 
 def test_no_field_is_about_a_person() -> None:

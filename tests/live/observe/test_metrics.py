@@ -1,8 +1,18 @@
 """Metrics: what Prometheus reads, with labels that are never about a person."""
 
+import asyncio
+import re
+from pathlib import Path
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from roamcast.live.observe.metrics import Metrics
+from tests.live.in_process import gate
+
+ROOT = Path(__file__).resolve().parents[3]
+NOT_METRICS = {"roamcast_main"}
+WITH_JOURNAL = {"roamcast_journal_total"}
+"""Only a service with a journal has them; the one in these tests has none."""
 
 LABELS = {"method", "route", "status", "reason", "kind", "transport", "queue", "what", "le"}
 
@@ -16,7 +26,7 @@ def test_the_page_is_read_by_prometheus_own_parser_and_counts_right() -> None:
     metrics.watch_held("channels", lambda: 3)
     metrics.cut_off.labels("too slow").inc()
     counts = {"written": 1}
-    metrics.watch_counts("links", "What happened on links", counts)
+    metrics.watch_counts("links", "What happened on links", lambda: counts)
     counts["goodbye: too slow"] = 4
     samples = {
         (sample.name, *sorted(sample.labels.values())): sample.value
@@ -49,6 +59,45 @@ def test_every_metric_is_ours_explained_and_labelled_by_what_the_code_says() -> 
 
 def test_two_services_in_one_process_count_apart() -> None:
     one, two = Metrics(), Metrics()
-    one.coalesced.inc()
-    assert b"roamcast_coalesced_total 1.0" in one.page()
-    assert b"roamcast_coalesced_total 0.0" in two.page()
+    one.store_failures.inc()
+    assert b"roamcast_store_failures_total 1.0" in one.page()
+    assert b"roamcast_store_failures_total 0.0" in two.page()
+
+
+def test_every_metric_is_set_somewhere() -> None:
+    source = "".join(
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "src" / "roamcast" / "live").rglob("*.py")
+        if path.name != "metrics.py"
+    )
+    ours = [name for name in vars(Metrics()) if not name.startswith("_") and name != "registry"]
+    held = {"store_commit_seconds", "store_commit_writes"}  # set by Metrics.committed
+    assert "metrics.committed" in source
+    unset = [
+        name for name in ours if name not in held and not re.search(rf"metrics\.{name}\b", source)
+    ]
+    assert unset == []
+
+
+def test_every_metric_that_the_docs_name_is_on_the_page_of_a_service(tmp_path: Path) -> None:
+    async def page() -> str:
+        async with gate(tmp_path) as asked:
+            await asked.ask("GET", "/count")
+            await asked.ask("GET", "/count", filter="a =")
+            return (await asked.ask("GET", "/metrics")).body.decode()
+
+    written = asyncio.run(page())
+    named = {
+        name
+        for path in (ROOT / "docs").glob("*.md")
+        for name in re.findall(r"\broamcast_[a-z_]+", path.read_text(encoding="utf-8"))
+        if name not in NOT_METRICS
+    }
+    assert named
+    assert named - WITH_JOURNAL < named
+    for name in named - WITH_JOURNAL:
+        assert f"# TYPE {name} " in written or f"# TYPE {name.removesuffix('_total')} " in written
+    assert 'roamcast_requests_total{method="GET",route="/count",status="200"} 1.0' in written
+    assert 'roamcast_requests_total{method="GET",route="/count",status="400"} 1.0' in written
+    assert 'roamcast_request_seconds_count{route="/count"} 2.0' in written
+    assert 'roamcast_refused_total{reason="Bad Request"} 1.0' in written

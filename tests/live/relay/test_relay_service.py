@@ -26,7 +26,7 @@ from roamcast.client.session import Session
 from roamcast.client.views import View
 from roamcast.errors import AuthError, InputError, SettingsError
 from roamcast.journal.segments import read_entries
-from roamcast.live.auth.keys import TokenKeys
+from roamcast.live.auth.admission import TokenKeys
 from roamcast.live.config.settings import ServerSection, check_secured
 from roamcast.model.records import Transmission
 from tests.running_relay import RunningRelay
@@ -154,6 +154,7 @@ relays = ["edge"]
 """
 
 
+@pytest.mark.soak  # the relay workload does the same in every run, and below is what a relay serves
 def test_after_a_kill_of_the_service_every_view_behind_the_relay_equals_its_own(
     tmp_path: Path,
 ) -> None:

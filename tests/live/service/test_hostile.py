@@ -23,18 +23,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
 from roamcast.channels.client.link_messages import LINK_PROTOCOL, LinkWelcome
-from roamcast.channels.server.messages import (
-    Batch,
-    Hello,
-    Publish,
-    Receipt,
-    Request,
-    body_of,
-    parcel_of,
-)
+from roamcast.channels.server.messages import Batch, Hello, Publish, Receipt, Request, parcel_of
 from roamcast.client import connect
-from roamcast.live.auth.keys import TokenKeys
-from roamcast.model.contexts import Context
+from roamcast.live.auth.admission import TokenKeys
+from roamcast.model.contexts import Context, body_of
 from roamcast.model.time import parse_instant
 from roamcast.transport import driver
 from tests.running_service import (
@@ -298,6 +290,7 @@ def _send_as_long_as_it_is_read(held: socket.socket, part: bytes, times: int) ->
         pass
 
 
+@pytest.mark.limit("limits.body_bytes_max")
 def test_a_body_at_the_limit_is_read_and_a_byte_more_is_not(
     service: RunningService, token: str
 ) -> None:
@@ -526,7 +519,7 @@ def test_a_link_whose_stamps_are_a_year_ahead(service: RunningService, token: st
             if isinstance(message, Batch):
                 held.send(LINK_PROTOCOL.encode(Receipt(message.epoch, 1, message.number)))
                 refused += parcel_of(message.payload).items
-        assert [one.about for one in refused] == ["put a", "put b"]  # type: ignore[union-attr]
+        assert [one.name for one in refused] == ["a", "b"]  # type: ignore[union-attr]
         assert all("clock" in one.reason for one in refused)  # type: ignore[union-attr]
     assert service.ask("GET", "/contexts/a", token).status == 404
 
@@ -665,6 +658,7 @@ def _read_to_its_end(held: ClientConnection) -> int | None:
 # Slow
 
 
+@pytest.mark.limit("limits.first_bytes_s", "limits.body_s")
 def test_a_slow_loris_is_sent_away(service: RunningService, bystander: ClientConnection) -> None:
     with ExitStack() as stack:
         crowd = [stack.enter_context(service.raw()) for _ in range(100)]

@@ -1,118 +1,151 @@
-"""Rates and counts: exactly as many as allowed, and waiting as long as was said is enough."""
+"""Limits of the settings, on a running service: taken at the limit, refused one past it."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from websockets.exceptions import ConnectionClosed
 
-from roamcast.errors import LimitError, RateError
-from roamcast.live.service.limits import Bucket, Connections, Rates
+from tests.running_service import RunningService, feature, hears, one_answer
 
-SECOND = 1_000_000
+pytestmark = pytest.mark.process
 
-
-def test_a_burst_is_taken_at_once_and_not_one_more() -> None:
-    bucket = Bucket(10.0, 5, now=0)
-    assert [bucket.take(0) for _ in range(5)] == [0] * 5
-    assert bucket.take(0) == 100_001
-    assert bucket.take(100_001) == 0
-    assert bucket.take(100_001) > 0
-
-
-@given(
-    st.floats(0.01, 10_000),
-    st.integers(1, 50),
-    st.lists(st.integers(0, 3 * SECOND), min_size=1, max_size=60),
-)
-def test_no_span_of_time_sees_more_than_burst_and_rate_allow(
-    rate: float, burst: int, steps: list[int]
-) -> None:
-    bucket = Bucket(rate, burst, now=0)
-    now = 0
-    taken: list[int] = []
-    for step in steps:
-        now += step
-        taken += [now for _ in range(burst // 2 + 1) if bucket.take(now) == 0]
-    for first, begin in enumerate(taken):
-        for last in range(first, len(taken)):
-            allowed = burst + (taken[last] - begin) * rate / SECOND
-            assert last - first + 1 <= allowed + 1e-6
+ITEMS = "/collections/contexts/items"
+HEADER_BYTES_MAX = 8_192
+FRAME_BYTES_MAX = 4_096
+FILTER_LENGTH_MAX = 64
+SETTINGS = f"""
+[limits]
+header_bytes_max = {HEADER_BYTES_MAX}
+frame_bytes_max = {FRAME_BYTES_MAX}
+filter_length_max = {FILTER_LENGTH_MAX}
+items_default = 2
+items_max = 3
+nearest_max = 2
+publications_per_client_max = 4
+connections_per_subject_max = 2
+idle_s = 1
+ping_s = 0.2
+pong_s = 0.2
+"""
 
 
-@given(
-    st.floats(0.01, 10_000),
-    st.integers(1, 50),
-    st.lists(st.integers(1, 50), min_size=1, max_size=9),
-)
-def test_who_waits_until_nothing_is_owed_never_owes_more_than_came_at_once(
-    rate: float, burst: int, chunks: list[int]
-) -> None:
-    bucket = Bucket(rate, burst, now=0)
-    now = 0
-    for count in chunks:
-        waits = [bucket.owe(now) for _ in range(count)]
-        assert waits == sorted(waits)
-        assert bucket.owed <= count + 1e-6
-        now += waits[-1]
-    assert sum(chunks) <= burst + now * rate / SECOND + 1e-6
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with RunningService(tmp_path_factory.mktemp("limits"), SETTINGS) as service:
+        for number in range(4):
+            assert service.put(f"p{number}", "hq", point=[number, 0]).status == 201
+        yield service
 
 
-@given(st.floats(0.01, 1e6), st.integers(1, 50), st.integers(0, 10**15))
-def test_waiting_as_long_as_was_said_is_enough(rate: float, burst: int, now: int) -> None:
-    bucket = Bucket(rate, burst, now)
-    for _ in range(burst):
-        assert bucket.take(now) == 0
-    wait = bucket.take(now)
-    assert wait > 0
-    assert bucket.take(now + wait) == 0
+@pytest.mark.limit("limits.items_default", "limits.items_max")
+def test_a_page_has_the_default_and_at_most_the_maximum(running: RunningService) -> None:
+    def returned(**query: int) -> int:
+        return int(running.get(ITEMS, **query).json["numberReturned"])
+
+    assert returned() == 2
+    assert returned(limit=3) == 3
+    assert returned(limit=4) == 3  # OGC API – Features: a larger limit is lowered, not refused
 
 
-def test_a_clock_that_goes_back_gains_nothing() -> None:
-    bucket = Bucket(1.0, 1, now=10 * SECOND)
-    assert bucket.take(10 * SECOND) == 0
-    assert bucket.take(0) > 0
-    assert bucket.take(10 * SECOND) > 0
-    assert bucket.take(11 * SECOND) == 0
+@pytest.mark.limit("limits.nearest_max")
+def test_nearest_gives_at_most_the_maximum(running: RunningService) -> None:
+    assert running.get("/nearest", to="0,0", count=2).json["numberReturned"] == 2
+    answer = running.get("/nearest", to="0,0", count=3)
+    assert answer.status == 400
+    assert answer.problem == "count is at most 2"
 
 
-def test_what_is_larger_than_the_bucket_waits_for_a_full_one_and_leaves_a_debt() -> None:
-    bucket = Bucket(10.0, 10, now=0)
-    assert bucket.take(0, 30) == 0
-    assert bucket.take(2 * SECOND) > 0
-    assert bucket.take(2 * SECOND + 100_001) == 0
+@pytest.mark.limit("limits.filter_length_max")
+def test_a_filter_is_read_up_to_its_length(running: RunningService) -> None:
+    text = "a = '" + "x" * (FILTER_LENGTH_MAX - 6) + "'"
+    assert len(text) == FILTER_LENGTH_MAX
+    assert running.get("/count", filter=text).json == {"count": 0}
+    longer = text + " "
+    assert running.get("/count", filter=longer).problem == "a filter has at most 64 characters"
+    with running.session(running.operator) as held:
+        held.send(json.dumps({"type": "subscribe", "re": "at", "filter": text}))
+        assert hears(held, "subscribed")["re"] == "at"
+        held.send(json.dumps({"type": "subscribe", "re": "past", "filter": longer}))
+        assert hears(held, "error")["detail"] == "a filter has at most 64 characters"
 
 
-def test_each_subject_has_its_own_rate_and_is_told_when_to_return() -> None:
-    rates = Rates(2.0, 3, what="requests")
-    for _ in range(3):
-        rates.take("ada", 0)
-    with pytest.raises(RateError, match=r"more than 2 requests a second: try again in 0\.5 s") as e:
-        rates.take("ada", 0)
-    assert "ada" not in str(e.value)
-    rates.take("bob", 0)
-    rates.take("ada", e.value.retry_us)
+@pytest.mark.limit("limits.publications_per_client_max")
+def test_a_subject_publishes_up_to_the_maximum(running: RunningService) -> None:
+    token = running.token("many", ["publish"])
+    for number in range(4):
+        assert running.ask("PUT", f"/contexts/m{number}", token, feature()).status == 201
+    refused = running.ask("PUT", "/contexts/m4", token, feature())
+    assert refused.status == 400
+    assert "4" in refused.problem
+    assert running.ask("DELETE", "/contexts/m0", token).status == 204
+    assert running.ask("PUT", "/contexts/m4", token, feature()).status == 201
 
 
-def test_the_subjects_remembered_are_bounded() -> None:
-    rates = Rates(1.0, 1, what="requests", subjects_max=2)
-    for name in "abc":
-        rates.take(name, 0)
-    assert len(rates._buckets) == 2
-    with pytest.raises(RateError):
-        rates.take("c", 0)
+@pytest.mark.limit("limits.header_bytes_max")
+def test_a_head_is_read_up_to_its_size(running: RunningService) -> None:
+    def ask(size: int) -> bytes:
+        path = b"/healthz"
+        fixed = len(path) + len(b"host") + len(b"x") + 4 + len(b"pad") + 4
+        with running.raw() as held:
+            pad = b"x" * (size - fixed)
+            held.sendall(b"GET %b HTTP/1.1\r\nhost: x\r\npad: %b\r\n\r\n" % (path, pad))
+            return one_answer(held)
+
+    assert ask(HEADER_BYTES_MAX).startswith(b"HTTP/1.1 200")
+    assert ask(HEADER_BYTES_MAX + 1).startswith(b"HTTP/1.1 431")
 
 
-def test_connections_are_taken_up_to_the_limits_and_again_after_closing() -> None:
-    connections = Connections(3, 2)
-    connections.open("ada")
-    connections.open("ada")
-    with pytest.raises(LimitError, match="this token's subject has 2 connections open"):
-        connections.open("ada")
-    connections.open("bob")
-    with pytest.raises(LimitError, match="the service has 3 connections open"):
-        connections.open("eve")
-    connections.close("ada")
-    connections.open("eve")
-    assert connections.total == 3
-    for name in ("ada", "bob", "eve"):
-        connections.close(name)
-    assert (connections.total, dict(connections._open)) == (0, {})
+@pytest.mark.limit("limits.frame_bytes_max")
+def test_a_message_is_read_up_to_its_size(running: RunningService) -> None:
+    text = json.dumps({"type": "heartbeat", "re": "x"})
+    with running.session(running.operator) as held:
+        held.send(text + " " * (FRAME_BYTES_MAX - len(text)))
+        assert hears(held, "alive")["re"] == "x"
+        held.send(text + " " * (FRAME_BYTES_MAX + 1 - len(text)))
+        with pytest.raises(ConnectionClosed) as closed:
+            hears(held, "alive")
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1009
+
+
+@pytest.mark.limit("limits.connections_per_subject_max")
+def test_a_subject_has_at_most_so_many_connections(running: RunningService) -> None:
+    token = running.token("crowd", ["subscribe"])
+    with ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(running.session(token))
+        answer = running.ask("GET", "/changes", token)
+        assert answer.status == 429
+        assert "2 connections open" in answer.problem
+
+
+@pytest.mark.limit("limits.idle_s")
+def test_an_idle_connection_is_closed(running: RunningService) -> None:
+    with running.raw() as held:
+        held.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert one_answer(held).startswith(b"HTTP/1.1 200")
+        assert held.recv(1) == b""  # the socket's own timeout would raise
+
+
+@pytest.mark.limit("limits.ping_s", "limits.pong_s")
+def test_who_does_not_answer_pings_is_closed(running: RunningService) -> None:
+    head = (
+        "GET /session HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+        "sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+        f"authorization: Bearer {running.operator}\r\n\r\n"
+    )
+    with running.raw() as held:
+        held.sendall(head.encode())
+        received = b""
+        while True:
+            try:
+                data = held.recv(4_096)
+            except ConnectionResetError:
+                break
+            if not data:
+                break
+            received += data
+        assert received.startswith(b"HTTP/1.1 101")
+        assert b"\x89" in received  # a ping, then the end

@@ -12,11 +12,10 @@ from bench.takeover import Pair
 from roamcast.errors import ContextError, LimitError, StoreError
 from roamcast.identity.rules import Viewer
 from roamcast.live.config.settings import Settings, load_settings, with_server
-from roamcast.live.service import tickets
 from roamcast.live.service.service import Service
-from roamcast.live.service.tickets import Tickets
-from roamcast.model.contexts import Context
-from roamcast.model.features import FeatureInput, to_context
+from roamcast.model.contexts import Context, FeatureInput, to_context
+from roamcast.transport import driver
+from roamcast.transport.driver import Tickets
 from tests.live.calls import CallSocket, followed
 from tests.live.in_process import service_here
 from tests.running_service import feature
@@ -139,7 +138,7 @@ def test_a_closed_disk_refuses_and_nobody_waits_for_it(
 def test_so_many_may_wait_for_the_disk_and_one_more_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tickets, "TICKETS_MAX", 2)
+    monkeypatch.setattr(driver, "TICKETS_MAX", 2)
 
     async def body() -> None:
         waiting = Tickets()

@@ -3,18 +3,20 @@
 import asyncio
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import roamcast
 from roamcast.identity.rules import Viewer
+from roamcast.model import contexts
 from roamcast.model.filters import Filter
 from tests.live.in_process import gate
 
 PACKAGE = Path(roamcast.__file__).parent
 PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
-MODULES_MAX = 42
+MODULES_MAX = 23
 """Only ever lowered: a layer that falls away makes the walk shorter."""
 
 
@@ -31,14 +33,20 @@ class Sink:
         raise AssertionError(reason)
 
 
-async def walked(folder: Path) -> list[str]:
-    """Trace a real PUT to a service in this process, the second of its context."""
+async def walked(folder: Path) -> tuple[list[str], Counter[str]]:
+    """Trace a real PUT to a service in this process, the second of its context.
+
+    Gives the modules that it passes, and how often each function of `model/contexts.py` is called.
+    """
     found: dict[str, None] = {}
+    called: Counter[str] = Counter()
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         path = frame.f_code.co_filename
         if event == "call" and path.startswith(str(PACKAGE)):
             found.setdefault(str(Path(path).relative_to(PACKAGE)))
+            if path == contexts.__file__:
+                called[frame.f_code.co_name] += 1
 
     feature = {"type": "Feature", "geometry": None, "properties": {"place": "walked/1"}}
     async with gate(folder) as asked:
@@ -57,14 +65,22 @@ async def walked(folder: Path) -> list[str]:
         assert answer.status == 200
         assert len(sink.frames) == before + 1
         service.close_session("watcher#1", sink)
-    return list(found)
+    return list(found), called
 
 
 def test_the_page_lists_the_modules_that_a_put_passes(tmp_path: Path) -> None:
-    modules = asyncio.run(walked(tmp_path))
+    modules, _ = asyncio.run(walked(tmp_path))
     assert len(modules) <= MODULES_MAX
     text = PAGE.read_text(encoding="utf-8")
     block = re.search(r"<!-- walk -->\n(.*?)<!-- /walk -->", text, re.DOTALL)
     assert block is not None
     listed = re.findall(r"`([\w/]+\.py)`", block.group(1))
     assert sorted(listed) == sorted(modules), "docs/architecture.md: " + " ".join(modules)
+
+
+def test_a_body_is_decoded_once_and_encoded_once_for_each_form(tmp_path: Path) -> None:
+    _, called = asyncio.run(walked(tmp_path))
+    assert (called["decode_feature"], called["to_context"], called["context_of"]) == (1, 1, 0)
+    assert called["body_of"] == 1, "MessagePack: the disk, replicas and channels"
+    assert called["to_feature"] == 1, "JSON: the publisher's answer and the watchers' event"
+    assert called["check"] == 1

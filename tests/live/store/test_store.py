@@ -71,6 +71,25 @@ def test_the_store_is_a_dictionary_that_lasts(batches: list[Writes]) -> None:
             assert list(found) == sorted(found, key=str.encode)
 
 
+@pytest.mark.limit("durability.commit_writes_max")
+def test_a_transaction_has_at_most_so_many_writes(tmp_path: Path) -> None:
+    commits: list[int] = []
+
+    async def use(store: SqliteStore) -> None:
+        with store._using:  # the disk is busy, so the others gather
+            writes = [store.write(((str(n), b"x"),)) for n in range(31)]
+        await asyncio.gather(*writes)
+
+    with_store(
+        tmp_path / "s.db",
+        use,
+        commit_writes_max=10,
+        committed=lambda _seconds, writes: commits.append(writes),
+    )
+    assert sum(commits) == 31
+    assert max(commits) == 10
+
+
 def test_whoever_waits_together_is_committed_together(tmp_path: Path) -> None:
     commits: list[int] = []
 
@@ -88,6 +107,7 @@ def test_whoever_waits_together_is_committed_together(tmp_path: Path) -> None:
     assert len(commits) <= 2
 
 
+@pytest.mark.limit("durability.writes_waiting_max", "durability.bytes_waiting_max")
 def test_what_waits_is_bounded_in_writes_and_bytes(tmp_path: Path) -> None:
     async def use(store: SqliteStore) -> None:
         with store._using:

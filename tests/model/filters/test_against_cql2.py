@@ -161,3 +161,15 @@ def test_words_run_together_are_refused_though_cql2_reads_them() -> None:
     assert cql2.parse_text("a = 1 andb = 2").matches({"properties": {"a": 1, "b": 2}})
     with pytest.raises(FilterError, match="position 7: not CQL2: andb stands where"):
         Filter.parse("a = 1 andb = 2")
+
+
+def test_folding_escapes_and_powers_are_ogcs_and_not_those_of_cql2() -> None:
+    context = Context("v", attributes={"a": "STRASSE", "c": "x\\", "d": 512})
+    for text, our, their in (
+        ("casei(a) = casei('straße')", True, False),
+        (r"c = 'x\\'", True, False),
+        ("d = 2 ^ 3 ^ 2", True, False),
+        (r"a = 'it\'s'", False, None),
+        ("d > .5", True, None),
+    ):
+        assert (ours(text, context), theirs(text, context)) == (our, their), text

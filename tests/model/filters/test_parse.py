@@ -6,12 +6,16 @@ import sys
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from roamcast.errors import FilterError, InputError, LimitError
+from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.parse import DEPTH_MAX, PATTERN_LENGTH_MAX
 from roamcast.model.filters.scan import LENGTH_MAX, PARENTHESES_DEPTH_MAX, TERMS_MAX
 from roamcast.model.filters.shapes import VERTICES_MAX
+from roamcast.model.kinds import quoted
 
 
 def refused(source: Any, kind: type[InputError] = FilterError) -> InputError:
@@ -39,7 +43,7 @@ REFUSED = [
     ("a = 1\nAND b = ", 15, "not CQL2"),
     ("a = 'ü' AND b = = 1", 17, "not CQL2"),
     ("a = 1 AND ((((b = ))))", 19, "not CQL2"),
-    ("a\0 = 1", 2, "NUL"),
+    ("a\0 = 1", 2, "U+0000"),
     ("a = '\ud800'", 6, "Unicode"),
     ("[1]", 1, "not CQL2"),
     ("{}", 1, "not CQL2"),
@@ -240,6 +244,7 @@ def test_a_timestamp_without_a_zone_is_utc_as_cql2_reads_it() -> None:
 # --- limits, at and just beyond
 
 
+@pytest.mark.limit("filter.length")
 def test_length_at_the_limit() -> None:
     text = "a = '" + "x" * (LENGTH_MAX - 6) + "'"
     assert len(text) == LENGTH_MAX
@@ -250,6 +255,7 @@ def test_length_at_the_limit() -> None:
     )
 
 
+@pytest.mark.limit("filter.parentheses")
 def test_parentheses_at_the_limit() -> None:
     depth = PARENTHESES_DEPTH_MAX - 1  # the comparison inside is one more
     assert Filter.parse("(" * depth + "a = 1" + ")" * depth) == Filter.parse("a = 1")
@@ -258,6 +264,7 @@ def test_parentheses_at_the_limit() -> None:
     assert "nested deeper than 128" in str(refused("(" * 200 + "a" + ")" * 200, LimitError))
 
 
+@pytest.mark.limit("filter.depth")
 def test_nested_operators_at_the_limit() -> None:
     # the comparison is the last of them
     assert Filter.parse("NOT " * (DEPTH_MAX - 1) + "a = 1").matches is not None
@@ -278,6 +285,7 @@ def test_nested_operators_at_the_limit() -> None:
     assert "nested deeper than 48" in str(refused(op("not", tree), LimitError))
 
 
+@pytest.mark.limit("filter.terms")
 def test_terms_at_the_limit() -> None:
     for join, count in ((" AND ", TERMS_MAX), (" OR ", TERMS_MAX)):
         assert Filter.parse(join.join(["a"] * (count // 2))).text == "a = true"
@@ -290,6 +298,7 @@ def test_terms_at_the_limit() -> None:
     assert "more than 4096 terms" in str(refused(listed[1], LimitError))
 
 
+@pytest.mark.limit("filter.vertices")
 def test_vertices_at_the_limit() -> None:
     def line(count: int) -> str:
         points = ",".join(f"{i % 2} {i % 9}" for i in range(count))
@@ -299,6 +308,7 @@ def test_vertices_at_the_limit() -> None:
     assert "10000 vertices" in str(refused(line(VERTICES_MAX + 1), LimitError))
 
 
+@pytest.mark.limit("filter.pattern")
 def test_patterns_at_the_limit() -> None:
     assert Filter.parse(f"a LIKE '{'x' * PATTERN_LENGTH_MAX}'").text
     assert "1024 characters" in str(refused(f"a LIKE '{'x' * 1_025}'", LimitError))
@@ -389,3 +399,58 @@ def test_no_text_crashes_or_stalls_the_parser() -> None:
     )
     assert done.returncode == 0, done.stdout[-300:] + done.stderr[-1_000:]
     assert done.stdout.count("\nend ") == len(HOSTILE)
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (r"'it\'s'", "it's"),
+        (r"'the dogs\' tails'", "the dogs' tails"),
+        (r"'dogs\''", "dogs'"),
+        (r"'a\\'", "a\\"),
+        (r"'a\\\'b'", "a\\'b"),
+        (r"'a\\''b'", "a\\'b"),
+        (r"'a\b\\c'", r"a\b\\c"),
+        (r"'\\\\'", r"\\"),
+    ],
+)
+def test_a_backslash_escapes_a_quote_and_before_one_itself(written: str, text: str) -> None:
+    asked = Filter.parse(f"a = {written} AND b = .5")
+    assert asked.matches(Context("v", attributes={"a": text, "b": 0.5}))
+    assert Filter.parse(asked.text) == asked
+
+
+@given(st.text(st.sampled_from("a'\\% "), max_size=8))
+def test_every_text_can_be_written(text: str) -> None:
+    asked = Filter.parse(f"a = {quoted(text)} AND b = 'c'")
+    assert asked.matches(Context("v", attributes={"a": text, "b": "c"}))
+    assert Filter.parse(asked.text) == asked
+
+
+def test_an_error_after_what_is_rewritten_still_names_its_position() -> None:
+    position = refused("a = 'it''s' AND b = 5. AND AND c").position
+    assert position == 32
+    assert refused(r"a = 'it\'s' AND b = .5 AND AND c").position == position
+
+
+def test_a_quote_that_a_backslash_keeps_open_is_explained() -> None:
+    with pytest.raises(FilterError, match=r"^position 5: .*never closed \(\\' stands for a quote"):
+        Filter.parse(r"a = 'x\'")
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("a = 2 ^ 3 ^ 2", "a = 2 ^ (3 ^ 2)"),
+        ("a = b ^ c ^ d ^ e", "a = b ^ (c ^ (d ^ e))"),
+        ("a = b - c ^ d ^ 2 * 3", "a = b - ((c ^ (d ^ 2)) * 3)"),
+        ("a = ((b ^ c)) ^ d ^ e", "a = (b ^ c) ^ (d ^ e)"),
+        ("a IN (2, b ^ c ^ d)", "a IN (2, b ^ (c ^ d))"),
+        ("a = b ^ (c ^ d ^ e) ^ f", "a = b ^ ((c ^ (d ^ e)) ^ f)"),
+    ],
+)
+def test_powers_group_from_the_right(text: str, same: str) -> None:
+    asked = Filter.parse(text)
+    assert asked == Filter.parse(same)
+    assert Filter.parse(asked.text) == asked
+    assert Filter.parse("a = (b ^ c) ^ d") != Filter.parse("a = b ^ c ^ d")

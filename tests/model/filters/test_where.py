@@ -8,11 +8,10 @@ import shapely
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, path_within
 from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import Box, Residual
 from roamcast.model.filters.holds import holds
-from roamcast.model.places_path import path_within
 from tests import strategies as pool
 
 RADIUS_METRES = 6_371_008.8
@@ -153,3 +152,70 @@ def test_a_box_includes_its_border_and_becomes_numbers() -> None:
     assert box.matches(Context("v", point=(1.0, 0.5)))
     assert box.matches(Context("v", point=(0.0, 0.0)))
     assert not box.matches(Context("v", point=(1.0000001, 0.5)))
+
+
+ACROSS = {
+    # box: (inside, on its border, outside)
+    "BBOX(170,-10,-170,10)": (
+        [(180.0, 0.0), (-180.0, 0.0), (175.0, 0.0), (-175.0, 9.0)],
+        [(170.0, 0.0), (-170.0, 0.0), (180.0, 10.0), (-180.0, 10.0), (-180.0, -10.0)],
+        [(169.9, 0.0), (180.0, 10.1), (0.0, 0.0)],
+    ),
+    "BBOX(170,-10,-180,10)": (
+        [(175.0, 0.0)],
+        [(180.0, 0.0), (-180.0, 0.0), (-180.0, 10.0), (170.0, 10.0)],
+        [(-179.9, 0.0)],
+    ),
+    "BBOX(180,-10,-170,10)": ([(-175.0, 0.0)], [(180.0, 0.0), (-180.0, 10.0)], [(179.9, 0.0)]),
+    "BBOX(170,1,-170,1)": (
+        [(180.0, 1.0), (-180.0, 1.0), (175.0, 1.0)],
+        [(170.0, 1.0), (-170.0, 1.0)],
+        [(180.0, 1.1)],
+    ),
+    "BBOX(180,0,-180,1)": (
+        [(180.0, 0.5), (-180.0, 0.5)],
+        [(180.0, 0.0), (-180.0, 0.0), (-180.0, 1.0)],
+        [(179.9, 0.5)],
+    ),
+    "BBOX(180,1,-180,1)": ([(180.0, 1.0), (-180.0, 1.0)], [], [(180.0, 1.1)]),
+}
+
+
+@pytest.mark.parametrize("box", ACROSS)
+def test_the_antimeridian_is_no_seam_of_a_box_across_it(box: str) -> None:
+    for points, inside, touches in zip(
+        ACROSS[box], (True, False, False), (False, True, False), strict=True
+    ):
+        for point in points:
+            context = Context("v", point=point)
+            alone = inside and box == "BBOX(180,1,-180,1)"  # the box is this point
+            expected = {
+                f"S_WITHIN(geometry, {box})": inside,
+                f"S_CONTAINS({box}, geometry)": inside,
+                f"S_TOUCHES({box}, geometry)": touches,
+                f"S_INTERSECTS(geometry, {box})": inside or touches,
+                f"S_DISJOINT({box}, geometry)": not inside and not touches,
+                f"S_EQUALS(geometry, {box})": alone,
+                f"S_CONTAINS(geometry, {box})": alone,
+                f"S_WITHIN({box}, geometry)": alone,
+                f"S_OVERLAPS({box}, geometry)": False,
+                f"S_CROSSES(geometry, {box})": False,
+            }
+            for text, answer in expected.items():
+                asked = Filter.parse(text)
+                assert asked.matches(context) is answer, (text, point)
+                assert holds(asked.normal, context) is answer
+                assert Filter.parse(f"NOT {text}").matches(context) is not answer
+                assert Filter.parse(asked.text) == asked
+
+
+@pytest.mark.parametrize(
+    ("centre", "point"),
+    [((180, 0), (-180.0, 0.0)), ((-180, 12.5), (180.0, 12.5)), ((10, 90), (-77.0, 90.0))],
+)
+def test_one_point_with_two_longitudes_is_no_distance_from_itself(
+    centre: tuple[float, float], point: tuple[float, float]
+) -> None:
+    asked = Filter.parse(f"near(geometry, POINT({centre[0]} {centre[1]}), 0)")
+    assert asked.matches(Context("v", point=point))
+    assert holds(asked.normal, Context("v", point=point))

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from roamcast.channels.server.messages import State, context_of
-from roamcast.model.contexts import Context
+from roamcast.channels.server.messages import State
+from roamcast.model.contexts import Context, context_of
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect
 
@@ -88,14 +88,25 @@ class MapCopy:
         for vid in view.shown:
             self._unshow(vid)
 
-    def learn(self, epoch: int, state: State, now: int) -> list[Effect]:
-        """Take a state; give what changes for the user: nothing if the state is not newer."""
+    def learn(
+        self, epoch: int, state: State, now: int, as_of: int = 0, *, listed: bool = False
+    ) -> list[Effect]:
+        """Take a state; give what changes for the user: nothing if the state is not newer.
+
+        `listed`: it is part of a current set that was asked for, and was present `as_of` then.
+        """
         number = (epoch, state.number)
         known = self.known.get(state.vid)
-        if known is not None and number <= known.number:
-            self.duplicates += 1
-            return []
         context = context_of(state.body) if state.body else None
+        if known is not None and number <= known.number:
+            # Each view class numbers its states, by time (0090). A client that has been moved to
+            # another class knows the old one's; a current set that it asked for since is of the
+            # new, whatever the number of its last change.
+            present = listed and (epoch, as_of) >= known.number
+            if not present or context == known.context:
+                self.duplicates += 1
+                return []
+            number = (epoch, as_of)
         if known is None:
             known = self.known[state.vid] = Known(number, context)
             self.tombstones += 1

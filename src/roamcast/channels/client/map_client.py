@@ -199,6 +199,9 @@ class MapClient:
         ending = sum(isinstance(op, Unpublish | Unsubscribe) for op in self._waiting.values())
         return {
             "removed": (len(removed), removed.removed_max),
+            "publications": (len(self.published), self._settings.contexts_max),
+            # A view more than the user wants has lost its subscription.
+            "views": (len(self.watching.copy.views), len(self.wanted)),
             "operations waiting": (len(self._waiting), given + ending + 2),
             "operations in flight": (len(self._in_flight), OPERATIONS_MAX),
             **self.watching.occupancy(),
@@ -214,6 +217,7 @@ class MapClient:
             case UnpublishContext(vid) | DisownContext(vid):
                 unpublish = self.publications.cancel(given, now)
                 if unpublish is not None:
+                    self._waiting.pop(("publish", vid), None)  # the server need not see it any more
                     self._queue(("unpublish", vid), unpublish)
             case SubscribeFilter(name, text):
                 effects += self.watching.watch(name, Filter.parse(text))
@@ -347,8 +351,7 @@ class MapClient:
                     self._last_batch = number
                     parcel = self._without_old_answers(parcel_of(payload))
                     taken = self.watching.take(parcel, "", self.server, now)
-                    self._forget_refused(taken)
-                    effects += taken
+                    effects += self._forget_refused(taken, now)
                 if number <= self._last_batch:
                     effects.append(Send(Server(self.server), Receipt(epoch, session, number)))
 
@@ -377,18 +380,34 @@ class MapClient:
             return parcel
         return replace(parcel, items=tuple(current))
 
-    def _forget_refused(self, effects: Sequence[Effect]) -> None:
-        """Do not ask again for what the server refused, or gave up."""
+    def _forget_refused(self, effects: Sequence[Effect], now: int) -> list[Effect]:
+        """Do not ask again for what the server refused, or gave up; give what is for the user."""
+        out: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Cut):
                 for name in self.wanted:  # some may reach the server after it gave up
                     self._queue(("subscription", name), Unsubscribe(name))
                 self.wanted.clear()
+            elif isinstance(effect, Overtaken) and effect.own:
+                if not (self._hello.relay and effect.vid in self.published):
+                    self._stamp_again(effect, now)
+                    continue  # a relay's publications have their publishers' stamps
             elif isinstance(effect, Overtaken):
-                if self.publications.overtaken(effect.vid, effect.stamp):
-                    self._waiting.pop(("publish", effect.vid), None)
-            elif isinstance(effect, Refusal) and self.wanted.pop(effect.about, None) is not None:
-                self.watching.unwatch(effect.about)
+                if not self.publications.overtaken(effect.vid, effect.stamp):
+                    continue  # the user has published a newer state, or none any more
+                self._waiting.pop(("publish", effect.vid), None)
+            elif isinstance(effect, Refusal) and effect.kind == "subscribe":
+                self.wanted.pop(effect.name, None)
+                out += self.watching.unwatch(effect.name)
+            out.append(effect)
+        return out
+
+    def _stamp_again(self, effect: Overtaken, now: int) -> None:
+        """Publish or unpublish once more, later than the server has it."""
+        operation = self.publications.outdated(effect.vid, effect.stamp, now)
+        if operation is not None:
+            kind = "publish" if isinstance(operation, Publish) else "unpublish"
+            self._queue((kind, effect.vid), operation)
 
     def _channel(self, given: Sequence[Effect], now: int) -> list[Effect]:
         """Take the effects of the channels' receivers; what cannot be healed is refreshed."""

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from roamcast.channels.server.map import Removal, Removed
-from roamcast.channels.server.messages import Publish, Unpublish, body_of
+from roamcast.channels.server.messages import Publish, Unpublish
+from roamcast.channels.server.removals import Removal, Removed
 from roamcast.channels.server.settings import MapSettings
-from roamcast.model.contexts import Context, check
+from roamcast.model.contexts import Context, body_of, check
 from roamcast.model.machine import Input
 
 
@@ -53,18 +53,21 @@ class Publications:
     def put(self, context: Context, stamp: int, now: int) -> Publish:
         """Publish a context or change it, as of now without a stamp; give the operation."""
         check(context)
-        body, stamp = body_of(context), stamp or self._stamp(now)
+        body, stamp = body_of(context), stamp or self._stamp(now, context.vid)
         self.contexts[context.vid] = PublishedContext(body, stamp)
         self.removed.forget(context.vid)
         return Publish(body, stamp)
 
     def cancel(self, given: UnpublishContext | DisownContext, now: int) -> Unpublish | None:
         """End a publication; give the operation, None if the context is not the client's."""
-        if self.contexts.pop(given.vid, None) is None:
+        if given.vid not in self.contexts:
             return None
-        if isinstance(given, DisownContext):
+        stamp = 0
+        if isinstance(given, UnpublishContext):
+            stamp = given.stamp or self._stamp(now, given.vid)
+        del self.contexts[given.vid]
+        if not stamp:
             return Unpublish(given.vid)
-        stamp = given.stamp or self._stamp(now)
         self.removed.note(given.vid, Removal(stamp, "", now), now)
         return Unpublish(given.vid, stamp)
 
@@ -76,6 +79,22 @@ class Publications:
         del self.contexts[vid]
         return True
 
+    def outdated(self, vid: str, stamp: int, now: int) -> Publish | Unpublish | None:
+        """Stamp a context, or its removal, later than what a server has from before a restart.
+
+        Our clock was ahead then. Give the operation, None if ours is later already.
+        """
+        ours = self.contexts.get(vid)
+        removal = self.removed.get(vid)
+        if ours is not None and ours.stamp <= stamp:
+            ours.stamp = max(self._stamp(now, vid), stamp + 1)
+            return Publish(ours.body, ours.stamp)
+        if ours is None and removal is not None and removal.stamp <= stamp:
+            removal = Removal(max(self._stamp(now, vid), stamp + 1), "", now)
+            self.removed.note(vid, removal, now)
+            return Unpublish(vid, removal.stamp)
+        return None
+
     def all(self, now: int) -> Iterator[tuple[str, Publish | Unpublish]]:
         """Give the operations for a new session: all contexts, and recent removals.
 
@@ -86,6 +105,8 @@ class Publications:
         for vid, removal in self.removed.items(now):
             yield vid, Unpublish(vid, removal.stamp)
 
-    def _stamp(self, now: int) -> int:
+    def _stamp(self, now: int, vid: str) -> int:
+        """Give a stamp later than all before, and than one that a server had of this context."""
         self._last_stamp = max(now, self._last_stamp + 1)
-        return self._last_stamp
+        known = self.contexts.get(vid) or self.removed.get(vid)
+        return self._last_stamp if known is None else max(self._last_stamp, known.stamp + 1)

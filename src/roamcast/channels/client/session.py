@@ -34,7 +34,6 @@ from roamcast.model.machine import (
     earliest,
 )
 from roamcast.model.records import Record
-from roamcast.model.wire import NAME_LENGTH_MAX
 
 CONTEXTS_MAX: Final = 1_000_000
 """Contexts one subscription may show: as many as a map service holds by default."""
@@ -161,7 +160,9 @@ class ClientSession:
         """How much is held of what, and the bound of each."""
         settings = self.settings
         largest = max((len(one.shown) for one in self._followed.values()), default=0)
+        client = {} if self.client is None else self.client.occupancy()
         return {
+            **{f"client: {what}": pair for what, pair in client.items()},
             "publications": (len(self.published), settings.publications_max),
             "untaken": (len(self._untaken), 2 * settings.publications_max),
             "subscriptions": (len(self._followed), settings.subscriptions_max),
@@ -363,8 +364,13 @@ class ClientSession:
                     out += self._hide(name, (vid,))
                 case Current(name):
                     out += self._list(name, effect)
-                case Refusal(about, reason):
-                    out += self._refuse(about, reason, effect, now)
+                case Refusal("subscribe", name, reason) if name in self._followed:
+                    del self._followed[name]
+                    out.append(SubscriptionRefused(name, reason))
+                case Refusal("publish", vid, reason) if vid in self.published:
+                    out += self._end_publication(vid, reason, now)
+                case Refusal():
+                    out.append(effect)  # the user has ended it meanwhile, or it has no name
                 case Cut():
                     self._ask_again_at = now + int(self._draw() * ASK_AGAIN_US)
                     out.append(effect)
@@ -415,13 +421,8 @@ class ClientSession:
         # In the order of vids: sets have none, and two runs of one seed must be equal.
         return [*self._hide(name, sorted(missing)), current]
 
-    def _refuse(self, about: str, reason: str, effect: Effect, now: int) -> list[Effect]:
-        if self._followed.pop(about, None) is not None:
-            return [SubscriptionRefused(about, reason)]
-        # A refusal names a context within the length of a name, so perhaps cut short.
-        vid = next((vid for vid in self.published if about == f"put {vid}"[:NAME_LENGTH_MAX]), None)
-        if vid is None:
-            return [effect]
+    def _end_publication(self, vid: str, reason: str, now: int) -> list[Effect]:
+        """Publish no more what the service refuses."""
         del self.published[vid]
         # Else it would be published, and refused, with every registration.
         forgotten = self._pass(self._machine.receive(UnpublishContext(vid), now), now)

@@ -22,6 +22,7 @@ from roamcast.channels.server.messages import (
     Page,
     Parcel,
     Refused,
+    RefusedKind,
     State,
     Superseded,
 )
@@ -50,7 +51,9 @@ class Pending(Effect, frozen=True, gc=False):
 class Refusal(Effect, frozen=True, gc=False):
     """The server refused something, and why."""
 
-    about: str
+    kind: RefusedKind
+    name: str
+    """The vid or the subscription."""
     reason: str
 
 
@@ -61,10 +64,14 @@ class Cut(Effect, frozen=True, gc=False):
 
 
 class Overtaken(Effect, frozen=True, gc=False):
-    """Somebody else published a context of this client's later, or removed it."""
+    """Somebody else published a context of this client's later, or removed it.
+
+    `own`: it was the client itself, by a clock that was ahead of its present one.
+    """
 
     vid: str
     stamp: int
+    own: bool = False
 
 
 class Coverage(msgspec.Struct):
@@ -122,6 +129,10 @@ class Watching:
                 self.copy.tombstones,
                 settings.contexts_max + 2 * settings.tombstones_max,
             ),
+            "contexts known": (
+                len(self.copy.known),
+                2 * (settings.contexts_max + settings.tombstones_max),
+            ),
             "subscriptions with queries": (len(self.queries), subscribed),
             "listings": (len(self.listings), subscribed),
             "refreshes": (len(self.refresh_at), subscribed),
@@ -130,6 +141,7 @@ class Watching:
                 len(self.pending),
                 settings.channels_max + settings.wide_groups_max + 1,
             ),
+            "streams": (streams, 2 * (settings.channels_max + settings.wide_groups_max) + 1),
             "channels": (len(self.tuner.channels), streams * (BANDS_MAX + 1) + carousels),
             **self.tuner.occupancy(),
         }
@@ -148,7 +160,12 @@ class Watching:
         self.copy.close(name)
         effects += self._end_listing(name)
         self.refresh_at.pop(name, None)
-        return [*effects, *self._unlink(self.queries.pop(name, ()))]
+        effects += self._unlink(self.queries.pop(name, ()))
+        before = sum(self.pending.values())
+        # No parcel of a stream that we left will say that nothing is pending any more.
+        self._forget_pending()
+        total = sum(self.pending.values())
+        return [*effects, Pending(total)] if total != before else effects
 
     def _unlink(self, queries: Iterable[int]) -> list[Effect]:
         """Leave the streams of queries that no subscription has any more."""
@@ -163,8 +180,9 @@ class Watching:
         self.queries.clear()
         self.listings.clear()
         self.refresh_at.clear()
+        ends: list[Effect] = [Pending(0)] if any(self.pending.values()) else []
         self.pending.clear()
-        return self.tuner.drop_all()
+        return [*ends, *self.tuner.drop_all()]
 
     def take(self, parcel: Parcel, channel: str, source: str, now: int) -> list[Effect]:
         """Take a parcel that came by a channel, "" for unicast."""
@@ -182,10 +200,10 @@ class Watching:
                     effects += self._close(parcel.epoch, name, as_of, complete)
                 case Page():
                     effects += self._page(parcel.epoch, item, channel, now)
-                case Refused(about, reason):
-                    effects.append(Refusal(about, reason))
-                case Superseded(vid, stamp):
-                    effects.append(Overtaken(vid, stamp))
+                case Refused(kind, name, reason):
+                    effects.append(Refusal(kind, name, reason))
+                case Superseded(vid, stamp, own):
+                    effects.append(Overtaken(vid, stamp, own))
                 case Dropped() | Last():
                     effects += self._end(item, channel)
         before = sum(self.pending.values())
@@ -264,14 +282,25 @@ class Watching:
         )
 
     def _learn(
-        self, epoch: int, state: State, now: int, as_of: int, *, listed: bool
+        self,
+        epoch: int,
+        state: State,
+        now: int,
+        as_of: int,
+        *,
+        listed: bool = False,
+        paged: bool = False,
     ) -> list[Effect]:
-        """Take a state, which was its context's present one as of an update (0: of its own)."""
+        """Take a state, which was its context's present one as of an update (0: of its own).
+
+        `listed`: it came by unicast, so it counts to every listing; `paged`: it is on a page that
+        some listing waits for.
+        """
         if self.copy.forgotten(epoch, state) and (epoch, as_of) < self.copy.floor:
             # It may be older than a departure that is forgotten: refresh, to be sure. A batch is
             # repeated as it was, so this may come by unicast, too.
             self.refresh(self.queries, now)
-        effects = self.copy.learn(epoch, state, now)
+        effects = self.copy.learn(epoch, state, now, as_of, listed=listed or paged)
         if listed:
             for name, listing in self.listings.items():
                 if not listing.carousels:
@@ -315,9 +344,11 @@ class Watching:
 
         Not to a listing on a later carousel of the same query: this page may be older.
         """
+        carousels = (listing.carousels.get(page.query) for listing in self.listings.values())
+        paged = any(one is not None and one.channel == channel for one in carousels)
         effects: list[Effect] = []
         for state in page.states:
-            effects += self._learn(epoch, state, now, page.as_of, listed=False)
+            effects += self._learn(epoch, state, now, page.as_of, paged=paged)
         for name, listing in list(self.listings.items()):
             coverage = listing.carousels.get(page.query)
             if coverage is None or coverage.whole or coverage.channel != channel:
@@ -349,11 +380,14 @@ class Watching:
                 effects += self.tuner.drop(coverage.channel)
         return effects
 
-    def _note_pending(self, parcel: Parcel, channel: str) -> None:
-        """Note the pending count of each stream the client is on (0 for unicast)."""
+    def _forget_pending(self) -> None:
         streams = self.tuner.streams
         for stream in [number for number in self.pending if number and number not in streams]:
             del self.pending[stream]
+
+    def _note_pending(self, parcel: Parcel, channel: str) -> None:
+        """Note the pending count of each stream the client is on (0 for unicast)."""
+        self._forget_pending()
         if not parcel.pending or not self._limit:
             return
         stream, position = (0, 0) if not channel else self.tuner.band_above(channel)

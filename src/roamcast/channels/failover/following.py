@@ -195,7 +195,8 @@ class Following:
         assert work is not None
         assert work.offers
         if not work.number:
-            self._number += 1
+            # By time, as in `Replication`: an answer that was long on its way is to no later offer.
+            self._number = max(self._number + 1, now)
             work.number = self._number
         self._repeat_at = now + self._settings.repeat_us
         return [Send(Replica(self.server), StoreOffer(work.number, work.offers[0]))]

@@ -20,12 +20,13 @@ from roamcast.channels.failover.messages import (
 )
 from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.server.desk import Desk
-from roamcast.channels.server.map import Removal
-from roamcast.channels.server.messages import ITEMS_MAX, ServerHere, context_of
-from roamcast.channels.timers import Timer
+from roamcast.channels.server.messages import ITEMS_MAX, ServerHere
+from roamcast.channels.server.removals import Removal
 from roamcast.errors import InputError
 from roamcast.model.addresses import Replica, Watchdog
+from roamcast.model.contexts import context_of
 from roamcast.model.machine import Effect, Send
+from roamcast.model.parts import Timer
 from roamcast.model.records import ChannelStep, Drop
 from roamcast.model.wire import Message
 
@@ -105,11 +106,16 @@ class Merging:
         """A client did not come: what was handed over of it and it did not confirm leaves."""
         owner = timer.owner
         client = self._desk.clients.get(owner)
+        handed = self._desk.now - self._stays()  # the last that anybody knew of them
         for vid in self.guests.pop(owner):
             if self.is_stored(vid, owner):
                 continue
             if client is None or vid not in client.publications:
-                self._contexts.withdraw(owner, vid)
+                self._contexts.withdraw(owner, vid, ended=handed)
+
+    def _stays(self) -> int:
+        """How long a publisher has to confirm what was handed over."""
+        return self._desk.settings.client_timeout_us + self._desk.settings.restart_spread_us
 
     def _leave(self, to: str, epoch: int) -> None:
         if self.leaving is not None and epoch <= self.leaving.newer_epoch:
@@ -145,12 +151,12 @@ class Merging:
                 return  # the same state: who published it here is nearer than who did there
             if not contexts.put_for(item.owner, context, item.body, item.stamp):
                 return
+            if known is not None:  # a state from before its publisher's clock was set back
+                contexts.outdate(item.owner, context.vid, item.stamp)
         except InputError as error:
             desk.out.append(Drop(str(error)[:200], "map.handover", len(item.body), sender))
             return
-        settings = desk.settings
-        stays = settings.client_timeout_us + settings.restart_spread_us
-        desk.timers.set(GuestDue(item.owner), desk.now + stays)
+        desk.timers.set(GuestDue(item.owner), desk.now + self._stays())
         self.guests.setdefault(item.owner, {})[context.vid] = None
 
 

@@ -34,7 +34,6 @@ from roamcast.channels.failover.replica_messages import (
     pages,
 )
 from roamcast.channels.server.messages import ServerHere
-from roamcast.channels.timers import Timers
 from roamcast.model.addresses import Address, Replica, Watchdog
 from roamcast.model.machine import (
     VALUE_BYTES_MAX,
@@ -59,6 +58,7 @@ from roamcast.model.parts import (
     Part,
     StoreAnswer,
     StoreRequest,
+    Timers,
 )
 from roamcast.model.records import ChannelStep
 from roamcast.model.wire import Message
@@ -163,7 +163,6 @@ class _Offer(msgspec.Struct):
     here: Received
     epoch: int
     after: str = ""
-    number: int = 0
     in_flight: StoreOffer | None = None
     give_up_at: int = 0
 
@@ -201,6 +200,7 @@ class Replication(Part):
         self._stamp = stamp
         self._token = 0
         self._number = 0
+        self._offered = 0
         self._change = 0
         self._followers: dict[str, _Follower] = {}
         self._writing: dict[int, _Request] = {}
@@ -215,6 +215,10 @@ class Replication(Part):
         self._offer_token = 0
         self._timers: Timers[_FollowerTimer | _OfferTimer] = Timers()
         self._out: list[Effect] = []
+
+    def newest(self) -> int:
+        """Give the newest stamp seen."""
+        return self._stamp
 
     @property
     def current(self) -> int:
@@ -522,9 +526,11 @@ class Replication(Part):
             step_taken = ChannelStep("", "store handed over", self._epoch, reason=offer.host)
             self._out += [step_taken, Forward(offer.here)]
             return
-        offer.number += 1
+        # By time, so that the answer to an offer of an earlier attempt is none to this one: it may
+        # come seconds late, when the entries that this one holds are on no disk but ours.
+        self._offered = max(self._offered + 1, now)
         offer.after = entries[-1].key
-        offer.in_flight = StoreOffer(offer.number, entries, serving=True)
+        offer.in_flight = StoreOffer(self._offered, entries, serving=True)
         offer.give_up_at = now + self._settings.hand_over_us
         self._timers.set(_OfferTimer(), now + self._settings.repeat_us)
         self._out.append(Send(Replica(offer.host), offer.in_flight))

@@ -44,7 +44,6 @@ from roamcast.channels.server.map_server import compiled_matcher
 from roamcast.channels.server.messages import Batch, ServerHere
 from roamcast.channels.server.queries import Matcher
 from roamcast.channels.server.settings import MapSettings
-from roamcast.channels.timers import Timers
 from roamcast.errors import LimitError
 from roamcast.model.addresses import Client
 from roamcast.model.machine import (
@@ -58,6 +57,7 @@ from roamcast.model.machine import (
     earliest,
     step,
 )
+from roamcast.model.parts import Timers
 from roamcast.model.records import Record
 from roamcast.model.time import MICROSECONDS
 from roamcast.model.wire import Message
@@ -100,7 +100,7 @@ class _Sweep(msgspec.Struct, frozen=True):
 _Timer = _Compare | _Unsure | _Farewell | _Sweep
 
 
-class Admission:
+class RelayAdmission:
     """One relay: the `MapRelay`, its guests, and what they publish."""
 
     def __init__(
@@ -155,6 +155,7 @@ class Admission:
             case OwnLinkUp(welcome):
                 return self._own_up(welcome, now)
             case OwnLinkDown():
+                # The machine goes on: its guests see what it has, and it subscribes again later.
                 self._connected = False
                 self._limit_doubt(self.served.values(), now)
                 return ()
@@ -172,6 +173,7 @@ class Admission:
             case GuestGone(number):
                 return self._gone(number, now)
             case GoingDown():
+                # All at once, so that none of them waits for the silence that ends a link.
                 ended = [self._end(one, AWAY, MICROSECONDS) for one in self.guests.values()]
                 return [effect for effects in ended for effect in effects]
             case _:
@@ -183,6 +185,8 @@ class Admission:
         for timer in self._timers.due(now):
             match timer:
                 case _Compare(number):
+                    # Without the relay's own link nobody can say whether the classes are equal.
+                    # The service itself always decides right, so the guest goes there.
                     effects += self._pass_through(self.guests[number])
                 case _Unsure(number):
                     effects += self._end(self.guests[number], UNSURE, MICROSECONDS)
@@ -215,6 +219,7 @@ class Admission:
 
     def _is_sure(self, guest: GuestRecord) -> bool:
         welcome = guest.welcome
+        # 0080: a tag of an earlier life of the service may mean another class now.
         return guest.connected and (welcome.epoch, welcome.view) == self._standing
 
     # The relay's own link.
@@ -226,6 +231,8 @@ class Admission:
         self._standing = welcome.epoch, welcome.view
         relay = self.relay
         effects: list[Effect] = []
+        # An older epoch is a service that has lost its data; with other settings, both sides of the
+        # machine would misjudge timeouts.
         if relay is None or settings != self._settings or welcome.epoch < relay.up.epoch:
             effects += self._begin(welcome, settings, now)
         else:
@@ -242,6 +249,7 @@ class Admission:
         if self.relay is not None:
             for number in self.served.values():
                 effects += self._end(self.guests[number], RENEWED, 1)
+            # The guests publish everything again when they come again.
             for name in list(self.publishers):
                 self.publishers.forget(name)
             effects += self._carry(self.relay.leave(), now)
@@ -267,6 +275,7 @@ class Admission:
         if len(self.guests) >= self._guests_max:
             raise LimitError(f"a relay has at most {self._guests_max} guests: come again later")
         assert number not in self.guests
+        # The bound is the driver's, which refuses connections before; here it guards the machine.
         guest = self.guests[number] = GuestRecord(number, welcome)
         self._timers.set(_Compare(number), now + COMPARE_US)
         return self._review(guest, now)
@@ -299,6 +308,7 @@ class Admission:
             return self._end(guest, CHANGED, 1)
         if guest.state is not GuestState.WAITING:
             return []
+        # A client that comes again takes its own place: it needs no room of its own.
         room = guest.name in self.served or len(self.served) < self._settings.relay_clients_max
         if not room or (comparable and not same):
             return self._pass_through(guest)
@@ -312,6 +322,8 @@ class Admission:
     def _serve(self, guest: GuestRecord, now: int) -> list[Effect]:
         self._timers.cancel(_Compare(guest.number))
         guest.state = step(GUEST_TABLE, guest.state, GuestEvent.SAME_CLASS)
+        # An earlier guest of the same client may have left with its own link still open, for its
+        # last publications.
         replaced = self.guests.get(self.served.get(guest.name, -1))
         self.served[guest.name] = guest.number
         effects: list[Effect] = [Serve(guest.number)]
@@ -323,7 +335,7 @@ class Admission:
 
     def _end(self, guest: GuestRecord | None, reason: str, retry_us: int) -> list[Effect]:
         if guest is None or guest.state in (GuestState.ENDING, GuestState.LEAVING):
-            return []
+            return []  # two reasons may come together; the first one counts
         guest.state = step(GUEST_TABLE, guest.state, GuestEvent.ENDED)
         self._timers.cancel(_Compare(guest.number))
         self._timers.cancel(_Unsure(guest.number))
@@ -346,6 +358,8 @@ class Admission:
         if self.served.get(guest.name) == guest.number:
             del self.served[guest.name]
             if guest.name in self.publishers:
+                # The machine keeps a silent client for `client_timeout_us`; until then it may come
+                # again and find its publications.
                 self._timers.sooner(_Sweep(), now + SWEEP_US)
         return [CloseGuest(guest.number)]
 
@@ -398,7 +412,7 @@ class Admission:
                 case SendUp(number):
                     guest = self.guests.get(number)
                     if guest is not None and guest.connected:
-                        out.append(effect)
+                        out.append(effect)  # otherwise the publisher repeats it
                 case PublicationAnswered(client, answer):
                     answered = self._machine.receive(BehalfAnswered(client, answer), now)
                     out += self._carry(answered, now)
@@ -420,6 +434,7 @@ class Admission:
         out: list[Effect] = []
         for effect in effects:
             match effect:
+                # Only batches show anything; without answers the client would repeat for ever.
                 case Send(Client(name), Batch()) if not self.may_see(name):
                     out.append(Withheld(name))
                 case Send() | Listen() | Ignore() | Record():

@@ -13,8 +13,8 @@ from roamcast.channels.client.map_client import MapClient
 from roamcast.channels.client.publications import DisownContext, PublishContext, UnpublishContext
 from roamcast.channels.client.watching import Cut, Overtaken, Pending, Refusal
 from roamcast.channels.server.messages import ServerHere
-from roamcast.channels.timers import Timers
 from roamcast.model.machine import Draw, Effect, Ignore, Listen, Received, Send
+from roamcast.model.parts import Timers
 from roamcast.model.records import Record
 from roamcast.model.wire import Message
 
@@ -81,6 +81,7 @@ class Publishers:
         if publisher is None:
             return []
         publisher.guest = guest
+        # No spread over time: guests' links open one by one.
         here = Received(welcome.server, ServerHere(welcome.epoch, 0))
         return self._carry(welcome.client, publisher.client.receive(here, now), now)
 
@@ -96,7 +97,7 @@ class Publishers:
         """Take what came by a guest's link, if this client's publications go by it."""
         publisher = self._publishers.get(name)
         if publisher is None or publisher.guest != guest:
-            return []
+            return []  # it answers what was sent by a link that has been replaced
         client = publisher.client
         effects = client.receive(Received(client.server, message, group), now)
         return self._carry(name, effects, now)

@@ -104,7 +104,8 @@ class MapRelay:
 
     def occupancy(self) -> dict[str, tuple[int, int]]:
         """How much is held of what, and the bound of each."""
-        return self.down.occupancy()
+        up = {f"up: {what}": pair for what, pair in self.up.occupancy().items()}
+        return {**self.down.occupancy(), **up}
 
     def receive(self, given: Input, now: int) -> Sequence[Effect]:
         """Take a client's message, or the server's."""
@@ -117,6 +118,7 @@ class MapRelay:
     def advance(self, now: int) -> Sequence[Effect]:
         """Do what is due on both sides."""
         if self._again_at is not None and now >= self._again_at:
+            # The clients are not told: they keep what they see, and it becomes current again.
             self._again_at = None
             self.down.forwarded += self.down.subscriptions.all_upward()
         effects = self._downwards(self.up.advance(now), now)
@@ -145,6 +147,7 @@ class MapRelay:
         """Let out what is for our clients, and forward to the server what they want."""
         out: list[Effect] = [effect for effect in effects if isinstance(effect, _TO_CLIENTS)]
         copy = self.up.watching.copy
+        # Taken before the loop, because what is forwarded may come back down and forward more.
         forwarded, self.down.forwarded = self.down.forwarded, []
         for client, given in forwarded:
             if self._apart and isinstance(given, _PUBLISHING):

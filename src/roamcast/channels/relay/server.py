@@ -14,21 +14,19 @@ from roamcast.channels.client.map_client import SubscribeFilter, UnsubscribeFilt
 from roamcast.channels.client.publications import DisownContext, PublishContext, UnpublishContext
 from roamcast.channels.client.watching import Current, Cut, Overtaken, Pending, Refusal
 from roamcast.channels.reliable.receiver import Stale
-from roamcast.channels.server.contexts import MapContexts
+from roamcast.channels.server.contexts import ActiveMap, MapContexts
 from roamcast.channels.server.desk import ClientState, Desk, Policy, Public
-from roamcast.channels.server.map import ActiveMap
 from roamcast.channels.server.map_server import MapServer
-from roamcast.channels.server.messages import Refused, body_of
+from roamcast.channels.server.messages import REASON_LENGTH_MAX, Refused
 from roamcast.channels.server.queries import Matcher
 from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.channels.server.subscriptions import Subscriptions
 from roamcast.channels.spread.dissemination import Dissemination
 from roamcast.errors import ConflictError, InputError, LimitError
-from roamcast.model.contexts import Context
-from roamcast.model.filters import Filter
+from roamcast.model.contexts import Context, body_of
+from roamcast.model.filters import recent
 from roamcast.model.machine import Effect, Input
 from roamcast.model.records import Drop
-from roamcast.model.wire import NAME_LENGTH_MAX
 
 Forward = Callable[[str, Input], None]
 """Hands an input to the relay's client side, in the name of one client or of all ("")."""
@@ -43,6 +41,7 @@ class Served(Public):
 
     def view_class(self, client: str) -> str:
         """There is one class; raise for a client of another."""
+        # 0080: the relay has one copy of the map, the one that its own class may see.
         if self._policy.view_class(client) != self._policy.view_class(self._relay):
             raise InputError(f"{client} may not see the same as {self._relay}: serve it elsewhere")
         return ""
@@ -83,9 +82,11 @@ class RelayedContexts(MapContexts):
         if not self._policy.may_take(owner, known.client):
             raise ConflictError(f"{vid!r} is published by somebody else: choose another vid")
 
-    def put_for(self, owner: str, context: Context, body: bytes, stamp: int) -> bool:
+    def put_for(
+        self, owner: str, context: Context, body: bytes, stamp: int, *, stored: bool = False
+    ) -> bool:
         """Publish a client's context with the server, under the client's own stamp."""
-        del body
+        del body, stored  # the client side encodes it again, under the same stamp
         known = self.owners.get(context.vid)
         if known is not None and stamp <= known.stamp:
             if stamp == known.stamp and known.client != owner:
@@ -93,6 +94,8 @@ class RelayedContexts(MapContexts):
                 self._forward(owner, PublishContext(context, stamp))
             elif known.client != owner:
                 self._overtake(owner, context.vid, known.stamp)
+            elif stamp < known.stamp:
+                self.outdate(owner, context.vid, known.stamp)
             return True
         most = self._desk.settings.publications_max
         if known is None and len(self.owners) >= most:
@@ -103,17 +106,39 @@ class RelayedContexts(MapContexts):
         self._forward(owner, PublishContext(context, stamp))
         return True
 
-    def withdraw(self, owner: str, vid: str, stamp: int = 0) -> None:
+    def withdraw(
+        self,
+        owner: str,
+        vid: str,
+        stamp: int = 0,
+        *,
+        ended: int | None = None,
+        stored: bool = False,
+    ) -> bool:
         """Cancel a client's context with the server, or disown it without a stamp."""
+        del ended, stored  # the server keeps the past
         known = self.owners.get(vid)
         if known is None:
-            return
+            return True
+        if stamp and known.client == owner and known.stamp > stamp:
+            return False
         if stamp and known.stamp <= stamp and self._may_take(owner, known.client):
             self.overtaken(vid, stamp, by=owner)
             self._forward(known.client, UnpublishContext(vid, stamp))
         elif not stamp and known.client == owner:
             del self.owners[vid]
             self._forward(owner, DisownContext(vid))
+        return True
+
+    def stamp_of(self, vid: str) -> int:
+        """Give the stamp under which a context was published upwards."""
+        return self.owners[vid].stamp if vid in self.owners else 0
+
+    def outdated(self, vid: str, stamp: int) -> None:
+        """The server has a later stamp than ours, by a clock that was set back: tell its client."""
+        known = self.owners.get(vid)
+        if known is not None and known.stamp <= stamp:
+            self.outdate(known.client, vid, stamp)
 
     def overtaken(self, vid: str, stamp: int, by: str = "") -> None:
         """Somebody published a later state, or cancelled it: tell the client whose it was."""
@@ -123,20 +148,17 @@ class RelayedContexts(MapContexts):
             if known.client != by:
                 self._overtake(known.client, vid, stamp)
 
-    def refused(self, about: str, reason: str, client: str = "") -> None:
+    def refused(self, vid: str, reason: str, client: str = "") -> None:
         """The server does not accept a publication (of this client): tell its publisher."""
-        vid = about.removeprefix("put ")
-        if len(about) == NAME_LENGTH_MAX:  # a refusal names a vid within this length, cut short
-            vid = next((name for name in self.owners if f"put {name}".startswith(about)), vid)
         known = self.owners.get(vid)
-        if known is None or about == vid or client not in ("", known.client):
-            return
+        if known is None or client not in ("", known.client):
+            return  # somebody else publishes it by now
         del self.owners[vid]
         self._forward(known.client, DisownContext(vid))
         publisher = self._desk.clients.get(known.client)
         if publisher is not None:
             publisher.publications.pop(vid, None)
-            self._desk.deliver(publisher, Refused(about, reason))
+            self._desk.deliver(publisher, Refused("publish", vid, reason))
 
     def follow(self, vid: str, copy: MapCopy) -> None:
         """Bring the map up to what the server shows of a context."""
@@ -145,6 +167,8 @@ class RelayedContexts(MapContexts):
         if known is None or known.context is None or not known.shown:
             super().withdraw("", vid)
         elif here is None or here.context is not known.context:
+            # A stamp of our own: the map takes only later ones, and publishers' stamps never come
+            # down. The server has decided already which state is the newest (0026).
             self._shown += 1
             super().put_for("", known.context, body_of(known.context), self._shown)
 
@@ -175,12 +199,13 @@ class RelayedSubscriptions(Subscriptions):
 
     def subscribe(self, client: ClientState, name: str, text: str) -> None:
         """Subscribe with the server if nobody has, and answer when the current set is here."""
-        wanted = Filter.parse(text)
+        wanted = recent.read(text)
         self.withdraw(client, name)
         asked = self._asked.setdefault(client.name, {})
         if len(asked) >= self.most(client):
             raise LimitError(f"a client has at most {self.most(client)} subscriptions")
         client.outbox.reopen()
+        # By canonical text: equal filters of many clients cost the server one subscription.
         upward = self.upward.get(wanted.text)
         if upward is None:
             self._made += 1
@@ -197,7 +222,7 @@ class RelayedSubscriptions(Subscriptions):
             super().subscribe(client, name, text)
         except InputError as error:
             self._release(client.name, name)
-            self._desk.deliver(client, Refused(name, str(error)[:500]))
+            self._desk.deliver(client, Refused("subscribe", name, str(error)[:REASON_LENGTH_MAX]))
 
     def withdraw(self, client: ClientState, name: str) -> None:
         """End a client's subscription, answered or not."""
@@ -211,6 +236,7 @@ class RelayedSubscriptions(Subscriptions):
 
     def refresh(self, client: ClientState, name: str) -> None:
         """List a current set again, unless it has not come yet."""
+        # Its first listing is on its way up and down; another one would only repeat it.
         waits = name in self._asked.get(client.name, ()) and name not in client.subscriptions
         if not waits:
             super().refresh(client, name)
@@ -252,7 +278,7 @@ class RelayedSubscriptions(Subscriptions):
         for client_name, subscription in list(upward.users):
             client = self._desk.clients[client_name]
             self.withdraw(client, subscription)
-            self._desk.deliver(client, Refused(subscription, reason))
+            self._desk.deliver(client, Refused("subscribe", subscription, reason))
 
     def lost(self) -> None:
         """The server gave up on all subscriptions: what they show is not current."""
@@ -281,6 +307,7 @@ class RelayServer(MapServer):
         policy: Policy,
         make_matcher: Callable[[], Matcher],
     ) -> None:
+        # Behind a unicast link a channel costs as much as unicast to each (AMS 17).
         alone = msgspec.structs.replace(
             settings, mode=Mode.UNICAST, clients_max=settings.relay_clients_max
         )
@@ -329,17 +356,21 @@ class RelayServer(MapServer):
                     vids[context.vid] = None
                 case Left(vid=vid):
                     vids[vid] = None
+        # The map first: an answer to a subscription lists what the map has.
         self._follow(vids, copy)
         for effect in effects:
             match effect:
                 case Current(name, _, complete):
                     self.subscriptions.current(name, complete)
-                case Overtaken(vid, stamp):
-                    self.contexts.overtaken(vid, stamp)
-                case Refusal(about, reason):
-                    self.subscriptions.refused(about, reason)
-                    self.contexts.refused(about, reason)
+                case Overtaken(vid, stamp, own):
+                    (self.contexts.outdated if own else self.contexts.overtaken)(vid, stamp)
+                case Refusal("subscribe", name, reason):
+                    self.subscriptions.refused(name, reason)
                     self.unswept = True
+                case Refusal("publish", vid, reason):
+                    self.contexts.refused(vid, reason)
+                case Refusal():
+                    pass  # an unpublication or a session, which no client of ours waits for
                 case Cut():
                     self.subscriptions.lost()
                     self.unswept = True
@@ -356,14 +387,15 @@ class RelayServer(MapServer):
             case Overtaken(vid, stamp):
                 if vid in self.contexts.owners and self.contexts.owners[vid].client == client:
                     self.contexts.overtaken(vid, stamp)
-            case Refusal(about, reason):
-                self.contexts.refused(about, reason, client)
+            case Refusal("publish", vid, reason):
+                self.contexts.refused(vid, reason, client)
         return self._done()
 
     def follow(self, vids: Iterable[str], copy: MapCopy, now: int) -> Sequence[Effect]:
         """Bring contexts up to what the real server shows of them now."""
         self.desk.now = now
         self._follow(vids, copy)
+        # Not before everything is current: until then a context may only seem to be unwanted.
         if self.unswept and all(upward.current for upward in self.subscriptions.upward.values()):
             self.unswept = False
             self._follow(list(self.map.contexts), copy)
@@ -374,6 +406,7 @@ class RelayServer(MapServer):
             try:
                 self.contexts.follow(vid, copy)
             except LimitError as error:
+                # The client is told by `complete=False`, as by a server at its own limit.
                 self.desk.out.append(Drop(str(error), "map.batch", 0))
                 for upward in self.subscriptions.upward.values():
                     upward.whole = False

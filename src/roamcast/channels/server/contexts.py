@@ -1,26 +1,236 @@
-"""The way of an update: a context is published, changed or removed, and each view class learns it.
+"""The active map, and the way of an update of it to each view class (AMS, active maps).
 
-Every update has one number, common to all its messages (AMS 10), so that clients drop duplicates
-and older states. The update query set unites the queries that the old state satisfied with those of
-the new one: without the old ones departures would be lost.
+Each context holds the queries that its present state satisfies, by view class. So the update query
+set of a change is the old set united with the new one and costs one match, and a departure finds
+everyone who saw the context, even if the rules that let them see it have changed since. 0026: a
+context is its newest state.
+
+A view class is told a change only if what it may see has changed. So that numbers tell nothing of
+the others, each class numbers its updates itself (0090); one number is common to all messages of an
+update in a class (AMS 10), so that clients drop duplicates and older states.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Protocol
 
+import msgspec
 from msgspec import structs
 
 from roamcast.channels.server.desk import ClientState, Desk, Policy
-from roamcast.channels.server.map import ActiveMap, MapContext, Matched, Removal
-from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, State, Superseded, body_of
-from roamcast.channels.server.queries import QueryChange, QueryRecord
+from roamcast.channels.server.live_views import LiveViews, Seen
+from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, State, Superseded
+from roamcast.channels.server.queries import Matched, QueryChange, QueryRecord
+from roamcast.channels.server.removals import Removal, Removed
 from roamcast.channels.server.view_class import ViewClass
 from roamcast.channels.spread.dissemination import Dissemination
-from roamcast.channels.timers import Timer
 from roamcast.errors import ConflictError, ContextError, LimitError
-from roamcast.model.contexts import Context
+from roamcast.matching.live.slices import run
+from roamcast.model.contexts import Context, body_of, context_of
+from roamcast.model.events import PublicationReplaced
 from roamcast.model.filters import Filter
+from roamcast.model.filters.atoms import Conjunction, Values
+from roamcast.model.filters.values import Interval
 from roamcast.model.machine import Effect
+from roamcast.model.nearest import Found, nearest
+from roamcast.model.parts import Timer
 from roamcast.model.records import ContextChanged, ContextClosed, ContextOpened, UpdateMatched
+
+
+class ClassView(msgspec.Struct):
+    """What one view class sees of a context."""
+
+    number: int
+    """The class's update that brought it about."""
+    body: bytes
+    """Empty if the class sees nothing."""
+    seen: Context | None = None
+    """The body decoded; None if it is the context's own, or empty."""
+    matched: Matched = ()
+
+
+Touched = tuple[Context | None, Matched]
+"""What a class sees of a context, and its queries that this satisfies."""
+
+
+class MapContext(msgspec.Struct):
+    """A context on the map: its state, who published it, and what each view class sees of it."""
+
+    context: Context
+    body: bytes
+    """The context's bytes as they came: encoded once, by its publisher."""
+    stamp: int
+    owner: str
+    views: dict[str, ClassView]
+    """View class with queries that it satisfies → what the class was last told."""
+    recorded: Context | None = None
+    """What stands in the journal of it."""
+    changes_at: int | None = None
+    """When the clock may change what some see of it."""
+    seat: int = 0
+    """Its index in `ActiveMap.seats`, the same for as long as it is on the map."""
+
+
+class ActiveMap:
+    """Contexts by vid, and by place so that a new query looks at few of them."""
+
+    def __init__(self, contexts_max: int, removed: Removed | None = None) -> None:
+        self.contexts: dict[str, MapContext] = {}
+        self.removed = Removed(0, 0) if removed is None else removed
+        self.seats: list[str | None] = []
+        """The vids on the map, in an order in which none of them moves: pages go over it (0058)."""
+        self._free: list[int] = []
+        self._contexts_max = contexts_max
+        self._reserved: dict[str, None] = {}
+        self._absent = 0
+        """How many of the reserved vids are not on the map."""
+        self._at: dict[str | None, dict[str, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self.contexts)
+
+    @property
+    def taken(self) -> int:
+        """How many contexts are on the map or have room reserved."""
+        return len(self.contexts) + self._absent
+
+    def occupancy(self) -> dict[str, tuple[int, int]]:
+        """How much is held beside the contexts, and the bound of each."""
+        return {
+            "seats": (len(self.seats), self._contexts_max),
+            "free seats": (len(self._free), len(self.seats)),
+            "places": (len(self._at), len(self.contexts)),
+            "reserved": (len(self._reserved), self._contexts_max),
+        }
+
+    def put(self, context: Context, body: bytes, stamp: int, owner: str) -> MapContext | None:
+        """Add or change a context; None if this state, or a newer one, is known already."""
+        known = self.contexts.get(context.vid)
+        if known is None:
+            if self.removed:
+                gone = self.removed.get(context.vid)
+                if gone is not None and stamp <= gone.stamp:
+                    return None
+                self.removed.forget(context.vid)
+            if context.vid in self._reserved:
+                self._absent -= 1
+            else:
+                self._check_room()
+            seat = self._seat(context.vid)
+            known = MapContext(context, body, stamp, owner, {}, seat=seat)
+            self.contexts[context.vid] = known
+        else:
+            if stamp <= known.stamp and not _replaces(body, stamp, owner, known):
+                return None
+            self._leave(known.context)
+            known.context, known.body = context, body
+            known.stamp, known.owner = stamp, owner
+        self._at.setdefault(context.place, {})[context.vid] = None
+        return known
+
+    def reserve(self, vid: str) -> None:
+        """Reserve room for a context that comes when it is on disk (0077), or refuse it now."""
+        if vid in self._reserved:
+            return
+        if vid not in self.contexts:
+            self._check_room()
+            self._absent += 1
+        self._reserved[vid] = None
+
+    def release(self, vid: str) -> None:
+        """Reserve no more room for a context."""
+        if vid in self._reserved:
+            del self._reserved[vid]
+            self._absent -= vid not in self.contexts
+
+    def _check_room(self) -> None:
+        if self.taken >= self._contexts_max:
+            raise LimitError(f"the map holds at most {self._contexts_max} contexts")
+
+    def stamp(self, vid: str) -> int:
+        """Give the stamp of a context or of its removal; 0 if neither is known."""
+        known = self.contexts.get(vid) or self.removed.get(vid)
+        return 0 if known is None else known.stamp
+
+    def remove(self, vid: str) -> MapContext | None:
+        """Take a context off the map."""
+        known = self.contexts.pop(vid, None)
+        if known is not None:
+            self._leave(known.context)
+            self._absent += vid in self._reserved
+            self.seats[known.seat] = None
+            self._free.append(known.seat)
+            if not self.contexts:
+                self.seats.clear()
+                self._free.clear()
+        return known
+
+    def _seat(self, vid: str) -> int:
+        """Take a free seat, else a new one: never more than there were contexts at a time."""
+        if not self._free:
+            self.seats.append(vid)
+            return len(self.seats) - 1
+        seat = self._free.pop()
+        self.seats[seat] = vid
+        return seat
+
+    def _leave(self, context: Context) -> None:
+        here = self._at[context.place]
+        del here[context.vid]
+        if not here:
+            del self._at[context.place]
+
+    def candidates(self, wanted: Filter) -> Iterable[str]:
+        """Name every context that could satisfy a filter, at least those that do."""
+        parts = wanted.conjunctions()
+        if parts is None:
+            return list(self.contexts)
+        vids: dict[str, None] = {}
+        for part in parts:
+            named = self._named(part)
+            if named is None:
+                return list(self.contexts)
+            vids.update(dict.fromkeys(named))
+        return list(vids)
+
+    def _named(self, part: Conjunction) -> Iterator[str] | None:
+        """Name the contexts by the vid or the place it demands; None if it demands neither."""
+        texts = {
+            atom.property: atom.intervals
+            for atom in part
+            if isinstance(atom, Values) and atom.kind == "string"
+        }
+        if "vid" in texts and all(_point(span) for span in texts["vid"]):
+            return (str(span.low) for span in texts["vid"] if span.low in self.contexts)
+        if "place" not in texts:
+            return None
+        spans = texts["place"]
+        places: Iterable[str | None] = [str(span.low) for span in spans]
+        if not all(_point(span) for span in spans):
+            places = [here for here in self._at if here and any(here in span for span in spans)]
+        return (vid for place in places for vid in self._at.get(place, ()))
+
+    def find(self, wanted: Filter) -> list[Context]:
+        """Answer a query once: the contexts that satisfy it now, by vid (AMS 3)."""
+        found = (self.contexts[vid].context for vid in sorted(self.candidates(wanted)))
+        return [context for context in found if wanted.matches(context)]
+
+    def nearest(self, to: tuple[float, float], wanted: Filter, count: int = 1) -> list[Found]:
+        """Answer "the nearest that meets constraints" once (AMS 3)."""
+        contexts = (known.context for known in self.contexts.values())
+        return nearest(contexts, to, wanted, count=count)
+
+
+def _replaces(body: bytes, stamp: int, owner: str, known: MapContext) -> bool:
+    """0026: of two states with one stamp the one with the later bytes stays, on every server."""
+    if stamp < known.stamp:
+        return False
+    if body == known.body:
+        known.owner = owner  # the same state, published again after a restart
+    return body > known.body
+
+
+def _point(span: Interval) -> bool:
+    return span.low is not None and span.low == span.high
 
 
 class ClockDue(Timer, frozen=True):
@@ -42,6 +252,19 @@ class LocalUpdate(Effect, frozen=True, gc=False):
     context: Context | None = None
 
 
+class Remembers(Protocol):
+    """What keeps the past of a map (`channels/past`)."""
+
+    def begin(self, context: Context, body: bytes, owner: str, now: int) -> None:
+        """The map shows a state that is not on disk."""
+
+    def end(self, vid: str, owner: str, at: int, now: int) -> None:
+        """The map shows a vid no more, and its context ended then."""
+
+    def check_room(self) -> None:
+        """Refuse a publication while too much waits for the disk."""
+
+
 class MapContexts:
     """Takes every change of the map, and hands it to the view classes that see it."""
 
@@ -52,10 +275,24 @@ class MapContexts:
         self._desk = desk
         self._policy = policy
         self._dissemination = dissemination
-        self.publisher_of: Callable[[str], str | None] = lambda _: None
-        """Who alone may publish under a vid, because its rules are theirs (0082)."""
+        self.live = LiveViews(self._context_of, active_map.contexts.keys, policy)
+        """The contexts, indexed for questions (docs/queries.md)."""
+        self.publishers: Mapping[str, str] = {}
+        """Vid → who alone may publish under it, because its rules are theirs (0082)."""
+        self.trusted_nodes: frozenset[str] = frozenset()
+        """Their vids belong to who registered them: the subject is the vid (0111)."""
+        self.claims: Mapping[str, str] = {}
+        """Vid → who published under it lately (0090)."""
+        self.is_stored: Callable[[str, str], bool] = lambda _vid, _owner: False
+        self.may_name: Callable[[str, str], bool] = lambda _owner, _vid: True
+        """(vid, owner) → whether this process publishes it for the owner, from disk."""
+        self.past: Remembers | None = None
         desk.fresh = self.fresh
         desk.timers.handle(ClockDue, self._clock_due)
+
+    def _context_of(self, vid: str) -> Context | None:
+        known = self.map.contexts.get(vid)
+        return None if known is None else known.context
 
     def put(self, client: ClientState, context: Context, body: bytes, stamp: int) -> None:
         """Publish a context for a client, or change it."""
@@ -70,28 +307,73 @@ class MapContexts:
             limit = self._desk.settings.publications_max
             raise LimitError(f"a client publishes at most {limit} contexts")
         self.check_owner(context.vid, client.name)
+        if self.past is not None:
+            self.past.check_room()
         client.unconfirmed.pop(context.vid, None)
         client.publications[context.vid] = None
         if not self.put_for(client.name, context, body, stamp):
-            known = self.map.contexts.get(context.vid)
+            known = self.map.contexts.get(context.vid) or self.map.removed.get(context.vid)
             if known is None or known.owner != client.name:
                 self._overtake(client.name, context.vid, self.map.stamp(context.vid))
+            elif isinstance(known, Removal) or known.body != body:
+                self.outdate(client.name, context.vid, known.stamp)
 
     def check_owner(self, vid: str, owner: str) -> None:
-        """Refuse to change what somebody else publishes, or has set rules for (0082)."""
+        """Refuse to change what somebody else publishes or has published, or has set rules for.
+
+        The refusal is the same for all of these: which of them holds may be hidden (0082, 0090).
+        """
+        if not self.may_name(owner, vid):
+            raise taken(vid)
+        subject = owner.partition("#")[0]
+        if subject != vid and subject.rpartition("@")[2] in self.trusted_nodes:
+            raise LimitError("who comes without a name publishes one context, under its own vid")
         known = self.map.contexts.get(vid)
-        if known is not None and not self._may_take(owner, known.owner):
-            raise ConflictError(f"{vid!r} is published by somebody else: choose another vid")
-        publisher = self.publisher_of(vid)
-        if publisher is not None and not self._may_take(owner, publisher):
-            raise ConflictError(f"the rules of {vid!r} are somebody else's: choose another vid")
+        owners = (
+            None if known is None else known.owner,
+            self.publishers.get(vid),
+            self.claims.get(vid),
+            vid if vid.rpartition("@")[2] in self.trusted_nodes else None,
+        )
+        for other in owners:
+            if other is not None and not self._may_take(owner, other):
+                raise taken(vid)
 
     def reconsider(self, vid: str) -> None:
         """Show a context anew, after its rules have changed."""
         known = self.map.contexts.get(vid)
         if known is not None:
-            classes = [*self._dissemination.classes.values()]
-            self._changed(known, known.context, known.body, "changed", classes)
+            self._note(known, before=known.context)
+        self.live.reconsider(vid)
+        if known is not None:
+            self._record(known, known.context, known.body)
+            self._changed(known, known.context, known.body, "changed")
+
+    def _record(
+        self, known: MapContext, context: Context | None, body: bytes, ended: int = 0
+    ) -> None:
+        """Record what the journal may say of a context: what everybody may see, and the past of."""
+        if not self._desk.journal:
+            return
+        vid, before = known.context.vid, known.recorded
+        seen = None if context is None else self._policy.recorded(context, self._desk.now)
+        if context is not None:
+            known.recorded = seen
+        if seen is None:
+            if before is not None:
+                reason = "cancelled" if context is None else "hidden"
+                self._desk.out.append(ContextClosed(vid, ended or self._desk.now, reason))
+        elif seen is context or seen != before:
+            begins = ContextOpened if before is None else ContextChanged
+            said = body if seen is context else body_of(seen)
+            self._desk.out.append(begins(vid, seen.place or "", seen.t_r, said))
+
+    def _note(self, known: MapContext, before: Context | None) -> None:
+        """Let the policy note whose a context is, and since when its parts are as they are."""
+        # What is older than this broker may have changed unseen: its t_r could tell (0090).
+        now, context = self._desk.now, known.context
+        since = context.t_r if known.stamp >= self._desk.started else now
+        self._policy.note(context, known.owner, now, before=before, since=since)
 
     def _clock_due(self, timer: ClockDue) -> None:
         """Update the view classes that see a context otherwise than a moment ago, and no others."""
@@ -100,19 +382,19 @@ class MapContexts:
         assert known.changes_at is not None
         before = known.changes_at - 1
         known.changes_at = None
-        differing = [
-            view
-            for view in self._dissemination.classes.values()
-            if self._seen(context, view, before) != self._seen(context, view, now)
-        ]
+        differing = {
+            name: touched
+            for name, touched in self._touched(known, context).items()
+            if self._seen(context, name, before) != self._seen(context, name, now)
+        }
         if differing:
             self._changed(known, context, known.body, "changed", differing)
         else:
             self._wake(known, self._policy.changes_at(context, now))
 
-    def _seen(self, context: Context, view: ViewClass, now: int) -> Context | None:
+    def _seen(self, context: Context, view_class: str, now: int) -> Context | None:
         """Give a context as a class sees it, without t_r: rules may set that to the time asked."""
-        seen = self._policy.visible(context, view.name, now)
+        seen = self._policy.visible(context, view_class, now)
         return None if seen is None else structs.replace(seen, t_r=0)
 
     def _wake(self, known: MapContext, at: int | None) -> None:
@@ -124,10 +406,15 @@ class MapContexts:
         else:
             self._desk.timers.set(timer, at)
 
-    def put_for(self, owner: str, context: Context, body: bytes, stamp: int) -> bool:
-        """Publish a context for an owner, or change it; False if what is known is not older."""
+    def put_for(
+        self, owner: str, context: Context, body: bytes, stamp: int, *, stored: bool = False
+    ) -> bool:
+        """Publish a context for an owner, or change it; False if what is known is not older.
+
+        `stored`: it is on disk, and so is its step of the past.
+        """
         before = self.map.contexts.get(context.vid)
-        owner_before = None if before is None else before.owner
+        owner_before, state_before = (before.owner, before.context) if before else (None, None)
         if before is None and self.map.removed:
             gone = self.map.removed.get(context.vid)
             if gone is not None and not self._may_take(gone.owner, owner):
@@ -135,34 +422,55 @@ class MapContexts:
         known = self.map.put(context, body, stamp, owner)
         if known is None:
             return False
+        if self.past is not None and not stored:
+            self.past.begin(context, body, owner, self._desk.now)
+        self._note(known, state_before)
+        if self.live.stale is not None:
+            self.live.note(context.vid)
         fresh = owner_before is None
-        if self._desk.journal:
-            begins = ContextOpened if fresh else ContextChanged
-            self._desk.out.append(begins(context.vid, context.place or "", context.t_r, body))
+        self._record(known, context, body)
         if owner_before is not None and owner_before != owner:
             self._overtake(owner_before, context.vid, stamp)
-        classes = self._dissemination.classes.values()
-        self._changed(known, context, body, "appeared" if fresh else "changed", classes)
+        self._changed(known, context, body, "appeared" if fresh else "changed")
         return True
 
     def cancel(self, client: ClientState, vid: str, stamp: int = 0) -> None:
-        """Unpublish a client's context."""
-        client.publications.pop(vid, None)
-        client.unconfirmed.pop(vid, None)
-        self.withdraw(client.name, vid, stamp)
+        """Unpublish a client's context; one of a later stamp stays the client's until it does so.
 
-    def withdraw(self, owner: str, vid: str, stamp: int = 0) -> None:
+        Forgotten here, a context that stays on the map would stay there after its client.
+        """
+        books = [one for one in (client.publications, client.unconfirmed) if vid in one]
+        for book in books:
+            del book[vid]
+        if not self.withdraw(client.name, vid, stamp):
+            for book in books or [client.publications]:
+                book[vid] = None
+            self.outdate(client.name, vid, self.stamp_of(vid))
+
+    def withdraw(
+        self,
+        owner: str,
+        vid: str,
+        stamp: int = 0,
+        *,
+        ended: int | None = None,
+        stored: bool = False,
+    ) -> bool:
         """Take a context off the map, if nobody has published it since the stamp.
 
         Without a stamp its publisher has only left this server. If it was the last to publish the
-        context, that leaves the map, and may come back in the same state.
+        context, that leaves the map, and may come back in the same state. False: the owner itself
+        has published it since, by a clock that was ahead of its present one.
+
+        `ended`: when its publisher was last seen, if that is not now. `stored`: as in `put_for`.
         """
+        known = self.map.contexts.get(vid)
         if stamp:
             self.erase(vid, Removal(stamp, owner, self._desk.now))
-            return
-        known = self.map.contexts.get(vid)
+            return known is None or known.owner != owner or known.stamp <= stamp
         if known is not None and known.owner == owner:
-            self._take_off(known)
+            self._take_off(known, ended, stored=stored)
+        return True
 
     def erase(self, vid: str, removal: Removal) -> None:
         """Take a context off the map unless it is newer or another's, and remember the removal."""
@@ -170,23 +478,47 @@ class MapContexts:
         if known is not None:
             if known.stamp > removal.stamp or not self._may_take(removal.owner, known.owner):
                 return
-            self._overtake(known.owner, vid, removal.stamp)
+            if removal.owner == known.owner:
+                self.outdate(known.owner, vid, removal.stamp)
+            else:
+                self._overtake(known.owner, vid, removal.stamp)
             self._take_off(known)
         self.map.removed.note(vid, removal, self._desk.now)
 
     def _may_take(self, client: str, owner: str) -> bool:
         return client == owner or self._policy.may_take(client, owner)
 
-    def _take_off(self, known: MapContext) -> None:
-        vid = known.context.vid
+    def _take_off(
+        self, known: MapContext, ended: int | None = None, *, stored: bool = False
+    ) -> None:
+        vid, now = known.context.vid, self._desk.now
+        # Not before it was published: its client may have been silent since the last of others.
+        ended = now if ended is None else min(now, max(ended, known.context.t_r))
+        if self.past is not None and not stored:
+            self.past.end(vid, known.owner, ended, now)
         self.map.remove(vid)
-        self._desk.out.append(ContextClosed(vid, self._desk.now, "cancelled"))
-        self._changed(known, None, b"", "left", self._dissemination.classes.values())
+        self._policy.forget(vid)
+        self.live.note(vid)
+        self._record(known, None, b"", ended)
+        self._changed(known, None, b"", "left")
+
+    def stamp_of(self, vid: str) -> int:
+        """Give the stamp of the present state of a context, or of its removal."""
+        return self.map.stamp(vid)
+
+    def outdate(self, owner: str, vid: str, stamp: int) -> None:
+        """Tell a publisher that this map has a later stamp of its own: its clock was set back."""
+        client = self._desk.clients.get(owner)
+        if client is not None and (vid in client.publications or vid in client.unconfirmed):
+            self._desk.deliver(client, Superseded(vid, stamp, own=True))
+            self._desk.flush()  # before the answer that releases the request
 
     def _overtake(self, owner: str, vid: str, stamp: int) -> None:
         """Tell a publisher that somebody else published its context later, or removed it."""
         client = self._desk.clients.get(owner)
         if client is None:
+            if self.is_stored(vid, owner):
+                self._desk.out.append(PublicationReplaced(vid, owner))
             return
         # What is another's needs no confirming: left there, such vids would pile up.
         client.unconfirmed.pop(vid, None)
@@ -200,79 +532,172 @@ class MapContexts:
         context: Context | None,
         body: bytes,
         change: str,
-        classes: Iterable[ViewClass],
+        touched: Mapping[str, Touched] | None = None,
     ) -> None:
-        """Number the update, and spread it in every class that saw or sees the context."""
+        """Spread an update in every class for which it changes what that sees of the context.
+
+        `touched`: the classes to look at, if these are not all whose queries the context satisfies
+        or satisfied.
+        """
         desk = self._desk
-        desk.number = known.number = number = desk.number + 1
+        desk.number += 1
         vid = known.context.vid
+        place = "" if known.recorded is None else known.recorded.place or ""
         matched: list[int] = []
         clients = 0
-        for view in classes:
-            update, seen = self.step(view, known, context, body)
-            if update.queries:
-                state = State(number, vid, known.bodies[view.name])
+        if touched is None:
+            touched = self._touched(known, context)
+        for name, (seen, after) in touched.items():
+            view = self._dissemination.classes[name]
+            update = self.step(view, known, context, body, seen, after)
+            if update is not None and update.queries:
+                now = known.views[name]
+                state = State(now.number, vid, now.body)
                 if view.local and not view.local.keys().isdisjoint(update.queries):
                     before, after = update.before, update.after
                     desk.out.append(LocalUpdate(view.name, state, before, after, seen))
-                self._dissemination.spread(view, update, state)
+                placed = 0
+                for record in update.records:
+                    placed += len(record.clients)
+                if placed:  # queries of sessions have none: the hub serves those
+                    self._dissemination.spread(view, update, state)
                 if desk.journal:
                     matched += update.queries
-                    for record in update.records:
-                        clients += len(record.clients)
+                    clients += placed
+            if not after:  # it holds nothing of this class any more: others cost nothing (0096)
+                known.views.pop(name, None)
         at = None if context is None else self._policy.changes_at(context, desk.now)
         if at != known.changes_at:
             self._wake(known, at)
         if desk.journal:
             desk.out.append(
                 UpdateMatched(
-                    str(number),
+                    str(desk.number),
                     vid,
                     change,
                     len(matched),
                     clients,
                     " ".join(map(str, matched)),
-                    known.context.place or "",
+                    place,
                     desk.epoch,
                 )
             )
 
+    def _touched(self, known: MapContext, context: Context | None) -> dict[str, Touched]:
+        """Give the classes with queries that a context satisfies or satisfied, and what they see.
+
+        Each form in which somebody sees the context is matched once, for all classes (0096).
+        """
+        policy, now = self._policy, self._desk.now
+        if context is None:
+            return dict.fromkeys(known.views, (None, ()))
+        forms = policy.forms(context, now)
+        seen_as = [(form, policy.seen(context, form, now)) for form in forms]
+        found: dict[str, Touched] = {}
+        for name in known.views:
+            seen = policy.seen(context, policy.form_of(context, name, now), now)
+            found[name] = (seen, ())
+        for form, seen in seen_as:
+            if seen is not None:
+                for name, after in self._dissemination.shared.match(seen):
+                    if policy.form_of(context, name, now) == form:
+                        found[name] = (seen, after)
+        return found
+
     def step(
-        self, view: ViewClass, known: MapContext, context: Context | None, body: bytes
-    ) -> tuple[QueryChange, Context | None]:
-        """Note what a class sees of a context from now on; give the update query set, and that."""
-        name, table = view.name, view.table
-        seen = None
-        if context is not None:
-            seen = self._policy.visible(context, name, self._desk.now)
-        after: Matched = ()
-        if seen is not None and table.records:
-            after = table.match(seen)
-        before = known.matched.get(name, ())
+        self,
+        view: ViewClass,
+        known: MapContext,
+        context: Context | None,
+        body: bytes,
+        seen: Context | None,
+        after: Matched,
+    ) -> QueryChange | None:
+        """Note what a class sees of a context from now on; give the update query set.
+
+        None if the class sees what it saw: then it is told nothing, and counts nothing (0090).
+        """
+        name, table, now = view.name, view.table, self._desk.now
+        before = known.views.get(name)
+        if before is None:
+            before = known.views[name] = ClassView(view.opened, b"")
+        elif self._unchanged(before, context, seen, body, name):
+            return None
+        change = table.change(before.matched, after)
+        before.number = view.number = _next_number(view, now - self._desk.started)
+        before.matched = after
         # Only what rules coarsened needs bytes of its own: encoded once for the whole class.
-        known.bodies[name] = body if seen is context else b"" if seen is None else body_of(seen)
-        known.matched[name] = after
-        change = table.change(before, after)
+        own = seen is context
+        before.body = body if own else b"" if seen is None else body_of(seen)
+        before.seen = None if own else seen
         for record in change.left:
             table.leave(record, known.context.vid)
         for record in change.entered:
             table.enter(record, known.context.vid)
-        return change, seen
+        return change
+
+    def _unchanged(
+        self,
+        before: ClassView,
+        context: Context | None,
+        seen: Context | None,
+        body: bytes,
+        view_class: str,
+    ) -> bool:
+        """Whether a class sees now what it saw before."""
+        if seen is None:
+            return not before.body
+        if not before.body:
+            return False
+        if seen is context and before.seen is None:
+            return body == before.body
+        was = before.seen or context_of(before.body)
+        if seen.t_r != was.t_r:
+            # A rule for the present alone shows a time that only says when it was looked.
+            if context is None or not self._policy.momentary(context, view_class, self._desk.now):
+                return False
+            was = structs.replace(was, t_r=seen.t_r)
+        return seen == was
+
+    def carry_over(self, vid: str, old: str, new: str) -> None:
+        """Let a class show what another showed of a context, if that differs in its t_r alone.
+
+        A rule for the present shows since when one looks: in a class that has just been opened that
+        is the moment of a rule that names somebody, which is hidden (0098).
+        """
+        known = self.map.contexts.get(vid)
+        was, now = (None, None) if known is None else (known.views.get(old), known.views.get(new))
+        if known is None or was is None or now is None or not was.body or not now.body:
+            return
+        seen = now.seen or context_of(now.body)
+        if self._unchanged(was, known.context, seen, now.body, new):
+            now.body, now.seen = was.body, was.seen
 
     def satisfying(self, view: ViewClass, wanted: Filter, query: int) -> list[str]:
         """Find the contexts that satisfy a query not yet placed, and note it at each of them."""
         found = []
-        for vid in self.candidates(wanted):
+        name, now, number = view.name, self._desk.now, 0
+        for seen in run(self.live.every(name, self._seen_by(name), wanted, now)):
+            vid = seen.vid
             known = self.map.contexts[vid]
-            seen = self._policy.visible(known.context, view.name, self._desk.now)
-            if seen is None or not wanted.matches(seen):
-                continue
             found.append(vid)
-            matched = known.matched.get(view.name, ())
-            standing = [number for number in matched if number in view.table.records]
-            known.matched[view.name] = (*standing, query)
-            known.bodies[view.name] = known.body if seen is known.context else body_of(seen)
+            own = seen is known.context
+            before = known.views.get(name)
+            if before is None:
+                # Somebody may know an older state, told before the class lost sight of it.
+                # A number before the present: an update of this moment counts as without it, for
+                # that a class got another query is hidden (0098).
+                if not number:
+                    number = view.number = max(view.number, now - self._desk.started - 1)
+                before = ClassView(number, known.body if own else body_of(seen))
+                before.seen = None if own else seen
+                known.views[name] = before
+            standing = [number for number in before.matched if number in view.table.records]
+            before.matched = (*standing, query)
         return found
+
+    def _seen_by(self, view_class: str) -> Seen:
+        return lambda context, now: self._policy.visible(context, view_class, now)
 
     def candidates(self, wanted: Filter) -> list[str]:
         """Name contexts that could satisfy a filter; rules may show some in other places."""
@@ -285,31 +710,56 @@ class MapContexts:
 
     def forget_classes(self, names: Collection[str]) -> None:
         """Drop what view classes saw that have ended."""
+        for name in names:
+            self.live.forget(name)
         for known in self.map.contexts.values():
-            for name in [name for name in known.bodies if name in names]:
-                del known.bodies[name]
-                known.matched.pop(name, None)
+            for name in [name for name in known.views if name in names]:
+                del known.views[name]
 
     def fresh(self, view_class: str, state: State) -> State:
         """Give a context's present state for a view class, in place of one that has waited."""
         known = self.map.contexts.get(state.vid)
         if known is None:
             return State(state.number, state.vid, b"")
-        if known.number == state.number:
+        now = known.views.get(view_class)
+        if now is None:
+            return self._out_of_sight(view_class, known, state)
+        if now.number == state.number:
             return state
-        return State(known.number, state.vid, known.bodies.get(view_class, b""))
+        # What left may be back and hidden: then its departure has the later number.
+        return State(max(now.number, state.number), state.vid, now.body)
+
+    def _out_of_sight(self, view_class: str, known: MapContext, state: State) -> State:
+        """Give the present state of a context that satisfies no query of a class any more."""
+        view = self._dissemination.classes.get(view_class)
+        seen = self._policy.visible(known.context, view_class, self._desk.now)
+        body = b"" if seen is None else known.body if seen is known.context else body_of(seen)
+        if view is None or body == state.body:
+            return state
+        view.number = _next_number(view, self._desk.now - self._desk.started)
+        return State(view.number, state.vid, body)
 
     def state_of_any(self, view: ViewClass, queries: Collection[int], vid: str) -> State | None:
         """Give a context's present state if it satisfies any of some queries."""
-        known = self.map.contexts[vid]
-        matched = known.matched.get(view.name, ())
-        if not any(query in matched for query in queries):
+        now = self.map.contexts[vid].views.get(view.name)
+        if now is None or not any(query in now.matched for query in queries):
             return None
-        return State(known.number, vid, known.bodies[view.name])
+        return State(now.number, vid, now.body)
 
     def state_of(self, view: ViewClass, record: QueryRecord, vid: str) -> State | None:
         """Give a context's present state if it satisfies a query."""
         known = self.map.contexts.get(vid)
-        if known is None or record.number not in known.matched.get(view.name, ()):
+        now = None if known is None else known.views.get(view.name)
+        if now is None or record.number not in now.matched:
             return None
-        return State(known.number, vid, known.bodies[view.name])
+        return State(now.number, vid, now.body)
+
+
+def taken(vid: str) -> ConflictError:
+    """Say that a vid is somebody else's, in the same words whether it is on the map or not."""
+    return ConflictError(f"{vid[:100]!r} belongs to somebody else: choose another vid")
+
+
+def _next_number(view: ViewClass, elapsed_us: int) -> int:
+    """Number an update of a class by its time: it counts nothing that others see (0090)."""
+    return max(view.number + 1, elapsed_us)

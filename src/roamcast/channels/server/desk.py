@@ -6,7 +6,7 @@ bandwidth limit uncounted (0064).
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -15,16 +15,16 @@ from roamcast.channels.server.messages import State, size_of
 from roamcast.channels.server.outbox import Outbox, Pager, Waiting
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.spread.streams import Ledger, Stream
-from roamcast.channels.timers import Timer, TimerTable
 from roamcast.model.addresses import Client
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Multicast, Send
+from roamcast.model.parts import Timer, TimerTable
 from roamcast.model.records import Drop
 from roamcast.model.wire import Message, tag_of
 
-VIEW_CLASSES_MAX: Final = 10_000
-"""How many view classes a policy may tell apart at a time."""
+Form = Any
+"""What decides how a context is seen, such as a rule; two classes may see it in one form."""
 
 
 class OutboxDue(Timer, frozen=True):
@@ -48,11 +48,34 @@ class Policy(Protocol):
     def visible(self, context: Context, view_class: str, now: int) -> Context | None:
         """Give the context as this class may see it, or None."""
 
+    def forms(self, context: Context, now: int) -> Collection[Form]:
+        """Give the forms in which somebody may see this context now (0096)."""
+
+    def form_of(self, context: Context, view_class: str, now: int) -> Form:
+        """Give the form in which a class may see this context now; None: it sees nothing."""
+
+    def seen(self, context: Context, form: Form, now: int) -> Context | None:
+        """Give the context in one of its forms."""
+
+    def recorded(self, context: Context, now: int) -> Context | None:
+        """Give what may stand in the journal: what everybody may see, now and later."""
+
     def changes_at(self, context: Context, now: int) -> int | None:
         """Give when the clock alone may next change what anybody sees of a context, or None."""
 
     def restricted(self) -> Collection[str] | None:
         """Name the contexts that some may see otherwise than they are; None: any may be."""
+
+    def momentary(self, context: Context, view_class: str, now: int) -> bool:
+        """Whether this class may not see since when a context lasts: its t_r is when one looked."""
+
+    def note(
+        self, context: Context, owner: str, now: int, *, before: Context | None, since: int
+    ) -> None:
+        """Note a context on the map, or a change of it."""
+
+    def forget(self, vid: str) -> None:
+        """A context has left the map."""
 
     def may_take(self, client: str, owner: str) -> bool:
         """Whether a client may change what this owner publishes."""
@@ -71,6 +94,25 @@ class Public:
         del view_class, now
         return context
 
+    def forms(self, context: Context, now: int) -> Collection[Form]:
+        """There is one for each class."""
+        del context, now
+        return ("",)
+
+    def form_of(self, context: Context, view_class: str, now: int) -> Form:
+        """A class has a form of its own."""
+        del context, now
+        return view_class
+
+    def seen(self, context: Context, form: Form, now: int) -> Context | None:
+        """Give it as the class sees it."""
+        return None if form is None else self.visible(context, form, now)
+
+    def recorded(self, context: Context, now: int) -> Context | None:
+        """All of it."""
+        del now
+        return context
+
     def changes_at(self, context: Context, now: int) -> int | None:
         """The clock hides nothing."""
         del context, now
@@ -79,6 +121,22 @@ class Public:
     def restricted(self) -> Collection[str] | None:
         """No context is."""
         return ()
+
+    def momentary(self, context: Context, view_class: str, now: int) -> bool:
+        """Everybody may see since when."""
+        del context, view_class, now
+        return False
+
+    def note(
+        self, context: Context, owner: str, now: int, *, before: Context | None, since: int
+    ) -> None:
+        """Everybody sees everything."""
+        del context, owner, now, before, since
+        return
+
+    def forget(self, vid: str) -> None:
+        """There is nothing to forget."""
+        del vid
 
     def may_take(self, client: str, owner: str) -> bool:
         """Everybody may: a simulated world has no thieves."""
@@ -135,21 +193,26 @@ class Desk:
         self.settings = settings
         self.journal = journal
         self.now = 0
+        self.started = 0
+        """When the server started: view classes number their updates by the time since then."""
         self.number = 0
-        """The number of the last update."""
+        """How many updates there were, for the journal; no client is told (0090)."""
         self.clients: dict[str, ClientState] = {}
         """By the time of their last request: the longest silent first."""
         self.channels: dict[str, ChannelUse] = {}
         self.timers = TimerTable()
         self.too_slow: dict[str, None] = {}
+        self.dirty: dict[str, None] = {}
+        """Clients with something in their outbox since this input."""
         self.out: list[Effect] = []
         self.fresh: Callable[[str, State], State] = lambda _, state: state
         """(view class, a state that has waited) → the context's present state."""
+        self.as_of: Callable[[str], int] = lambda _: 0
+        """View class → its number for the present."""
         self.turn_page: Callable[[str, Pager, int, int], tuple[list[State], bool]] = lambda *_: (
             [],
             True,
         )
-        self._dirty: dict[str, None] = {}
         self.timers.handle(OutboxDue, self._outbox_due)
         self.timers.handle(ChannelDue, self._channel_due)
 
@@ -189,7 +252,7 @@ class Desk:
             ),
             # Between inputs nothing waits here.
             "effects": (len(self.out), 0),
-            "dirty clients": (len(self._dirty), 0),
+            "dirty clients": (len(self.dirty), 0),
             "slow clients": (len(self.too_slow), 0),
         }
 
@@ -200,13 +263,14 @@ class Desk:
             self.too_slow[client.name] = None
         if self.journal and client.outbox.coalesced > coalesced:
             self.out.append(Drop("coalesced", "map.batch", 0, client.name))
-        self._dirty[client.name] = None
+        self.dirty[client.name] = None
 
     def poll(self, client: ClientState) -> None:
         """Let a client's next batch leave if it may."""
         fresh = partial(self.fresh, client.view_class)
         turn = partial(self.turn_page, client.view_class)
-        batch = client.outbox.poll(self.now, client.ledger, self.number, fresh, turn)
+        as_of = self.as_of(client.view_class)
+        batch = client.outbox.poll(self.now, client.ledger, as_of, fresh, turn)
         if batch is not None:
             self.out.append(Send(Client(client.name), batch))
         if client.outbox.due is not None:
@@ -217,8 +281,8 @@ class Desk:
 
     def flush(self) -> None:
         """Let the batches of this input leave."""
-        while self._dirty:
-            dirty, self._dirty = self._dirty, {}
+        while self.dirty:
+            dirty, self.dirty = self.dirty, {}
             for name in dirty:
                 client = self.clients.get(name)
                 if client is not None:

@@ -6,21 +6,22 @@ the current set as of an update, and every later update of it follows: no gap, n
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from roamcast.channels.failover.merging import REPLICA_MESSAGES, Merging
+from roamcast.channels.past.messages import AnswersDue, PastGrew
+from roamcast.channels.past.part import Past
 from roamcast.channels.reliable.messages import HealRequest, Join
-from roamcast.channels.server.contexts import MapContexts
+from roamcast.channels.server.contexts import ActiveMap, MapContexts
 from roamcast.channels.server.desk import (
-    VIEW_CLASSES_MAX,
     ClientState,
     Desk,
     OutboxDue,
     Policy,
     Public,
 )
-from roamcast.channels.server.map import ActiveMap, Removed
 from roamcast.channels.server.messages import (
+    REASON_LENGTH_MAX,
     WELL_KNOWN,
     Answer,
     Hello,
@@ -36,22 +37,30 @@ from roamcast.channels.server.messages import (
     Unknown,
     Unpublish,
     Unsubscribe,
-    context_of,
 )
 from roamcast.channels.server.outbox import Outbox
 from roamcast.channels.server.queries import Matcher
+from roamcast.channels.server.removals import Removed
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.server.subscriptions import Subscriptions
 from roamcast.channels.spread.dissemination import Dissemination, is_remote
 from roamcast.channels.spread.streams import Ledger
-from roamcast.channels.timers import Timer
 from roamcast.errors import ContextError, InputError, LimitError
-from roamcast.model.events import ClassesEnded, ClientsMoved, MapTouched, RulesChanged
+from roamcast.model.contexts import context_of
+from roamcast.model.events import (
+    VIEW_CLASSES_MAX,
+    ClassesEnded,
+    ClientsMoved,
+    MapTouched,
+    RulesChanged,
+)
 from roamcast.model.machine import Effect, Input, Listen, Multicast, Received
-from roamcast.model.parts import Part
+from roamcast.model.parts import Part, Timer
 from roamcast.model.records import ChannelStep, Drop
 from roamcast.model.time import MICROSECONDS
-from roamcast.model.wire import NAME_LENGTH_MAX, Message, tag_of
+from roamcast.model.wire import Message, tag_of
+
+SILENT: Final = "silent"
 
 
 class HereDue(Timer, frozen=True):
@@ -60,9 +69,9 @@ class HereDue(Timer, frozen=True):
 
 def compiled_matcher() -> Matcher:
     """Make a compiled filter set; imported on use, because it takes half a second."""
-    from roamcast.matching import FilterSet
+    from roamcast.matching.renewing import RenewingSet
 
-    return FilterSet()
+    return RenewingSet()
 
 
 class MapServer(Part):
@@ -81,6 +90,7 @@ class MapServer(Part):
         RulesChanged,
         ClassesEnded,
         ClientsMoved,
+        AnswersDue,
     )
 
     def __init__(
@@ -105,6 +115,7 @@ class MapServer(Part):
         self.epoch = epoch
         self.settings = settings
         self.desk = Desk(epoch, settings, journal=journal)
+        self.desk.now = self.desk.started = now
         self.map = ActiveMap(
             settings.contexts_max, Removed(settings.removed_us, settings.removed_max)
         )
@@ -113,6 +124,8 @@ class MapServer(Part):
         self.contexts = MapContexts(self.desk, self.map, self.policy, self.dissemination)
         self.subscriptions = Subscriptions(self.desk, self.contexts, self.dissemination)
         self.merging = Merging(self.desk, self.contexts, replicas, self._collect)
+        self.past: Past | None = None
+        """What keeps the past, where there is a store."""
         self._listens = not replicas
         self._handlers: dict[type[Message], Callable[[Received], None]] = {
             Request: self._request,
@@ -134,18 +147,27 @@ class MapServer(Part):
         # Whatever a timer is for is held, too: a timer more than these has lost its owner.
         timed = 1 + len(desk.clients) + 2 * len(desk.channels) + len(self.map) + len(guests)
         timed += carousels + sum(len(view.streams) for view in views.values())
+        shared, standing = self.dissemination.shared, self.subscriptions.standing
+        placed = sum(len(client.subscriptions) for client in desk.clients.values())
+        placed += sum(sum(view.local.values()) for view in views.values())
         held = {
             "clients": (len(desk.clients), settings.clients_max),
             "contexts": (self.map.taken, settings.contexts_max),
-            "seats": (len(self.map.seats), settings.contexts_max),
+            **self.map.occupancy(),
             "removed": (len(self.map.removed), settings.removed_max),
             "guests": (sum(map(len, guests.values())), settings.contexts_max),
             "view classes": (len(views), VIEW_CLASSES_MAX),
             "queries": (self.subscriptions.records, settings.queries_max),
             "carousels": (carousels, settings.queries_max),
             "timers": (len(desk.timers), timed),
+            **shared.occupancy(),
+            "matched queries": (len(shared), sum(len(view.table) for view in views.values())),
+            "standing steps": self._standing_steps(),
+            "standing subjects": (len(standing), placed),
             **desk.occupancy(),
         }
+        if self.past is not None:
+            held["contexts with a past"] = (self.past.shown, len(self.map))
         for name, view in views.items():
             for what, pair in view.occupancy().items():
                 held[f"{what} of class {name!r}"] = pair
@@ -153,6 +175,12 @@ class MapServer(Part):
             for what, pair in use.sender.occupancy().items():
                 held[f"{name}: {what}"] = pair
         return held
+
+    def _standing_steps(self) -> tuple[int, int]:
+        """The dearest subject's steps, and the bound: a relay's if there is one."""
+        held, most = self.subscriptions.standing.occupancy()["standing steps"]
+        relays = any(client.relay for client in self.desk.clients.values())
+        return held, most * (self.settings.relay_clients_max if relays else 1)
 
     def receive(self, given: Any, now: int) -> Sequence[Effect]:
         """Take a message of a client or a replica, or what another part of the broker did."""
@@ -165,16 +193,28 @@ class MapServer(Part):
             case RulesChanged(vid):
                 self.contexts.reconsider(vid)
             case ClassesEnded(view_classes):
-                for client in [*self.desk.clients.values()]:
-                    if client.view_class in view_classes:
-                        self.remove(client, "its view class has ended")
+                self._end_classes(view_classes)
             case ClientsMoved(clients):
                 for name in clients:
                     if (known := self.desk.clients.get(name)) is not None:
                         self.remove(known, "what it may see has changed")
+            case AnswersDue(answers):
+                self._answer(answers)
             case _:
                 raise AssertionError(f"a map server takes no {type(given).__name__}")
         return self._done()
+
+    def _end_classes(self, view_classes: Sequence[str]) -> None:
+        for client in [*self.desk.clients.values()]:
+            if client.view_class in view_classes:
+                self.remove(client, "its view class has ended")
+
+    def _answer(self, answers: Sequence[tuple[str, Answer]]) -> None:
+        """Answer clients whose publications are on disk now, in the sessions they belong to."""
+        for name, answer in answers:
+            client = self.desk.clients.get(name)
+            if client is not None and client.session == answer.session:
+                self.desk.send(name, answer)
 
     def _message(self, given: Received) -> None:
         handler = self._handlers.get(type(given.message))
@@ -217,7 +257,10 @@ class MapServer(Part):
             client = desk.clients[name]
             self.subscriptions.withdraw_all(client)
             desk.out.append(Drop("too slow", "map.batch", 0, name))
-        desk.flush()
+        if desk.dirty:
+            desk.flush()
+        if self.past is not None and self.past.grown:
+            desk.out.append(PastGrew())
         out, desk.out = desk.out, []
         return out
 
@@ -276,10 +319,11 @@ class MapServer(Part):
             try:
                 self._operate(client, operation)
             except InputError as error:
-                self.desk.deliver(client, Refused(_about(operation), str(error)[:500]))
+                self.desk.deliver(client, _refused(operation, str(error)))
                 self.desk.flush()  # the refusal leaves before the answer that releases the request
         answer = Answer(self.epoch, client.session, client.last_operation, client.outbox.opened)
-        self.desk.send(name, answer)
+        if self.past is None or not self.past.hold(name, answer):
+            self.desk.send(name, answer)
 
     def _open(self, name: str, message: Request) -> ClientState | None:
         """Begin a session; what the client published in its last one stays until it settles."""
@@ -376,21 +420,32 @@ class MapServer(Part):
                 break
             gone.append(client)
         for client in gone:
-            self.remove(client, "silent")
+            self.remove(client, SILENT)
 
     def remove(self, client: ClientState, reason: str) -> None:
         """Forget a client with its subscriptions and contexts."""
         self.subscriptions.withdraw_all(client)
         del self.desk.clients[client.name]
         self.desk.timers.cancel(client.timer)
+        # What a silent client published ended when it was last heard of, not when that is noticed.
+        ended = client.seen_us if reason == SILENT else None
         for vid in [*client.unconfirmed, *client.publications]:
-            self.contexts.withdraw(client.name, vid)
-        self.desk.out.append(ChannelStep("", "client collected", reason=f"{reason}: {client.name}"))
+            self.contexts.withdraw(client.name, vid, ended=ended)
+        self.desk.out.append(ChannelStep("", "client collected", reason=reason))
 
 
-def _about(operation: Operation) -> str:
-    """Name what an operation is about: a subscription, a context, else its kind."""
-    if isinstance(operation, Publish):
-        with suppress(ContextError):
-            return f"put {context_of(operation.body).vid}"[:NAME_LENGTH_MAX]
-    return getattr(operation, "subscription", "") or type(operation).__name__
+def _refused(operation: Operation, reason: str) -> Refused:
+    """Name the context or the subscription that a refused operation is about."""
+    reason = reason[:REASON_LENGTH_MAX]
+    match operation:
+        case Publish(body):
+            vid = ""
+            with suppress(ContextError):
+                vid = context_of(body).vid
+            return Refused("publish", vid, reason)
+        case Unpublish(vid):
+            return Refused("unpublish", vid, reason)
+        case Subscribe(name) | Unsubscribe(name) | Refresh(name):
+            return Refused("subscribe", name, reason)
+        case Hello() | Settled():
+            return Refused("session", "", reason)

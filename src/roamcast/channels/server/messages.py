@@ -6,7 +6,7 @@ reliable channels as the same `Parcel` that a batch carries, so that a state of 
 same bytes everywhere.
 """
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,10 +18,8 @@ from roamcast.channels.reliable.messages import (
     Incarnation,
     Sequence,
 )
-from roamcast.errors import ContextError
-from roamcast.model.contexts import VID_LENGTH_MAX, Context, check
-from roamcast.model.places_path import PATH_LENGTH_MAX
-from roamcast.model.wire import Count, Message, Name, Registry, messages_of
+from roamcast.model.contexts import PATH_LENGTH_MAX, VID_LENGTH_MAX
+from roamcast.model.wire import NAME_LENGTH_MAX, Count, Message, Name, Registry, messages_of
 
 WELL_KNOWN: Final = "map/well-known"
 """The group every client listens to (AMS, Availability)."""
@@ -169,10 +167,22 @@ class Page(Item, frozen=True, tag="page", gc=False):
     states: Annotated[tuple[State, ...], Meta(max_length=ITEMS_MAX)]
 
 
+RefusedKind = Literal["publish", "unpublish", "subscribe", "session"]
+"""What was refused; `refresh` and `unsubscribe` count as `subscribe`, the rest as `session`."""
+
+
 class Refused(Item, frozen=True, tag="refused", gc=False):
     """An operation was refused, and why."""
 
-    about: Name
+    kind: RefusedKind
+    name: Annotated[
+        str,
+        Meta(
+            max_length=max(VID_LENGTH_MAX, NAME_LENGTH_MAX),
+            description="the vid or the subscription; empty for a session, and for a publication "
+            "whose body has no readable vid",
+        ),
+    ]
     reason: Annotated[str, Meta(max_length=REASON_LENGTH_MAX)]
 
 
@@ -183,10 +193,15 @@ class Dropped(Item, frozen=True, tag="dropped", gc=False):
 
 
 class Superseded(Item, frozen=True, tag="superseded", gc=False):
-    """Somebody else published this context later, or removed it: it is not the client's now."""
+    """Somebody else published this context later, or removed it: it is not the client's now.
+
+    `own`: the client itself did, before it restarted with its clock set back. What it wants now
+    counts once it has a later stamp.
+    """
 
     vid: Vid
     stamp: Count
+    own: bool = False
 
 
 class Last(Item, frozen=True, tag="last", gc=False):
@@ -270,52 +285,8 @@ MAP_PROTOCOL: Final = Registry((*MESSAGES, *MAP_MESSAGES))
 """What a map server and its clients speak; a broker's registry includes `MAP_MESSAGES`."""
 
 
-class _Located(msgspec.Struct, frozen=True, array_like=True):
-    """A context on the wire; msgspec has no type for text or a timestamp but Any."""
-
-    vid: str
-    place: str | None = None
-    point: tuple[float, float] | None = None
-    attributes: dict[str, Any] = {}
-    t_r: int = 0
-    t_d: int | None = None
-
-
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_LOCATED: Final = msgspec.msgpack.Decoder(_Located)
 _PARCEL: Final = msgspec.msgpack.Decoder(Parcel)
-
-
-def body_of(context: Context) -> bytes:
-    """Give a context's bytes; the same for every client that may see the same of it."""
-    return _ENCODER.encode(
-        (
-            context.vid,
-            context.place,
-            context.point,
-            context.attributes,
-            context.t_r,
-            context.t_d,
-        )
-    )
-
-
-def context_of(body: bytes) -> Context:
-    """Read a context's bytes; `ContextError` if they are none."""
-    try:
-        located = _LOCATED.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ContextError(f"no context: {error}") from None
-    return check(
-        Context(
-            located.vid,
-            located.place,
-            located.point,
-            located.attributes,
-            located.t_r,
-            located.t_d,
-        )
-    )
 
 
 def payload_of(parcel: Parcel) -> bytes:

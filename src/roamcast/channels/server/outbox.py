@@ -270,8 +270,8 @@ def _key(item: Waiting, count: int) -> Key:
             return ("stream", f"{stream}/{version}", query)
         case Opening(subscription=name) | Closing(subscription=name):
             return (type(item).__name__, name, 0)
-        case Refused(about=about):
-            return ("refused", about, count)
+        case Refused(kind=kind, name=name):
+            return (f"refused {kind}", name, count)
         case Superseded(vid=vid):
             return ("superseded", vid, 0)
     return ("dropped", "", 0)

@@ -12,15 +12,17 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from roamcast.channels.server.map import Matched
 from roamcast.channels.spread.streams import Stream
 from roamcast.errors import LimitError
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.syntax import And, Comparison, Expression, In, Or
 
+Matched = tuple[int, ...]
+"""The numbers of the queries that a context satisfies, in ascending order."""
+
 SETS_MAX: Final = 4_096
-"""How many sets of queries, and changes between two of them, a table caches (0068)."""
+"""How many sets of queries, and changes between two of them, are cached (0068)."""
 
 
 class Matcher(Protocol):
@@ -85,15 +87,65 @@ class QueryChange(msgspec.Struct, frozen=True):
     entered: tuple[QueryRecord, ...]
 
 
+class SharedQueries:
+    """The queries of all view classes in one matcher (0096).
+
+    A form of a context that several classes see is matched once for all of them, and a class with
+    no query that it satisfies costs nothing.
+    """
+
+    def __init__(self, matcher: Matcher) -> None:
+        self.matcher = matcher
+        self._classes: dict[int, str] = {}
+        self._sets: dict[bytes, tuple[tuple[str, Matched], ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def occupancy(self) -> dict[str, tuple[int, int]]:
+        """How much is cached, and its bound."""
+        return {"query sets": (len(self._sets), SETS_MAX)}
+
+    def add(self, number: int, view_class: str, wanted: Filter) -> None:
+        """Add a query of a view class."""
+        self.matcher.add(str(number), wanted)
+        self._classes[number] = view_class
+        self._sets.clear()
+
+    def remove(self, number: int) -> None:
+        """Remove a query."""
+        self.matcher.remove(str(number))
+        del self._classes[number]
+        self._sets.clear()
+
+    def match(self, context: Context) -> tuple[tuple[str, Matched], ...]:
+        """Give the queries that a context satisfies, by view class, in ascending order.
+
+        0068: contexts satisfy the same queries together again and again, so each set is made once.
+        The matcher's numbers, as bytes, name it until a query is added or removed.
+        """
+        found = self.matcher.match_numbers(context)
+        key = found.tobytes()
+        known = self._sets.get(key)
+        if known is None:
+            if len(self._sets) >= SETS_MAX:
+                self._sets.clear()
+            sets: dict[str, list[int]] = {}
+            for query in sorted(int(self.matcher.name_of(at)) for at in found.tolist()):
+                sets.setdefault(self._classes[query], []).append(query)
+            known = tuple((name, tuple(queries)) for name, queries in sets.items())
+            self._sets[key] = known
+        return known
+
+
 class QueryTable:
     """The records of one view class."""
 
-    def __init__(self, view_class: str, matcher: Matcher, members_max: int) -> None:
+    def __init__(self, view_class: str, shared: SharedQueries, members_max: int) -> None:
         self.view_class = view_class
         self.records: dict[int, QueryRecord] = {}
-        self.matcher = matcher
+        self._shared = shared
         self._numbers: dict[str, int] = {}
-        self._sets: dict[bytes, Matched] = {}
         self._changes: dict[tuple[Matched, Matched], QueryChange] = {}
         self._members_max = members_max
 
@@ -107,15 +159,11 @@ class QueryTable:
 
     def occupancy(self) -> dict[str, tuple[int, int]]:
         """How much is cached of what, and the bound of each."""
-        return {
-            "query sets": (len(self._sets), SETS_MAX),
-            "query changes": (len(self._changes), SETS_MAX),
-        }
+        return {"query changes": (len(self._changes), SETS_MAX)}
 
     def add(self, number: int, wanted: Filter, satisfied_by: Iterable[str]) -> QueryRecord:
         """Make a record for a query nobody had placed, with the contexts that satisfy it now."""
-        self.matcher.add(str(number), wanted)
-        self._sets.clear()
+        self._shared.add(number, self.view_class, wanted)
         record = QueryRecord(
             number, self.view_class, wanted, {}, {}, set_streams={}, riders={}, members={}
         )
@@ -128,28 +176,10 @@ class QueryTable:
     def remove(self, record: QueryRecord) -> None:
         """Forget a query that nobody subscribes to any more."""
         assert not record.clients
-        self.matcher.remove(str(record.number))
-        self._sets.clear()
+        self._shared.remove(record.number)
         self._changes.clear()
         del self.records[record.number]
         del self._numbers[record.filter.text]
-
-    def match(self, context: Context) -> Matched:
-        """Give the numbers of the queries that a context satisfies, in ascending order.
-
-        0068: contexts satisfy the same queries together again and again, so each set is made once.
-        The matcher's numbers, as bytes, name it until a query is added or removed.
-        """
-        found = self.matcher.match_numbers(context)
-        key = found.tobytes()
-        known = self._sets.get(key)
-        if known is None:
-            if len(self._sets) >= SETS_MAX:
-                self._sets.clear()
-            names = (self.matcher.name_of(number) for number in found.tolist())
-            known = tuple(sorted(map(int, names)))
-            self._sets[key] = known
-        return known
 
     def change(self, before: Matched, after: Matched) -> QueryChange:
         """Give the change from a context's queries to those of its next state, made once (0068).

@@ -87,6 +87,9 @@ class MapSettings(msgspec.Struct, frozen=True):
         buffer_messages_max=512, buffer_bytes_max=2 * 1024 * 1024
     )
 
+    standing_steps_max: int = 250_000
+    """Steps that the subscriptions of one subject may cost every update (0095)."""
+
     @property
     def subscribers_keep(self) -> int:
         """Subscribers below which a channel is given back: half of q, so that it does not flap."""

@@ -7,12 +7,13 @@ answer holds, with the count of all. `LocalQueries` are the subscriptions of thi
 """
 
 from bisect import bisect_left
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from roamcast.channels.reliable.sender import ChannelSender
-from roamcast.channels.server.contexts import MapContexts
+from roamcast.channels.server.contexts import LocalUpdate, MapContexts
 from roamcast.channels.server.desk import ClientState, Desk, Subscription
 from roamcast.channels.server.messages import (
     Announce,
@@ -28,19 +29,17 @@ from roamcast.channels.server.messages import (
 from roamcast.channels.server.outbox import Pager
 from roamcast.channels.server.queries import QueryRecord, check_room, take_apart
 from roamcast.channels.server.settings import Mode
+from roamcast.channels.server.standing import Standing
 from roamcast.channels.server.view_class import ViewClass
 from roamcast.channels.spread.dissemination import Dissemination
-from roamcast.channels.timers import Timer
 from roamcast.errors import InputError, LimitError
-from roamcast.model.filters import Filter
+from roamcast.model.filters import Filter, recent
 from roamcast.model.machine import Effect
+from roamcast.model.parts import Timer
 from roamcast.model.records import ChannelStep, QueryStep
 
 if TYPE_CHECKING:
     from roamcast.channels.server.map_server import MapServer
-
-FILTERS_REMEMBERED: Final = 1_024
-"""How many parsed filters are cached: a crowd subscribes to the same ones."""
 
 
 class CarouselDue(Timer, frozen=True):
@@ -96,7 +95,7 @@ class Carousel:
         high = "" if ends else self._vids[self._at - 1]
         parcel = Parcel(
             desk.epoch,
-            (Page(self.record.number, desk.number, self._low, high, tuple(page)),),
+            (Page(self.record.number, self.view.as_of(), self._low, high, tuple(page)),),
         )
         self._low = high
         payload = payload_of(parcel)
@@ -131,6 +130,9 @@ class Subscriptions:
     def __init__(self, desk: Desk, contexts: MapContexts, dissemination: Dissemination) -> None:
         self.records = 0
         """How many queries there are, over all view classes."""
+        self.standing = Standing(desk.settings.standing_steps_max)
+        self.charge: Callable[[str, Filter, int], None] = lambda _client, _wanted, _shares: None
+        """Charges a client for a current set, a relay for its share; raises what is too dear."""
         self.carousels: dict[int, Carousel] = {}
         self._desk = desk
         self._contexts = contexts
@@ -141,11 +143,14 @@ class Subscriptions:
     def subscribe(self, client: ClientState, name: str, text: str) -> None:
         """Place a subscription and list its current set."""
         settings = self._desk.settings
-        wanted = _parsed(text)
+        wanted = recent.read(text)
         if name in client.subscriptions:
             self.withdraw(client, name)
         if len(client.subscriptions) >= self.most(client):
             raise LimitError(f"a client has at most {self.most(client)} subscriptions")
+        times = settings.relay_clients_max if client.relay else 1
+        self.standing.check(client.name, wanted, times)
+        self.charge(client.name, wanted, times)
         view = self._dissemination.view_class(client.view_class)
         parts = take_apart(wanted, settings.parts_max)
         check_room(self.records, len(parts), settings.queries_max)
@@ -157,6 +162,7 @@ class Subscriptions:
             self._dissemination.enlist(view, record, client)
             if record.clients[client.name] == 1:
                 self._note(record, client.name, "placed", remote=client.name in record.remote)
+        self.standing.add(client.name, wanted)
         client.subscriptions[name] = Subscription(wanted, tuple(queries))
         self._list(client, view, name)
 
@@ -177,6 +183,7 @@ class Subscriptions:
         subscription = client.subscriptions.pop(name, None)
         if subscription is None:
             return
+        self.standing.give_back(client.name, subscription.filter)
         client.outbox.pagers.pop(name, None)
         view = self._dissemination.classes[client.view_class]
         for query in subscription.queries:
@@ -209,11 +216,13 @@ class Subscriptions:
         """List a current set again for a client that has lost something for good."""
         if name not in client.subscriptions:
             raise InputError(f"there is no subscription {name!r}")
+        shares = self._desk.settings.relay_clients_max if client.relay else 1
+        self.charge(client.name, client.subscriptions[name].filter, shares)
         self._list(client, self._dissemination.classes[client.view_class], name)
 
     def _list(self, client: ClientState, view: ViewClass, name: str) -> None:
         """Answer with the current set as of now."""
-        desk, settings = self._desk, self._desk.settings
+        desk, settings, as_of = self._desk, self._desk.settings, view.as_of()
         records = [view.table.records[query] for query in client.subscriptions[name].queries]
         counts = [record.count for record in records]
         count, total = max(counts), sum(counts)
@@ -239,18 +248,18 @@ class Subscriptions:
             # One by one: together they may exceed what a limit ever allows in one batch.
             apart, streams = _within(streams, client.ledger.limit_bytes), ()
         queries = client.subscriptions[name].queries
-        desk.deliver(client, Opening(name, desk.number, count, queries, streams, bands))
+        desk.deliver(client, Opening(name, as_of, count, queries, streams, bands))
         for announce in apart:
             desk.deliver(client, announce, listing=name)
         client.outbox.pagers.pop(name, None)
         if paged:
-            client.outbox.list_later(Pager(name, desk.number, queries, complete))
-            reason = f"{total} for {client.name}, which rides on no carousel"
+            client.outbox.list_later(Pager(name, as_of, queries, complete))
+            reason = f"{total} for a client that rides on no carousel"
             desk.out.append(ChannelStep("", "listed in pages", 0, desk.number, reason))
         elif not bands:
             for state in states:
                 desk.deliver(client, state, listing=name)
-            desk.deliver(client, Closing(name, desk.number, complete))
+            desk.deliver(client, Closing(name, as_of, complete))
 
     def _turn_page(
         self, view_class: str, pager: Pager, room_bytes: int, states_max: int
@@ -336,6 +345,7 @@ class LocalQueries:
 
     def __init__(self, server: "MapServer") -> None:
         self._server = server
+        self.standing = server.subscriptions.standing
 
     def place(self, view_class: str, wanted: Filter) -> int:
         """Place a query; give its number, the same for equal filters."""
@@ -358,9 +368,24 @@ class LocalQueries:
         if self._server.dissemination.let_go(view, view.table.records[number]):
             self._server.subscriptions.records -= 1
 
+    def at(self, now: int) -> None:
+        """Look at the map at this time from now on: rules may show otherwise than before."""
+        self._server.desk.now = now
+
+    def as_of(self, view_class: str) -> int:
+        """Give a view class's number for the present."""
+        return self._server.dissemination.classes[view_class].as_of()
+
+    def carry_over(self, old: str, new: str, vids: Iterable[str]) -> None:
+        """Let a class go on showing what another showed, where only the time of looking differs."""
+        for vid in vids:
+            self._server.contexts.carry_over(vid, old, new)
+
     def current(self, view_class: str, number: int) -> list[State]:
         """Give the state of every context that satisfies a query now, by vid."""
         server = self._server
+        # What is on its way to sessions counts as told.
+        assert not any(type(effect) is LocalUpdate for effect in server.desk.out)
         view = server.dissemination.classes[view_class]
         record = view.table.records[number]
         vids = record.members
@@ -368,11 +393,6 @@ class LocalQueries:
             vids = dict.fromkeys(server.contexts.candidates(record.filter))
         states = (server.contexts.state_of(view, record, vid) for vid in sorted(vids))
         return [state for state in states if state is not None]
-
-
-@lru_cache(FILTERS_REMEMBERED)
-def _parsed(text: str) -> Filter:
-    return Filter.parse(text)
 
 
 def _within(streams: tuple[Announce, ...], limit_bytes: int) -> tuple[Announce, ...]:

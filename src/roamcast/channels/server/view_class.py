@@ -11,10 +11,9 @@ import msgspec
 
 from roamcast.channels.reliable.sender import ChannelSender
 from roamcast.channels.server.desk import ChannelDue, ChannelUse, ClientState, Desk
-from roamcast.channels.server.map import Matched
-from roamcast.channels.server.queries import Matcher, QueryRecord, QueryTable
+from roamcast.channels.server.queries import Matched, QueryRecord, QueryTable, SharedQueries
 from roamcast.channels.spread.streams import TOP, Pool, Stream
-from roamcast.channels.timers import Timer
+from roamcast.model.parts import Timer
 from roamcast.model.records import ChannelStep
 
 
@@ -86,14 +85,18 @@ class ViewClass:
         self,
         name: str,
         desk: Desk,
-        matcher: Matcher,
+        shared: SharedQueries,
         numbers: Callable[[], int],
         life: int = 0,
     ) -> None:
         """`life` tells classes of one name apart, because a channel's name is used once (0069)."""
         settings = desk.settings
         self.name = name
-        self.table = QueryTable(name, matcher, 2 * settings.page_contexts_max)
+        self.opened = desk.now - desk.started
+        """The number of every state that has not changed since the class was opened."""
+        self.number = self.opened
+        """The highest number given out in this class."""
+        self.table = QueryTable(name, shared, 2 * settings.page_contexts_max)
         self.history = History(settings.history_max)
         marked = f"{name}\n##{life}" if life else name
         self.pool = Pool(marked, settings.channels_max, desk.epoch)
@@ -107,6 +110,14 @@ class ViewClass:
         self._desk = desk
         self._numbers = numbers
 
+    def as_of(self) -> int:
+        """Give a number for the present: no earlier update has a higher one, all later ones do.
+
+        It is a time like all numbers, so that a client which comes from another class can compare.
+        """
+        self.number = max(self.number, self._desk.now - self._desk.started)
+        return self.number
+
     def occupancy(self) -> dict[str, tuple[int, int]]:
         """How much is held of what, and the bound of each."""
         settings = self._desk.settings
@@ -119,6 +130,19 @@ class ViewClass:
             "history": (len(self.history), settings.history_max),
             "local queries": (len(self.local), settings.queries_max),
             "states held back by bands": (lacking, settings.contexts_max),
+            # Who has left is nobody's listener: what is charged to it would be lost.
+            "listeners of a stream": (
+                max((len(stream.listeners) for stream in self.streams.values()), default=0),
+                len(self._desk.clients),
+            ),
+            "limited listeners": (
+                max((len(stream.limited) for stream in self.streams.values()), default=0),
+                len(self._desk.clients),
+            ),
+            "clients of a query": (
+                max((len(record.clients) for record in self.table.records.values()), default=0),
+                len(self._desk.clients),
+            ),
             **self.table.occupancy(),
         }
 

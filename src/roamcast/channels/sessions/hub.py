@@ -4,29 +4,154 @@ Sessions that subscribe to the same filter and may see the same share each frame
 a frame may not leave yet is coalesced to the latest state of each context. A session that is slow,
 has a bandwidth limit or has just subscribed is served alone, from a queue of its own with one entry
 for each context, so it lags without slowing anybody else; one that lags too far is cut off, with
-the reason (decision 0076).
+the reason (decision 0076). An update is a CloudEvent with GeoJSON data, encoded once for all; the
+structs of `messages.py` define the frames.
 """
 
+import enum
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
 from roamcast.channels.server.contexts import LocalUpdate
+from roamcast.channels.server.messages import State
 from roamcast.channels.server.subscriptions import LocalQueries
-from roamcast.channels.sessions.events import ContextEvent, Format, Kind, Writer, merged
+from roamcast.channels.sessions.messages import (
+    CloudEvent,
+    CurrentComplete,
+    EventType,
+    Subscribed,
+)
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.channels.spread.streams import Ledger
-from roamcast.channels.timers import Timers
 from roamcast.errors import InputError, LimitError, NotFoundError, RoamcastError
+from roamcast.model import time
+from roamcast.model.contexts import Context, context_of, encode
 from roamcast.model.events import Acknowledged, Failed, MapTouched, SessionClosed
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Input
-from roamcast.model.parts import Occupancy, Part
+from roamcast.model.parts import Occupancy, Part, Timers
+
+Format = Literal["json", "sse"]
+
+FEATURES_MAX: Final = 65_536
+"""Features remembered by their bytes; beyond it all are forgotten."""
+
+EVENTS_MAX: Final = 4_096
+_encode = msgspec.json.Encoder().encode
+
+# The encoder goes by an object's own type, so bytes that are JSON already may stand for the Feature
+# that a struct declares: it is encoded once, however many frames carry it.
+_raw: Any = msgspec.Raw
 
 K = TypeVar("K")
 Key = tuple[str, int, Format]
 """(view class, query number, format): who shares frames."""
+
+
+class EventKind(enum.StrEnum):
+    """What an update means for a watch."""
+
+    APPEARED = "appeared"
+    CHANGED = "changed"
+    LEFT = "left"
+
+
+_MERGED: Final[dict[tuple[EventKind, EventKind], EventKind | None]] = {
+    (EventKind.APPEARED, EventKind.CHANGED): EventKind.APPEARED,
+    (EventKind.APPEARED, EventKind.LEFT): None,  # it came and went unseen
+    (EventKind.CHANGED, EventKind.CHANGED): EventKind.CHANGED,
+    (EventKind.CHANGED, EventKind.LEFT): EventKind.LEFT,
+    (EventKind.LEFT, EventKind.APPEARED): EventKind.CHANGED,
+}
+
+_TYPES: Final[dict[EventKind, EventType]] = {
+    EventKind.APPEARED: "org.roamcast.context.appeared",
+    EventKind.CHANGED: "org.roamcast.context.changed",
+    EventKind.LEFT: "org.roamcast.context.left",
+}
+
+
+class ContextEvent(msgspec.Struct, frozen=True, gc=False):
+    """What happened to an object, and its state afterwards."""
+
+    kind: EventKind
+    state: State
+    at_us: int
+    context: Context | None = None
+    """The state decoded, where it is at hand."""
+
+
+def merged(earlier: ContextEvent | None, later: ContextEvent) -> ContextEvent | None:
+    """Give the one event that says what two said; None: together they say nothing."""
+    if earlier is None:
+        return later
+    kind = _MERGED.get((earlier.kind, later.kind), later.kind)
+    return None if kind is None else ContextEvent(kind, later.state, later.at_us, later.context)
+
+
+class EventWriter:
+    """Encodes objects and events; what many sessions read is encoded once."""
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._features: dict[bytes, bytes] = {}
+        self._events: dict[tuple[EventKind, int, str, bytes], bytes] = {}
+
+    def feature(self, body: bytes, context: Context | None = None) -> bytes:
+        """Give a context as a GeoJSON Feature; it is decoded only if it is not at hand."""
+        known = self._features.get(body)
+        if known is None:
+            if len(self._features) >= FEATURES_MAX:
+                self._features.clear()
+            known = self._features[body] = encode(context or context_of(body))
+        return known
+
+    def event(self, event: ContextEvent) -> bytes:
+        """Give an event as a CloudEvent in JSON."""
+        state = event.state
+        # Classes number apart: one number may be that of several contexts (0090).
+        key = (event.kind, state.number, state.vid, state.body)
+        known = self._events.get(key)
+        if known is None:
+            if len(self._events) >= EVENTS_MAX:
+                self._events.clear()
+            left = event.kind is EventKind.LEFT
+            made = CloudEvent(
+                specversion="1.0",
+                id=f"{self._epoch}-{state.number}",
+                source="/collections/contexts",
+                type=_TYPES[event.kind],
+                subject=state.vid,
+                time=time.format_instant(event.at_us),
+                datacontenttype="application/geo+json",
+                data=None if left else _raw(self.feature(state.body, event.context)),
+            )
+            known = self._events[key] = _encode(made)
+        return known
+
+    def changes(self, form: Format, query: int, events: list[bytes], pending: int = 0) -> bytes:
+        """Give the frame of several events of one query."""
+        if form == "sse":
+            return b"".join(b"event: change\ndata: " + event + b"\n\n" for event in events)
+        # A `Changes`, joined by hand: a quarter of the encoder's time for 16 events, on the path of
+        # every update. Tests compare the two.
+        tail = b',"pending":%d}' % pending if pending else b"}"
+        return b'{"type":"changes","query":%d,"events":[' % query + b",".join(events) + b"]" + tail
+
+    def current(
+        self, form: Format, *, about: str, query: int, count: int, states: list[State]
+    ) -> bytes:
+        """Give the reply to a subscription: how many objects match, and the first of them."""
+        features = [_raw(self.feature(state.body)) for state in states]
+        frame = _encode(Subscribed(about, query, count, features))
+        return b"event: current\ndata: " + frame + b"\n\n" if form == "sse" else frame
+
+    def complete(self, form: Format, query: int) -> bytes:
+        """Give the frame that ends a current set."""
+        frame = _encode(CurrentComplete(query))
+        return b"event: complete\ndata: " + frame + b"\n\n" if form == "sse" else frame
 
 
 class Frame(Effect, frozen=True, gc=False):
@@ -123,6 +248,8 @@ class HubSession(msgspec.Struct):
     queue: dict[tuple[Key, str], ContextEvent]
     to_complete: dict[Key, dict[str, None]]
     """Queries whose current set is not wholly sent → the contexts still to be sent."""
+    apart: dict[Key, None]
+    """Queries whose frames it does not share now."""
     slow_since: int | None = None
     ledger: Ledger | None = None
 
@@ -130,6 +257,28 @@ class HubSession(msgspec.Struct):
     def alone(self) -> bool:
         """Whether it can not share frames now."""
         return self.slow_since is not None or self.ledger is not None or bool(self.queue)
+
+
+class _Move(msgspec.Struct, frozen=True):
+    """A session's query in its new class: what the session lacks, and when more may leave."""
+
+    key: Key
+    filter: Filter
+    number: int
+    """How the session's frames call it."""
+    events: dict[str, ContextEvent]
+    shared: bool
+    ready_us: int
+
+
+class _Shown(msgspec.Struct):
+    """How frames call the queries of one filter: the same in all view classes.
+
+    So a session that is moved to another class reads on as if nothing had happened (0090).
+    """
+
+    number: int
+    keys: int = 0
 
 
 class Hub(Part):
@@ -148,7 +297,7 @@ class Hub(Part):
     def __init__(self, local: LocalQueries, settings: HubSettings, epoch: int) -> None:
         self.sessions: dict[str, HubSession] = {}
         self.queries: dict[Key, SharedQuery] = {}
-        self.writer = Writer(epoch)
+        self.writer = EventWriter(epoch)
         self.settings = settings
         self.coalesced = 0
         self._local = local
@@ -156,21 +305,34 @@ class Hub(Part):
         """Ledgers of sessions with a limit, open or lately closed."""
         self._timers: Timers[_QueryTimer | _AloneTimer | _SlowTimer] = Timers()
         self._out: list[Effect] = []
+        self._shown: dict[Key, str] = {}
+        """Queries in use → the text of their filter, by which frames number them."""
+        self._texts: dict[str, _Shown] = {}
+        self._last_shown = 0
         self._touched = False
         """Whether queries were placed or dropped that the map has not been told of."""
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""
         settings = self.settings
-        placed = max((len(one.subscriptions) for one in self.sessions.values()), default=0)
+        sessions = self.sessions.values()
+        placed = max((len(one.subscriptions) for one in sessions), default=0)
+        used = sum(len(one.uses) for one in sessions)
         return {
             "sessions": (len(self.sessions), settings.sessions_max),
             "subscriptions of a session": (placed, settings.subscriptions_per_session_max),
             "ledgers": (len(self._ledgers), settings.sessions_max),
+            "numbered queries": (len(self._shown), len(self.queries)),
+            "numbered filters": (len(self._texts), len(self._shown)),
+            "queries": (len(self.queries), sum(len(one.subscriptions) for one in sessions)),
+            "queries served apart": (sum(len(one.apart) for one in sessions), used),
+            "sets to complete": (sum(len(one.to_complete) for one in sessions), used),
         }
 
     def receive(self, given: Any, now: int) -> Sequence[Effect]:
         """Take a session's wish, the state of its connection, or an update of the map."""
+        if type(given) is not LocalUpdate:  # that comes from a map that knows the time
+            self._local.at(now)
         match given:
             case LocalUpdate():
                 self._update(given, now)
@@ -203,7 +365,7 @@ class Hub(Part):
         if len(self.sessions) >= self.settings.sessions_max:
             raise LimitError(f"the service holds at most {self.settings.sessions_max} sessions")
         assert name not in self.sessions
-        self.sessions[name] = HubSession(name, view_class, form, {}, {}, {}, {})
+        self.sessions[name] = HubSession(name, view_class, form, {}, {}, {}, {}, {})
 
     def close(self, name: str) -> list[Effect]:
         """End a session."""
@@ -219,6 +381,8 @@ class Hub(Part):
                 self._local.drop(key[0], key[1])
             self._touched = True
             self._leave(session.name, key)
+        for _, wanted in session.subscriptions.values():
+            self._local.standing.give_back(name, wanted)
         self._timers.cancel(_SlowTimer(name))
         self._timers.cancel(_AloneTimer(name))
 
@@ -259,27 +423,33 @@ class Hub(Part):
             raise LimitError(
                 f"a session has at most {most} subscriptions: end one, or join filters with OR"
             )
+        self._local.standing.check(name, wanted)
         number = self._local.place(session.view_class, wanted)
+        self._local.standing.add(name, wanted)
         self._touched = True
         key = (session.view_class, number, session.form)
         session.subscriptions[about] = key, wanted
         self._forget_waiting(session, key, now)
         states = self._local.current(session.view_class, number)
+        shown = self._number(key, wanted)
         page = self.settings.page_features_max if session.ledger is None else 0
         frame = self.writer.current(
-            session.form, about=about, query=number, count=len(states), states=states[:page]
+            session.form, about=about, query=shown, count=len(states), states=states[:page]
         )
         self._send(session, frame, now)
         if key not in session.uses:
             session.uses[key] = 0
         session.uses[key] += 1
         rest = states[page:]
+        # Numbered by now: the states' own numbers say when this class was opened (0098).
+        present = self._local.as_of(session.view_class)
         for state in rest:
-            session.queue[key, state.vid] = ContextEvent(Kind.APPEARED, state, now)
+            listed = State(present, state.vid, state.body)
+            session.queue[key, state.vid] = ContextEvent(EventKind.APPEARED, listed, now)
         if rest:
             session.to_complete[key] = {state.vid: None for state in rest}
         else:
-            self._send(session, self.writer.complete(session.form, number), now)
+            self._send(session, self.writer.complete(session.form, shown), now)
         self._join(session, key)
         self._serve(session, now)
 
@@ -290,36 +460,126 @@ class Hub(Part):
             raise InputError(f"there is no subscription {about!r} to end")
         key = known[0]
         self._local.drop(key[0], key[1])
+        self._local.standing.give_back(name, known[1])
         self._touched = True
         session.uses[key] -= 1
         if not session.uses[key]:
             del session.uses[key]
+            session.apart.pop(key, None)
             self._leave(name, key)
             session.to_complete.pop(key, None)
             for entry in [one for one in session.queue if one[0] == key]:
                 del session.queue[entry]
 
+    def _number(self, key: Key, wanted: Filter | None = None, known: int = 0) -> int:
+        """Give the number of a query in frames; a query in use needs no filter.
+
+        `known`: the number that a session knows it by already.
+        """
+        text = self._shown.get(key)
+        if text is None:
+            assert wanted is not None
+            text = self._shown[key] = wanted.text
+            if text not in self._texts:
+                self._last_shown += not known
+                self._texts[text] = _Shown(known or self._last_shown)
+            self._texts[text].keys += 1
+        return self._texts[text].number
+
+    def _forget_number(self, key: Key) -> None:
+        text = self._shown.pop(key)
+        self._texts[text].keys -= 1
+        if not self._texts[text].keys:
+            del self._texts[text]
+
     def reclass(self, name: str, view_class: str, now: int) -> list[Effect]:
-        """A session may see otherwise from now on: its subscriptions begin anew."""
+        """A session may see otherwise from now on: it is told what differs, and nothing else.
+
+        That somebody was named in a rule is hidden, too: where nothing differs the session reads on
+        as if nothing had happened, at the same times (0098).
+        """
         session = self.sessions[name]
-        placed = [(about, wanted) for about, (_, wanted) in session.subscriptions.items()]
-        for about, _ in placed:
-            self._unsubscribe(name, about)
+        if session.view_class == view_class:
+            return []
+        self._local.at(now)
+        waiting, placed = session.queue, [*session.uses]
+        timers = self._timers.in_order({_QueryTimer(key) for key in placed})
+        moves = {key: self._move(session, key, view_class, now) for key in sorted(session.uses)}
         session.view_class = view_class
-        for about, wanted in placed:
-            self._subscribe(name, about, wanted, now)
+        # In the order of their placing: what waits for several leaves in that order.
+        session.uses = {moves[key].key: session.uses[moves[key].key] for key in placed}
+        session.subscriptions = {
+            about: (moves[key].key, wanted)
+            for about, (key, wanted) in session.subscriptions.items()
+        }
+        session.queue = {
+            (moves[key].key, vid): moves[key].events.pop(vid)
+            for key, vid in waiting
+            if vid in moves[key].events
+        }
+        waited = [timer.key for timer in timers if isinstance(timer, _QueryTimer)]
+        for key in dict.fromkeys([*waited, *moves]):
+            self._settle_move(session, moves[key], now)
+        self._place_all(session)
+        self._serve(session, now)
         return self._done()
+
+    def _move(self, session: HubSession, key: Key, view_class: str, now: int) -> "_Move":
+        """Take a session's query from one class to another; give what the session lacks then."""
+        query, shown = self.queries[key], self._number(key)
+        shared = session.name in query.shared
+        waiting = dict(query.events) if shared else _of_query(session.queue, key)
+        had = {state.vid: state for state in self._local.current(key[0], key[1])}
+        wanted = next(one for other, one in session.subscriptions.values() if other == key)
+        uses = session.uses.pop(key)
+        session.apart.pop(key, None)
+        self._leave(session.name, key)
+        for _ in range(uses):
+            self._local.drop(key[0], key[1])
+        # From here on nothing is held for the old key: there may be no room for the new one.
+        self._touched = True
+        for _ in range(uses):
+            number = self._local.place(view_class, wanted)
+        moved = (view_class, number, session.form)
+        session.uses[moved] = uses
+        self._local.carry_over(key[0], view_class, had)
+        has = {state.vid: state for state in self._local.current(view_class, number)}
+        events = _lacking(had, waiting, has, self._local.as_of(view_class), now)
+        left = session.to_complete.pop(key, None)
+        if left is not None:
+            session.to_complete[moved] = {vid: None for vid in left if vid in events}
+        return _Move(moved, wanted, shown, events, shared, query.ready_us)
+
+    def _settle_move(self, session: HubSession, move: "_Move", now: int) -> None:
+        """Let what a session lacks leave when it would have left without a move."""
+        self._number(move.key, move.filter, move.number)
+        query = self.queries.get(move.key)
+        fresh = query is None
+        if query is None:
+            query = self.queries[move.key] = SharedQuery(move.key, {}, {}, {}, move.ready_us)
+        if move.shared and (fresh or _equal(query.events, move.events)):
+            query.shared[session.name] = None
+            query.listed = None
+            query.events = move.events
+            if now >= query.ready_us:
+                self._flush(query, now)
+            else:
+                self._timers.sooner(_QueryTimer(move.key), query.ready_us)
+        else:
+            session.queue |= {(move.key, vid): event for vid, event in move.events.items()}
+            self._join(session, move.key)
+        self._completed(session, move.key, [], now)
 
     def _update(self, update: LocalUpdate, now: int) -> None:
         """Take what an update means for the queries of this process."""
         before, after = set(update.before), set(update.after)
         for number in sorted(before | after):
-            kind = Kind.CHANGED
+            kind = EventKind.CHANGED
             if number not in before:
-                kind = Kind.APPEARED
+                kind = EventKind.APPEARED
             elif number not in after:
-                kind = Kind.LEFT
-            event = ContextEvent(kind, update.state, now)
+                kind = EventKind.LEFT
+            event = ContextEvent(kind, update.state, now, update.context)
             for form in ("json", "sse"):
                 query = self.queries.get((update.view_class, number, form))
                 if query is not None:
@@ -396,10 +656,10 @@ class Hub(Part):
             if query.listed is None:
                 query.listed = tuple(query.shared)
             events = [self.writer.event(event) for event in query.events.values()]
-            most = self.settings.frame_events_max
+            most, number = self.settings.frame_events_max, self._number(query.key)
             for start in range(0, len(events), most):
                 part = events[start : start + most]
-                frame = self.writer.changes(query.key[2], query.key[1], part)
+                frame = self.writer.changes(query.key[2], number, part)
                 self._out.append(Frame(query.listed, frame, query.key[2], len(part)))
             query.events.clear()
             query.ready_us = now + self.settings.frame_cost_us * len(query.shared)
@@ -431,7 +691,8 @@ class Hub(Part):
             for entry in entries:
                 del session.queue[entry]
             pending = len(session.queue) if session.ledger is not None else 0
-            self._send(session, self.writer.changes(session.form, key[1], events, pending), now)
+            number = self._number(key)
+            self._send(session, self.writer.changes(session.form, number, events, pending), now)
             self._completed(session, key, [vid for _, vid in entries], now)
         if not session.alone:
             self._place_all(session)
@@ -451,7 +712,7 @@ class Hub(Part):
             left.pop(vid, None)
         if not left:
             del session.to_complete[key]
-            self._send(session, self.writer.complete(session.form, key[1]), now)
+            self._send(session, self.writer.complete(session.form, self._number(key)), now)
 
     def _send(self, session: HubSession, frame: bytes, now: int) -> None:
         if session.ledger is not None:
@@ -459,7 +720,12 @@ class Hub(Part):
         self._out.append(Frame((session.name,), frame, session.form))
 
     def _place_all(self, session: HubSession) -> None:
-        for key in session.uses:
+        """Let a session share what it can, or nothing; only queries for which that changes."""
+        if session.alone:
+            keys = [key for key in session.uses if key not in session.apart]
+        else:
+            keys = list(session.apart)
+        for key in keys:
             self._join(session, key)
 
     def _join(self, session: HubSession, key: Key) -> None:
@@ -481,8 +747,10 @@ class Hub(Part):
                 if not query.shared:
                     query.events.clear()
             query.alone[name] = None
+            session.apart[key] = None
         elif name not in query.shared:
             query.alone.pop(name, None)
+            session.apart.pop(key, None)
             query.shared[name] = None
             query.listed = None
 
@@ -508,6 +776,7 @@ class Hub(Part):
             if not query.alone:
                 del self.queries[key]
                 self._timers.cancel(_QueryTimer(key))
+                self._forget_number(key)
 
     def _cut(self, name: str, reason: str) -> None:
         self._end(name)
@@ -520,3 +789,36 @@ def _merge(events: dict[K, ContextEvent], entry: K, later: ContextEvent) -> None
         del events[entry]
     else:
         events[entry] = both
+
+
+def _of_query(queue: dict[tuple[Key, str], ContextEvent], key: Key) -> dict[str, ContextEvent]:
+    return {vid: event for (other, vid), event in queue.items() if other == key}
+
+
+def _equal(some: dict[str, ContextEvent], others: dict[str, ContextEvent]) -> bool:
+    """Whether two frames would say the same in the same order."""
+    return list(some.items()) == list(others.items())
+
+
+def _lacking(
+    had: dict[str, State],
+    waiting: dict[str, ContextEvent],
+    has: dict[str, State],
+    number: int,
+    now: int,
+) -> dict[str, ContextEvent]:
+    """Give what a session must be told whose view was `had`, but for what waits, and is `has`."""
+    lacking: dict[str, ContextEvent] = {}
+    for vid in [*waiting, *(one for one in sorted({*had, *has}) if one not in waiting)]:
+        event, before, after = waiting.get(vid), had.get(vid), has.get(vid)
+        if (before and before.body) == (after and after.body):
+            if event is not None:
+                lacking[vid] = event
+            continue
+        knows = before is not None if event is None else event.kind is not EventKind.APPEARED
+        if after is not None:
+            kind = EventKind.CHANGED if knows else EventKind.APPEARED
+            lacking[vid] = ContextEvent(kind, State(number, vid, after.body), now)
+        elif knows:
+            lacking[vid] = ContextEvent(EventKind.LEFT, State(number, vid, b""), now)
+    return lacking

@@ -1,20 +1,23 @@
-"""What may a program say on its session, in JSON? One object a message, told apart by `type`.
+"""The messages of `WS /session` in both directions: JSON, one object each, told apart by `type`.
 
-`re` is the program's own name for what it asks; the answer carries it back. Answers are `welcome`,
-`done`, `alive`, `subscribed` (with the current set), `current` (all of it has come), `changes`
-(CloudEvents) and `error`; docs/service.md shows each.
+`re` is the program's own name for its request; the answer carries it back. The schemas in
+`/openapi.json` and the tables in docs/service.md are made from these structs.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from roamcast.channels.sessions.settings import HubSettings
-from roamcast.model.contexts import VID_LENGTH_MAX
-from roamcast.model.features import LocatedFeature
+from roamcast.model.contexts import VID_LENGTH_MAX, FeatureOutput, Instant, LocatedFeature
+from roamcast.model.json_text import TOO_DEEP
 
-Re = Annotated[str, Meta(max_length=128)]
+Re = Annotated[str, Meta(max_length=128, description="the program's name for this request")]
+SubscriptionName = Annotated[
+    str, Meta(min_length=1, max_length=128, description="the subscription's name in this session")
+]
+AnsweredRe = Annotated[str, Meta(description="the `re` of the request")]
 FILTER_LENGTH_MAX = 65_536
 
 
@@ -23,7 +26,7 @@ class SessionRequest(msgspec.Struct, frozen=True, tag_field="type", forbid_unkno
 
 
 class RegisterRequest(SessionRequest, frozen=True, tag="register"):
-    """Say how many bytes a second the program can take, 0 for no limit; may be said again."""
+    """State the bandwidth limit of the session; a later one replaces it."""
 
     re: Re = ""
     limit_bytes: Annotated[
@@ -31,13 +34,14 @@ class RegisterRequest(SessionRequest, frozen=True, tag="register"):
         Meta(
             ge=0,
             le=2**40,
+            description="bytes in any second, 0 for no limit",
             extra_json_schema={"anyOf": [{"const": 0}, {"minimum": HubSettings().limit_bytes_min}]},
         ),
     ] = 0
 
 
 class HeartbeatRequest(SessionRequest, frozen=True, tag="heartbeat"):
-    """Say that the program lives; answered by `alive` with the service's time."""
+    """Show that the program lives; the answer is `alive`."""
 
     re: Re = ""
 
@@ -64,16 +68,29 @@ class UnpublishRequest(SessionRequest, frozen=True, tag="unpublish"):
 
 
 class SubscribeRequest(SessionRequest, frozen=True, tag="subscribe"):
-    """Place a standing query under a name; the same name again replaces it."""
+    """Place a subscription; the same name again replaces it."""
 
-    re: Annotated[str, Meta(min_length=1, max_length=128)]
-    filter: Annotated[str, Meta(max_length=FILTER_LENGTH_MAX)]
+    re: SubscriptionName
+    filter: Annotated[str, Meta(max_length=FILTER_LENGTH_MAX, description="CQL2 text")]
 
 
 class UnsubscribeRequest(SessionRequest, frozen=True, tag="unsubscribe"):
-    """End the standing query of this name."""
+    """End a subscription."""
 
-    re: Annotated[str, Meta(min_length=1, max_length=128)]
+    re: SubscriptionName
+
+
+class CountRequest(SessionRequest, frozen=True, tag="count"):
+    """Ask how many contexts satisfy a filter now; an editor checks what is being written."""
+
+    re: Re = ""
+    filter: Annotated[str, Meta(max_length=FILTER_LENGTH_MAX, description="CQL2 text")] = "true"
+
+
+class NumbersRequest(SessionRequest, frozen=True, tag="numbers"):
+    """Ask what the service does; it needs a token with the scope `admin`."""
+
+    re: Re = ""
 
 
 Anything = (
@@ -84,44 +101,134 @@ Anything = (
     | UnpublishRequest
     | SubscribeRequest
     | UnsubscribeRequest
+    | CountRequest
+    | NumbersRequest
 )
 
 
 class SessionWelcome(
     msgspec.Struct, frozen=True, tag_field="type", tag="welcome", omit_defaults=True
 ):
-    """The first message of a session; `hosts` are where to look when this one is gone."""
+    """The first message of a session."""
 
-    session: str
-    time: str
-    ping_s: float
-    hosts: tuple[str, ...] = ()
+    session: Annotated[str, Meta(description="the session's name in logs")]
+    time: Instant
+    ping_s: Annotated[float, Meta(description="interval of the service's pings")]
+    hosts: Annotated[
+        tuple[str, ...], Meta(description="where to connect when this host is gone")
+    ] = ()
 
 
 class Done(msgspec.Struct, frozen=True, tag_field="type", tag="done"):
-    """What was asked has been done, and is on disk where it must be."""
+    """The request has been carried out, and is on disk where it must be."""
 
-    re: str
-    vid: str | None = None
+    re: AnsweredRe
+    vid: Annotated[str | None, Meta(description="of the context that was published")] = None
 
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True, tag_field="type", tag="alive"):
-    """The answer to a heartbeat."""
+    """The answer to a heartbeat, with the service's time."""
 
-    re: str
-    time: str
+    re: AnsweredRe
+    time: Instant
 
 
 class SessionProblem(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
-    """What was asked has not been done, and why; nothing has changed."""
+    """The request has been refused, and nothing has changed."""
 
-    re: str
-    status: int
+    re: AnsweredRe
+    status: Annotated[int, Meta(description="as over HTTP")]
     title: str
-    detail: str
+    detail: Annotated[str, Meta(description="what is wrong, and what to do")]
+    position: Annotated[
+        int | msgspec.UnsetType,
+        Meta(description="of a wrong filter: the number of the character, from 1"),
+    ] = msgspec.UNSET
 
 
-Answer = SessionWelcome | Done | HeartbeatAnswer | SessionProblem
+class SessionCount(msgspec.Struct, frozen=True, tag_field="type", tag="count"):
+    """The answer to `count`."""
+
+    re: AnsweredRe
+    count: Annotated[int, Meta(ge=0, description="how many contexts satisfy the filter")]
+
+
+class SessionNumbers(msgspec.Struct, frozen=True, tag_field="type", tag="numbers"):
+    """The answer to `numbers`: what the service holds now, and has done since it started.
+
+    A transmission is a message put on a channel or sent to one client, or a frame for the sessions
+    that share it: transmissions an update show what sharing saves (AMS).
+    """
+
+    re: AnsweredRe
+    time: Instant
+    contexts: Annotated[int, Meta(ge=0)]
+    sessions: Annotated[int, Meta(ge=0)]
+    queries: Annotated[int, Meta(ge=0)]
+    channels: Annotated[int, Meta(ge=0)]
+    updates: Annotated[int, Meta(ge=0, description="since the start")]
+    transmissions: Annotated[int, Meta(ge=0, description="since the start")]
+
+
+EventType = Literal[
+    "org.roamcast.context.appeared",
+    "org.roamcast.context.changed",
+    "org.roamcast.context.left",
+]
+
+
+class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of one context for one query, as a CloudEvent."""
+
+    specversion: Literal["1.0"]
+    id: Annotated[str, Meta(description="the service's epoch and the update's number")]
+    source: Literal["/collections/contexts"]
+    type: EventType
+    subject: Annotated[str, Meta(min_length=1, max_length=VID_LENGTH_MAX, description="the vid")]
+    time: Instant
+    datacontenttype: Literal["application/geo+json"]
+    data: Annotated[FeatureOutput | None, Meta(description="the context; null once it has left")]
+
+
+QueryNumber = Annotated[int, Meta(ge=0, description="number of the query in this session's frames")]
+
+
+class Subscribed(msgspec.Struct, frozen=True, tag_field="type", tag="subscribed"):
+    """The answer to `subscribe`: how many contexts match, and the first page of them."""
+
+    re: AnsweredRe
+    query: QueryNumber
+    count: Annotated[int, Meta(ge=0, description="contexts that match now")]
+    features: list[FeatureOutput]
+
+
+class CurrentComplete(msgspec.Struct, frozen=True, tag_field="type", tag="current"):
+    """The whole current set of a query has been sent."""
+
+    query: QueryNumber
+
+
+class Changes(msgspec.Struct, frozen=True, tag_field="type", tag="changes", omit_defaults=True):
+    """Changes of a query's set; sessions with the same query receive the same bytes."""
+
+    query: QueryNumber
+    events: list[CloudEvent]
+    pending: Annotated[
+        int, Meta(ge=0, description="changes that wait because of the session's limit")
+    ] = 0
+
+
+Answer = (
+    SessionWelcome
+    | Done
+    | HeartbeatAnswer
+    | SessionCount
+    | SessionNumbers
+    | SessionProblem
+    | Subscribed
+    | CurrentComplete
+    | Changes
+)
 
 _decode = msgspec.json.Decoder(Anything).decode
 encode = msgspec.json.Encoder().encode
@@ -129,5 +236,10 @@ encode = msgspec.json.Encoder().encode
 
 def read(data: str | bytes) -> Anything:
     """Read a message; `msgspec.DecodeError` says what is wrong with it."""
-    said: Anything = _decode(data)
+    try:
+        said: Anything = _decode(data)
+    except RecursionError:  # the program's mistake, as everything that can not be read
+        raise msgspec.DecodeError(TOO_DEEP) from None
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"not UTF-8: {error.reason}") from None
     return said

@@ -9,13 +9,18 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from hashlib import blake2b
 
 from roamcast.channels.server.desk import ClientState, Desk
-from roamcast.channels.server.map import Matched
 from roamcast.channels.server.messages import Announce, Parcel, State, payload_of
-from roamcast.channels.server.queries import Matcher, QueryChange, QueryRecord
+from roamcast.channels.server.queries import (
+    Matched,
+    Matcher,
+    QueryChange,
+    QueryRecord,
+    SharedQueries,
+)
 from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.channels.server.view_class import BandsDue, QuerySetEntry, RestOver, ViewClass
 from roamcast.channels.spread.streams import Stream
-from roamcast.model.places_path import path_within
+from roamcast.model.contexts import path_within
 from roamcast.model.records import ChannelStep, QuerySet
 
 
@@ -25,10 +30,11 @@ class Dissemination:
     def __init__(self, desk: Desk, make_matcher: Callable[[], Matcher]) -> None:
         self.classes: dict[str, ViewClass] = {}
         self._desk = desk
-        self._make_matcher = make_matcher
+        self.shared = SharedQueries(make_matcher())
         self._next_number = 0
         self._forgotten = 0
         self._scopes = Scopes(desk)
+        desk.as_of = self._as_of
         desk.timers.handle(RestOver, self._rest_over)
         desk.timers.handle(BandsDue, self._bands_due)
         settings = desk.settings
@@ -42,13 +48,15 @@ class Dissemination:
         self._next_number += 1
         return self._next_number
 
+    def _as_of(self, view_class: str) -> int:
+        known = self.classes.get(view_class)
+        return 0 if known is None else known.as_of()
+
     def view_class(self, name: str) -> ViewClass:
         """Give a view class, made when its first client subscribes."""
         known = self.classes.get(name)
         if known is None:
-            known = ViewClass(
-                name, self._desk, self._make_matcher(), self.take_number, self._forgotten
-            )
+            known = ViewClass(name, self._desk, self.shared, self.take_number, self._forgotten)
             self.classes[name] = known
             if self._desk.settings.mode is Mode.SINGLE:
                 known.single = known.open_stream((), "the single channel")
@@ -164,16 +172,16 @@ class Dissemination:
                 earned = self._earn_set_channel(view, records, entry)
             self._spread_queries(view, records, state, payload, earned)
         if self._desk.journal:
-            self._explain_set(entry, state)
+            self._explain_set(entry)
 
-    def _explain_set(self, entry: QuerySetEntry, state: State) -> None:
+    def _explain_set(self, entry: QuerySetEntry) -> None:
         channel = ""
         if entry.stream:
             channel = entry.stream.bands[-1].sender.channel
         if not entry.name:
             entry.name = blake2b(repr(entry.queries).encode(), digest_size=8).hexdigest()
         self._desk.out.append(
-            QuerySet(str(state.number), entry.name, len(entry.queries), entry.count, channel)
+            QuerySet(str(self._desk.number), entry.name, len(entry.queries), entry.count, channel)
         )
 
     def _earn_set_channel(

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from roamcast.errors import RoamcastError
-from roamcast.live.auth.keys import Grant, TokenKeys
+from roamcast.live.auth.admission import Grant, TokenKeys
 from roamcast.live.observe.logs import Log
 from roamcast.transport.driver import Clock
 

@@ -30,12 +30,11 @@ from roamcast.channels.failover.watchdog import (
 )
 from roamcast.channels.server.messages import ServerHere
 from roamcast.errors import RoamcastError, SettingsError
-from roamcast.live.auth.keys import TokenKeys
+from roamcast.live.auth.admission import TokenKeys
 from roamcast.live.cluster.link import ReplicaLink
 from roamcast.live.cluster.spare import SpareOrder, SpareReport
 from roamcast.live.config.settings import STORE_FILE, Settings, with_server
-from roamcast.live.store.driver import DiskDriver
-from roamcast.live.store.store import SqliteStore
+from roamcast.live.store.store import DiskDriver, SqliteStore
 from roamcast.model.addresses import Replica
 from roamcast.model.machine import (
     Ended,
@@ -51,8 +50,7 @@ from roamcast.model.machine import (
 )
 from roamcast.model.records import Record
 from roamcast.model.wire import Message
-from roamcast.transport.carriers import Carriers, nothing
-from roamcast.transport.driver import Driver, steady_clock
+from roamcast.transport.driver import Carriers, Driver, nothing, steady_clock
 
 START_S_MAX: Final = 600.0
 """A service that is not ready by then, on however busy a machine, is not alive."""

@@ -1,40 +1,40 @@
-"""How does a host stay in touch with the service of another? It dials, and dials again.
+"""The link from one part of this host to the service of another host of the cluster.
 
-Both parts of a host do: its watchdog to probe and to follow what is kept, its server to hear of a
-newer one and to hand over. A host that stands by takes no calls, so most calls are refused at once.
+A host's watchdog dials the others to probe them and to copy their store, its server to learn of a
+newer server and to hand over. A host that stands by takes no calls, so most dials are refused at
+once, and that is no error.
 """
 
-import asyncio
 import secrets
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from random import SystemRandom
 from typing import Final
 from urllib.parse import urlsplit
 
-import websockets.asyncio.client as sockets
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.exceptions import InvalidStatus
 
 from roamcast.channels.failover.replica_messages import REPLICA_PROTOCOL, ReplicaHere
-from roamcast.errors import AuthError
+from roamcast.errors import AuthError, UnreachableError
 from roamcast.live.cluster.proof import NONCE_BYTES, Part, call, check_answer
 from roamcast.live.config.settings import Cluster
 from roamcast.live.observe.logs import Log
-from roamcast.model.wire import FRAME_BYTES_MAX, Message, Unreadable
+from roamcast.model.wire import Message, Unreadable
 from roamcast.transport.driver import Clock
-from roamcast.transport.http import error_of
+from roamcast.transport.http import error_of, unreachable
+from roamcast.transport.link import LinkPolicy, LinkTarget, ReconnectingLink
 
-DIAL_S: Final = 0.3
-OPEN_S: Final = 3.0
+# A host that stands by may serve at any moment, and take-over waits for this link: dial at a steady
+# pace, however long the other host has been away.
+POLICY: Final = LinkPolicy(0.4, 0.4, open_s=3.0, close_s=0.5)
+
 SILENCE_S: Final = 5.0
-"""A service says every second that it is there."""
-
-FRAMES_MAX: Final = 4_096
-CLOSE_S: Final = 0.5
+"""A service announces itself every second; a link that is silent for this long is dead."""
 
 _LOG = Log("replicas")
 
 
-class ReplicaLink:
+class ReplicaLink(ReconnectingLink):
     """One part of this host and the service of another host."""
 
     def __init__(
@@ -49,6 +49,8 @@ class ReplicaLink:
         on_message: Callable[[str, Message], None],
         on_lost: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`on_here` takes the first message, once its proof is checked."""
+        super().__init__(REPLICA_PROTOCOL, POLICY, draw=SystemRandom().random)
         self.to = to
         self._own = own
         self._part = part
@@ -59,109 +61,67 @@ class ReplicaLink:
         self._on_here = on_here
         self._on_message = on_message
         self._on_lost = on_lost
-        self._outgoing: asyncio.Queue[bytes] | None = None
+        self._nonce = b""
         self._problem = ""
 
-    def send(self, message: Message) -> None:
-        """Send a message if there is a connection and room in it; the machines repeat."""
-        if self._outgoing is not None and not self._outgoing.full():
-            self._outgoing.put_nowait(REPLICA_PROTOCOL.encode(message))
-
-    @property
-    def connected(self) -> bool:
-        """Whether the service there has proved itself and talks."""
-        return self._outgoing is not None
-
-    async def run(self) -> None:
-        """Dial, talk and dial again until cancelled."""
-        while True:
-            nonce = secrets.token_bytes(NONCE_BYTES)
-            try:
-                socket = await self._dial(nonce)
-            except (OSError, TimeoutError, WebSocketException) as error:
-                self._refused(error)
-            else:
-                await self._talk(socket, nonce)
-            await asyncio.sleep(DIAL_S * (0.5 + secrets.randbelow(1_000) / 1_000))
-
-    async def _dial(self, nonce: bytes) -> sockets.ClientConnection:
-        parts = urlsplit(self._url)
-        scheme = "wss" if self._tls else "ws"
-        said = call(self._secret, self._own, self._part, self.to, now=self._clock(), nonce=nonce)
-        return await sockets.connect(
-            f"{scheme}://{parts.netloc}/replica",
-            additional_headers={"Authorization": said},
-            compression=None,
-            proxy=None,
-            max_size=FRAME_BYTES_MAX,
-            open_timeout=OPEN_S,
-            close_timeout=CLOSE_S,
-            ping_interval=None,
-            ssl=self._tls,
+    def targets(self) -> Sequence[LinkTarget]:
+        """Give the other host's address, with a proof that is good for this one dial."""
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        proof = call(
+            self._secret, self._own, self._part, self.to, now=self._clock(), nonce=self._nonce
         )
+        scheme = "wss" if self._tls else "ws"
+        url = f"{scheme}://{urlsplit(self._url).netloc}/replica"
+        return [LinkTarget(url, {"Authorization": proof}, self.to, tls=self._tls)]
 
-    def _refused(self, error: Exception) -> None:
-        """Tell what an operator can mend, once; that nobody is there is as it should be."""
+    def dial_error(self, target: LinkTarget, error: Exception) -> UnreachableError:
+        """Report what an operator can mend; whatever it is, the link dials again."""
         problem = ""
         if isinstance(error, InvalidStatus):
             body = bytes(error.response.body or b"")
-            refusal = error_of(error.response.status_code, body, self._url)
-            problem = "this host is refused by another: compare secret_file and [cluster.replicas]"
-            if not isinstance(refusal, AuthError):
+            if isinstance(error_of(error.response.status_code, body, self._url), AuthError):
+                problem = (
+                    "another host refuses this one: compare secret_file and [cluster.replicas]"
+                )
+            else:
                 problem = "another service answers where a host should be"
         elif isinstance(error, ssl.SSLError):
             problem = "another host's certificate is not accepted: see tls_ca"
-        if problem and problem != self._problem:
-            _LOG.error(problem, error)
-        self._problem = problem
+        self._report(problem, error)
+        return unreachable(target.url, error)
 
-    async def _talk(self, socket: sockets.ClientConnection, nonce: bytes) -> None:
-        loop = asyncio.get_running_loop()
-        outgoing: asyncio.Queue[bytes] = asyncio.Queue(FRAMES_MAX)
-        writer = asyncio.create_task(_write(socket, outgoing))
-        try:
-            async with asyncio.timeout(SILENCE_S) as patience:
-                first = REPLICA_PROTOCOL.decode(await socket.recv(decode=False))
-                if not self._proved(first, nonce):
-                    return
-                assert isinstance(first, ReplicaHere)
-                self._problem = ""
-                self._outgoing = outgoing
-                self._on_here(first)
-                while True:
-                    data = await socket.recv(decode=False)
-                    patience.reschedule(loop.time() + SILENCE_S)
-                    message = REPLICA_PROTOCOL.decode(data)
-                    if not isinstance(message, Unreadable):
-                        self._on_message(self.to, message)
-        except (ConnectionClosed, OSError, TimeoutError):
-            return
-        finally:
-            writer.cancel()
-            if self._outgoing is not None:
-                self._outgoing = None
-                self._on_lost(self.to)
-            socket.transport.abort()
-            await asyncio.gather(writer, return_exceptions=True)
-
-    def _proved(self, first: Message | Unreadable, nonce: bytes) -> bool:
+    def check_first(self, target: LinkTarget, first: Message | Unreadable) -> None:
+        """Raise unless the service proves that it is the host we dialled."""
         genuine = (
             isinstance(first, ReplicaHere)
             and first.host == self.to
-            and check_answer(self._secret, nonce, self.to, first.proof)
+            and check_answer(self._secret, self._nonce, self.to, first.proof)
         )
-        if not genuine and self._problem != "false":
-            self._problem = "false"
-            _LOG.error("whoever answers for another host does not know the hosts' secret")
-        return genuine
+        if not genuine:
+            self._report("whoever answers for another host does not know the hosts' secret")
+            raise UnreachableError(f"{target.url} does not prove that it is host {self.to}")
 
+    def opened(self, target: LinkTarget, first: Message) -> float:
+        """Hand on the first message."""
+        del target
+        assert isinstance(first, ReplicaHere)
+        self._problem = ""
+        self._on_here(first)
+        return SILENCE_S
 
-async def _write(socket: sockets.ClientConnection, outgoing: "asyncio.Queue[bytes]") -> None:
-    try:
-        while True:
-            await socket.send(await outgoing.get())
-    except ConnectionClosed:
-        return  # the reader notices, too
+    def received(self, message: Message) -> None:
+        """Hand on every further message."""
+        self._on_message(self.to, message)
+
+    def closed(self) -> None:
+        """Tell the part of this host that its link is lost."""
+        self._on_lost(self.to)
+
+    def _report(self, problem: str, error: Exception | None = None) -> None:
+        """Log a problem once, not at every dial."""
+        if problem and problem != self._problem:
+            _LOG.error(problem, error)
+        self._problem = problem
 
 
 def tls_of(cluster: Cluster) -> ssl.SSLContext:

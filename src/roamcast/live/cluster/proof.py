@@ -20,7 +20,7 @@ NONCE_BYTES: Final = 16
 SKEW_US_MAX: Final = 3_600_000_000
 """Clocks of hosts may differ by as much as their epochs may (`channels.failover.epochs`)."""
 
-_SAID: Final = re.compile(
+_CALL: Final = re.compile(
     r"([a-z0-9-]{1,63})\.(watchdog|server)\.([0-9]{1,19})\.([0-9a-f]{32})\.([0-9a-f]{64})"
 )
 
@@ -39,10 +39,10 @@ def call(secret: bytes, host: str, part: Part, to: str, *, now: int, nonce: byte
     return f"{SCHEME} {said}.{_sign(secret, 'call', said, to).hex()}"
 
 
-def check_call(secret: bytes, said: str, to: str, hosts: "tuple[str, ...]", now: int) -> Caller:
+def check_call(secret: bytes, header: str, to: str, hosts: "tuple[str, ...]", now: int) -> Caller:
     """Let a host in that knows the secret and is another of ours."""
-    scheme, _, rest = said.partition(" ")
-    found = _SAID.fullmatch(rest)
+    scheme, _, rest = header.partition(" ")
+    found = _CALL.fullmatch(rest)
     if scheme != SCHEME or found is None:
         raise AuthError("only hosts of this cluster call here")
     host, part, at, nonce, signed = found.groups()
@@ -67,5 +67,5 @@ def check_answer(secret: bytes, nonce: bytes, host: str, proof: bytes) -> bool:
     return hmac.compare_digest(answer(secret, nonce, host), proof)
 
 
-def _sign(secret: bytes, *said: str) -> bytes:
-    return hmac.digest(secret, "\n".join(said).encode(), hashlib.sha256)
+def _sign(secret: bytes, *texts: str) -> bytes:
+    return hmac.digest(secret, "\n".join(texts).encode(), hashlib.sha256)

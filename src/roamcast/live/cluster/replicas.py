@@ -52,6 +52,7 @@ class ReplicaCall:
         """Send a message."""
         if self.socket.waiting_bytes > WAITING_BYTES_MAX:
             self.drop("too slow: call again")
+            return
         self.socket.write(binary_frame(REPLICA_PROTOCOL.encode(message)))
 
     def drop(self, reason: str) -> None:
@@ -132,6 +133,8 @@ class Replicas:
         call = ReplicaCall(caller, socket, self._received)
         before = self._calls.get(call.address)
         if before is not None:
+            # The host knows better than we do that its earlier call is over: we might learn of it
+            # only by a timeout, and would count a follower that is none.
             self.disconnected(before)
             before.socket.close(POLICY, "replaced: this host called again")
         self._calls[call.address] = call
@@ -157,6 +160,7 @@ class Replicas:
         if to.name == self.name:
             if isinstance(message, Alive):
                 self.on_alive(message)
+        # Two servers that meet call each other, and either call will do.
         elif (call := self._calls.get(to)) is not None:
             call.send(message)
         elif isinstance(to, Replica) and (link := self._links.get(to.name)) is not None:
@@ -174,6 +178,7 @@ class Replicas:
             return
         message = REPLICA_PROTOCOL.decode(data)
         if isinstance(message, Unreadable):
+            # A message that is skipped would leave a gap in a copy of the store.
             call.socket.close(POLICY, "unreadable: do all hosts run the same version?")
         elif self._takes(message):
             self._give(Received(call.caller.host, message))
@@ -185,6 +190,7 @@ class Replicas:
 
     def _lost(self, host: str) -> None:
         """Our call to another host's server is over."""
+        # It may still call us: then it is not gone.
         if Replica(host) not in self._calls and not self._closed:
             self._give(ReplicaGone(Replica(host)))
 

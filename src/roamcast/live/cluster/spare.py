@@ -39,9 +39,9 @@ class SpareReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """The newest epoch that the service has heard of."""
 
 
-def say(said: SpareReport) -> None:
+def say(report: SpareReport) -> None:
     """Tell the keeper something."""
-    sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -68,8 +68,10 @@ def main() -> int:
     from roamcast.live.observe.logs import configure
     from roamcast.live.service.running import run
     from roamcast.matching import FilterSet
+    from roamcast.matching.live import questions
 
     FilterSet().warm_up()
+    questions.warm_up()
     say(SpareReport("warm"))
     with open(0, "rb", buffering=0, closefd=False) as unbuffered:  # what follows is not ours yet
         line = unbuffered.readline()

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec.structs import FieldInfo
@@ -158,7 +158,13 @@ def _fields(kind: type[msgspec.Struct], key: str) -> list[str]:
 
 
 def _reached(kind: type[msgspec.Struct], parts: list[str]) -> tuple[FieldInfo, ...]:
-    fields = msgspec.structs.fields(kind)
+    """Give the fields of the struct that these keys lead to; names in a table of tables pass."""
+    found: Any = kind
     for part in parts:
-        fields = msgspec.structs.fields(next(f for f in fields if f.name == part).type)
-    return fields
+        if get_origin(found) is dict:
+            found = get_args(found)[1]
+            continue
+        found = next(f for f in msgspec.structs.fields(found) if f.name == part).type
+        if get_origin(found) is Annotated:
+            found = get_args(found)[0]
+    return msgspec.structs.fields(found)

@@ -5,21 +5,25 @@ unknown key is an error, with the name that was probably meant. docs/configurati
 from here.
 """
 
-import ipaddress
-import re
 import stat
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
 from roamcast.channels.failover.watchdog import WatchdogSettings
 from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.errors import SettingsError
-from roamcast.identity.rulebook import PUBLIC
+from roamcast.identity.policy import PUBLIC
 from roamcast.identity.rules import Precision, Rule
 from roamcast.live.config.lines import located, read_document
+from roamcast.live.config.problems import (
+    TRUSTED_NAME_MAX,
+    cluster_problem,
+    is_loopback,
+    problem,
+    public_key,
+)
 from roamcast.model.filters.scan import LENGTH_MAX
 from roamcast.model.time import MICROSECONDS
 from roamcast.model.wire import FRAME_BYTES_MAX
@@ -32,10 +36,6 @@ STORE_FILE: Final = "store.sqlite"
 REPLICAS_MAX: Final = 16
 SECRET_BYTES_MIN: Final = 32
 SECRET_BYTES_MAX: Final = 4_096
-REPLICA_FRAME_BYTES: Final = MIB
-"""Replicas copy the store in messages of this size."""
-
-_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _MODES: Final = {"unicast": Mode.UNICAST, "single": Mode.SINGLE, "many": Mode.MANY}
 
 
@@ -69,6 +69,13 @@ class ServerSection(Section, frozen=True, kw_only=True):
     tls_cert: Annotated[str, _text("PEM file of the certificate and its chain")] = ""
     tls_key: Annotated[str, _text("PEM file of the certificate's private key")] = ""
     places: Annotated[str, _text("GeoJSON file of the hierarchy of places; empty for none")] = ""
+    cors_origins: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(
+            max_length=100,
+            description="origins whose pages may ask, such as `https://maps.example`; `*` for all",
+        ),
+    ] = ()
     shutdown_s: Annotated[float, _number(0, 300, "time that open requests have after SIGTERM")] = (
         5.0
     )
@@ -95,12 +102,24 @@ class Limits(Section, frozen=True, kw_only=True):
     connections_per_subject_max: Annotated[
         int, _number(1, 1_000_000, "open WebSocket and SSE connections under one subject")
     ] = 100
+    anonymous_connections_max: Annotated[
+        int, _number(1, 1_000_000, "open connections that have shown no token yet, beside those")
+    ] = 2_000
+    anonymous_per_address_max: Annotated[
+        int, _number(1, 1_000_000, "of these, connections from one address")
+    ] = 500
     requests_per_s: Annotated[
         float, _number(0.01, 1_000_000, "sustained request rate of one subject")
     ] = 1_000.0
     requests_burst: Annotated[int, _number(1, 1_000_000, "burst of requests of one subject")] = (
         5_000
     )
+    steps_per_s: Annotated[
+        float, _number(1, 1e12, "sustained work of one subject's questions, in steps (queries.md)")
+    ] = 5e6
+    steps_burst: Annotated[
+        int, _number(10_000, 10**12, "dearest question, and burst of work of one subject, in steps")
+    ] = 40_000_000
     frames_per_s: Annotated[
         float, _number(0.01, 1_000_000, "sustained message rate of one WebSocket")
     ] = 500.0
@@ -110,6 +129,9 @@ class Limits(Section, frozen=True, kw_only=True):
     subscriptions_per_client_max: Annotated[
         int, _number(1, 100_000, "subscriptions of one session")
     ] = 1_000
+    standing_steps_max: Annotated[
+        int, _number(1, 10**12, "steps that one subject's subscriptions may cost every update")
+    ] = MapSettings().standing_steps_max
     publications_per_client_max: Annotated[
         int, _number(1, 1_000_000, "contexts of one session or subject; rule sets of one subject")
     ] = 10_000
@@ -129,12 +151,6 @@ class Limits(Section, frozen=True, kw_only=True):
     clock_skew_s_max: Annotated[
         float, _number(0, DAY_S, "tolerated error of clients' clocks, in tokens and contexts")
     ] = 60.0
-    token_lifetime_s: Annotated[float, _number(1, 366 * DAY_S, "default lifetime of a token")] = (
-        30.0 * DAY_S
-    )
-    token_lifetime_s_max: Annotated[
-        float, _number(1, 366 * DAY_S, "longest lifetime of a token")
-    ] = 366.0 * DAY_S
     socket_low_bytes: Annotated[
         int,
         _number(
@@ -146,7 +162,7 @@ class Limits(Section, frozen=True, kw_only=True):
         _number(KIB, 64 * MIB, "bytes waiting for a client above which its changes are coalesced"),
     ] = 256 * KIB
     socket_bytes_max: Annotated[
-        int, _number(KIB, 256 * MIB, "bytes waiting for a client above which it is cut off")
+        int, _number(KIB, 256 * MIB, "bytes waiting for a link above which it is cut off")
     ] = 4 * MIB
     slow_s_max: Annotated[
         float, _number(0.1, 3_600, "time after which a client that reads nothing is cut off")
@@ -210,6 +226,56 @@ class Privacy(Section, frozen=True, kw_only=True):
         tuple[str, ...],
         msgspec.Meta(max_length=1_000, description="viewers: subjects, groups, or `*`"),
     ] = ("*",)
+    vids: Annotated[
+        Literal["any", "own"],
+        msgspec.Meta(
+            description="`own`: a vid begins with its publisher's subject and `:`, or has at least "
+            "22 random characters, so that nobody takes others' or learns which there are"
+        ),
+    ] = "any"
+
+
+class OidcSection(Section, frozen=True, kw_only=True):
+    """An identity provider (OpenID Connect) whose tokens count beside the service's own."""
+
+    issuer: Annotated[
+        str, _text("its issuer, `https://id.example/realm`, as its tokens name it; empty for none")
+    ] = ""
+    audience: Annotated[str, _text("audience that its tokens must name", 256)] = "roamcast"
+    scopes: Annotated[
+        dict[str, Literal["read", "publish", "subscribe", "cast", "admin"]],
+        msgspec.Meta(
+            max_length=100,
+            description='its scopes or roles and what each grants here, `"map:read" = "read"`; '
+            "others grant nothing",
+        ),
+    ] = msgspec.field(default_factory=dict)
+    scope_claim: Annotated[str, _text("claim that holds the scopes", 256)] = "scope"
+    groups_claim: Annotated[str, _text("claim that holds the groups", 256)] = "groups"
+    subject_claim: Annotated[str, _text("claim that names the subject", 256)] = "sub"
+    prefix: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^[a-z0-9]{1,20}:$",
+            description="what its subjects and groups begin with here, and in rules",
+        ),
+    ] = "oidc:"
+    keys_s: Annotated[float, _number(10, DAY_S, "age at which its keys are fetched again")] = 300.0
+
+
+class WebhookSection(Section, frozen=True, kw_only=True):
+    """Webhooks: changes posted to those who cannot hold a connection."""
+
+    per_subject_max: Annotated[int, _number(0, 1_000, "webhooks of one subject; 0: none")] = 20
+    timeout_s: Annotated[float, _number(0.1, 60, "time for a receiver to connect and answer")] = (
+        10.0
+    )
+    private_addresses: Annotated[
+        bool,
+        msgspec.Meta(
+            description="whether receivers may be on loopback and private networks, and use http"
+        ),
+    ] = False
 
 
 class JournalSection(Section, frozen=True, kw_only=True):
@@ -221,6 +287,28 @@ class JournalSection(Section, frozen=True, kw_only=True):
     ] = True
     segment_records_max: Annotated[int, _number(1, 65_536, "most records in a segment")] = 65_536
     segment_s_max: Annotated[float, _number(1, DAY_S, "age at which a segment is closed")] = 300.0
+    retention_days: Annotated[
+        float, _number(0, 3_660, "age at which a segment is deleted; 0: none is")
+    ] = 90.0
+
+
+class PastSection(Section, frozen=True, kw_only=True):
+    """What the service remembers of its map, and for how long."""
+
+    archive: Annotated[
+        str,
+        _text("folder or URI of an archive that this service feeds; without one the past is "
+              "forgotten after store_hours"),
+    ] = ""  # fmt: skip
+    store_hours: Annotated[
+        float, _number(0.001, 24 * 366, "time that an ended context stays in the store")
+    ] = 24.0
+    steps_max: Annotated[
+        int, _number(1_000, 100_000_000, "changes in the store; beyond it the oldest leave early")
+    ] = 1_000_000
+    archive_days: Annotated[
+        float, _number(0, 36_600, "age at which a context leaves the archive; 0: none does")
+    ] = 0.0
 
 
 class Durability(Section, frozen=True, kw_only=True):
@@ -323,6 +411,68 @@ class Cluster(Section, frozen=True, kw_only=True):
         return secret
 
 
+class Identity(Section, frozen=True, kw_only=True):
+    """Who vouches for people without naming them (docs/trust.md)."""
+
+    node: Annotated[
+        str,
+        msgspec.Meta(
+            max_length=TRUSTED_NAME_MAX,
+            description="name of the trusted node that runs inside this service; empty for none",
+        ),
+    ] = "trust.localhost"
+    accept: Annotated[
+        dict[str, str],
+        msgspec.Meta(
+            max_length=1_000,
+            description="other trusted nodes whose credentials are accepted, each with its key: "
+            '`"trust.example.org" = "ed25519:…"`',
+        ),
+    ] = msgspec.field(default_factory=dict)
+
+    def accepted(self) -> dict[str, bytes]:
+        """Give the public keys of the trusted nodes in `accept`."""
+        return {name: public_key(text) for name, text in self.accept.items()}
+
+
+class NeighbourSection(Section, frozen=True, kw_only=True):
+    """A node that this one links with."""
+
+    key: Annotated[str, _text("its public key, `ed25519:…`, as `roamcast brokers` prints it", 100)]
+    urls: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(
+            max_length=REPLICAS_MAX,
+            description="addresses of its hosts; without one it is awaited, and not dialled",
+        ),
+    ] = ()
+
+    def public_key(self) -> bytes:
+        """Give the key's bytes."""
+        return public_key(self.key)
+
+
+class OverlaySection(Section, frozen=True, kw_only=True):
+    """This service as a node among others (docs/overlay.md)."""
+
+    node: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$",
+            description="name of this node; empty for a service on its own",
+        ),
+    ] = ""
+    areas: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(max_length=64, description="places that it serves; none for all"),
+    ] = ()
+    tls_ca: Annotated[str, _text("PEM file of who signs the neighbours' certificates")] = ""
+    neighbours: Annotated[
+        dict[str, NeighbourSection],
+        msgspec.Meta(max_length=100, description="tables `[overlay.neighbours.NAME]`: see below"),
+    ] = msgspec.field(default_factory=dict)
+
+
 class Settings(Section, frozen=True, kw_only=True):
     """A whole file."""
 
@@ -330,10 +480,15 @@ class Settings(Section, frozen=True, kw_only=True):
     limits: Limits = Limits()
     channels: Channels = Channels()
     privacy: Privacy = Privacy()
+    oidc: OidcSection = OidcSection()
+    webhooks: WebhookSection = WebhookSection()
     journal: JournalSection = JournalSection()
     durability: Durability = Durability()
+    past: PastSection = PastSection()
     log: LogSection = LogSection()
     cluster: Cluster = Cluster()
+    identity: Identity = Identity()
+    overlay: OverlaySection = OverlaySection()
 
     @property
     def seats(self) -> tuple[str, ...]:
@@ -351,6 +506,7 @@ class Settings(Section, frozen=True, kw_only=True):
             heartbeat_us=round(chosen.heartbeat_s * MICROSECONDS),
             client_timeout_us=round(chosen.client_timeout_s * MICROSECONDS),
             publications_max=self.limits.publications_per_client_max,
+            standing_steps_max=self.limits.standing_steps_max,
             stamp_ahead_us_max=round(self.limits.clock_skew_s_max * MICROSECONDS),
         )
 
@@ -362,7 +518,7 @@ def load_settings(path: Path) -> Settings:
 
 def parse_settings(text: str, source: str = "settings") -> Settings:
     """Read the text of a settings file; an error names the line."""
-    return located(text, source, Settings, _problem)
+    return located(text, source, Settings, problem)
 
 
 def default_rules(settings: Settings) -> tuple[Rule, ...]:
@@ -386,9 +542,7 @@ def with_server(settings: Settings, **options: Any) -> Settings:
 
 def check_cluster(settings: Settings) -> None:
     """Refuse a replica that the settings do not list, or that has no secret."""
-    wrong = _cluster_problem(
-        settings.cluster, settings.server.name, settings.limits.frame_bytes_max
-    )
+    wrong = cluster_problem(settings.cluster, settings.server.name, settings.limits.frame_bytes_max)
     if wrong is not None:
         raise SettingsError(wrong[1])
     if settings.cluster.replicas:
@@ -415,106 +569,3 @@ def check_listening(server: ServerSection) -> None:
             f"refusing to listen on {server.host} without keys: "
             f"make them with `roamcast token --data {server.data}`"
         )
-
-
-Problem = tuple[tuple[str, ...], str]
-"""The keys to blame, and what to do."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _problem(settings: Settings) -> Problem | None:
-    """Check what no field can check alone."""
-    server, limits, channels = settings.server, settings.limits, settings.channels
-    ordered = (
-        ("items_default", "items_max"),
-        ("socket_low_bytes", "socket_high_bytes"),
-        ("socket_high_bytes", "socket_bytes_max"),
-        ("context_lifetime_s", "context_lifetime_s_max"),
-        ("token_lifetime_s", "token_lifetime_s_max"),
-    )
-    for low, high in ordered:
-        less, more = getattr(limits, low), getattr(limits, high)
-        if less > more:
-            keys = (f"limits.{low}", f"limits.{high}")
-            return keys, f"{low} ({less:g}) must not be more than {high} ({more:g})"
-    if bool(server.tls_cert) != bool(server.tls_key):
-        named = "tls_cert" if server.tls_cert else "tls_key"
-        return (f"server.{named}",), "tls_cert and tls_key go together: set both or none"
-    if not is_loopback(server.host) and not server.tls_cert:
-        return ("server.host",), (
-            f"refusing to listen on {server.host} without TLS: "
-            "set tls_cert and tls_key, or listen on 127.0.0.1"
-        )
-    if channels.client_timeout_s < 2 * channels.heartbeat_s:
-        keys = ("channels.client_timeout_s", "channels.heartbeat_s")
-        return keys, "client_timeout_s must be at least two heartbeats"
-    if channels.udp and (wrong := _udp_problem(channels.udp)):
-        return ("channels.udp",), wrong
-    if channels.nats and not channels.nats.startswith(("nats://", "tls://")):
-        return ("channels.nats",), "expected an address such as nats://127.0.0.1:4222"
-    # A file that all replicas share names none of them; the command line does, with --name.
-    name = None if server.name == ServerSection().name else server.name
-    return _cluster_problem(settings.cluster, name, limits.frame_bytes_max)
-
-
-def _udp_problem(udp: str) -> str | None:
-    span, _, port = udp.rpartition(":")
-    try:
-        network = ipaddress.IPv4Network(span)
-    except ValueError as error:
-        return f"not a range of addresses: {error}"
-    if not network.is_multicast:
-        return f"{span} is not within 224.0.0.0/4, the multicast range"
-    if not 0 < int(port) < 65_536:
-        return f"port {port} does not exist"
-    return None
-
-
-def _cluster_problem(cluster: Cluster, name: str | None, frame_bytes_max: int) -> Problem | None:
-    if not cluster.replicas:
-        return None
-    for replica, url in cluster.replicas.items():
-        wrong = _replica_problem(replica, url)
-        if wrong:
-            return (f"cluster.replicas.{replica}", "cluster.replicas"), wrong
-    if len(set(cluster.replicas.values())) < len(cluster.replicas):
-        return ("cluster.replicas",), "two replicas have the same address"
-    if name is not None and name not in cluster.replicas:
-        known = ", ".join(cluster.replicas)
-        wrong = f"{name!r} is none of the replicas {known}: name this one with --name"
-        return ("server.name", "cluster.replicas"), wrong
-    if not cluster.secret_file:
-        keys = ("cluster.secret_file", "cluster.replicas")
-        return keys, "replicas share a secret: set secret_file in [cluster]"
-    if cluster.silent_s < 2 * cluster.probe_s:
-        return ("cluster.silent_s", "cluster.probe_s"), "silent_s must be at least two probes"
-    if frame_bytes_max < REPLICA_FRAME_BYTES:
-        wrong = f"replicas need messages of {REPLICA_FRAME_BYTES} bytes"
-        return ("limits.frame_bytes_max", "cluster.replicas"), wrong
-    return None
-
-
-def _replica_problem(replica: str, url: str) -> str | None:
-    if not _NAME.fullmatch(replica):
-        return "a replica's name has letters a-z, digits and - in between"
-    parts = urlsplit(url)
-    try:
-        port_known = parts.port is None or parts.port > 0
-    except ValueError:
-        port_known = False
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not port_known:
-        return "expected an address such as https://a.example:8443"
-    if parts.path or parts.query or parts.fragment or parts.username:
-        return "an address has scheme, host and port only"
-    if parts.scheme == "http" and not is_loopback(parts.hostname):
-        return "replicas beyond this machine need https"
-    return None

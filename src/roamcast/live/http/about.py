@@ -7,6 +7,7 @@ from litestar import MediaType, Response
 
 import roamcast
 from roamcast.live.http.openapi import document_of, page_of
+from roamcast.live.http.page import map_page
 from roamcast.live.http.problems import problem
 from roamcast.live.http.routes import Asked, base, route, service_of
 from roamcast.live.http.shapes import GEOJSON, Health, Landing, Link, TemplateOutput, as_json
@@ -41,9 +42,9 @@ def _description(request: Asked) -> Description:
 
 @route("GET", "/", scope=None, summary="Links to everything", answer=Landing)
 async def get_landing(request: Asked) -> Response[bytes]:
-    """Give the links, as JSON for programs or as a page for browsers."""
+    """Give the links, as JSON for programs, or the map page for browsers."""
     if "text/html" in request.headers.get("accept", ""):
-        return Response(_description(request).page, media_type=MediaType.HTML)
+        return map_page(request)
     root = base(request)
     links = [
         Link(f"{root}/", "self"),
@@ -53,6 +54,7 @@ async def get_landing(request: Asked) -> Response[bytes]:
         Link(f"{root}/conformance", "conformance"),
         Link(f"{root}/collections", "data"),
         Link(root + ITEMS, "items", GEOJSON),
+        Link(f"{root}/places", "places", GEOJSON),
     ]
     return as_json(Landing("Roamcast", "People and things by where they are", links))
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from litestar.response import Stream
 
-from roamcast.live.http.filtering import FilterLanguage, FilterParameter, filter_of
+from roamcast.live.http.filtering import FilterLanguage, FilterParameter, charged_filter
 from roamcast.live.http.routes import Asked, route, service_of, viewer_of
 from roamcast.live.service.service import Service
 
@@ -76,7 +76,7 @@ async def get_changes(
     del filter_text, filter_language
     grant = request.auth
     service = service_of(request)
-    wanted = filter_of(request, service.settings.limits)
+    wanted = await charged_filter(request)
     name = f"{grant.subject}#sse-{secrets.token_hex(8)}"
     sink = EventSink(service, name)
     service.count_connection(grant.subject, +1)
@@ -90,7 +90,8 @@ async def get_changes(
 
     async def stream() -> AsyncIterator[bytes]:
         try:
-            with service.standing.held(grant, sink.cut):
+            open_streams = service.metrics.sockets.labels("changes")
+            with service.standing.held(grant, sink.cut), open_streams.track_inprogress():
                 async for data in sink.frames():
                     yield data
         finally:

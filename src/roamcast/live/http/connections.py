@@ -1,13 +1,56 @@
-"""Time and size limits of HTTP requests: slow and oversized ones are closed by the connection."""
+"""Limits of HTTP connections: slow and oversized requests, and connections without a token."""
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from roamcast.live.config.settings import Limits
 from roamcast.live.http.problems import PROBLEM_TYPE, ProblemDetails
+
+CONNECTION: Final = "roamcast.connection"
+"""Stands for the connection in the scope of its requests."""
+
+
+class Strangers:
+    """Open connections that have shown no valid token yet, the oldest first.
+
+    They have a limit of their own, in all and for each address. Beyond it the oldest is closed: who
+    has a token shows it with the first request, so newcomers are served however many wait.
+    """
+
+    def __init__(self, total_max: int, per_address_max: int) -> None:
+        self._total_max = total_max
+        self._per_address_max = per_address_max
+        self._open: dict[LimitedHttp, str] = {}
+        self._at: dict[str, dict[LimitedHttp, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def enter(self, connection: "LimitedHttp", address: str) -> None:
+        """Count a connection in, and close another if there are too many."""
+        here = self._at.setdefault(address, {})
+        oldest = None
+        if len(here) >= self._per_address_max:
+            oldest = next(iter(here))
+        elif len(self._open) >= self._total_max:
+            oldest = next(iter(self._open))
+        self._open[connection] = address
+        here[connection] = None
+        if oldest is not None:
+            self.leave(oldest)
+            oldest.refuse("too many connections without a token: send one with the first request")
+
+    def leave(self, connection: "LimitedHttp") -> None:
+        """Count a connection out: it has shown a token, or is over."""
+        address = self._open.pop(connection, None)
+        if address is not None:
+            here = self._at[address]
+            del here[connection]
+            if not here:
+                del self._at[address]
 
 
 class LimitedHttp(HttpToolsProtocol):
@@ -17,6 +60,7 @@ class LimitedHttp(HttpToolsProtocol):
     """
 
     limits = Limits()
+    strangers = Strangers(10_000, 10_000)
     _timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _in_head = True
@@ -24,11 +68,13 @@ class LimitedHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer of the first head."""
         super().connection_made(transport)
+        self.strangers.enter(self, self.client[0] if self.client else "")
         self._wait(self.limits.first_bytes_s, "the head of the request did not arrive in time")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer."""
         self._stop()
+        self.strangers.leave(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -45,12 +91,18 @@ class LimitedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Start the timer of the next head."""
         super().on_message_begin()
+        self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
         self._in_head = True
         if self._timer is None:
             self._wait(self.limits.first_bytes_s, "the head of the request did not arrive in time")
 
     def on_headers_complete(self) -> None:
-        """Stop the head's timer and start the body's."""
+        """Stop the head's timer and start the body's; refuse a head above the limit."""
+        limit = self.limits.header_bytes_max
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > limit:
+            self._end("431 Request Header Fields Too Large", f"at most {limit} bytes")
+            return
         self._in_head = False
         self._head_bytes = 0
         self._stop()
@@ -68,8 +120,19 @@ class LimitedHttp(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Stop the timer: a WebSocket has its own pings."""
+        if self.transport.is_closing():  # its head was refused
+            return
         self._stop()
+        self.strangers.leave(self)  # its token is checked before it is accepted
         super().handle_websocket_upgrade()
+
+    def prove(self) -> None:
+        """Count this connection among those with a token from now on."""
+        self.strangers.leave(self)
+
+    def refuse(self, problem: str) -> None:
+        """Close a connection in favour of others."""
+        self._end("503 Service Unavailable", problem)
 
     def _wait(self, seconds: float, problem: str) -> None:
         self._timer = self.loop.call_later(seconds, self._end, "408 Request Timeout", problem)
@@ -95,4 +158,6 @@ class LimitedHttp(HttpToolsProtocol):
 
 def http_protocol(limits: Limits) -> type[Any]:
     """Give the protocol class with a service's limits."""
-    return type("LimitedHttp", (LimitedHttp,), {"limits": limits})
+    most = limits.anonymous_connections_max
+    strangers = Strangers(most, min(most, limits.anonymous_per_address_max))
+    return type("LimitedHttp", (LimitedHttp,), {"limits": limits, "strangers": strangers})

@@ -1,6 +1,5 @@
 """Routes that read the map, as OGC API – Features: GDAL and QGIS open it as a layer."""
 
-from bisect import bisect_right
 from typing import Annotated, Final
 from urllib.parse import quote, urlencode
 
@@ -15,8 +14,10 @@ from roamcast.live.http.filtering import (
     FilterParameter,
     Position,
     Span,
-    filter_of,
+    charged_filter,
+    hint_of,
     position_of,
+    window_of,
 )
 from roamcast.live.http.routes import Asked, base, route, service_of, viewer_of
 from roamcast.live.http.shapes import (
@@ -35,6 +36,8 @@ from roamcast.live.http.shapes import (
     feature_at,
     linked,
 )
+from roamcast.live.service.service import answered
+from roamcast.matching.live.slices import ContextPage
 from roamcast.model import time
 from roamcast.model.contexts import encode
 from roamcast.model.nearest import COUNT_MAX
@@ -104,7 +107,7 @@ async def get_queryables(request: Asked) -> Response[bytes]:
 
 
 @route("GET", "/collections/contexts/items", scope="read", tag="map", answer=FeatureCollection,
-       kind=GEOJSON, summary="Query the map now")  # fmt: skip
+       kind=GEOJSON, summary="Query the map now, or as it was")  # fmt: skip
 async def get_contexts(
     request: Asked,
     limit: Annotated[int, Parameter(ge=1, le=LIMIT_MAX)] = 1,
@@ -117,6 +120,8 @@ async def get_contexts(
 ) -> Response[bytes]:
     """Give the contexts that a filter, a box, a time span and attributes ask for, page by page.
 
+    With `datetime` before now the map is asked as it was: of each vid its last context then.
+
     They are ordered by vid. `next` starts after the last context of a page: while contexts come and
     go, each one that stays is on exactly one page. `offset` counts, for clients that need it.
     """
@@ -127,9 +132,20 @@ async def get_contexts(
     limit = limit if "limit" in request.query_params else limits.items_default
     size = min(limit, limits.items_max)
     now = service.clock()
-    found = service.broker.find(viewer_of(request), filter_of(request, limits), now)
-    start = bisect_right(found, after, key=lambda context: context.vid) + offset
-    page = found[start : start + size]
+    viewer = viewer_of(request)
+    window = window_of(request)
+    past = window is not None
+    wanted = await charged_filter(request, times=2, past=past)  # a page, and how many in all
+    broker = service.broker
+    if window is None:
+        found = await answered(broker.page(viewer, wanted, now, after=after, limit=offset + size))
+        matched = await answered(broker.count(viewer, wanted, now))
+    else:
+        everyone = await service.past.ask(viewer, wanted, window)
+        following = [one for one in everyone if one.vid > after]
+        more = len(following) > offset + size
+        found, matched = ContextPage(following[: offset + size], more), len(everyone)
+    page = found.contexts[offset:]
     here = _here(request)
     query = [(name, value) for name, value in request.query_params.multi_items()
              if name not in ("after", "offset", "access_token")]  # fmt: skip
@@ -138,14 +154,15 @@ async def get_contexts(
         Link(f"{here}/items?{urlencode([*query, *begun])}", "self", GEOJSON),
         Link(here, "collection"),
     ]
-    if page and start + size < len(found):
-        following = urlencode([*query, ("after", page[-1].vid)])
-        links.append(Link(f"{here}/items?{following}", "next", GEOJSON))
+    if page and found.more:
+        onwards = urlencode([*query, ("after", page[-1].vid)])
+        links.append(Link(f"{here}/items?{onwards}", "next", GEOJSON))
     return as_collection(
         map(encode, page),
         links=links,
-        number_matched=len(found),
+        number_matched=matched,
         time_stamp=time.format_instant(now),
+        hint=hint_of(request),
     )
 
 
@@ -155,7 +172,7 @@ async def get_context(request: Asked, vid: str) -> Response[bytes]:
     """Give one context, as far as this token may see it."""
     service = service_of(request)
     seen = service.broker.get(viewer_of(request), vid, service.clock())
-    if seen is None:
+    if seen is None or not request.auth.sees(seen):
         raise NotFoundError(f"there is no context {vid[:100]!r} on the map that you may see")
     here = _here(request)
     links = [
@@ -181,12 +198,13 @@ async def get_nearest(
     if count > limits.nearest_max:
         raise LimitError(f"count is at most {limits.nearest_max}")
     now = service.clock()
-    found = service.broker.nearest(
-        viewer_of(request), position_of(to), filter_of(request, limits), count, now
-    )
+    wanted = await charged_filter(request)
+    question = service.broker.nearest(viewer_of(request), position_of(to), wanted, count, now)
+    found = await answered(question)
     return as_collection(
         (feature_at(near.context, near.metres) for near in found),
         time_stamp=time.format_instant(now),
+        hint=hint_of(request),
     )
 
 
@@ -199,10 +217,12 @@ async def count_contexts(
     box: Box = None,
     span: Span = None,
 ) -> Response[bytes]:
-    """Count the contexts that this token may see."""
+    """Count the contexts that this token may see; with `datetime` before now the vids of then."""
     del filter_text, filter_language, box, span
     service = service_of(request)
-    found = service.broker.find(
-        viewer_of(request), filter_of(request, service.settings.limits), service.clock()
-    )
-    return as_json(Count(len(found)))
+    viewer, window = viewer_of(request), window_of(request)
+    wanted = await charged_filter(request, past=window is not None)
+    if window is not None:
+        return as_json(Count(len(await service.past.ask(viewer, wanted, window)), hint_of(request)))
+    question = service.broker.count(viewer, wanted, service.clock())
+    return as_json(Count(await answered(question), hint_of(request)))

@@ -1,19 +1,19 @@
 """Query parameters: the filter, box, time span and attributes of a request as one filter."""
 
 import re
-from functools import lru_cache
 from typing import Annotated, Final
 
 from litestar.params import Parameter
+from msgspec import UNSET, UnsetType
 
+from roamcast.channels.past.asking import EVER
 from roamcast.errors import FilterError, InputError, LimitError
-from roamcast.live.config.settings import Limits
-from roamcast.live.http.routes import PARAMETERS, Asked
+from roamcast.live.http.routes import PARAMETERS, Asked, service_of, viewer_of
 from roamcast.live.http.shapes import CRS84
-from roamcast.model import json_text, time
-from roamcast.model.contexts import VID_LENGTH_MAX
-from roamcast.model.features import NAME_PATTERN, TEXT_LENGTH_MAX
+from roamcast.model import time
+from roamcast.model.contexts import FEATURE_TEXT_LENGTH_MAX, NAME_PATTERN, VID_LENGTH_MAX
 from roamcast.model.filters import Filter
+from roamcast.model.kinds import quoted
 
 EVERYTHING: Final = "TRUE"
 NOTHING: Final = "FALSE"
@@ -82,25 +82,16 @@ Position = Annotated[
 ]
 
 
-@lru_cache(maxsize=4_096)
-def parsed(text: str) -> Filter:
-    """Parse a filter; clients repeat the same few texts."""
-    return Filter.parse(text)
+def _other_text(request: Asked, *, past: bool) -> str:
+    """Write what a request asks for beside its filter as a filter: box, time span, attributes.
 
-
-def filter_of(request: Asked, limits: Limits) -> Filter:
-    """Join what a request asks for into one filter.
+    In a question about the past the time span is a window, and no part of the filter.
 
     Handlers declare these parameters for the OpenAPI document and read them here, together with the
     attributes, which have no fixed names.
     """
     query = request.query_params
     parts: list[str] = []
-    language = query.get("filter-lang", "cql2-text")
-    if language not in LANGUAGES:
-        raise FilterError(f"filter-lang {language!r} is none of {', '.join(LANGUAGES)}")
-    if "filter" in query:
-        parts.append(_filter_text(query["filter"], language, limits))
     for name in ANYWHERE | PARAMETERS:
         if len(query.getall(name, [])) > 1:
             raise InputError(f"{name} is given more than once")
@@ -109,14 +100,62 @@ def filter_of(request: Asked, limits: Limits) -> Filter:
             raise InputError(f"{name} is not {CRS84}, the only one there is")
     if "bbox" in query:
         parts.append(_box(query["bbox"]))
-    if "datetime" in query:
+    if "datetime" in query and not past:
         parts.append(_span(query["datetime"]))
     for name, value in query.items():
         if name not in ANYWHERE and name not in PARAMETERS:
             parts.append(_equal(name, value))
-    if not parts:
-        return parsed(EVERYTHING)
-    return parsed(parts[0] if len(parts) == 1 else " AND ".join(f"({part})" for part in parts))
+    return parts[0] if len(parts) == 1 else " AND ".join(f"({part})" for part in parts)
+
+
+async def charged_filter(request: Asked, times: int = 1, *, past: bool = False) -> Filter:
+    """Read what a request asks for; refuse it if its price exceeds what the subject has.
+
+    `past`: with a window of time that begins before now (`window_of`). Then the price is that of
+    reading the past, and the window is no part of the filter.
+    """
+    service = service_of(request)
+    query, reader, subject = request.query_params, service.reader, request.auth.subject
+    language = query.get("filter-lang", "cql2-text")
+    if language not in LANGUAGES:
+        raise FilterError(f"filter-lang {language!r} is none of {', '.join(LANGUAGES)}")
+    parts: list[Filter] = []
+    if "filter" in query:  # read alone, so that an error names the position in what was sent
+        text = query["filter"]
+        reader.charge(subject, text)
+        as_json = language == "cql2-json" and text.lstrip()[:1] in ("{", "t", "f")
+        parts.append(await (reader.read_json(text) if as_json else reader.read(text)))
+    other = _other_text(request, past=past) or ("" if parts else EVERYTHING)
+    if other:
+        reader.charge(subject, other)
+        parts.append(await reader.read(other))
+    wanted = request.auth.bound(Filter.all_of(parts))
+    if past:
+        service.charge_past(viewer_of(request), wanted)
+    else:
+        service.charge(viewer_of(request), wanted, times)
+    return wanted
+
+
+def window_of(request: Asked) -> tuple[int, int] | None:
+    """Give the window of a question about the past; None if it is about the present alone."""
+    text = request.query_params.get("datetime", "")
+    if not text:
+        return None
+    first, last = _ends(text)
+    low = EVER[0] if first is None else first
+    if low >= service_of(request).clock():
+        return None
+    return low, EVER[1] if last is None else last
+
+
+def hint_of(request: Asked) -> str | UnsetType:
+    """Give the hint of a filter that `filter_of` has accepted; its position is in what was sent."""
+    query = request.query_params
+    if "filter" not in query or query.get("filter-lang") == "cql2-json":
+        return UNSET
+    known = service_of(request).reader.known(query["filter"])
+    return UNSET if known is None else known.hint or UNSET
 
 
 def position_of(text: str) -> tuple[float, float]:
@@ -128,14 +167,6 @@ def position_of(text: str) -> tuple[float, float]:
     if not (abs(lon) <= 180 and abs(lat) <= 90):
         raise InputError("to lies outside the earth: lon within ±180, lat within ±90")
     return lon, lat
-
-
-def _filter_text(text: str, language: str, limits: Limits) -> str:
-    if len(text) > limits.filter_length_max:
-        raise LimitError(f"a filter has at most {limits.filter_length_max} characters")
-    if language == "cql2-json" and text.lstrip()[:1] in ("{", "t", "f"):
-        return Filter.parse(json_text.read(text, FilterError)).text
-    return parsed(text).text  # parsed alone, so that an error names the position in what was sent
 
 
 def _box(text: str) -> str:
@@ -163,30 +194,30 @@ def _rectangle(west: float, south: float, east: float, north: float) -> str:
 
 def _span(text: str) -> str:
     """An instant, or two with a slash; `..` or nothing leaves an end open."""
+    first, last = _ends(text)
+    if first is None and last is None:
+        return EVERYTHING
+    if first is not None and last is not None and first > last:
+        return NOTHING
+    low, high = (".." if end is None else time.format_instant(end) for end in (first, last))
+    return f"T_INTERSECTS(time, INTERVAL('{low}','{high}'))"
+
+
+def _ends(text: str) -> tuple[int | None, int | None]:
     if not text:
         raise InputError("datetime is an instant or a span such as 2026-11-16T00:00:00Z/..")
     first, slash, last = text.partition("/")
-    if not slash:
-        last = first
-    for part in (first, last):
-        if part not in ("", ".."):
-            time.parse_instant(part)
-    low = first if first not in ("", "..") else ".."
-    high = last if last not in ("", "..") else ".."
-    if low == high == "..":
-        return EVERYTHING
-    if ".." not in (low, high) and time.parse_instant(low) > time.parse_instant(high):
-        return NOTHING
-    return f"T_INTERSECTS(time, INTERVAL('{low}','{high}'))"
+    ends = (first, last if slash else first)
+    low, high = (None if end in ("", "..") else time.parse_instant(end) for end in ends)
+    return low, high
 
 
 def _equal(name: str, value: str) -> str:
     if not _NAME.fullmatch(name):
         raise InputError(f"there is no parameter {name[:60]!r}")
-    if len(value) > TEXT_LENGTH_MAX:
-        raise LimitError(f"the value of {name!r} has at most {TEXT_LENGTH_MAX} characters")
-    quoted = "'" + value.replace("'", "''") + "'"
-    either = [f'"{name}" = {quoted}']
+    if len(value) > FEATURE_TEXT_LENGTH_MAX:
+        raise LimitError(f"the value of {name!r} has at most {FEATURE_TEXT_LENGTH_MAX} characters")
+    either = [f'"{name}" = {quoted(value)}']
     if _NUMBER.fullmatch(value):
         either.append(f'"{name}" = {value}')
     if value in ("true", "false"):

@@ -32,7 +32,7 @@ PROBLEMS: Final = {
 }
 WRITE_PROBLEMS: Final = {
     **PROBLEMS,
-    409: "it belongs to somebody else",
+    409: "it belongs to somebody else, or what is there now does not allow it",
     413: "the body is too large",
     503: "the disk did not take it; nothing has changed",
 }
@@ -58,13 +58,14 @@ def document_of(app: Litestar) -> dict[str, Any]:
             operation.pop("requestBody", None)
             if route.body is not None:
                 content = {JSON: {"schema": schemas[route.body]}}
-                operation["requestBody"] = {"required": True, "content": content}
+                operation["requestBody"] = {"required": route.body_needed, "content": content}
             if route.scope is None:
                 operation["security"] = []
         if "get" in methods:
             methods["head"] = _head(methods["get"])
     # The struct has the most that any service may allow; this one's settings may allow less.
-    components["SubscribeRequest"]["properties"]["filter"]["maxLength"] = limits.filter_length_max
+    for name in ("SubscribeRequest", "CountRequest", "WebhookWish"):
+        components[name]["properties"]["filter"]["maxLength"] = limits.filter_length_max
     document["components"]["schemas"] = components
     return document
 

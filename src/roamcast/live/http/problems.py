@@ -3,14 +3,16 @@
 Status and title of our errors stand in `errors.py`, on the classes.
 """
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
+from msgspec import UnsetType
 
-from roamcast.errors import AuthError, ForbiddenError, RateError, RoamcastError
+from roamcast.errors import AuthError, FilterError, ForbiddenError, RateError, RoamcastError
 from roamcast.live.observe.logs import Log
 
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -29,29 +31,45 @@ class ProblemDetails(msgspec.Struct, frozen=True):
     status: int
     detail: str
     type: str = "about:blank"
+    position: int | UnsetType = msgspec.UNSET
+    """Where in a filter the mistake is: the number of a character, from 1."""
 
 
 def details(error: RoamcastError) -> bytes:
     """Encode an error of ours."""
-    return msgspec.json.encode(ProblemDetails(error.title, error.status, str(error)))
+    return msgspec.json.encode(_details(error))
+
+
+def _details(error: RoamcastError) -> ProblemDetails:
+    return ProblemDetails(error.title, error.status, str(error), position=position_in(error))
+
+
+def position_in(error: RoamcastError) -> int | UnsetType:
+    """Give the character at which a filter is wrong."""
+    found = error.position if isinstance(error, FilterError) else None
+    return msgspec.UNSET if found is None else found
 
 
 def problem(status: int, title: str, detail: str, **headers: str) -> Response[bytes]:
     """Answer with problem details."""
-    body = msgspec.json.encode(ProblemDetails(title, status, detail))
+    return _answer(ProblemDetails(title, status, detail), headers)
+
+
+def _answer(found: ProblemDetails, headers: Mapping[str, str]) -> Response[bytes]:
     names = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Response(body, status_code=status, media_type=PROBLEM_TYPE, headers=names)
+    body = msgspec.json.encode(found)
+    return Response(body, status_code=found.status, media_type=PROBLEM_TYPE, headers=names)
 
 
 def ours(request: Request[Any, Any, Any], error: RoamcastError) -> Response[bytes]:
     """Answer for an error of ours."""
-    del request
+    _count(request, error.title)
     headers = {}
     if isinstance(error, AuthError) and not isinstance(error, ForbiddenError):
         headers["WWW_Authenticate"] = 'Bearer realm="roamcast"'
     if isinstance(error, RateError):
         headers["Retry_After"] = str(max(1, round(error.retry_us / 1_000_000)))
-    return problem(error.status, error.title, str(error), **headers)
+    return _answer(_details(error), headers)
 
 
 def litestars(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
@@ -75,14 +93,19 @@ def litestars(request: Request[Any, Any, Any], error: HTTPException) -> Response
         methods: str | None = request.app.state.methods_of(request.scope["path"])
         headers["Allow"] = methods or headers.get("Allow", "")
     phrase = HTTPStatus(error.status_code).phrase
+    _count(request, phrase)
     return problem(error.status_code, phrase, detail or phrase, **headers)
 
 
 def mistake(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Answer for a mistake of our own; the log says where, the client only that."""
-    del request
+    _count(request, MISTAKE)
     _LOG.error(MISTAKE, error)
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, MISTAKE, SEE_LOG)
+
+
+def _count(request: Request[Any, Any, Any], reason: str) -> None:
+    request.app.state.service.metrics.refused.labels(reason).inc()
 
 
 async def reject(send: Any, error: RoamcastError) -> None:

@@ -1,6 +1,6 @@
 """Bodies of the API: the structs that answers are made of, and how they are encoded.
 
-`openapi.py` takes every schema from these structs, and from those in `model/features.py`,
+`openapi.py` takes every schema from these structs, and from those in `model/contexts.py`,
 `identity/rules.py` and `channels/sessions/messages.py`: the document cannot drift from the code.
 """
 
@@ -11,13 +11,33 @@ import msgspec
 from litestar import Response
 from msgspec import Meta, UnsetType
 
-from roamcast.model.contexts import VID_LENGTH_MAX, Context, to_feature
-from roamcast.model.features import FeatureOutput, Instant, Place, members_schema
+from roamcast.model.contexts import (
+    LOCATED,
+    VID_LENGTH_MAX,
+    AttributeName,
+    AttributeValue,
+    Context,
+    FeatureInput,
+    FeatureOutput,
+    InputMembers,
+    Instant,
+    Latitude,
+    Longitude,
+    Place,
+    members_schema,
+    to_feature,
+)
 
 JSON: Final = "application/json"
 GEOJSON: Final = "application/geo+json"
 SCHEMA_JSON: Final = "application/schema+json"
 CRS84: Final = "http://www.opengis.net/def/crs/OGC/1.3/CRS84"
+Hint = Annotated[
+    str | UnsetType, Meta(description="what the filter probably means instead, with its position")
+]
+VID_PATTERN: Final = "[A-Za-z0-9_~@:+-][A-Za-z0-9_.~@:+-]{0,255}"
+"""Vids that a path can carry without being taken for another path; sessions may use any text."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -115,7 +135,71 @@ class FeatureCollection(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
     number_matched: int | UnsetType = msgspec.UNSET
     time_stamp: Instant
     links: list[Link] | UnsetType = msgspec.UNSET
+    hint: Hint = msgspec.UNSET
     features: list[FeatureOutput]
+
+
+class PointPatch(msgspec.Struct, frozen=True):
+    """The parts of a Point that change; a context without one needs them all."""
+
+    type: Literal["Point"] | UnsetType = msgspec.UNSET
+    coordinates: tuple[Longitude, Latitude] | UnsetType = msgspec.UNSET
+
+
+class FeaturePatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A JSON merge patch (RFC 7396) of a Feature; an attribute that is null is removed."""
+
+    geometry: PointPatch | UnsetType | None = msgspec.UNSET
+    properties: (
+        Annotated[
+            dict[AttributeName, AttributeValue],
+            Meta(
+                description="attributes, and `place`",
+                extra_json_schema=members_schema(InputMembers),
+            ),
+        ]
+        | UnsetType
+    ) = msgspec.UNSET
+
+
+class NamedFeature(FeatureInput, frozen=True, kw_only=True):
+    """A context to publish whose vid no path names."""
+
+    id: Annotated[str, Meta(pattern=f"^{VID_PATTERN}$")]
+
+
+class FeatureBatch(msgspec.Struct, frozen=True):
+    """Features to publish together, each with its id."""
+
+    type: Literal["FeatureCollection"]
+    features: Annotated[
+        list[Annotated[NamedFeature, Meta(extra_json_schema=LOCATED)]],
+        Meta(min_length=1, max_length=1_000, description="no two with the same id"),
+    ]
+
+
+class PlaceProperties(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a place; files of places may say more."""
+
+    path: Place
+    kind: str
+    neighbours: list[str] | UnsetType = msgspec.UNSET
+    walking_m: list[float] | UnsetType = msgspec.UNSET
+
+
+class PlaceFeature(msgspec.Struct, frozen=True, kw_only=True):
+    """One place."""
+
+    type: Literal["Feature"] = "Feature"
+    geometry: dict[str, Any] | None
+    properties: PlaceProperties
+
+
+class PlaceCollection(msgspec.Struct, frozen=True, kw_only=True):
+    """All places in GeoJSON, in the order of their file."""
+
+    type: Literal["FeatureCollection"] = "FeatureCollection"
+    features: list[PlaceFeature]
 
 
 class LinkedFeature(FeatureOutput, frozen=True, kw_only=True):
@@ -137,6 +221,7 @@ class Count(msgspec.Struct, frozen=True):
     """How many contexts satisfy a filter."""
 
     count: int
+    hint: Hint = msgspec.UNSET
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -156,6 +241,7 @@ def as_collection(
     time_stamp: str,
     number_matched: int | UnsetType = msgspec.UNSET,
     links: list[Link] | UnsetType = msgspec.UNSET,
+    hint: str | UnsetType = msgspec.UNSET,
 ) -> Response[bytes]:
     """Answer with a FeatureCollection of features that are encoded already."""
     raw = [msgspec.Raw(feature) for feature in features]
@@ -164,6 +250,7 @@ def as_collection(
         number_matched=number_matched,
         time_stamp=time_stamp,
         links=links,
+        hint=hint,
         features=cast("list[FeatureOutput]", raw),
     )
     return Response(_encode(made), media_type=GEOJSON)

@@ -1,5 +1,6 @@
 """Who is at the other end of a link, and how has it behaved so far?"""
 
+import asyncio
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
@@ -11,7 +12,7 @@ from roamcast.channels.server.messages import (
     Subscribe,
     Unpublish,
 )
-from roamcast.live.service.limits import Bucket
+from roamcast.live.auth.admission import Bucket
 
 SCOPE_OF: Final = {
     Publish: "publish",
@@ -55,6 +56,7 @@ class ClientLink:
         "bucket",
         "held",
         "name",
+        "reading",
         "scopes",
         "slow_since_us",
         "socket",
@@ -81,6 +83,8 @@ class ClientLink:
         self.unreadable = 0
         self.bucket = bucket
         self.held = 0
+        self.reading: asyncio.Task[None] | None = None
+        """There is one while a request's filters are read beside the loop."""
         self._take = take
 
     def received(self, data: bytes | str) -> None:

@@ -10,6 +10,7 @@ has left a class for good opens nothing of it any more: the others get another k
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Final
 
 from roamcast.channels.client.link_messages import (
@@ -22,14 +23,22 @@ from roamcast.channels.client.link_messages import (
     settings_bytes,
 )
 from roamcast.channels.reliable.messages import HealRequest, Join
-from roamcast.channels.server.messages import REASON_LENGTH_MAX, WELL_KNOWN, Receipt, Request
+from roamcast.channels.server.messages import (
+    REASON_LENGTH_MAX,
+    WELL_KNOWN,
+    Receipt,
+    Request,
+    Subscribe,
+)
 from roamcast.channels.server.settings import MapSettings
-from roamcast.errors import LimitError
+from roamcast.errors import InputError, LimitError
+from roamcast.identity.policy import subject_of
+from roamcast.live.auth.admission import Bucket
 from roamcast.live.config.settings import Limits
 from roamcast.live.links.keys import ClassKeys
 from roamcast.live.links.link import ALL_SCOPES, ClientLink, LinkSocket, lacking, scope_of
 from roamcast.live.links.sockets import POLICY, TRY_AGAIN
-from roamcast.live.service.limits import Bucket
+from roamcast.live.service.reading import AT_ONCE_MAX, FilterReader
 from roamcast.model.machine import Multicast, Received, Send
 from roamcast.model.records import Drop, Record, Transmission
 from roamcast.model.wire import Message, Reason, Unreadable, tag_of
@@ -76,12 +85,14 @@ class Links:
         hosts: Sequence[str] = (),
         probe_us: int = SECOND,
         note: Callable[[Record], None] | None = None,
+        reader: FilterReader | None = None,
     ) -> None:
         """`secret` is drawn anew for every process; `groups` seal with keys derived from it.
 
         `class_of_client` gives the view class a client would be in if it came now. `udp`, `nats`
         and `prefix` are what clients are told to listen to; `frame_of` makes a
-        WebSocket frame that is right for every client. `note` takes what a journal shall hold.
+        WebSocket frame that is right for every client. `note` takes what a journal shall
+        hold; `reader` charges for filters.
         """
         self.limits = limits
         self.counts: Counter[str] = Counter()
@@ -100,6 +111,7 @@ class Links:
         self._hosts = tuple(hosts)
         self._probe_us = probe_us
         self._note = note
+        self._reader = reader
         self._tuned: dict[str, dict[str, ClientLink]] = {}
         self._slow: dict[str, ClientLink] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -200,6 +212,7 @@ class Links:
         """Take a client's frame: to the map server, or a wish to hear a group."""
         if self.links.get(link.name) is not link or not self._counted_in(link):
             return
+        self.counts["received"] += 1
         if isinstance(data, str):
             self.goodbye(link.name, "text: this link speaks binary messages (roamcast.link.v1)")
             return
@@ -249,7 +262,7 @@ class Links:
                 if any(lacks):
                     self.goodbye(link.name, lacking(next(filter(None, lacks))))
                     return
-                self._give(Received(link.name, message))
+                self._read_and_give(link, message)
             case Receipt():
                 self._give(Received(link.name, message))
             case HealRequest(channel=channel) | Join(channel=channel):
@@ -257,6 +270,43 @@ class Links:
                     self._give(Received(link.name, message))
             case _:
                 self.counts["not for a server"] += 1
+
+    def _read_and_give(self, link: ClientLink, message: Request) -> None:
+        """Charge for a request's filters, and read long ones before the machine needs them.
+
+        What comes while they are read is lost: a client sends one request at a time, and repeats it
+        until it is answered (0060).
+        """
+        reader = self._reader
+        texts = [one.filter for one in message.operations if isinstance(one, Subscribe)]
+        if reader is None or not texts:
+            if link.reading is None:
+                self._give(Received(link.name, message))
+            return
+        if link.reading is not None:
+            self.counts["while reading"] += 1
+            return
+        subject = subject_of(link.name)
+        wait_us = max(reader.owe(subject, text) for text in texts)
+        if wait_us:
+            self.counts["held"] += 1
+            link.socket.hold(wait_us / SECOND)
+        long = [text for text in texts if len(text) > AT_ONCE_MAX and reader.known(text) is None]
+        if not long:
+            self._give(Received(link.name, message))
+            return
+        link.reading = asyncio.get_running_loop().create_task(self._read(link, long, message))
+
+    async def _read(self, link: ClientLink, texts: list[str], message: Request) -> None:
+        assert self._reader is not None
+        try:
+            for text in texts:
+                with suppress(InputError):  # the machine refuses it in the same words
+                    await self._reader.read(text)
+        finally:
+            link.reading = None
+        if self.links.get(link.name) is link:
+            self._give(Received(link.name, message))
 
     def _may_hear(self, link: ClientLink, channel: str) -> bool:
         """Whether a channel is one of the client's own view class."""
@@ -310,6 +360,7 @@ class Links:
             if key_class is not None:  # else nobody has a key
                 for groups in self._groups:
                     groups.send(group, frame, key_class)
+                    self.counts["to groups"] += 1
                     sent = True
         written = 0
         members = self._tuned.get(group)

@@ -6,21 +6,21 @@ a slow one is coalesced or cut off, the hub decides.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from roamcast.channels.sessions import messages as say
-from roamcast.errors import LimitError, RoamcastError
+from roamcast.errors import RoamcastError
 from roamcast.identity.rules import Viewer
-from roamcast.live.auth.keys import Grant
-from roamcast.live.http.problems import MISTAKE, SEE_LOG
+from roamcast.live.auth.admission import Bucket, Grant
+from roamcast.live.http.problems import MISTAKE, SEE_LOG, position_in
 from roamcast.live.links.sockets import TRY_AGAIN, WebSocket, text_frame
 from roamcast.live.observe.logs import Log
-from roamcast.live.service.limits import Bucket
-from roamcast.live.service.service import Service
+from roamcast.live.service.service import Service, answered
 from roamcast.model import time
-from roamcast.model.features import to_context
+from roamcast.model.contexts import to_context
 from roamcast.model.filters import Filter
 
 IN_FLIGHT_MAX = 256
@@ -47,6 +47,8 @@ class SessionSocket:
         self._waiting: deque[bytes | str] = deque()
         self._again: asyncio.TimerHandle | None = None
         self._over = False
+        self._reading = False
+        """Whether a long filter is being read: what came after it waits."""
 
     async def run(self) -> None:
         """Talk until the connection is over."""
@@ -92,6 +94,7 @@ class SessionSocket:
 
     def received(self, data: bytes | str) -> None:
         """Take one message, now or when those before it are done."""
+        self._service.metrics.frames_received.inc()
         if not self._over and self._counted_in():
             self._waiting.append(data)
             self._go_on()
@@ -113,7 +116,7 @@ class SessionSocket:
 
         What waits here came in one piece with what filled the room: that bounds it.
         """
-        while self._waiting and not self._over:
+        while self._waiting and not (self._over or self._reading):
             if self._full():
                 self._socket.halt(True)
                 if self._again is None:
@@ -142,7 +145,7 @@ class SessionSocket:
         except msgspec.DecodeError as error:
             self._problem(_re_of(data), 400, "the message can not be read", str(error))
         except RoamcastError as error:
-            self._problem(re, error.status, error.title, str(error))
+            self._refuse(re, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody shall wait for ever
             self._mistake(re, error)
 
@@ -156,26 +159,72 @@ class SessionSocket:
                 self._say(say.Done(re))
             case say.SubscribeRequest(re, text):
                 self._grant.require("subscribe")
-                most = service.settings.limits.filter_length_max
-                if len(text) > most:
-                    raise LimitError(f"a filter has at most {most} characters")
-                service.subscribe(self.name, re, Filter.parse(text))
+                self._with_filter(re, text, lambda wanted: self._subscribe(re, wanted))
+            case say.CountRequest(re, text):
+                self._grant.require("read")
+                self._with_filter(re, text, lambda wanted: self._count(re, wanted))
             case say.UnsubscribeRequest(re):
                 service.unsubscribe(self.name, re)
                 self._say(say.Done(re))
+            case say.NumbersRequest(re):
+                self._grant.require("admin")
+                self._say(service.numbers(re))
             case say.PublishRequest(feature, re) | say.ChangeRequest(feature, re):
                 self._grant.require("publish")
                 ahead_us = int(service.settings.limits.clock_skew_s_max * time.MICROSECONDS)
                 context = to_context(feature, service.clock(), ahead_us_max=ahead_us)
+                self._grant.check_within(context)
                 owner = self._grant.subject
-                self._later(service.publish(owner, context, session=self.name), re, context.vid)
+                vid = context.vid
+                self._later(
+                    service.publish(owner, context, session=self.name),
+                    re,
+                    lambda _: say.Done(re, vid),
+                )
             case say.UnpublishRequest(vid, re):
                 self._grant.require("publish")
-                self._later(service.unpublish(self._grant.subject, vid), re, vid)
+                service.check_own(self._grant, vid)
+                doing = service.unpublish(self._grant.subject, vid)
+                self._later(doing, re, lambda _: say.Done(re, vid))
 
-    def _later(self, doing: Any, re: str, vid: str) -> None:
-        """Answer when the disk has it."""
-        task = asyncio.get_running_loop().create_task(self._answer(doing, re, vid))
+    def _subscribe(self, re: str, wanted: Filter) -> None:
+        """Charge for the current set, with which a subscription begins, and place it."""
+        self._service.charge(self._viewer, wanted)
+        self._service.subscribe(self.name, re, wanted)
+
+    def _count(self, re: str, wanted: Filter) -> None:
+        service = self._service
+        service.charge(self._viewer, wanted)
+        asked = service.broker.count(self._viewer, wanted, service.clock())
+        self._later(answered(asked), re, lambda count: say.SessionCount(re, count))
+
+    def _with_filter(self, re: str, text: str, then: Callable[[Filter], None]) -> None:
+        """Read a filter at its price and go on with it, at once unless it is long."""
+        reader = self._service.reader
+        reader.charge(self._grant.subject, text)
+        wanted = reader.known(text)
+        if wanted is not None:
+            then(self._grant.bound(wanted))
+            return
+        self._reading = True
+        task = asyncio.get_running_loop().create_task(self._read(re, text, then))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read(self, re: str, text: str, then: Callable[[Filter], None]) -> None:
+        try:
+            then(self._grant.bound(await self._service.reader.read(text)))
+        except RoamcastError as error:
+            self._refuse(re, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody shall wait for ever
+            self._mistake(re, error)
+        finally:
+            self._reading = False
+        self._go_on()
+
+    def _later(self, doing: Any, re: str, make_answer: Callable[[Any], say.Answer]) -> None:
+        """Answer when the disk has it, or the question has gone through the map."""
+        task = asyncio.get_running_loop().create_task(self._answer(doing, re, make_answer))
         self._tasks.add(task)
         task.add_done_callback(self._answered)
 
@@ -184,24 +233,35 @@ class SessionSocket:
         if self._waiting:
             self._go_on()
 
-    async def _answer(self, doing: Any, re: str, vid: str) -> None:
+    async def _answer(self, doing: Any, re: str, make_answer: Callable[[Any], say.Answer]) -> None:
         try:
-            await doing
+            found = await doing
         except RoamcastError as error:
-            self._problem(re, error.status, error.title, str(error))
+            self._refuse(re, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody shall wait for ever
             self._mistake(re, error)
         else:
-            self._say(say.Done(re, vid))
+            self._say(make_answer(found))
 
     def _mistake(self, re: str, error: Exception) -> None:
         """Answer for a mistake of our own; the log has the rest."""
         _LOG.error(MISTAKE, error)
         self._problem(re, 500, MISTAKE, SEE_LOG)
 
-    def _problem(self, re: str, status: int, title: str, detail: str) -> None:
+    def _refuse(self, re: str, error: RoamcastError) -> None:
+        """Answer for what the program did wrong."""
+        self._problem(re, error.status, error.title, str(error), position_in(error))
+
+    def _problem(
+        self,
+        re: str,
+        status: int,
+        title: str,
+        detail: str,
+        position: int | msgspec.UnsetType = msgspec.UNSET,
+    ) -> None:
         self._service.metrics.refused.labels(title).inc()
-        self._say(say.SessionProblem(re, status, title, detail[:1_000]))
+        self._say(say.SessionProblem(re, status, title, detail[:1_000], position))
 
 
 def _re_of(data: bytes | str) -> str:

@@ -19,6 +19,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
+Counts = Mapping[str, int]
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they would say when each label was first seen
@@ -26,9 +27,9 @@ _COUNTS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_00
 
 
 class _Counts(Collector):
-    """Counts in a mapping that its owner updates, read at each scrape."""
+    """Counts that their owner updates, read at each scrape."""
 
-    def __init__(self, name: str, description: str, counts: Mapping[str, int]) -> None:
+    def __init__(self, name: str, description: str, counts: Callable[[], Counts]) -> None:
         self._name, self._description, self._counts = name, description, counts
 
     def describe(self) -> Iterable[CounterMetricFamily]:
@@ -38,7 +39,7 @@ class _Counts(Collector):
     def collect(self) -> Iterable[CounterMetricFamily]:
         """Give every count."""
         family = CounterMetricFamily(self._name, self._description, labels=("what",))
-        for what, count in sorted(self._counts.items()):
+        for what, count in sorted(self._counts().items()):
             family.add_metric([what], count)
         return [family]
 
@@ -64,14 +65,11 @@ class Metrics:
         self.sockets = Gauge(
             "roamcast_sockets", "Open connections that stay", ("kind",), registry=registry
         )
-        self.frames_received = counter("frames_received", "Messages from clients", "kind")
+        self.frames_received = counter("frames_received", "Messages from sessions")
         self.updates = counter("updates", "Contexts that appeared, changed or left", "kind")
         self.deliveries = counter("deliveries", "Changes handed to connections", "kind")
         self.deliveries_bytes = counter("delivered_bytes", "Their bytes", "kind")
-        self.coalesced = counter("coalesced", "Changes replaced by later ones for slow clients")
         self.cut_off = counter("cut_off", "Connections ended by the service", "reason")
-        self.group_messages = counter("group_messages", "Messages to channels", "transport")
-        self.heals = counter("heals", "Messages sent again, and snapshots", "kind")
         self.store_commit_seconds = Histogram(
             "roamcast_store_commit_seconds",
             "A transaction of the store, synced",
@@ -85,7 +83,6 @@ class Metrics:
             registry=registry,
         )
         self.store_failures = counter("store_failures", "Transactions the disk refused")
-        self.journal_records = counter("journal_records", "Records handed to the journal")
         self._queues = Gauge("roamcast_queue", "What waits now", ("queue",), registry=registry)
         self._held = Gauge(
             "roamcast_held", "What the service holds now", ("what",), registry=registry
@@ -104,7 +101,7 @@ class Metrics:
         """Read the number of clients, contexts, subscriptions or channels at each scrape."""
         self._held.labels(name).set_function(size)
 
-    def watch_counts(self, name: str, description: str, counts: Mapping[str, int]) -> None:
+    def watch_counts(self, name: str, description: str, counts: Callable[[], Counts]) -> None:
         """Read counts at each scrape; their names must come from the code."""
         self.registry.register(_Counts(f"roamcast_{name}", description, counts))
 

@@ -21,8 +21,8 @@ from roamcast.errors import (
     UnreachableError,
 )
 from roamcast.live.config.settings import Settings, check_secured
-from roamcast.live.http.app import device_of, token_of
 from roamcast.live.http.problems import PROBLEM_TYPE, details, reject
+from roamcast.live.http.routes import device_of, token_of
 from roamcast.live.links.sockets import EXTENSION, WebSocket
 from roamcast.live.observe.metrics import CONTENT_TYPE
 from roamcast.live.relay.forward import ForwardedAnswer, Forwarding
@@ -72,7 +72,7 @@ class RelayGate:
         if not relay.ready:
             raise MissingError("the service is away: come again in a moment")
         query = parse_qs(scope["query_string"].decode("latin-1"))
-        guest = await relay.admit(token_of(scope, query), device_of(query))
+        guest = await relay.admit(token_of(scope), device_of(query))
         try:
             relay.connections.open(guest.subject)
             try:
@@ -94,7 +94,7 @@ class RelayGate:
                 raise MissingError("the relay has no link to its service: see its log")
             return 200, JSON, b'{"status":"ready"}'
         if path == "/metrics":
-            token = token_of(scope, {})
+            token = token_of(scope)
             if not hmac.compare_digest(token.encode(), relay.address.key.encode()):
                 raise AuthError("a relay's numbers need the relay's own token")
             return 200, [(b"content-type", CONTENT_TYPE.encode())], relay.metrics.page()

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from roamcast.channels.client.link_messages import LinkWelcome, settings_of
 from roamcast.channels.client.session import silence_us
-from roamcast.channels.relay.admission import RENEWED, Admission
+from roamcast.channels.relay.admission import RENEWED, RelayAdmission
 from roamcast.channels.relay.guests import (
     CloseGuest,
     EndGuest,
@@ -35,14 +35,14 @@ from roamcast.channels.relay.publishers import SendUp
 from roamcast.channels.server.messages import Batch
 from roamcast.channels.server.settings import MapSettings
 from roamcast.errors import UnreachableError
-from roamcast.live.auth.keys import SCOPES
+from roamcast.live.auth.admission import SCOPES, Connections, Rates
 from roamcast.live.config.settings import Settings
 from roamcast.live.links.links import Links
 from roamcast.live.links.sockets import WebSocket, binary_frame
 from roamcast.live.observe.metrics import Metrics
 from roamcast.live.relay.guest import BySubject, Guest
 from roamcast.live.relay.tunnel import Tunnel, say_goodbye
-from roamcast.live.service.limits import Connections
+from roamcast.live.service.reading import FilterReader
 from roamcast.matching import FilterSet
 from roamcast.model.addresses import Client
 from roamcast.model.machine import Draw, Effect, Ignore, Input, Listen, Received, Send
@@ -82,7 +82,9 @@ class LiveRelay:
         limits = settings.limits
         self.connections = Connections(limits.connections_max, limits.connections_per_subject_max)
         self.clock = RemoteClock()
-        self.machine = Admission(
+        work = Rates(limits.steps_per_s, limits.steps_burst, what="steps of work")
+        self.reader = FilterReader(work, self.clock.now, limits.filter_length_max)
+        self.machine = RelayAdmission(
             NAME, draw=draw, policy=BySubject(), guests_max=limits.connections_max
         )
         self.driver = Driver(self.machine, clock=self.clock.now, carry=self._carry)
@@ -156,6 +158,7 @@ class LiveRelay:
         """End everything."""
         self._stopped = True
         self.driver.close()
+        self.reader.close()
         if self.links is not None:
             self._later(self.links.close())
         for guest in self.guests.values():
@@ -329,6 +332,7 @@ class LiveRelay:
             class_of=lambda _: None,
             clock=self.clock.now,
             frame_of=binary_frame,
+            reader=self.reader,
         )
         self._later(self.links.start())
 

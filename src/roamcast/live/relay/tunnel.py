@@ -10,10 +10,10 @@ from typing import Final
 
 from roamcast.channels.client.link_messages import LINK_PROTOCOL, Goodbye, Grouped, LinkWelcome
 from roamcast.channels.server.messages import REASON_LENGTH_MAX
+from roamcast.live.auth.admission import Bucket
 from roamcast.live.config.settings import Limits
 from roamcast.live.links.link import LinkSocket
 from roamcast.live.links.sockets import POLICY, TRY_AGAIN, binary_frame
-from roamcast.live.service.limits import Bucket
 from roamcast.model.time import MICROSECONDS
 from roamcast.model.wire import Message, Unreadable
 from roamcast.transport.driver import Clock

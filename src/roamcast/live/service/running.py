@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import json
 import secrets
 import signal
 import socket
@@ -13,26 +12,34 @@ from typing import Any, Final, Protocol
 
 import uvicorn
 
-from roamcast import files
 from roamcast.errors import InputError, RoamcastError, SettingsError
-from roamcast.live.auth.keys import SCOPES, TokenKeys
-from roamcast.live.config.settings import STORE_FILE, ServerSection, Settings, check_listening
-from roamcast.live.http.app import Gate
+from roamcast.live.auth.admission import TokenKeys
+from roamcast.live.auth.operator import OperatorToken
+from roamcast.live.config.settings import (
+    DAY_S,
+    STORE_FILE,
+    ServerSection,
+    Settings,
+    check_listening,
+)
+from roamcast.live.http.app import make_gate
 from roamcast.live.http.connections import http_protocol
 from roamcast.live.links.groups import groups_of
 from roamcast.live.links.links import Links
 from roamcast.live.links.sockets import WebSocket, binary_frame
 from roamcast.live.observe.journaling import Journaling
 from roamcast.live.observe.metrics import Metrics
+from roamcast.live.overlay.node import node_of
 from roamcast.live.service.service import Service
 from roamcast.live.store.store import SqliteStore
+from roamcast.live.trust.host import RunningTrust
 from roamcast.model.places import Places
 from roamcast.model.places_geojson import read_places
+from roamcast.transport.driver import wall_clock
 
 ADDRESS_FILE: Final = "roamcast.json"
 JOURNAL_FOLDER: Final = "journal"
-OPERATOR: Final = "operator"
-OPERATOR_LIFETIME_S: Final = 7 * 86_400
+TRUST_FOLDER: Final = "trust"
 
 Started = Callable[[str, str], None]
 """Called with the address and a token when requests are taken."""
@@ -89,8 +96,12 @@ async def serve(
     beside: Sequence[Callable[[str, str], Any]] = (),
     attend: Attend | None = None,
     epoch: int | None = None,
+    places: Places | None = None,
 ) -> None:
-    """Run the service until a signal ends it; `beside` are coroutines that run along with it."""
+    """Run the service until a signal ends it; `beside` are coroutines that run along with it.
+
+    `places` stand in where the settings name none.
+    """
     check_listening(settings.server)
     listening = listen(settings.server)
     data = Path(settings.server.data)
@@ -107,22 +118,31 @@ async def serve(
     )
     journal = None
     if settings.journal.on:
-        (data / JOURNAL_FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
         journal = Journaling(
             data / JOURNAL_FOLDER,
             settings.server.name,
+            secret=secrets.token_bytes(32),
             records_max=settings.journal.segment_records_max,
             age_s_max=settings.journal.segment_s_max,
+            retention_s=settings.journal.retention_days * DAY_S,
         )
+    trust = None
+    # With replicas the trusted node is a service of its own: its database is nobody's copy.
+    if settings.identity.node and not settings.cluster.replicas:
+        trust = RunningTrust.open(data / TRUST_FOLDER, settings.identity.node)
     service = Service(
         settings,
         disk=disk,
         keys=keys,
         metrics=metrics,
         journal=journal,
-        places=_places(settings),
+        places=_places(settings) or places,
         epoch=epoch,
+        trust=trust,
+        node=node_of(settings.overlay, data, wall_clock()()),
     )
+    if trust is not None:
+        trust.start()
     links = _links(settings, service)
     await links.start()
     service.start(links)
@@ -133,16 +153,15 @@ async def serve(
         scheme = "https" if settings.server.tls_cert else "http"
         host = settings.server.host
         url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-        token = keys.issue(
-            OPERATOR, SCOPES, (), lifetime_s=OPERATOR_LIFETIME_S, now=service.clock()
-        )
-        write_address(address_file, url, token)
+        operator = OperatorToken(keys, address_file, url)
+        token = operator.renew(service.clock())
         started(url, token)
+        tasks.append(asyncio.get_running_loop().create_task(operator.keep(service.clock)))
         tasks.extend(asyncio.get_running_loop().create_task(one(url, token)) for one in beside)
         if attend is not None:
             tasks.append(asyncio.get_running_loop().create_task(attend(service)))
 
-    server = UvicornServer(uvicorn_config(settings, Gate(service)), service, began)
+    server = UvicornServer(uvicorn_config(settings, make_gate(service)), service, began)
     _set_aside()
     service.on_over = server.leave
     try:
@@ -153,6 +172,8 @@ async def serve(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await service.stop()
+        if trust is not None:
+            await trust.stop()
 
 
 def _set_aside() -> None:
@@ -211,6 +232,7 @@ def _links(settings: Settings, service: Service) -> Links:
         hosts=list(settings.cluster.replicas.values()),
         probe_us=round(settings.channels.probe_s * 1_000_000),
         note=service.note if settings.journal.on and settings.journal.transmissions else None,
+        reader=service.reader,
     )
 
 
@@ -227,7 +249,7 @@ def uvicorn_config(settings: Settings, app: Any) -> uvicorn.Config:
         ws_ping_interval=limits.ping_s,
         ws_ping_timeout=limits.pong_s,
         ws_per_message_deflate=False,  # the same frame for everybody
-        limit_concurrency=limits.connections_max,
+        limit_concurrency=limits.connections_max + limits.anonymous_connections_max,
         timeout_keep_alive=int(limits.idle_s),
         timeout_graceful_shutdown=max(1, round(settings.server.shutdown_s)),
         ssl_certfile=settings.server.tls_cert or None,
@@ -241,12 +263,6 @@ def uvicorn_config(settings: Settings, app: Any) -> uvicorn.Config:
     )
 
 
-def write_address(path: Path, url: str, token: str) -> None:
-    """Leave the address and a token for commands on this machine, readable by their owner only."""
-    text = json.dumps({"url": url, "token": token}).encode()
-    files.write_whole(path, text, mode=files.OWNER_ONLY)
-
-
 def run(
     settings: Settings,
     *,
@@ -254,11 +270,21 @@ def run(
     beside: Sequence[Any] = (),
     attend: Attend | None = None,
     epoch: int | None = None,
+    places: Places | None = None,
 ) -> None:
     """Run the service in this process until it ends."""
     import uvloop
 
     try:
-        uvloop.run(serve(settings, started=started, beside=beside, attend=attend, epoch=epoch))
+        uvloop.run(
+            serve(
+                settings,
+                started=started,
+                beside=beside,
+                attend=attend,
+                epoch=epoch,
+                places=places,
+            )
+        )
     except OSError as error:
         raise RoamcastError(f"the service could not start: {error}") from None

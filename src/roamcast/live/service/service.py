@@ -4,15 +4,17 @@ It holds no policy: requests become inputs of the broker, effects become frames,
 writes. A request that promises durability waits for its ticket.
 """
 
+import asyncio
+import secrets
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from roamcast.broker import (
     Acknowledged,
     AdmitClient,
     Admitted,
-    Broker,
+    CheckWebhook,
     CloseSession,
     CutOff,
     DismissClient,
@@ -21,7 +23,10 @@ from roamcast.broker import (
     Frame,
     LimitSession,
     OpenSession,
+    PostWebhook,
     PublishFor,
+    RegisterWebhook,
+    RemoveWebhook,
     Retired,
     RevokeTokens,
     SessionDrained,
@@ -31,33 +36,41 @@ from roamcast.broker import (
     TokenRevoked,
     UnpublishFor,
     UnsubscribeSession,
+    WebhookFrame,
 )
-from roamcast.channels.failover.epochs import epoch_at
 from roamcast.channels.failover.merging import SteppedDown
-from roamcast.channels.failover.replication import ReplicationSettings
-from roamcast.channels.server.messages import WELL_KNOWN, ServerHere
-from roamcast.channels.sessions.events import Format
-from roamcast.channels.sessions.publications import PublicationSettings
-from roamcast.channels.sessions.settings import HubSettings
+from roamcast.channels.past.messages import FeedArchive, LookForEnded
+from roamcast.channels.reliable.messages import Data
+from roamcast.channels.server.messages import WELL_KNOWN, Batch, ServerHere
+from roamcast.channels.sessions.hub import Format
+from roamcast.channels.sessions.messages import SessionNumbers
+from roamcast.channels.sessions.webhooks import SESSION
+from roamcast.errors import AuthError, NotFoundError
 from roamcast.identity.rules import Rule, Viewer
+from roamcast.live.auth.admission import SCOPES, Connections, Grant, Rates, TokenKeys
 from roamcast.live.auth.grants import OpenGrants
-from roamcast.live.auth.keys import SCOPES, Grant, TokenKeys
+from roamcast.live.auth.provider import Provider, key_id_of
+from roamcast.live.auth.registrations import Registrations
 from roamcast.live.cluster.proof import Caller
 from roamcast.live.cluster.replicas import Replicas
-from roamcast.live.config.settings import Settings, default_rules
+from roamcast.live.config.settings import Settings
 from roamcast.live.links.link import RELAY
 from roamcast.live.links.links import Links
 from roamcast.live.links.sockets import Sink, WebSocket, text_frame
 from roamcast.live.observe.journaling import Journaling
 from roamcast.live.observe.logs import Log
 from roamcast.live.observe.metrics import CONTENT_TYPE, Metrics
-from roamcast.live.service.limits import Connections, Rates
-from roamcast.live.service.tickets import Tickets
-from roamcast.live.store.driver import DiskDriver
-from roamcast.live.store.store import SqliteStore
+from roamcast.live.overlay.ways import NeighbourWays
+from roamcast.live.past.worker import PastWorker
+from roamcast.live.service.making import broker_of
+from roamcast.live.service.reading import FilterReader
+from roamcast.live.service.webhooks import WebhookDriver
+from roamcast.live.store.store import DiskDriver, SqliteStore
 from roamcast.matching import FilterSet
-from roamcast.model.addresses import Client
-from roamcast.model.contexts import Context
+from roamcast.matching.live import questions
+from roamcast.matching.live.slices import Question
+from roamcast.model.addresses import Client, Neighbour
+from roamcast.model.contexts import Context, context_of
 from roamcast.model.filters import Filter
 from roamcast.model.machine import (
     Input,
@@ -70,8 +83,13 @@ from roamcast.model.machine import (
 )
 from roamcast.model.places import Places
 from roamcast.model.records import ChannelStep, Record, UpdateMatched
-from roamcast.transport.carriers import Carriers, nothing
-from roamcast.transport.driver import Driver, wall_clock
+from roamcast.model.time import format_instant
+from roamcast.overlay.events import HangUp, ParcelExpired
+from roamcast.overlay.overlay import OverlayNode
+from roamcast.transport.driver import Carriers, Driver, Tickets, nothing, wall_clock
+
+if TYPE_CHECKING:
+    from roamcast.live.trust.host import RunningTrust
 
 SECOND = 1_000_000
 FORMS: tuple[Format, ...] = ("json", "sse")
@@ -79,6 +97,19 @@ FOLLOWER_STEPS: Final = {"follower current": "current", "follower gone": "gone"}
 """Steps of replication → what `/metrics` calls them."""
 
 _LOG = Log("followers")
+
+Answer = TypeVar("Answer")
+
+
+async def answered(question: Question[Answer]) -> Answer:
+    """Go through the slices of a question, and let everybody else through between two of them."""
+    while True:
+        try:
+            next(question)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+        await asyncio.sleep(0)
 
 
 class Service:
@@ -94,51 +125,56 @@ class Service:
         journal: Journaling | None = None,
         places: Places | None = None,
         epoch: int | None = None,
+        node: OverlayNode | None = None,
+        trust: "RunningTrust | None" = None,
     ) -> None:
         """`epoch`: which life of the service this is, as its watchdog says."""
         self.settings = settings
+        self.places = places
         self.keys = keys
         self.metrics = metrics
         self.clock = wall_clock()
         self.standing = OpenGrants(keys, self.clock)
+        self.provider: Provider | None = None
+        if settings.oidc.issuer:
+            skew_s = settings.limits.clock_skew_s_max
+            self.provider = Provider(settings.oidc, skew_s=skew_s)
         self.rates = Rates(
             settings.limits.requests_per_s, settings.limits.requests_burst, what="requests"
         )
+        work = Rates(settings.limits.steps_per_s, settings.limits.steps_burst, what="steps of work")
+        self.reader = FilterReader(work, self.clock, settings.limits.filter_length_max)
         self.connections = Connections(
             settings.limits.connections_max, settings.limits.connections_per_subject_max
+        )
+        self.trust = trust
+        nodes = settings.identity.accepted()
+        if trust is not None:
+            nodes[trust.node.name] = trust.node.public_key
+        self.registrations = Registrations(
+            keys,
+            nodes,
+            random_bytes=secrets.token_bytes,
+            skew_us=int(settings.limits.clock_skew_s_max * SECOND),
         )
         self._serving = False
         self._disk = disk
         self._journal = journal
         now = self.clock()
-        limits = settings.limits
-        self.broker = Broker(
-            settings.server.name,
-            epoch=epoch or epoch_at(now, 0, 0),
+        self.broker = broker_of(
+            settings,
+            disk,
             now=now,
-            load=disk.load,
-            stamp=disk.stamp,
-            map_settings=settings.map_settings(),
-            hub_settings=HubSettings(
-                sessions_max=limits.connections_max,
-                subscriptions_per_session_max=limits.subscriptions_per_client_max,
-                slow_us_max=int(limits.slow_s_max * SECOND),
-            ),
-            publication_settings=PublicationSettings(
-                publications_per_owner_max=limits.publications_per_client_max,
-                lifetime_us_default=int(limits.context_lifetime_s * SECOND),
-                lifetime_us_max=int(limits.context_lifetime_s_max * SECOND),
-            ),
-            replication_settings=ReplicationSettings(
-                follow_us=int(settings.cluster.follow_s * SECOND)
-            ),
-            default_rules=default_rules(settings),
+            epoch=epoch,
             places=places,
-            replicas=settings.seats,
+            trusted_nodes=nodes,
+            node=node,
+            charge=self._charge_link,
         )
         self._tickets = Tickets()
         self._sinks: dict[str, Sink] = {}
         self._followers: Counter[str] = Counter()
+        self._updates = self._transmissions = 0
         self.driver = Driver(self.broker, clock=self.clock)
         self.replicas = Replicas(
             settings,
@@ -148,13 +184,26 @@ class Service:
             takes=self.broker.takes,
             clock=self.clock,
         )
-        if settings.cluster.replicas:
-            self.standing.on_look = self._share_revocations
+        self.neighbours = NeighbourWays(
+            tls_ca=settings.overlay.tls_ca, give=self.driver.give, proved=self._linked_addresses
+        )
+        self.webhooks = WebhookDriver(
+            settings.webhooks, origin=settings.server.name, give=self.driver.give
+        )
+        self.standing.on_look = self._look
         self.on_over: Callable[[], None] = lambda: None
         """Called when this service has handed over to another host's."""
         self.links: Links | None = None
         failures = metrics.store_failures
         self._store = DiskDriver(disk, self.driver.give, on_failure=failures.inc)
+        self.past = PastWorker(
+            self.broker,
+            disk,
+            archive=settings.past.archive,
+            archive_days=settings.past.archive_days,
+            clock=self.clock,
+            give=self.driver.give,
+        )
         self.driver.carry = self._carriers()
         self._delivered = {form: self.metrics.deliveries.labels(form) for form in FORMS}
         self._delivered_bytes = {form: self.metrics.deliveries_bytes.labels(form) for form in FORMS}
@@ -167,20 +216,34 @@ class Service:
         metrics.watch_queue("disk", lambda: self._disk.writes_waiting)
         metrics.watch_queue("tickets", lambda: len(self._tickets))
         metrics.watch_queue("followers", lambda: broker.held()["entries behind"])
-        metrics.watch_counts("followers", "What happened to hosts that follow", self._followers)
+        metrics.watch_counts(
+            "followers", "What happened to hosts that follow", lambda: self._followers
+        )
+        metrics.watch_counts(
+            "changes",
+            "Changes for sessions that later ones replaced",
+            lambda: {"coalesced": broker.held()["coalesced"]},
+        )
+        journal = self._journal
+        if journal is not None:
+            metrics.watch_counts("journal", "Records of the journal", lambda: journal.counts)
 
-    def _share_revocations(self) -> None:
-        """Let the other hosts refuse what this host's key file revokes."""
+    def _look(self) -> None:
+        """Let the other hosts refuse what this host's key file revokes, and end its webhooks."""
         revoked = self.keys.revoked
-        if revoked:
+        if revoked and self.settings.cluster.replicas:
             self.driver.give(RevokeTokens(tuple(revoked.items())))
+        for hook in self.broker.webhooks():
+            if self.keys.has_revoked(hook.stored.tokens):
+                self.driver.give(RemoveWebhook(0, hook.stored.owner, hook.id))
 
     def start(self, links: Links | None = None) -> None:
         """Let the broker live; call in the running loop."""
         self.links = links
         if links is not None:
-            self.metrics.watch_counts("links", "What happened on links", links.counts)
+            self.metrics.watch_counts("links", "What happened on links", lambda: links.counts)
         FilterSet().warm_up()  # the first client shall not wait for the compiled code
+        questions.warm_up()
         self.driver.start()
         self.standing.start()
         self.replicas.start()
@@ -205,12 +268,16 @@ class Service:
         if self.links is not None:
             await self.links.close()
         await self.replicas.close()
+        await self.neighbours.close()
+        await self.webhooks.close()
 
     async def stop(self) -> None:
         """Write down what is held; nothing runs any more."""
         self.standing.stop()
+        self.reader.close()
         self.driver.close()
         self._store.stop()
+        await asyncio.to_thread(self.past.close)
         if self._journal is not None:
             await self._journal.close()
         await self._disk.close()
@@ -226,14 +293,20 @@ class Service:
                 Store: self._store.carry,
                 Merge: self._store.carry,
                 ReadPage: self._store.carry,
+                LookForEnded: self.past.carry,
+                FeedArchive: self.past.carry,
                 Acknowledged: lambda effect: tickets.answer(effect.ticket, effect.fresh),
                 Admitted: lambda effect: tickets.answer(effect.ticket, effect.view_class),
                 Failed: lambda effect: tickets.refuse(effect.ticket, effect.error),
                 CutOff: self._cut,
+                CheckWebhook: self.webhooks.check,
+                PostWebhook: self.webhooks.post,
                 Retired: self._retired,
                 TokenRevoked: lambda effect: self.keys.refuse(effect.token_id, effect.until_us),
                 DropReplica: self._drop,
                 SteppedDown: lambda _: self.on_over(),
+                HangUp: self.neighbours.hang_up,
+                ParcelExpired: nothing,  # it stands in the journal
                 Listen: nothing,  # other servers' announcements come by the replicas' sockets
                 Record: self._record,
             }
@@ -256,12 +329,18 @@ class Service:
 
     def _send(self, effect: Send) -> None:
         """Let a message go to a client, or to a part of another host."""
-        if not isinstance(effect.to, Client):
+        if isinstance(effect.message, Batch):
+            self._transmissions += 1
+        if isinstance(effect.to, Neighbour):
+            self.neighbours.send(effect)
+        elif not isinstance(effect.to, Client):
             self.replicas.send(effect)
         elif self.links is not None:
             self.links.send(effect)
 
     def _multicast(self, effect: Multicast) -> None:
+        if isinstance(effect.message, Data):
+            self._transmissions += 1
         if self.links is not None:
             self.links.multicast(effect)
             if effect.group == WELL_KNOWN and isinstance(effect.message, ServerHere):
@@ -269,6 +348,7 @@ class Service:
 
     def _record(self, record: Record) -> None:
         if isinstance(record, UpdateMatched):
+            self._updates += 1
             self.metrics.updates.labels(record.change).inc()
         elif isinstance(record, ChannelStep) and record.step in FOLLOWER_STEPS:
             self._followers[FOLLOWER_STEPS[record.step]] += 1
@@ -283,7 +363,11 @@ class Service:
             sink = sinks.get(name)
             if sink is not None:
                 sink.write(framed)
+            elif SESSION in name:
+                given = WebhookFrame(name.partition(SESSION)[2], effect.data)
+                asyncio.get_running_loop().call_soon(self.driver.give, given)
         if events:
+            self._transmissions += 1
             self._delivered[form].inc(events * len(sessions))
             self._delivered_bytes[form].inc(len(framed) * len(sessions))
 
@@ -307,6 +391,48 @@ class Service:
         """Take a publication off the map and wait until that is on disk."""
         give = self.driver.give
         await self._tickets.ask(lambda ticket: give(UnpublishFor(ticket, owner, vid, any_owner)))
+
+    async def grant_of(self, token: str) -> Grant:
+        """Check a token, of this service or of its identity provider."""
+        now = self.clock()
+        if self.provider is None or self.keys.knows(key_id_of(token)):
+            return self.keys.check(token, now)
+        grant = await self.provider.check(token, now)
+        if self.keys.has_revoked((grant.token_id,)):
+            raise AuthError("this token was revoked")
+        return grant
+
+    async def make_webhook(
+        self, grant: Grant, name: str, url: str, secret: str, wanted: str
+    ) -> None:
+        """Make a webhook, and wait for its receiver's consent and the disk."""
+        give, tokens = self.driver.give, (grant.token_id, *grant.ancestors)
+        await self._tickets.ask(
+            lambda ticket: give(
+                RegisterWebhook(
+                    ticket,
+                    name,
+                    grant.subject,
+                    grant.groups,
+                    url,
+                    secret,
+                    wanted,
+                    grant.expires_us,
+                    tokens,
+                )
+            )
+        )
+
+    async def end_webhook(self, owner: str, name: str, *, any_owner: bool = False) -> None:
+        """End a webhook, and wait until that is on disk."""
+        give = self.driver.give
+        await self._tickets.ask(lambda ticket: give(RemoveWebhook(ticket, owner, name, any_owner)))
+
+    def check_own(self, grant: Grant, vid: str) -> None:
+        """Refuse to change what is outside a token's filter, as if it were not there."""
+        known = self.broker.publication_for(grant.subject, vid) if grant.filter else None
+        if known is not None and not grant.sees(context_of(known.body)):
+            raise NotFoundError(f"you have published no context {vid[:100]!r}")
 
     async def set_rules(
         self, owner: str, vid: str, rules: tuple[Rule, ...] | None, *, any_owner: bool = False
@@ -358,6 +484,7 @@ class Service:
     async def serve_link(self, socket: WebSocket, grant: Grant, name: str) -> None:
         """Let a client that runs a machine of its own talk until its connection is over."""
         assert self.links is not None
+        grant.require_unbound("use a link: open a session")  # keys of channels know no filter
         viewer = Viewer(grant.subject, grant.groups)
         view_class = self._ask_now(lambda ticket: AdmitClient(ticket, name, viewer))
         scopes: tuple[str, ...] = SCOPES if "admin" in grant.scopes else grant.scopes
@@ -376,6 +503,17 @@ class Service:
             if name not in links.links:  # else the same device has come again already
                 self.driver.give(DismissClient(name))
 
+    def _linked_addresses(self) -> set[str]:
+        view = self.broker.overlay_view()
+        return set() if view is None else {link.address for link in view.links}
+
+    async def serve_neighbour(self, socket: WebSocket) -> None:
+        """Let somebody who says to be a neighbour talk until its connection is over."""
+        limits = self.settings.limits
+        await self.neighbours.serve(
+            socket, high_bytes=limits.socket_high_bytes, low_bytes=limits.socket_low_bytes
+        )
+
     async def serve_replica(self, socket: WebSocket, caller: Caller) -> None:
         """Let another host talk until its connection is over."""
         call = self.replicas.connect(caller, socket)
@@ -387,9 +525,47 @@ class Service:
         finally:
             self.replicas.disconnected(call)
 
-    def count_request(self, subject: str) -> None:
-        """Count a request of a subject; too many are refused."""
-        self.rates.take(subject, self.clock())
+    def numbers(self, re: str) -> SessionNumbers:
+        """Say what is held and has been done, for who may administer the service."""
+        held = self.broker.held()
+        return SessionNumbers(
+            re,
+            format_instant(self.clock()),
+            contexts=held["contexts"],
+            sessions=held["sessions"],
+            queries=held["queries"],
+            channels=held["channels"],
+            updates=self._updates,
+            transmissions=self._transmissions,
+        )
+
+    def count_request(self, subject: str, amount: int = 1) -> None:
+        """Count requests of a subject; too many are refused."""
+        self.rates.take(subject, self.clock(), amount)
+
+    def charge(self, viewer: Viewer, wanted: Filter, times: int = 1) -> None:
+        """Charge a viewer for a question that is asked so many times; too dear is refused.
+
+        The price is an upper bound that is known before the question runs (docs/queries.md).
+        """
+        now = self.clock()
+        steps = times * self.broker.price(viewer, wanted, now).steps
+        self.reader.work.take(viewer.name, now, steps)
+
+    def _charge_link(self, viewer: Viewer, wanted: Filter, shares: int) -> None:
+        """Charge a client on a link for a current set; a relay asks for many clients at once."""
+        now = self.clock()
+        steps = self.broker.price(viewer, wanted, now).steps // shares
+        self.reader.work.take(viewer.name, now, steps)
+
+    def charge_past(self, viewer: Viewer, wanted: Filter) -> None:
+        """Charge a viewer for a question about the past; too dear is refused."""
+        self.reader.work.take(viewer.name, self.clock(), self.past.price(wanted))
+
+    async def erase_past(self, vid: str) -> int:
+        """Delete what the past has of a vid; give how many rows that were."""
+        give = self.driver.give
+        return await self.past.erase(vid, lambda make: self._tickets.ask(lambda t: give(make(t))))
 
     def count_connection(self, subject: str, by: int) -> None:
         """Count a connection of a subject in or out; too many are refused."""

@@ -7,6 +7,10 @@ those who wait learn why, and the next write that succeeds makes the store well 
 
 Stamps are the machines' (decision 0078): of two copies of a key the one with the higher rank is
 right, so the stores of several hosts can be merged in any order.
+
+`DiskDriver` carries a machine's disk effects to the store, and the answers back. When the disk
+refuses a write, the machine is told, and the disk is tried every second until it is well, so that
+`/readyz` recovers though nobody writes.
 """
 
 import asyncio
@@ -20,11 +24,28 @@ from typing import Final
 
 import msgspec
 
-from roamcast.errors import LimitError, StoreError
+from roamcast.errors import LimitError, RoamcastError, StoreError
 from roamcast.live.store.file import GONE_MAX, connect, prune
-from roamcast.model.machine import KEY_LENGTH_MAX, Entry, Writes
+from roamcast.model.machine import (
+    KEY_LENGTH_MAX,
+    Entry,
+    Input,
+    Merge,
+    Merged,
+    PageRead,
+    ReadPage,
+    Store,
+    Stored,
+    StoreFailed,
+    Writes,
+)
 
 _LAST: Final = "\U0010ffff"
+
+PROBE: Final = "probe"
+"""A key that stands for nothing."""
+
+PROBE_S: Final = 1.0
 
 
 class _Waiting(msgspec.Struct):
@@ -79,13 +100,18 @@ class SqliteStore:
         commit_writes_max: int = 10_000,
         committed: Callable[[float, int], None] = lambda _seconds, _writes: None,
         copied: bool = False,
+        secure_delete: bool = False,
     ) -> "SqliteStore":
         """Open a file, or make it; `committed` hears each transaction's seconds and writes.
 
         `copied`: there are copies elsewhere, so it is remembered which names were forgotten.
+        `secure_delete`: what is deleted is overwritten in the file.
         """
+        connection = connect(path)
+        if secure_delete:
+            connection.execute("PRAGMA secure_delete = ON")
         return cls(
-            connect(path),
+            connection,
             writes_waiting_max=writes_waiting_max,
             bytes_waiting_max=bytes_waiting_max,
             commit_writes_max=commit_writes_max,
@@ -163,6 +189,14 @@ class SqliteStore:
             except sqlite3.Error as error:
                 raise StoreError(f"the store can not be read: {error}") from None
         return found
+
+    def checkpoint(self) -> None:
+        """Empty the write-ahead log into the file: what was deleted is then in neither."""
+        with self._using:
+            try:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            except sqlite3.Error as error:
+                raise StoreError(f"the log of the store could not be emptied: {error}") from None
 
     async def close(self) -> None:
         """Write what waits, then let go of the file."""
@@ -273,8 +307,95 @@ class SqliteStore:
                 waiting.done.set_exception(StoreError(problem))
 
 
+class DiskDriver:
+    """One machine's way to one store."""
+
+    def __init__(
+        self,
+        disk: SqliteStore,
+        give: Callable[[Input], None],
+        *,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._disk = disk
+        self._give = give
+        self._on_failure = on_failure
+        self._probing: asyncio.TimerHandle | None = None
+        self._reading: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Answer nothing any more."""
+        self._stopped = True
+        if self._probing is not None:
+            self._probing.cancel()
+        for task in self._reading:
+            task.cancel()
+
+    def carry(self, effect: Store | Merge | ReadPage) -> None:
+        """Do what a machine asks of its disk; the answer carries the effect's token."""
+        if isinstance(effect, ReadPage):
+            task = asyncio.get_running_loop().create_task(self._read(effect))
+            self._reading.add(task)
+            task.add_done_callback(self._reading.discard)
+            return
+        try:
+            if isinstance(effect, Store):
+                done = self._disk.write(effect.writes, effect.stamp)
+            else:
+                done = self._disk.merge(effect.entries)
+        except RoamcastError as error:
+            # Not at once: the machine is in the middle of its effects.
+            reason = str(error)
+            asyncio.get_running_loop().call_soon(self._answer, StoreFailed(effect.token, reason))
+            return
+        done.add_done_callback(lambda answer: self._written(effect, answer))
+
+    def _written(self, effect: Store | Merge, done: "asyncio.Future[tuple[Entry, ...]]") -> None:
+        if done.cancelled():
+            return
+        problem = done.exception()
+        if problem is not None:
+            self._probe_soon()
+            self._answer(StoreFailed(effect.token, f"the disk did not take it: {problem}"))
+        elif isinstance(effect, Store):
+            self._answer(Stored(effect.token))
+        else:
+            self._answer(Merged(effect.token, done.result()))
+
+    async def _read(self, effect: ReadPage) -> None:
+        try:
+            page = await asyncio.to_thread(
+                self._disk.page, effect.after, effect.until, effect.bytes_max
+            )
+        except RoamcastError as error:
+            self._answer(StoreFailed(effect.token, str(error)))
+        else:
+            self._answer(PageRead(effect.token, tuple(page)))
+
+    def _answer(self, given: Input) -> None:
+        if not self._stopped:
+            self._give(given)
+
+    def _probe_soon(self) -> None:
+        """Find out when the disk is well again, though nobody may dare to write."""
+        self._on_failure()
+        if self._probing is None and not self._stopped:
+            self._probing = asyncio.get_running_loop().call_later(PROBE_S, self._probe)
+
+    def _probe(self) -> None:
+        self._probing = None
+        if self._disk.problem is not None:
+            self._disk.write(((PROBE, b""),)).add_done_callback(self._probed)
+
+    def _probed(self, done: "asyncio.Future[tuple[Entry, ...]]") -> None:
+        if not done.cancelled() and done.exception() is not None:
+            self._probe_soon()
+
+
 def _waiting(entries: Sequence[Entry], loop: asyncio.AbstractEventLoop) -> _Waiting:
-    return _Waiting(entries, sum(entry.size for entry in entries), loop.create_future())
+    size = sum([len(entry.key) + len(entry.value or b"") for entry in entries])
+    return _Waiting(entries, size, loop.create_future())
 
 
 def _now() -> int:

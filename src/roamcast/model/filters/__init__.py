@@ -4,6 +4,7 @@ In: CQL2 text or JSON. Out: a `Filter` with its expression tree (as written), it
 (without NOT) and its canonical text (equal for all filters we recognise as equivalent).
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
@@ -13,9 +14,11 @@ from roamcast.model.contexts import Context
 from roamcast.model.filters import text as writing
 from roamcast.model.filters.atoms import Conjunction, Normal, conjunctions
 from roamcast.model.filters.evaluate import evaluate
+from roamcast.model.filters.hints import unquoted
 from roamcast.model.filters.normal import merge, normalise
 from roamcast.model.filters.parse import parse_json, parse_text
-from roamcast.model.filters.syntax import Expression
+from roamcast.model.filters.price import standing
+from roamcast.model.filters.syntax import And, Expression
 
 __all__ = ["CONJUNCTIONS_MAX", "Filter"]
 
@@ -44,6 +47,14 @@ class Filter:
             return made
         raise FilterError("a filter is CQL2 text, or a CQL2 JSON object")
 
+    @classmethod
+    def all_of(cls, parts: "Sequence[Filter]") -> "Filter":
+        """Join filters that must hold together, without reading any of them again."""
+        if len(parts) == 1:
+            return parts[0]
+        joined = And(tuple(part.expression for part in parts))
+        return cls(joined, " AND ".join(f"({part.source})" for part in parts))
+
     @cached_property
     def normal(self) -> Normal:
         """The normal form: atoms joined by All and Any, without negation."""
@@ -58,6 +69,16 @@ class Filter:
     def digest(self) -> str:
         """A 128-bit hash of the canonical text, in hex: the same on every machine."""
         return blake2b(self.text.encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def standing_steps(self) -> int:
+        """What a subscription with this filter may cost every update, in steps."""
+        return standing(self.normal)
+
+    @cached_property
+    def hint(self) -> str:
+        """What was probably meant instead, with its position; empty where nothing looks odd."""
+        return unquoted(self.expression, self._given) if isinstance(self._given, str) else ""
 
     def matches(self, context: Context) -> bool:
         """Return whether the context satisfies the filter. Unknown counts as no."""

@@ -2,7 +2,8 @@
 
 An atom is *true* or *not true* of a context. Unknown counts as not true, which is exact because
 nothing is negated (docs/filters.md). Matching, covering, expiration and the canonical text all work
-on this form.
+on this form. Nodes remember their hash: normalising looks each of them up once for every level
+above it.
 """
 
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ T_D = "t_d"
 """Pseudo-properties: the context's begin and end. Reserved, so no attribute has these names."""
 
 
-class Values(msgspec.Struct, frozen=True, tag="values"):
+class Values(msgspec.Struct, frozen=True, cache_hash=True, tag="values"):
     """The property is of this kind and its value is in the set.
 
     A string that parses as an RFC 3339 timestamp is an instant as well (decision 0004). `place` and
@@ -45,7 +46,7 @@ class Box(msgspec.Struct, frozen=True, tag="box"):
     north: float
 
 
-class Residual(msgspec.Struct, frozen=True, tag="residual"):
+class Residual(msgspec.Struct, frozen=True, cache_hash=True, tag="residual"):
     """Any other predicate: true if the reference evaluator returns exactly `wanted` for it.
 
     `envelope`, if set, contains every point for which that is possible.
@@ -59,13 +60,13 @@ class Residual(msgspec.Struct, frozen=True, tag="residual"):
 Atom = Values | Presence | Box | Residual
 
 
-class All(msgspec.Struct, frozen=True, tag="all"):
+class All(msgspec.Struct, frozen=True, cache_hash=True, tag="all"):
     """True if every part is; with no part, always."""
 
     parts: "tuple[Normal, ...]"
 
 
-class Any(msgspec.Struct, frozen=True, tag="any"):
+class Any(msgspec.Struct, frozen=True, cache_hash=True, tag="any"):
     """True if some part is; with no part, never."""
 
     parts: "tuple[Normal, ...]"
@@ -95,8 +96,15 @@ def conjunctions(normal: Normal, limit: int) -> list[Conjunction] | None:
 
 def _product(factors: Iterable[list[Conjunction] | None], limit: int) -> list[Conjunction] | None:
     total: list[Conjunction] = [()]
+    common: list[Atom] = []  # atoms of every conjunction, joined once: each join is a copy
     for factor in factors:
         if factor is None or len(total) * len(factor) > limit:
             return None
-        total = [left + right for left in total for right in factor]
-    return total
+        if len(factor) == 1:
+            common += factor[0]
+        else:
+            total = [left + right for left in total for right in factor]
+    if limit < 1:
+        return None
+    shared = tuple(common)
+    return [left + shared for left in total]

@@ -235,11 +235,16 @@ def _present(name: str, context: Context) -> bool:
 
 
 def fold(name: str, text: str) -> str:
-    """Remove the case (casei) or the accents (accenti) of a text."""
+    """Remove the case (casei) or the accents (accenti) of a text (OGC 21-065r2, clauses 7.3, 7.4).
+
+    Case goes by Unicode's full folding: ß equals ss, and a final sigma any other. What is left
+    without accents is composed again, so that `_` of LIKE still counts a Hangul syllable as one.
+    """
     if name == "casei":
-        return text.lower()  # as `cql2` does; full case folding would make ß equal to ss
+        return text.casefold()
     parts = unicodedata.normalize("NFD", text)
-    return "".join(part for part in parts if unicodedata.category(part) != "Mn")
+    bare = "".join(part for part in parts if unicodedata.category(part) != "Mn")
+    return unicodedata.normalize("NFC", bare)
 
 
 @lru_cache(maxsize=4096)

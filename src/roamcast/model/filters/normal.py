@@ -6,7 +6,7 @@
 3. Parts are flattened, absorbed, and sorted by their text.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from roamcast.model.filters import syntax, text
 from roamcast.model.filters.atoms import (
@@ -24,7 +24,15 @@ from roamcast.model.filters.atoms import (
     Values,
 )
 from roamcast.model.filters.leaves import leaf
-from roamcast.model.filters.values import FULL, Interval, Intervals, Kind, intersect, union
+from roamcast.model.filters.values import (
+    FULL,
+    Interval,
+    Intervals,
+    Kind,
+    intersect,
+    intersect_all,
+    union,
+)
 from roamcast.model.filters.values import normalise as normalise_intervals
 from roamcast.model.time import EARLIEST, FOREVER, LATEST
 
@@ -112,16 +120,14 @@ def _absorb(parts: Sequence[Normal], other: type[All] | type[Any]) -> list[Norma
 
 def _intersect_atoms(atoms: Iterable[Atom]) -> list[Atom] | None:
     """Merge atoms of one property that hold together; None if nothing can satisfy them."""
-    values: dict[tuple[str, Kind], Values] = {}
+    sets: dict[tuple[str, Kind], list[Intervals]] = {}
     presence: dict[str, bool] = {}
     box: Box | None = None
     residuals: list[Atom] = []
     for atom in atoms:
         match atom:
             case Values(name, kind, intervals):
-                known = values.get((name, kind))
-                both = intervals if known is None else intersect(known.intervals, intervals, kind)
-                values[name, kind] = Values(name, kind, both)
+                sets.setdefault((name, kind), []).append(intervals)
             case Presence(name, present):
                 if presence.setdefault(name, present) != present:
                     return None
@@ -131,6 +137,11 @@ def _intersect_atoms(atoms: Iterable[Atom]) -> list[Atom] | None:
                     return None
             case _:
                 residuals.append(atom)
+    # All sets of a property at once: folding them one by one would be quadratic.
+    values = {
+        (name, kind): Values(name, kind, _joined(found, kind, intersect_all))
+        for (name, kind), found in sets.items()
+    }
     _tie_ends(values)
     if _contradictory(values, presence, box):
         return None
@@ -139,6 +150,16 @@ def _intersect_atoms(atoms: Iterable[Atom]) -> list[Atom] | None:
     found: list[Atom] = [*values.values(), *asked, *([box] if box else []), *residuals]
     simple = [_simplified(atom) for atom in found]
     return None if FALSE in simple else [atom for atom in simple if not isinstance(atom, All | Any)]
+
+
+def _joined(
+    sets: Sequence[Intervals], kind: Kind, join: Callable[[Sequence[Intervals], Kind], Intervals]
+) -> Intervals:
+    return sets[0] if len(sets) == 1 else join(sets, kind)
+
+
+def _union_all(sets: Sequence[Intervals], kind: Kind) -> Intervals:
+    return union(*sets, kind=kind)
 
 
 def _contradictory(
@@ -171,18 +192,14 @@ def _tie_ends(values: dict[tuple[str, Kind], Values]) -> None:
 
 def _unite_atoms(atoms: Iterable[Atom]) -> list[Atom] | None:
     """Merge atoms of one property of which one must hold; None if every context satisfies one."""
-    values: dict[tuple[str, Kind], Values] = {}
+    sets: dict[tuple[str, Kind], list[Intervals]] = {}
     presence: dict[str, bool] = {}
     boxes: list[Box] = []
     residuals: list[Atom] = []
     for atom in atoms:
         match atom:
             case Values(name, kind, intervals):
-                known = values.get((name, kind))
-                either = (
-                    intervals if known is None else union(known.intervals, intervals, kind=kind)
-                )
-                values[name, kind] = Values(name, kind, either)
+                sets.setdefault((name, kind), []).append(intervals)
             case Presence(name, present):
                 if presence.setdefault(name, present) != present:
                     return None
@@ -193,7 +210,11 @@ def _unite_atoms(atoms: Iterable[Atom]) -> list[Atom] | None:
     there = {name for name, present in presence.items() if present}
     boxes = [] if "geometry" in there else _outer(boxes)
     found: list[Atom] = [
-        *(atom for (name, _), atom in values.items() if name not in there),
+        *(
+            Values(name, kind, _joined(known, kind, _union_all))
+            for (name, kind), known in sets.items()
+            if name not in there
+        ),
         *(Presence(name, present) for name, present in presence.items()),
         *boxes,
         *residuals,

@@ -13,12 +13,15 @@ import msgspec
 from roamcast.errors import FilterError, InputError, LimitError
 from roamcast.model import time
 from roamcast.model.contexts import RESERVED, check_place
-from roamcast.model.filters import pieces, scan, shapes, syntax
+from roamcast.model.filters import hints, pieces, scan, shapes, syntax
 from roamcast.model.filters.evaluate import fold
 from roamcast.model.filters.temporal import RELATIONS
+from roamcast.model.kinds import is_finite
 
 _COMPARATORS = ("=", "<>", "<", "<=", ">", ">=")
 _ARITHMETIC = ("+", "-", "*", "/", "%", "^", "div")
+_PREDICATES = ("within", "near", *syntax.SPATIAL, *RELATIONS, *syntax.PREDICATES)
+_FUNCTIONS = ("casei", "accenti", "timestamp", "date", "interval")
 DEPTH_MAX = 48
 """Maximum nesting of operators; a chain of arithmetic counts each of its operators."""
 
@@ -33,15 +36,16 @@ TOLERANCE_SECONDS_MAX = 10_000 * 366 * 86_400
 
 def parse_text(text: str) -> syntax.Expression:
     """Parse CQL2 text; an error names the position, in characters from 1."""
-    groups = scan.check_text(text)
     if not text.strip():
         raise FilterError("the filter is empty; to match everything, write: true", position=1)
     builder = _Builder()
     try:
-        return builder.build(pieces.parse(text, groups))
+        return builder.build(pieces.parse(text, scan.check_text(text)))
     except InputError as error:
         if error.position is None:
             error.position = scan.position_of(text, builder.visited)
+        elif error.problem.startswith(scan.NOT_CQL2):
+            error.problem += hints.advice(text, error.position)
         raise
 
 
@@ -99,7 +103,7 @@ class _Builder:
             self._count(1)
             builder = self._builder_of(name)
             if builder is None:
-                raise FilterError(f"{op[:60]} is not supported")
+                raise FilterError(f"{op[:60]} is not supported{hints.meant(op, _PREDICATES)}")
             built = builder(name, args)
         self._depth -= 1
         return built
@@ -162,7 +166,8 @@ class _Builder:
             folds.append(str(pattern["op"]).lower())
             pattern = self._many(name, pattern.get("args"), 1, 1)[0]
         if not isinstance(pattern, str):
-            raise FilterError("LIKE needs a pattern in quotes")
+            shown = pattern.get("property", "a%") if isinstance(pattern, dict) else "a%"
+            raise FilterError(f"LIKE needs a pattern in quotes, such as '{str(shown)[:40]}'")
         if len(pattern) > PATTERN_LENGTH_MAX:
             raise LimitError(f"a LIKE pattern has at most {PATTERN_LENGTH_MAX} characters")
         for how in reversed(folds):
@@ -208,7 +213,11 @@ class _Builder:
         other = right if left == ours else left
         if isinstance(other, dict) and "op" in other:
             raise FilterError(f"{str(other['op'])[:60]} is not supported as a shape")
-        return syntax.Spatial(name, shapes.read(other), left == ours)
+        box = other.get("bbox") if isinstance(other, dict) else None
+        shape = shapes.read(other)
+        if box is not None and shapes.is_across(box):
+            return _across(name, box, shape, left == ours)
+        return syntax.Spatial(name, shape, left == ours)
 
     def _temporal(self, name: str, args: list[Any]) -> syntax.Expression:
         left, right = self._many(name, args, 2, 2)
@@ -244,7 +253,7 @@ class _Builder:
         if isinstance(tree, bool | str):
             return syntax.Constant(tree)
         if isinstance(tree, int | float):
-            if not math.isfinite(tree):
+            if not is_finite(tree):
                 raise FilterError("a number is too large")
             return syntax.Constant(float(tree) + 0.0)  # -0.0 becomes 0.0
         if tree is None:
@@ -269,7 +278,7 @@ class _Builder:
         elif name in {"casei", "accenti"}:
             made = self._folded(name, self._scalar(self._many(op, args, 1, 1)[0]))
         else:
-            raise FilterError(f"{op[:60]} is not supported as a value")
+            raise FilterError(f"{op[:60]} is not supported as a value{hints.meant(op, _FUNCTIONS)}")
         self._depth -= 1
         return made
 
@@ -337,6 +346,26 @@ class _Builder:
         self._terms += terms
         if self._terms > scan.TERMS_MAX:
             raise LimitError(f"more than {scan.TERMS_MAX} terms")
+
+
+def _across(name: str, box: list[float], shape: bytes, point_first: bool) -> syntax.Expression:
+    """Relate geometry to a box across the antimeridian, which is no border of it.
+
+    As a shape it is two halves, which tell no inside from a border at ±180. Only relations that
+    ask for the inside see that; they are put together from the parts of the inside.
+    """
+    if not point_first:
+        name = {"s_contains": "s_within", "s_within": "s_contains"}.get(name, name)
+    whole = syntax.Spatial("s_intersects", shape, True)
+    if name in {"s_equals", "s_contains"} and shapes.is_one_point(box):
+        return whole
+    inside = [syntax.Spatial("s_within", part, True) for part in shapes.insides(box)]
+    within = inside[0] if len(inside) == 1 else syntax.Or(tuple(inside))
+    if name == "s_within":
+        return within
+    if name == "s_touches":
+        return syntax.And((whole, syntax.Not(within)))
+    return syntax.Spatial(name, shape, True)
 
 
 def _is_number(value: Any) -> bool:

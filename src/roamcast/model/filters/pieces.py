@@ -11,7 +11,8 @@ from typing import Any
 import cql2
 
 from roamcast.errors import FilterError
-from roamcast.model.filters.scan import Group
+from roamcast.model.filters.hints import expectation
+from roamcast.model.filters.scan import NOT_CQL2, Group, in_dialect
 
 DIRECT_DEPTH_MAX = 3
 """Up to this depth the parser gets the whole text: at worst 2³ = 8 times the work."""
@@ -25,7 +26,9 @@ Segment = tuple[int, str]
 
 def parse(text: str, groups: list[Group]) -> Any:
     """Return the tree of CQL2 JSON; an error names the position, counted in characters from 1."""
-    if all(group.depth <= DIRECT_DEPTH_MAX for group in groups):
+    # Powers group from the right, and `cql2` from the left. Its tree does not tell (a ^ b) ^ c from
+    # a ^ b ^ c, unless each group is parsed by itself.
+    if all(group.depth <= DIRECT_DEPTH_MAX for group in groups) and text.count("^") < 2:
         return _parse([(0, text)])
     return _Pieces(text, groups).parse()
 
@@ -77,17 +80,42 @@ class _Pieces:
 
 
 def _parse(segments: list[Segment]) -> Any:
+    segments = [rewritten for segment in segments for rewritten in in_dialect(*segment)]
     text = "".join(part for _, part in segments)
     try:
-        return cql2.parse_text(text).to_json()
+        return _powers_from_right(cql2.parse_text(text).to_json())
     except Exception as error:  # noqa: BLE001 - `cql2` also raises bare Exceptions
         raise _error(segments, text, str(error)) from None
 
 
+def _powers_from_right(tree: Any) -> Any:
+    """Turn ((a ^ b) ^ c) into (a ^ (b ^ c)); groups in parentheses are placeholders by now."""
+    if isinstance(tree, list):
+        return [_powers_from_right(part) for part in tree]
+    if not isinstance(tree, dict):
+        return tree
+    chain = []
+    while tree.get("op") == "^" and _is_power(tree["args"][0]):
+        tree, exponent = tree["args"]
+        chain.append(_powers_from_right(exponent))
+    turned = {key: _powers_from_right(part) for key, part in tree.items()}
+    if chain:
+        base, exponent = turned["args"]
+        # collected from the last exponent to the second: ((a ^ b) ^ c) ^ d gives d, c
+        power = chain[0]
+        for part in (*chain[1:], exponent):
+            power = {"op": "^", "args": [part, power]}
+        turned = {"op": "^", "args": [base, power]}
+    return turned
+
+
+def _is_power(tree: Any) -> bool:
+    return isinstance(tree, dict) and tree.get("op") == "^"
+
+
 def _error(segments: list[Segment], text: str, message: str) -> FilterError:
     where = _WHERE.search(message)
-    expected = message.rsplit("= ", 1)[-1].strip().splitlines()
-    problem = f"not CQL2: {expected[0][:200]}" if expected else "not CQL2"
+    problem = f"{NOT_CQL2}: {expectation(message.rsplit('= ', 1)[-1])}"
     if where is None:
         return FilterError(problem)
     lines = text.split("\n")

@@ -7,11 +7,12 @@ parentheses, which `pieces` takes apart.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from roamcast.errors import FilterError, LimitError
+from roamcast.model.kinds import unusable
 
 LENGTH_MAX = 65_536
 PARENTHESES_DEPTH_MAX = 128
@@ -22,16 +23,18 @@ SHAPE_DEPTH_MAX = 4
 """GEOMETRYCOLLECTION(MULTIPOLYGON(((…))))."""
 
 EXACT_INTEGER_MAX = 2**53
+NOT_CQL2 = "not CQL2"
+"""Begins the problem of a text that is not in the language."""
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
-      | (?P<text>'(?:[^']|'')*')
+      | (?P<text>'(?:[^'\\]|''|(?:\\\\)*\\'|(?:\\\\)+(?=')|\\+(?![\\']))*')
       | (?P<name>"(?:[^"]|"")*")
       | (?P<broken>['"])
       | (?P<shape>\b(?:(?:MULTI)?(?:POINT|LINESTRING|POLYGON)|GEOMETRYCOLLECTION)
             \s*(?:ZM|Z|M)?\s*(?=\())
       | (?P<word>[^\W\d][\w.:]*)
-      | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)
+      | (?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)
       | (?P<open>\()
       | (?P<close>\))
       | (?P<comma>,)
@@ -61,7 +64,7 @@ def check_text(text: str) -> list[Group]:
     Groups are in the order in which they close, inner before outer.
     """
     check_length(text)
-    scanner = _Scanner()
+    scanner = _Scanner(escapes="\\'" in text)
     for token in _TOKEN.finditer(text):
         kind = token.lastgroup
         if kind != "space":
@@ -69,6 +72,38 @@ def check_text(text: str) -> list[Group]:
     if scanner.opened:
         raise FilterError("a ( is never closed", position=scanner.opened[-1].position)
     return scanner.groups
+
+
+_ESCAPED = re.compile(r"(?<!\\)(?P<pairs>(?:\\\\)*)(?P<escape>\\?)'")
+
+
+def in_dialect(start: int, part: str) -> Iterator[tuple[int, str]]:
+    r"""Split a text into segments, rewriting what OGC allows and `cql2` does not read.
+
+    `.5` becomes `0.5`. In quotes `\'` becomes `''`; OGC has no way to write a backslash before a
+    quote or at the end, so `\\` stands for it there, and only there.
+    """
+    if "." not in part and "\\'" not in part:
+        yield start, part
+        return
+    cursor = 0
+    for token in _TOKEN.finditer(part):
+        written = token[0]
+        if token.lastgroup == "text" and "\\'" in written:
+            inner = _ESCAPED.sub(_plainly, written[1:])
+            written = f"'{inner}"
+        elif token.lastgroup == "number" and written[0] == ".":
+            written = "0" + written
+        if written != token[0]:
+            yield start + cursor, part[cursor : token.start()]
+            yield start + token.start(), written
+            cursor = token.end()
+    yield start + cursor, part[cursor:]
+
+
+def _plainly(found: re.Match[str]) -> str:
+    quote = "''" if found["escape"] else "'"
+    return found["pairs"][::2] + quote
 
 
 _WRITTEN = {"isnull": "is", "*": "-"}
@@ -99,9 +134,10 @@ class _Open(msgspec.Struct):
 class _Scanner:
     """Counts parentheses, operators and signs, token by token."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, escapes: bool) -> None:
         self.opened: list[_Open] = []
         self.groups: list[Group] = []
+        self.escapes = escapes
         self._operators = 0
         self._pending = 0
         self._group_depth = 0
@@ -120,7 +156,11 @@ class _Scanner:
             self._count(position)
             self._pending += 1
         elif kind == "broken":
-            raise FilterError(f"the quote {token[0]} is never closed", position=position)
+            hint = r" (\' stands for a quote, \\ for a backslash before one)"
+            raise FilterError(
+                f"the quote {token[0]} is never closed{hint if self.escapes else ''}",
+                position=position,
+            )
         elif kind == "comma":
             self._comma()
         elif kind == "shape":
@@ -139,7 +179,7 @@ class _Scanner:
             # `cql2` would accept `a = 1 andnot(b)`, and its ( would look like a call.
             if self._before in {"word", "text", "name", "number", "close", "other"}:
                 problem = f"{written[:40]} stands where AND, OR or a comparison is expected"
-                raise FilterError(f"not CQL2: {problem}", position=position)
+                raise FilterError(f"{NOT_CQL2}: {problem}", position=position)
             return "null" if word == "null" else "word"
         self._count(position)
         if word in _JOINING:  # AND and OR end what was pending: the parser is back at this level
@@ -153,7 +193,7 @@ class _Scanner:
         deepest = len(self.opened) - self._shape_depth + (kind == "open")
         if deepest > SHAPE_DEPTH_MAX or (kind not in _IN_SHAPES and token[0] not in "+-"):
             raise FilterError(
-                f"not CQL2: {token[0][:40]!r} stands inside a shape", position=position
+                f"{NOT_CQL2}: {token[0][:40]!r} stands inside a shape", position=position
             )
 
     def _open(self, position: int) -> None:
@@ -196,12 +236,9 @@ def check_length(text: str) -> None:
             f"a filter has at most {LENGTH_MAX} characters, this one {len(text)}",
             position=LENGTH_MAX + 1,
         )
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise FilterError("not valid Unicode", position=error.start + 1) from None
-    if "\0" in text:
-        raise FilterError("a NUL character", position=text.index("\0") + 1)
+    wrong = unusable(text)
+    if wrong is not None:
+        raise FilterError(f"the filter {wrong[1]}", position=wrong[0] + 1)
 
 
 def check_number(text: str, position: int | None = None) -> None:

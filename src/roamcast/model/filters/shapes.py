@@ -7,6 +7,7 @@ import numpy as np
 import shapely
 
 from roamcast.errors import FilterError, LimitError
+from roamcast.model.kinds import is_finite
 
 VERTICES_MAX = 10_000
 _KINDS = {
@@ -33,7 +34,7 @@ def read(tree: Any) -> bytes:
 
 def _box(numbers: Any) -> Any:
     finite = isinstance(numbers, list) and all(
-        isinstance(number, int | float) and np.isfinite(number) for number in numbers
+        isinstance(number, int | float) and is_finite(number) for number in numbers
     )
     if not finite or len(numbers) != 4:
         raise FilterError("BBOX takes four numbers: west, south, east, north")
@@ -46,6 +47,33 @@ def _box(numbers: Any) -> Any:
         raise FilterError("a BBOX has its west beyond its east")
     halves = [upright(west, south, 180, north), upright(-180, south, east, north)]
     return shapely.union_all(halves)  # across the antimeridian
+
+
+def is_across(box: list[float]) -> bool:
+    """Return whether a bbox that `read` accepts crosses the antimeridian."""
+    return box[0] > box[2]
+
+
+def is_one_point(box: list[float]) -> bool:
+    """Return whether a bbox across the antimeridian is a single point of it."""
+    west, south, east, north = box
+    return west == 180 and east == -180 and south == north
+
+
+def insides(box: list[float]) -> list[bytes]:
+    """Return shapes whose insides make up that of a bbox across the antimeridian.
+
+    These are its halves, if they have a width, and the antimeridian between them.
+    """
+    west, south, east, north = box
+    parts = []
+    if west < 180:
+        parts.append(upright(west, south, 180, north))
+    if east > -180:
+        parts.append(upright(-180, south, east, north))
+    if len(parts) != 1:  # else it only ends at the antimeridian, which is its border then
+        parts.append(shapely.union_all([upright(x, south, x, north) for x in (-180, 180)]))
+    return [bytes(shapely.to_wkb(shapely.normalize(part))) for part in parts]
 
 
 def upright(west: float, south: float, east: float, north: float) -> Any:

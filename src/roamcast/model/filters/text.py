@@ -1,10 +1,11 @@
 """The canonical text of a normal form: CQL2 that parses back to the same normal form."""
 
 import re
-from functools import lru_cache
+from typing import Final
 
 from roamcast.errors import InputError
 from roamcast.model import time
+from roamcast.model.caching import ByBytes
 from roamcast.model.contexts import check_place
 from roamcast.model.filters import shapes, syntax, temporal
 from roamcast.model.filters.atoms import (
@@ -29,17 +30,29 @@ _KEYWORDS = {
 }
 
 
-@lru_cache(maxsize=65_536)
+Written = tuple[str, int]
+"""A text and its precedence: 3 a term, 2 a conjunction, 1 a disjunction."""
+
+WRITTEN_BYTES_MAX: Final = 8 << 20
+"""Bytes of texts that are remembered: a form is written once for every level above it."""
+
+remembered: ByBytes[Normal, Written] = ByBytes(WRITTEN_BYTES_MAX)
+
+
 def of(normal: Normal) -> str:
     """Return the canonical text of a normal form."""
     return _written(normal)[0]
 
 
-Written = tuple[str, int]
-"""A text and its precedence: 3 a term, 2 a conjunction, 1 a disjunction."""
-
-
 def _written(normal: Normal) -> Written:
+    known = remembered.get(normal)
+    if known is None:
+        known = _write(normal)
+        remembered.put(normal, known, len(known[0]))
+    return known
+
+
+def _write(normal: Normal) -> Written:
     match normal:
         case All(()):
             return "true", 3

@@ -46,6 +46,7 @@ def append(
     *,
     transaction: tuple[str, int] | None = None,
     settings: ArchiveSettings | None = None,
+    after: int | None = None,
 ) -> Appended:
     """Append contexts in the columns of `model.context_arrow.schema` to the archive.
 
@@ -57,13 +58,15 @@ def append(
         number was committed by this application before, so a batch that is repeated after a
         crash lands once. Derive the application's name from the checkpoint.
     settings: for a new archive; an existing one must agree.
+    after: the application's batch before this one, 0 for the first; if the archive has another,
+        somebody else feeds it under this name, and the batch is refused.
 
     Nothing is visible before the commit, and after an error the archive is as it was before.
     """
     target = Archive.make(archive, settings)
     if transaction is not None:
         done = target.last_batch(transaction[0])
-        if done is not None and done >= transaction[1]:
+        if after is None and done is not None and done >= transaction[1]:
             return Appended(0, 0, False, target.version)
     if isinstance(contexts, pa.Table | pa.RecordBatch):
         schema = check_schema(contexts.schema)
@@ -71,7 +74,7 @@ def append(
     else:
         schema = check_schema(_arrow_schema(contexts))
         files = _write_there(contexts, schema, target)
-    return commit(target, files, schema.names, transaction)
+    return commit(target, files, schema.names, transaction, after)
 
 
 def commit(
@@ -79,11 +82,12 @@ def commit(
     files: list[DataFile],
     columns: Iterable[str],
     transaction: tuple[str, int] | None,
+    after: int | None = None,
 ) -> Appended:
-    """Make written files part of the archive; if no commit names them they are deleted again."""
+    """Commit written files to the archive; delete them if the commit does not land."""
     try:
         target.add_columns(name for name in columns if ":" in name)
-        landed = target.append(files, transaction) if files or transaction else True
+        landed = target.append(files, transaction, after) if files or transaction else True
     except BaseException:
         target.discard(files)
         raise
@@ -116,7 +120,7 @@ def keep(storage: Storage, files: Iterator[DataFile]) -> list[DataFile]:
 
 
 def _write_there(contexts: "DataFrame", schema: pa.Schema, target: Archive) -> list[DataFile]:
-    """Let executors place, sort and write the rows; they answer with what they wrote."""
+    """Place, sort and write the rows in Spark's executors; return the files they wrote."""
     storage, settings = target.storage, target.settings
 
     def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -151,7 +155,7 @@ _FILES = pa.schema(
 
 
 def files_batch(files: Iterable[DataFile]) -> pa.RecordBatch:
-    """Put written files into the batch that a task answers with."""
+    """Encode written files as the Arrow batch that a task returns."""
     rows = [
         {**msgspec.structs.asdict(file), "partition": list(file.partition.items())}
         for file in files
@@ -160,7 +164,7 @@ def files_batch(files: Iterable[DataFile]) -> pa.RecordBatch:
 
 
 def files_of(table: pa.Table) -> list[DataFile]:
-    """Take written files out of tasks' answers."""
+    """Decode the written files from what tasks returned."""
     return [
         DataFile(row["path"], row["size"], row["rows"], dict(row["partition"]), row["stats"])
         for row in table.to_pylist()

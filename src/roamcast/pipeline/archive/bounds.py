@@ -1,4 +1,4 @@
-"""Which parts of the archive can hold a match? One rule for files and for their row groups.
+"""Pruning: which files, or row groups of a file, can hold a match. One rule for both.
 
 `Bounds` holds what is known of the rows of many parts as arrays, one entry per part, and decides
 for many needs at once. It only rules out: whatever is unknown leaves a part in. Lookups use it with
@@ -35,8 +35,8 @@ Range = tuple[Array, Array]
 """The lowest and the highest value in each part."""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """An attribute that must be there, compared in this way and within these ends."""
+class AskedColumns(msgspec.Struct, frozen=True):
+    """A required attribute: its name, the kind of comparison, and the range it must lie in."""
 
     name: str
     kind: Comparison
@@ -45,7 +45,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Bounds:
-    """What is known of the rows of some parts.
+    """Statistics of some parts, files or row groups.
 
     starts, ends: ranges of t_r and t_d in µs; a t_d of null counts as FOREVER.
     box: west, east, south, north. pointless: parts in which no row has a point.
@@ -95,7 +95,7 @@ class Bounds:
             found |= inside
         return found & ~nowhere
 
-    def _has(self, asked: Asked) -> Array:
+    def _has(self, asked: AskedColumns) -> Array:
         """Say which parts may hold the attribute and, if it is a number, one within its ends."""
         key = (asked.name, asked.kind)
         if key not in self._lacking:
@@ -123,7 +123,7 @@ class Bounds:
 
 
 class FileBounds(Bounds):
-    """The files of one snapshot, by what the table's log says of them (`Archive.files`)."""
+    """Statistics of a snapshot's files, from the table's log (`Archive.files`)."""
 
     def __init__(self, files: pa.Table) -> None:
         self._files = files
@@ -182,7 +182,7 @@ class FileBounds(Bounds):
 
 
 class GroupBounds(Bounds):
-    """The row groups of one file, by what its footer says (`files.group_bounds`).
+    """Statistics of a file's row groups, from its footer (`files.group_bounds`).
 
     columns: the file's columns by their names in `model.context_arrow`.
     """
@@ -216,12 +216,12 @@ class GroupBounds(Bounds):
         return low, high, np.array(nowhere, bool)
 
     def lacks(self, name: str, kind: Comparison) -> Array:
-        """Look whether the file has a column: one without any value is not written."""
+        """Whether the file has a column; a column without values is not written."""
         there = any(f"{one}:{name}" in self._columns for one in holding(kind))
         return np.full(self.parts, not there)
 
     def numbers(self, name: str) -> Range:  # noqa: ARG002 - the file's range was looked at before
-        """Rule nothing out by numbers: the log has done so for the whole file."""
+        """Rule nothing out by numbers, since the log has already done so for the whole file."""
         unknown = np.full(self.parts, np.nan)
         return unknown, unknown
 
@@ -248,5 +248,5 @@ def _float(value: Scalar) -> float:
 
 
 def _unless_false(column: Any) -> Array:
-    """Read a comparison with texts; null, where the text is unknown, rules nothing out."""
+    """Turn a comparison of texts into a mask; an unknown text (null) rules nothing out."""
     return np.asarray(pc.fill_null(column, True)).astype(bool)

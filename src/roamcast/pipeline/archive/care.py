@@ -42,8 +42,8 @@ VACUUM_HOURS = 24
 Row = dict[str, Any]
 
 
-class Change(msgspec.Struct, frozen=True):
-    """What a job does to the rows of a file.
+class ArchiveChange(msgspec.Struct, frozen=True):
+    """The change that a job makes to the rows of a file.
 
     may: say by their bounds which files could be affected; the others are not opened.
     affects: say from the columns `look_at` (None: all) whether the file has to change at all.
@@ -82,7 +82,7 @@ def compact(
 
 
 def grouped(files: Iterable[Row]) -> list[list[Row]]:
-    """Put the files of each partition together, no group larger than the goal."""
+    """Group the files of each partition, with no group larger than the target size."""
     found: dict[tuple[str, ...], list[list[Row]]] = {}
     for file in sorted(files, key=lambda file: str(file["path"])):
         groups = found.setdefault(tuple(file[f"partition.{name}"] for name in PARTITIONS), [[]])
@@ -99,12 +99,12 @@ def alone(files: list[Row]) -> list[list[Row]]:
 
 def rewrite(
     archive: Archive,
-    change: Change | None,
+    change: ArchiveChange | None,
     choose: Callable[[list[Row]], list[list[Row]]] = alone,
     spark: "SparkSession | None" = None,
     progress: Bar = QUIET,
 ) -> Rewritten:
-    """Rewrite the groups of files that are chosen; once each, however often others commit.
+    """Rewrite the chosen groups of files, each once, however often others commit meanwhile.
 
     change: what happens to each file that it may affect; None: the files of a group are joined.
     """
@@ -145,7 +145,7 @@ def rewrite(
     raise RefusedError("other jobs kept rewriting the archive; try again")
 
 
-def _candidates(archive: Archive, change: Change | None, done: set[str]) -> list[Row]:
+def _candidates(archive: Archive, change: ArchiveChange | None, done: set[str]) -> list[Row]:
     """List the files that the change may affect and that have not been rewritten yet."""
     files = archive.files()
     rows: list[Row] = files.to_pylist()
@@ -158,11 +158,11 @@ def _candidates(archive: Archive, change: Change | None, done: set[str]) -> list
 def _rewritten(
     archive: Archive,
     groups: list[list[Row]],
-    change: Change | None,
+    change: ArchiveChange | None,
     spark: "SparkSession | None",
     progress: Bar,
 ) -> list[DataFile]:
-    """Write the groups anew, here or in Spark's workers; nothing is left behind by an error."""
+    """Rewrite the groups here or in Spark's workers; after an error no new file is left behind."""
     storage, settings = archive.storage, archive.settings
     paths = [[str(file["path"]) for file in group] for group in groups]
     size = sum(file["size_bytes"] for group in groups for file in group)
@@ -197,9 +197,9 @@ def _rewritten(
 
 
 def rewrite_group(
-    storage: Storage, settings: ArchiveSettings, paths: list[str], change: Change | None
+    storage: Storage, settings: ArchiveSettings, paths: list[str], change: ArchiveChange | None
 ) -> Iterator[DataFile]:
-    """Read some files of one partition and write what is kept of them.
+    """Read files of one partition and write the rows that remain.
 
     A file that the change does not affect is not written: it comes back under its own path.
     """

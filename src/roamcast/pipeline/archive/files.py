@@ -28,7 +28,7 @@ from roamcast.pipeline.archive.storage import Storage, one_line
 
 @contextmanager
 def damage(path: str) -> Iterator[None]:
-    """Tell which file is damaged, in one line."""
+    """Raise a one-line error that names the damaged file."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -94,7 +94,7 @@ def write_table(storage: Storage, table: pa.Table, name: str = "") -> Iterator[D
 
 
 def _order(table: pa.Table) -> Array:
-    """Give the rows' order; texts are few, so their ranks are sorted, as numbers."""
+    """Return the sort order of the rows; texts are few, so their ranks are sorted instead."""
     keys = [ranks(table[name]) for name in ORDER]
     keys = [key for key in keys if key.min() < key.max()] or keys[-1:]
     order: Array = np.lexsort(keys[::-1])
@@ -102,7 +102,7 @@ def _order(table: pa.Table) -> Array:
 
 
 def ranks(column: pa.ChunkedArray) -> Array:
-    """Give numbers that are ordered as a column's values are; -1 stands for no text."""
+    """Return ranks in the order of a column's values; -1 for null."""
     if column.type != pa.string():
         return np.asarray(column.cast(pa.int64()))
     coded = column.combine_chunks().dictionary_encode()
@@ -131,7 +131,7 @@ def write_sorted(storage: Storage, batches: Iterable[pa.RecordBatch]) -> Iterato
 
 
 def runs(table: pa.Table) -> list[tuple[int, int]]:
-    """Give the stretches of rows that share a partition."""
+    """Return the runs of rows that share a partition."""
     if not table.num_rows:
         return []
     changed = np.zeros(max(0, table.num_rows - 1), bool)
@@ -198,7 +198,7 @@ def group_bounds(rows: pa.Table) -> Array:
 
 
 def times(column: Any) -> Array:
-    """Give a column of moments as numbers; without one it lasts forever."""
+    """Return a column of moments as numbers; null, for an open context, is infinity."""
     return np.asarray(pc.fill_null(column.cast(pa.int64()), FOREVER))
 
 

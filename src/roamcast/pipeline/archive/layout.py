@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roamcast.errors import ContextError, InputError, LimitError
+from roamcast.identity.blurring import GRID_S, GRID_S_MAX, rounded
 from roamcast.model import context_arrow
 from roamcast.model.contexts import ATTRIBUTES_MAX
 from roamcast.model.time import EARLIEST, LATEST, MICROSECONDS
@@ -55,25 +56,36 @@ Names = TypeVar("Names", bound=Collection[str])
 
 
 class ArchiveSettings(msgspec.Struct, frozen=True):
-    """What is fixed when an archive is made; kept in the table's own description."""
+    """Settings fixed when an archive is created, stored in the table's description."""
 
     resolution: int = 4
+    grid_s: int = GRID_S
+    """The step that intervals are rounded outwards to, in seconds; 0 stores them exactly."""
 
     def encode(self) -> str:
         """Write the settings as the table's description."""
-        return json.dumps({"roamcast": {"resolution": self.resolution}})
+        return json.dumps({"roamcast": msgspec.structs.asdict(self)})
+
+    @property
+    def summary(self) -> str:
+        """The settings in words, for errors."""
+        grid = f"a grid of {self.grid_s} s" if self.grid_s else "exact times"
+        return f"cells of resolution {self.resolution} and {grid}"
 
     @classmethod
     def decode(cls, description: str | None) -> "ArchiveSettings":
         """Read them from a table's description."""
         try:
-            return msgspec.convert(json.loads(description or "")["roamcast"], cls)
+            stored = json.loads(description or "")["roamcast"]
+            return msgspec.convert({"grid_s": 0, **stored}, cls)  # older archives have exact times
         except (ValueError, KeyError, TypeError, msgspec.ValidationError):
             raise InputError("this Delta table is not an archive of contexts") from None
 
 
 def check_settings(settings: ArchiveSettings) -> ArchiveSettings:
-    """Return the settings if H3 has cells of this resolution and finer ones to sort by."""
+    """Return the settings if H3 has cells of this resolution, and finer ones to sort by."""
+    if not 0 <= settings.grid_s <= GRID_S_MAX:
+        raise LimitError(f"the grid of times has a step of 0 to {GRID_S_MAX} s")
     if not 0 <= settings.resolution <= 15 - FINER:
         raise LimitError(f"the resolution of H3 cells is from 0 to {15 - FINER}")
     return settings
@@ -117,7 +129,11 @@ def check_count(columns: Names) -> Names:
 
 
 def placed(batch: pa.RecordBatch, settings: ArchiveSettings) -> pa.RecordBatch:
-    """Add the columns that say where each context lies; refuse rows that are no contexts."""
+    """Round intervals to the grid, and add the columns that say where each context lies.
+
+    Everything that is written passes here, so no other way stores exact times. Rows that are no
+    contexts are refused.
+    """
     starts = batch.column("t_r")
     if starts.null_count or batch.column("vid").null_count:
         raise ContextError("a context without vid or t_r")
@@ -128,6 +144,8 @@ def placed(batch: pa.RecordBatch, settings: ArchiveSettings) -> pa.RecordBatch:
         raise ContextError("a context lies outside the years 1 to 9999")
     if (end < begin).any():
         raise ContextError("a context has its t_d before its t_r")
+    begin, end = rounded(batch.column("vid"), begin, end, settings.grid_s)
+    batch = _with_times(batch, begin, end, lasting)
     fine, has_point = _fine_cells(batch, settings.resolution + FINER)
     columns = [
         *_when(begin, end - begin, lasting),
@@ -137,6 +155,14 @@ def placed(batch: pa.RecordBatch, settings: ArchiveSettings) -> pa.RecordBatch:
     ]
     fields = [*batch.schema, *PLACING]
     return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=pa.schema(fields))
+
+
+def _with_times(batch: pa.RecordBatch, begin: Array, end: Array, lasting: Array) -> pa.RecordBatch:
+    for name, values, missing in (("t_r", begin, None), ("t_d", end, lasting)):
+        at = batch.schema.get_field_index(name)
+        column = pa.array(values, pa.int64(), mask=missing).cast(batch.schema.field(at).type)
+        batch = batch.set_column(at, batch.schema.field(at), column)
+    return batch
 
 
 def _numbers(column: Any, missing: int) -> Array:

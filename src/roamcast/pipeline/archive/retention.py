@@ -1,4 +1,4 @@
-"""What the archive forgets: old contexts step by step, a person's contexts at once."""
+"""What the archive forgets: old contexts step by step, exact times, a person at once."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roamcast.errors import InputError, LimitError
+from roamcast.identity.blurring import rounded
 from roamcast.model.context_arrow import FIXED
-from roamcast.pipeline.archive.care import Change, Rewritten, rewrite
+from roamcast.model.time import LATEST
+from roamcast.pipeline.archive.care import ArchiveChange, Rewritten, rewrite
 from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.storage import GoneError
 from roamcast.pipeline.archive.table import Archive
@@ -67,8 +69,8 @@ def _old(table: pa.Table, before: int) -> pa.ChunkedArray:
     return pc.fill_null(pc.less(table["t_d"].cast(pa.int64()), before), False)
 
 
-def _drop(before: int) -> Change:
-    return Change(
+def _drop(before: int) -> ArchiveChange:
+    return ArchiveChange(
         may=lambda files: files.ended_before(before),
         affects=lambda table: bool(pc.any(_old(table, before)).as_py()),
         apply=lambda table: table.filter(pc.invert(_old(table, before))),
@@ -76,7 +78,7 @@ def _drop(before: int) -> Change:
     )
 
 
-def _reduce(before: int) -> Change:
+def _reduce(before: int) -> ArchiveChange:
     def affects(table: pa.Table) -> bool:
         old = table.filter(_old(table, before))
         return any(old[name].null_count < len(old) for name in old.schema.names if name not in KEPT)
@@ -91,7 +93,58 @@ def _reduce(before: int) -> Change:
         }
         return pa.table(columns)
 
-    return Change(lambda files: files.ended_before(before), affects, apply)
+    return ArchiveChange(lambda files: files.ended_before(before), affects, apply)
+
+
+class Blurred(msgspec.Struct, frozen=True):
+    """What blurring did; `files_deleted` held exact times until now."""
+
+    rows: int
+    files_replaced: int
+    files_deleted: int
+
+
+def blur(
+    archive: str | Path,
+    grid_s: int,
+    spark: "SparkSession | None" = None,
+    progress: Bar = QUIET,
+) -> Blurred:
+    """Round the times of an archive to a coarser grid, and delete the old files at once.
+
+    What is appended from now on is rounded as well. A finer grid is refused: the times are gone.
+    """
+    target = Archive.open(archive)
+    if grid_s < target.settings.grid_s:
+        raise InputError(
+            f"the archive at {target.storage.uri} has {target.settings.summary}: "
+            f"rounded times cannot be made finer"
+        )
+    target.set_settings(msgspec.structs.replace(target.settings, grid_s=grid_s))
+    change = ArchiveChange(
+        may=lambda files: ~np.zeros(files.parts, bool),
+        affects=lambda table: _off_grid(table, grid_s),
+        apply=lambda table: table,  # whatever is written is rounded on the way (`layout.placed`)
+        look_at=("vid", "t_r", "t_d"),
+    )
+    done = rewrite(target, change, spark=spark, progress=progress)
+    target.refresh()
+    replaced = target.table.vacuum(
+        retention_hours=0, dry_run=True, enforce_retention_duration=False
+    )
+    target.storage.discard(sorted(replaced))
+    return Blurred(done.rows_read, done.files_replaced, len(replaced))
+
+
+def _off_grid(table: pa.Table, grid_s: int) -> bool:
+    for batch in table.combine_chunks().to_batches():
+        begin = np.asarray(batch.column("t_r").cast(pa.int64()))
+        # a context that lasts has no end to round
+        end = np.asarray(pc.fill_null(batch.column("t_d").cast(pa.int64()), LATEST))
+        lower, upper = rounded(batch.column("vid"), begin, end, grid_s)
+        if (lower != begin).any() or (upper != end).any():
+            return True
+    return False
 
 
 def erase(
@@ -109,7 +162,7 @@ def erase(
         raise LimitError(f"one erasure takes at most {VIDS_MAX} vids")
     wanted = pa.array(distinct, pa.string())
     target = Archive.open(archive)
-    change = Change(
+    change = ArchiveChange(
         may=lambda files: ~np.zeros(files.parts, bool),  # a vid is random: no range excludes it
         affects=lambda table: _any(table, wanted),
         apply=lambda table: table.filter(pc.invert(_among(table, wanted))),

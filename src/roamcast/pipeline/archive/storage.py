@@ -36,7 +36,7 @@ class Storage:
 
     @property
     def failed(self) -> str:
-        """What an error says first when a job on this archive fails."""
+        """The beginning of an error message when a job on this archive fails."""
         return f"a job on the archive at {self.uri} failed"
 
     def create(self, path: str) -> Any:
@@ -96,7 +96,7 @@ class Storage:
         return sorted(p for p in inside if p.endswith(".parquet") and p.split("/")[0][:1] != "_")
 
     def travelling(self) -> dict[str, int]:
-        """Give the files in which something travels to tasks or back, with their time in ns."""
+        """List the files that carry values to tasks or back, with their modification time in ns."""
         system, root = self._open()
         selected = fs.FileSelector(f"{root}/{TRAVELLING}", allow_not_found=True)
         found = (info for info in system.get_file_info(selected) if info.is_file)
@@ -130,7 +130,7 @@ class GoneError(MissingError):
 
 @contextmanager
 def travelling(storage: Storage, packed: bytes) -> Iterator[str]:
-    """Put something pickled beside the data for tasks while the block lasts; give its path.
+    """Pickle a value beside the data, for tasks to read while the block lasts; return its path.
 
     Large closures do not survive Spark Connect. What tasks answer in files whose paths begin with
     this one is deleted as well.
@@ -153,7 +153,7 @@ _arrived: dict[str, Any] = {}
 
 
 def arrived(storage: Storage, path: str) -> Any:
-    """Read in a task what travelled there; a worker that is used again keeps the last of it."""
+    """Read a travelling value in a task; a reused worker caches the last one."""
     key = f"{storage.uri}/{path}"
     if key not in _arrived:
         _arrived.clear()
@@ -163,6 +163,6 @@ def arrived(storage: Storage, path: str) -> Any:
 
 
 def one_line(error: Exception) -> str:
-    """Tell an error of a store in one line: deltalake draws its causes as a coloured tree."""
+    """Shorten a store's error to one line: deltalake prints its causes as a coloured tree."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     return ": ".join(part.strip(" ↳") for part in plain.splitlines() if part.strip(" ↳"))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -40,7 +41,7 @@ KEY = "roamcast-commit"
 
 
 class Commit:
-    """A commit to a table that is about to be tried, from the snapshot at hand."""
+    """An attempt to commit to a table, based on one snapshot."""
 
     def __init__(self, uri: str, table: DeltaTable, marks: list[Transaction]) -> None:
         self._uri = uri
@@ -49,7 +50,7 @@ class Commit:
         self.properties = CommitProperties({KEY: self._name}, app_transactions=marks)
 
     def after(self, problem: Exception) -> DeltaTable:
-        """Give the table as it is now if the commit landed in spite of a problem; else raise it."""
+        """Return the current table if the commit landed despite an error; else raise the error."""
         try:
             fresh = DeltaTable(self._uri)
             newer = int(fresh.version()) - self._before
@@ -77,11 +78,18 @@ ATTEMPTS_MAX = 8
 REWRITING = "roamcast-rewriting"
 """The application under which compaction, retention and erasure exclude each other."""
 
+DEFAULT = ArchiveSettings()
+"""What a new archive is made with if nobody says otherwise."""
+
 Result = TypeVar("Result")
 
 
 class RefusedError(RoamcastError):
-    """Somebody else committed in between, again and again; the archive is as they left it."""
+    """Other writers committed first at every attempt; the archive is as they left it."""
+
+
+class FedError(RoamcastError):
+    """Somebody else feeds this archive."""
 
 
 class Archive:
@@ -111,7 +119,7 @@ class Archive:
     def make(cls, archive: str | Path, settings: ArchiveSettings | None = None) -> "Archive":
         """Open an archive, or make an empty one with these settings."""
         storage = Storage(archive)
-        chosen = check_settings(settings or ArchiveSettings())
+        chosen = check_settings(settings or DEFAULT)
         fields = pa.schema(
             [field.with_nullable(True) for field in FIXED]
             + [pa.field(name, pa.string()) for name in PARTITIONS]
@@ -132,10 +140,22 @@ class Archive:
             ) from None
         if settings is not None and made.settings != settings:
             raise InputError(
-                f"the archive at {storage.uri} has cells of resolution {made.settings.resolution};"
-                f" it cannot become {settings.resolution}"
+                f"the archive at {storage.uri} has {made.settings.summary};"
+                f" it cannot have {settings.summary}"
             )
         return made
+
+    def set_settings(self, settings: ArchiveSettings) -> None:
+        """Change the settings for whatever is written from now on; what is there stays as it is."""
+        check_settings(settings)
+
+        def change() -> None:
+            if self.settings != settings:
+                self.table.alter.set_table_description(settings.encode())
+                self.refresh()
+                self.settings = settings
+
+        self.retry(change)
 
     @property
     def version(self) -> int:
@@ -191,14 +211,33 @@ class Archive:
 
         self.retry(add)
 
-    def append(self, files: Sequence[DataFile], transaction: tuple[str, int] | None) -> bool:
-        """Commit new files; False if the transaction's batch was committed before."""
+    def append(
+        self,
+        files: Sequence[DataFile],
+        transaction: tuple[str, int] | None,
+        after: int | None = None,
+    ) -> bool:
+        """Commit new files; False if the transaction's batch was committed before.
+
+        With `after` the batch before it must be the last one that was committed.
+        """
 
         def commit() -> bool:
             if transaction is not None:
                 done = self.last_batch(transaction[0])
+                if after is not None and (done or 0) not in (after, transaction[1]):
+                    raise FedError(
+                        f"another service feeds the archive at {self.storage.uri}: one feed per "
+                        "archive, choose another folder under [past] archive"
+                    )
                 if done is not None and done >= transaction[1]:
                     return False
+            if ArchiveSettings.decode(self.table.metadata().description) != self.settings:
+                # The files were laid out before the change, perhaps with exact times.
+                raise InputError(
+                    f"the settings of the archive at {self.storage.uri} have changed meanwhile: "
+                    "start again"
+                )
             marks = [Transaction(*transaction)] if transaction else []
             self._commit([_added(file, data_change=True) for file in files], marks)
             return True
@@ -227,7 +266,7 @@ class Archive:
         self._commit([*actions, *added], [Transaction(REWRITING, number + 1)])
 
     def retry(self, attempt: Callable[[], Result]) -> Result:
-        """Try something that commits; when somebody was faster, look again and retry."""
+        """Run a function that commits; if another writer was faster, refresh and retry."""
         for _ in range(ATTEMPTS_MAX):
             try:
                 return attempt()
@@ -240,7 +279,7 @@ class Archive:
         )
 
     def discard(self, files: Iterable[DataFile]) -> None:
-        """Delete written files that no commit names; if nobody can say which, all stay."""
+        """Delete written files that no commit names; if that cannot be determined, keep all."""
         paths = [file.path for file in files]
         try:
             named = set(Archive.open(self.storage.uri).files()["path"].to_pylist())
@@ -273,6 +312,24 @@ class Archive:
             self.refresh()
         except Exception as error:  # noqa: BLE001 - it is raised again unless the commit landed
             self.table = commit.after(error)
+
+
+def settings_for(
+    archive: str | Path, *, resolution: int | None, grid_s: int | None
+) -> ArchiveSettings | None:
+    """Give the settings that a user asks for; what is not said is the archive's, or the default."""
+    given = {
+        name: value
+        for name, value in (("resolution", resolution), ("grid_s", grid_s))
+        if value is not None
+    }
+    if not given:
+        return None
+    try:
+        base = Archive.open(archive).settings
+    except MissingError:
+        base = DEFAULT
+    return msgspec.structs.replace(base, **given)
 
 
 def _field(column: str) -> Field:

@@ -41,7 +41,7 @@ class Run(msgspec.Struct, frozen=True):
     rows: int
 
 
-class Writer(msgspec.Struct, frozen=True):
+class ArchiveWriter(msgspec.Struct, frozen=True):
     """Where contexts go, which attributes they have, how their files' names begin."""
 
     storage: Storage
@@ -49,7 +49,9 @@ class Writer(msgspec.Struct, frozen=True):
     name: str
 
 
-def write_contexts(spark: "SparkSession", writer: Writer, found: Iterable[Run]) -> list[DataFile]:
+def write_contexts(
+    spark: "SparkSession", writer: ArchiveWriter, found: Iterable[Run]
+) -> list[DataFile]:
     """Write a batch's contexts into files of the archive, not yet committed."""
     tasks, storage = divided(found), writer.storage
     if sum(run.rows for task in tasks for run in task) <= HERE_ROWS:
@@ -68,7 +70,7 @@ def write_contexts(spark: "SparkSession", writer: Writer, found: Iterable[Run]) 
 
 
 def divided(found: Iterable[Run]) -> list[list[Run]]:
-    """Put what lies in one partition into one task, as far as it fits into one file."""
+    """Assign each partition to one task, as far as its rows fit into one file."""
     tasks: list[list[Run]] = []
     rows = 0
     last = None
@@ -83,7 +85,7 @@ def divided(found: Iterable[Run]) -> list[list[Run]]:
     return tasks
 
 
-def write_runs(writer: Writer, batches: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
+def write_runs(writer: ArchiveWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
     """Write the partitions of the tasks that arrive here: usually one."""
     tasks: dict[int, list[tuple[str, int]]] = {}
     for batch in batches:
@@ -93,7 +95,7 @@ def write_runs(writer: Writer, batches: Iterable[pa.RecordBatch]) -> Iterator[Da
         yield from _written(writer, task)
 
 
-def _written(writer: Writer, task: Iterable[tuple[str, int]]) -> Iterator[DataFile]:
+def _written(writer: ArchiveWriter, task: Iterable[tuple[str, int]]) -> Iterator[DataFile]:
     parts = []
     for path, at in sorted(task):
         with pa.memory_map(path) as source:
@@ -107,21 +109,21 @@ def _written(writer: Writer, task: Iterable[tuple[str, int]]) -> Iterator[DataFi
 
 
 def settle_files(storage: Storage, written: Iterable[DataFile]) -> None:
-    """Bring a local archive's files to disk before a commit names them; a store does it itself."""
+    """Sync a local archive's files before a commit names them; an object store does so itself."""
     if storage.local:
         files.sync_named(Path(storage.uri), (file.path for file in written))
 
 
 def settle_commits(target: Archive, since: int) -> None:
-    """Bring a local archive's commits from a version on to disk: what they replace is deleted."""
+    """Sync a local archive's commits from a version on, because what they replace is deleted."""
     if target.storage.local:
         versions = range(since, target.version + 1)
         names = (f"_delta_log/{version:020d}.json" for version in versions)
         files.sync_named(Path(target.storage.uri), names)
 
 
-def discard_unfinished(writer: Writer) -> None:
-    """Delete what a batch wrote that was not committed: on a full disk every file counts."""
+def discard_unfinished(writer: ArchiveWriter) -> None:
+    """Delete the uncommitted files of a batch: on a full disk every file counts."""
     try:
         committed = set(Archive.open(writer.storage.uri).files()["path"].to_pylist())
     except RoamcastError:
@@ -131,7 +133,7 @@ def discard_unfinished(writer: Writer) -> None:
 
 
 def attribute_columns(texts: pa.ChunkedArray, columns: Sequence[str]) -> dict[str, pa.Array]:
-    """Give attributes their columns and types; each distinct text is read once."""
+    """Parse attributes into typed columns; each distinct text is parsed once."""
     if not columns:
         return {}
     encoded = texts.combine_chunks().dictionary_encode()

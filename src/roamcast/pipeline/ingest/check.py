@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from roamcast.identity import sightings as limits
 from roamcast.identity.sightings import SOURCES
-from roamcast.model.contexts import PLACE_LENGTH_MAX
-from roamcast.model.places_path import DEPTH_MAX
+from roamcast.model.contexts import DEPTH_MAX, PATH_LENGTH_MAX
 from roamcast.model.time import EARLIEST
 from roamcast.pipeline.ingest.files import Reading
 
@@ -28,14 +27,14 @@ _STAMP = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6}0*)?(Z|[+-]\d\d:\d\d)\z"
 
 
 def not_utf8(texts: "list[Column]") -> "Column":
-    """Say whether one of these texts has bytes that are no UTF-8."""
+    """Whether one of these texts is not valid UTF-8."""
     from pyspark.sql import functions as f
 
     return reduce(lambda a, b: a | b, (~f.is_valid_utf8(text) for text in texts))
 
 
 def checked(rows: "DataFrame", reading: Reading, latest: int) -> "DataFrame":
-    """Give rows their types, and to those that are no sightings their reason.
+    """Convert rows to their types; rows that are not sightings get a reason.
 
     rows: a text a field, `stamp` where a file has moments instead of texts (µs), `broken` with
     what its reader found. latest: a time after this lies in the future (µs).
@@ -93,7 +92,7 @@ def _reason(latest: int) -> "Column":
         # the archive has no day before year 1; the years after 9999 lie in the future
         f.when(f.col("time") < EARLIEST, "time lies outside the years 1 to 9999"),
         f.when(f.col("time") > latest, "time lies in the future"),
-        f.when(f.length(place) > PLACE_LENGTH_MAX, "place is too long"),
+        f.when(f.length(place) > PATH_LENGTH_MAX, "place is too long"),
         f.when(place.rlike(_NO_PATH), "place is not a path"),
         f.when(
             (said_lon.isNotNull() | said_lat.isNotNull()) & half, "lon and lat are not two numbers"

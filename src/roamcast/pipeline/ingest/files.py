@@ -32,7 +32,7 @@ _DAMAGE = (OSError, EOFError, zlib.error, pa.ArrowException)
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """How to read files that were not made for us.
+    """How to map foreign files to our fields.
 
     `columns`: our field → the column's name there. `constants`: a value for a field that no column
     has. `zone`: what a time without a zone means, such as `+00:00`; without it such a row is dead.
@@ -57,7 +57,7 @@ class SightingFile(msgspec.Struct, frozen=True, order=True):
 
 
 def check_reading(reading: Reading) -> Reading:
-    """Return the reading if it speaks of our fields and of formats we know."""
+    """Return the mapping if it names only known fields and formats."""
     for field in (*reading.columns, *reading.constants):
         if field not in FIELDS:
             raise InputError(f"{field!r} is no field of a sighting: {', '.join(FIELDS)}")
@@ -77,7 +77,7 @@ def format_of(path: str, reading: Reading) -> str | None:
 
 
 def listed(paths: Iterable[Path], reading: Reading) -> list[SightingFile]:
-    """List the files meant: themselves, or what lies in a folder, hidden ones left out."""
+    """List the given files, and those in given folders except hidden ones."""
     found: set[Path] = set()
     for path in paths:
         if path.is_dir():
@@ -201,7 +201,7 @@ def _opened(path: str) -> IO[bytes]:
 
 
 def damage(path: str, reading: Reading) -> str | None:
-    """Say what is wrong with a file as a whole, if something is; what is packed is read through."""
+    """Return what is wrong with a file as a whole, or none; compressed files are read whole."""
     try:
         if format_of(path, reading) == "parquet":
             with pq.ParquetFile(path) as table:

@@ -47,7 +47,7 @@ def parts(
     latest: int,
     unreadable: Sequence[tuple[str, str]],
 ) -> list["DataFrame"]:
-    """Give all rows that a batch works on: what it remembers, reads, or cannot read."""
+    """Return all rows of a batch: remembered ones, those it reads, and unreadable ones."""
     with translated(FAILED):  # Spark looks for the files already here
         found = remembered(spark, state)
         if files:
@@ -80,7 +80,7 @@ def remembered(spark: "SparkSession", state: IngestState) -> list["DataFrame"]:
 
 
 def ranked(taken: "DataFrame", rank: int, *, fresh: bool) -> "DataFrame":
-    """Give rows their rank among the rows of one person, and what sends them to their bucket."""
+    """Add each row's rank among its person's rows, and the key of its bucket."""
     from pyspark.sql import functions as f
 
     ranks, sent = f.lit(rank), f.col("person")
@@ -113,7 +113,7 @@ def dead_files(spark: "SparkSession", unreadable: Sequence[tuple[str, str]]) -> 
 
 
 def write(parts: Sequence["DataFrame"], task: WriteTask, buckets: int) -> Written:
-    """Bring each person's rows together in order, scan them, write what comes out by kind."""
+    """Bring each person's rows together in order, scan them, and write the results by kind."""
     from pyspark.sql import functions as f
 
     with translated(FAILED):
@@ -151,13 +151,13 @@ def _taken(reports: pa.Table) -> Written:
 
 
 def buckets(files: Sequence[SightingFile], remembered_rows: int, reading: Reading) -> int:
-    """Give as many buckets of people as keep each one's rows few."""
+    """Return the number of buckets that keeps each bucket's rows few."""
     expected = remembered_rows + sum(_rows(file, reading) for file in files)
     return max(BUCKETS_MIN, min(BUCKETS_MAX, -(-expected // BUCKET_ROWS)))
 
 
 def _rows(file: SightingFile, reading: Reading) -> int:
-    """Guess how many rows a file has."""
+    """Estimate the number of rows of a file."""
     if format_of(file.path, reading) == "parquet":
         return parquet_rows(file.path)
     packed = file.path.lower().endswith(".gz")
@@ -176,7 +176,7 @@ def names(spark: "SparkSession", paths: Sequence[str]) -> dict[int, str]:
 
 
 def _spellings(path: str) -> set[str]:
-    """Give a path's addresses as Spark may write them: Java leaves letters of all scripts alone."""
+    """Return a path's possible URIs in Spark: Java does not escape letters of any script."""
     java = "".join(
         quote(c, safe="/$&+,;=:@!*'()~") if ord(c) < 128 or category(c)[0] in "CZ" else c
         for c in path

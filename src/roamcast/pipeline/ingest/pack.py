@@ -78,7 +78,7 @@ def _packet(table: pa.Table) -> bytes:
 
 
 def unpacked(batches: Iterable[pa.RecordBatch], rows_max: int = BUCKET_ROWS_MAX) -> pa.Table:
-    """Give all rows of a bucket, sorted as the scan wants them."""
+    """Return all rows of a bucket, in the order that the scan needs."""
     parts = []
     count = 0
     for batch in batches:
@@ -118,7 +118,7 @@ def _rest(table: pa.Table) -> list[Any]:
 
 
 def _by(values: npt.NDArray[Any], order: Order) -> Order:
-    """Sort an order by small numbers that are not negative, equal ones left as they are.
+    """Sort an order stably by small non-negative numbers.
 
     NumPy sorts 16-bit numbers by counting, without comparing.
     """

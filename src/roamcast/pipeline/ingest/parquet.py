@@ -42,7 +42,7 @@ _NESTED = {
 }
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredColumn(msgspec.Struct, frozen=True):
     """How a file stores a field: the column's name, its type in Spark, a moment's unit."""
 
     field: str
@@ -57,12 +57,12 @@ class Stored(msgspec.Struct, frozen=True):
         return f"`{self.name.replace('`', '``')}`"
 
 
-Shape = tuple[Stored, ...]
+Shape = tuple[StoredColumn, ...]
 """What a file has of a sighting; files of one shape are read together."""
 
 
 def parquet_shape(path: str, reading: Reading) -> Shape:
-    """Look at a file's columns; one that cannot be a sighting's is an error."""
+    """Inspect a file's columns; raise for one that cannot hold its field."""
     try:
         with pq.ParquetFile(path) as file:
             schema, stored = file.schema_arrow, file.schema
@@ -86,16 +86,16 @@ def parquet_shape(path: str, reading: Reading) -> Shape:
             spark_kind = _kind(field, kind)
             if spark_kind is None:
                 raise InputError(f"column {name!r} cannot be of type {kind}", source=path)
-            found.append(Stored(field, name, spark_kind))
+            found.append(StoredColumn(field, name, spark_kind))
     return tuple(found)
 
 
-def _moment(field: str, name: str, kind: Any, stored: Any) -> Stored:
+def _moment(field: str, name: str, kind: Any, stored: Any) -> StoredColumn:
     zoned = kind.tz is not None
     if stored.physical_type == "INT96":
-        return Stored(field, name, "timestamp_ntz", "int96", zoned)
+        return StoredColumn(field, name, "timestamp_ntz", "int96", zoned)
     unit = msgspec.json.decode(stored.logical_type.to_json())["timeUnit"]
-    return Stored(field, name, "bigint", _UNITS[unit], zoned)
+    return StoredColumn(field, name, "bigint", _UNITS[unit], zoned)
 
 
 def _kind(field: str, kind: Any) -> str | None:
@@ -157,23 +157,23 @@ def read_parquet(
     )
 
 
-def _stamp(one: Stored, zone: str | None) -> "Column":
-    """Give a moment in µs; one too far away to be counted in them stays outside all years."""
+def _stamp(stored: StoredColumn, zone: str | None) -> "Column":
+    """Return a moment in µs; one beyond their range becomes a value outside all valid years."""
     from pyspark.sql import functions as f
 
-    name, most = one.column, 2 * LATEST // 1_000
+    name, most = stored.column, 2 * LATEST // 1_000
     micros = {
         "ms": f"if({name} is null, null, greatest(-{most}, least({most}, {name})) * 1000)",
         "us": name,
         "ns": f"{name} div 1000 - if({name} % 1000 < 0, 1, 0)",
         "int96": f"unix_micros(cast({name} as timestamp))",
     }
-    assert one.unit is not None
-    if one.zoned:
-        return f.expr(micros[one.unit])
+    assert stored.unit is not None
+    if stored.zoned:
+        return f.expr(micros[stored.unit])
     if zone is None:  # wall time says nothing without one
         return f.lit(None).cast("bigint")
     hours, minutes = int(zone[1:3]), int(zone[4:6])
     east = (hours * 60 + minutes) * 60 * MICROSECONDS * (-1 if zone[0] == "-" else 1)
-    local = f.expr(micros[one.unit])
+    local = f.expr(micros[stored.unit])
     return f.when(local.between(-2 * LATEST, 2 * LATEST), local - east).otherwise(local)

@@ -79,7 +79,7 @@ def given(kind: str, count: int, columns: Mapping[str, Any]) -> pa.RecordBatch:
 
 
 def passed_on(kind: str, rows: pa.Table, reasons: pa.Array | None = None) -> pa.RecordBatch:
-    """Give sightings on as they came: to wait, or as dead letters with a reason."""
+    """Pass sightings on unchanged, to wait or as dead letters with a reason."""
     columns = {
         name: rows[name].combine_chunks() for name in _SHARED if name not in {"numbers", "texts"}
     }
@@ -114,7 +114,7 @@ def count_row(numbers: list[int], columns: list[str]) -> pa.RecordBatch:
 
 
 def counts_of(row: Mapping[str, Any]) -> tuple[list[int], list[str]]:
-    """Read a task's counts again."""
+    """Decode a task's counts."""
     columns = [name for name in row["texts"].split(SEPARATOR) if name]
     return np.frombuffer(row["numbers"], np.int64).tolist(), columns
 
@@ -143,7 +143,7 @@ def points(numbers: npt.NDArray[np.int64]) -> pa.Array:
 def context_rows(
     closed: core.Integers, texts: pa.Array, attributes: pa.Array, vids: pa.Array
 ) -> pa.RecordBatch:
-    """Give closed contexts under their vids; the person is left behind here."""
+    """Return closed contexts under their vids; the person is dropped here."""
     return given(
         CONTEXT,
         len(closed),

@@ -25,8 +25,8 @@ from roamcast.pipeline.archive.layout import check_settings as check_layout
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.ingest import job, rows
 from roamcast.pipeline.ingest.archive import (
+    ArchiveWriter,
     Run,
-    Writer,
     discard_unfinished,
     settle_commits,
     settle_files,
@@ -35,7 +35,7 @@ from roamcast.pipeline.ingest.archive import (
 from roamcast.pipeline.ingest.files import Reading, SightingFile, check_reading, listed
 from roamcast.pipeline.ingest.read import shape_of
 from roamcast.pipeline.ingest.scan import ScanTask
-from roamcast.pipeline.ingest.state import Batch, IngestState, existing
+from roamcast.pipeline.ingest.state import IngestState, SightingBatch, existing
 from roamcast.pipeline.ingest.write import WriteTask
 from roamcast.pipeline.spark.errors import translated
 
@@ -49,7 +49,7 @@ Clock = Callable[[], int]
 
 
 class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How to read and how to decide; durations in seconds.
+    """Settings for reading sightings and deciding contexts; durations in seconds.
 
     `late_s`: how long a stream waits for rows that come out of order. `future_s`: how far ahead
     of now a row's time may lie.
@@ -110,7 +110,7 @@ def ingest_once(
     clock: Clock,
     *,
     finish: bool = True,
-) -> Batch:
+) -> SightingBatch:
     """Ingest what has not been ingested yet; `finish` closes what is open at its last sighting."""
     check_archive(state.archive, settings.archive)
     files = [file for file in check_files(paths, settings) if file not in state.done]
@@ -130,8 +130,8 @@ def ingest_batch(
     finish: bool,
     stream: tuple[str, int] | None = None,
     unreadable: Sequence[tuple[str, str]] = (),
-) -> Batch:
-    """Work one batch of files in and commit it; `unreadable` are (path, reason) of dead files."""
+) -> SightingBatch:
+    """Process one batch of files and commit it; `unreadable` has (path, reason) of dead files."""
     last = state.last
     waited = max(last.released, last.newest - round(settings.late_s * MICROSECONDS))
     release_until = EVER if finish else waited
@@ -140,7 +140,7 @@ def ingest_batch(
     with disk_errors(state.folder):
         target = state.target(settings.archive)
         number, again = state.begin()
-        writer = Writer(target.storage, (), f"{state.application}-{number}-")
+        writer = ArchiveWriter(target.storage, (), f"{state.application}-{number}-")
         if again:
             discard_unfinished(writer)
         task = WriteTask(scan, str(state.batch_folder(number)), target.settings)
@@ -150,7 +150,7 @@ def ingest_batch(
         done = _scanned(state, target, task, lambda task: job.write(parts, task, buckets))
         newest = max(last.newest, done.newest)
         dead = done.counts["malformed"] + done.counts["late"]
-        batch = Batch(
+        batch = SightingBatch(
             number=number,
             files=tuple(files),
             stream=stream or last.stream,
@@ -187,12 +187,12 @@ def _commit(
     spark: "SparkSession",
     target: Archive,
     state: IngestState,
-    batch: Batch,
+    batch: SightingBatch,
     contexts: Sequence[Run],
 ) -> None:
-    """Commit a batch's contexts to the archive: from then on the batch has happened."""
+    """Commit a batch's contexts to the archive; this is the moment the batch counts."""
     transaction, since = (state.application, batch.number), target.version
-    writer = Writer(target.storage, batch.columns, f"{state.application}-{batch.number}-")
+    writer = ArchiveWriter(target.storage, batch.columns, f"{state.application}-{batch.number}-")
     try:
         with translated(job.FAILED):
             written = write_contexts(spark, writer, contexts)
@@ -216,7 +216,7 @@ def _commit(
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Say in one line what the file system refused, a full disk above all."""
+    """Turn a file system's error, such as a full disk, into one line."""
     try:
         yield
     except OSError as error:

@@ -95,7 +95,7 @@ CHUNK_ROWS = 262_144
 
 
 class ScanTask(msgspec.Struct, frozen=True):
-    """What a task needs to know; small, and pickled with the function.
+    """Parameters of a task; small, because they are pickled with the function.
 
     room: the attribute columns that the archive has room for; none if it has room for any.
     """
@@ -163,7 +163,7 @@ class _Scan:
         self.spoken = Spoken(reliability.tolist(), task.room)
 
     def chunk(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        """Scan some rows; the last person is kept back until more is known."""
+        """Scan some rows; hold back the last person until the next rows come."""
         alive = pc.is_null(table["reason"])
         if pc.any(pc.invert(alive)).as_py():
             dead = table.filter(pc.invert(alive))
@@ -175,7 +175,7 @@ class _Scan:
             yield from self._people(table)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Give what is left, and the counts."""
+        """Return the remaining rows and the counts."""
         last = self.carried
         if last is not None:
             numbers, texts = rows.renumbered(last.state.reshape(1, -1), last.texts)
@@ -287,7 +287,7 @@ class _Scan:
     def _settled(
         self, people: pa.Array, handles: Any, horizons: Any, states: Any, texts: pa.Array
     ) -> Iterator[pa.RecordBatch]:
-        """Give people whose rows have all been seen: silent ones end, the others stay open."""
+        """Finish people whose rows are complete: silent ones end, the others stay open."""
         closed = np.empty((len(states) + 1, core.CLOSED_WIDTH), np.int64)
         whose = np.empty(len(states) + 1, np.int64)
         until = self.task.release_until

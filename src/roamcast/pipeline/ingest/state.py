@@ -41,7 +41,7 @@ from roamcast.pipeline.ingest.files import SightingFile
 
 
 class Bond(msgspec.Struct, frozen=True):
-    """Under which name this folder commits, and to which archive: its table's id, once known."""
+    """The name under which this folder commits, and the id of its archive's table, once known."""
 
     application: str
     archive: str | None = None
@@ -117,7 +117,7 @@ BatchFiles = tuple[int, Sequence[SightingFile], Mapping[int, str]]
 """Of a batch: its number, its files, the paths behind the numbers in its dead letters."""
 
 
-class Done:
+class BatchMark:
     """The files of all committed batches. `recent`: those of batches that are not folded yet."""
 
     def __init__(self, path: Path) -> None:
@@ -148,7 +148,7 @@ class Done:
             return found.fetchone() is not None
 
     def fold(self, batches: Iterable[BatchFiles]) -> None:
-        """Take over what batches said: all of it, or nothing."""
+        """Take over the file lists of batches, all or none."""
         through = self.through
         with self._named():
             self._database.execute("BEGIN IMMEDIATE")
@@ -178,7 +178,7 @@ class Done:
         return {} if row is None else msgspec.json.decode(row[0], type=dict[int, str])
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._database.close()
 
     @contextmanager
@@ -200,7 +200,7 @@ class BusyError(RoamcastError):
     """Another ingest works on this folder; nothing was changed."""
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class SightingBatch(msgspec.Struct, frozen=True, kw_only=True):
     """What a batch did. `released`: sightings up to here have been worked in; `names`: the paths
     behind the numbers by which its dead letters name their files.
     """
@@ -219,7 +219,7 @@ class IngestState:
     """One private folder; create it with `opened`, which holds its lock."""
 
     def __init__(
-        self, folder: Path, bond: Bond, keys: TrustedKeys, archive: str | Path, done: Done
+        self, folder: Path, bond: Bond, keys: TrustedKeys, archive: str | Path, done: BatchMark
     ) -> None:
         self.folder = folder
         self.keys = keys
@@ -227,7 +227,7 @@ class IngestState:
         self._bond = bond
         self.done = done
         number = self._committed_in(existing(archive))
-        self.last = self.batch(number) if number else Batch(number=0)
+        self.last = self.batch(number) if number else SightingBatch(number=0)
         if self.last.counts.get("people") and self.rows(number, "person") is None:
             raise InputError(f"the register of batch {number} is missing", source=str(folder))
         self._tidy()
@@ -269,7 +269,7 @@ class IngestState:
         _empty(folder)
         return number, again
 
-    def prepare(self, batch: Batch) -> None:
+    def prepare(self, batch: SightingBatch) -> None:
         """Put everything of a batch on disk; what is missing now is only the archive's commit."""
         folder = self.batch_folder(batch.number)
         files.remove_hidden(folder / "rows")  # tasks that ran twice have left them
@@ -286,12 +286,12 @@ class IngestState:
         for path in (folder / "batch.json", folder, folder.parent, self.folder):
             files.sync(path)
 
-    def withdraw(self, batch: Batch) -> None:
-        """Take back what was prepared: whoever committed this number has another folder."""
+    def withdraw(self, batch: SightingBatch) -> None:
+        """Undo the preparation: another folder has committed this number."""
         (self.batch_folder(batch.number) / "batch.json").unlink()
 
-    def committed(self, batch: Batch) -> None:
-        """Take note that the archive has committed this batch; clean up what it replaces."""
+    def committed(self, batch: SightingBatch) -> None:
+        """Record that the archive has committed this batch; delete what it replaces."""
         before, self.last = self.last, batch
         self.done.recent.update(batch.files)
         with suppress(OSError, RoamcastError):  # the batch has happened: opening cleans up, too
@@ -300,13 +300,13 @@ class IngestState:
                 self.done.recent.difference_update(before.files)
             files.remove_tree(self.batch_folder(batch.number) / "contexts")
 
-    def batch(self, number: int) -> Batch:
+    def batch(self, number: int) -> SightingBatch:
         """Read what a batch did; of a folded one only the names for its dead letters are left."""
         path = self.batch_folder(number) / "batch.json"
         if number <= self.done.through and not path.exists():
-            return Batch(number=number, names=self.done.names(number))
+            return SightingBatch(number=number, names=self.done.names(number))
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Batch)
+            return msgspec.json.decode(path.read_bytes(), type=SightingBatch)
         except (OSError, msgspec.DecodeError):
             raise InputError(
                 f"batch {number} of the archive is missing here: is this its private folder?",
@@ -319,7 +319,7 @@ class IngestState:
         return committed_in(found, self._bond, self.folder, holds=holds, through=through)
 
     def _tidy(self) -> None:
-        """Fold what older batches said; remove what no batch needs, for it names people."""
+        """Fold the file lists of older batches; delete what is not needed, as it names people."""
         folders = {int(path.name): path for path in (self.folder / "batches").glob(_NUMBER)}
         self._fold(sorted(number for number in folders if number < self.last.number))
         for number, folder in folders.items():
@@ -335,7 +335,7 @@ class IngestState:
         self.done.recent.update(self.last.files)
 
     def _fold(self, numbers: list[int]) -> None:
-        """Keep what older batches said, then remove them; a crash in between repeats it."""
+        """Store the file lists of older batches, then delete the batches; a crash repeats both."""
         if not numbers:
             return
         whole = (n for n in numbers if (self.batch_folder(n) / "batch.json").exists())
@@ -358,7 +358,7 @@ def opened(
             if fresh is not None:
                 save_keys(fresh, folder / "keys.json")
             keys, bond = load_keys(folder / "keys.json"), read_bond(folder, random_bytes)
-            done = stack.enter_context(closing(Done(folder / "done.sqlite")))
+            done = stack.enter_context(closing(BatchMark(folder / "done.sqlite")))
             state = IngestState(folder, bond, keys, archive, done)
         except OSError as error:
             raise RoamcastError(f"cannot write to {folder}: {error.strerror or error}") from None

@@ -24,7 +24,7 @@ from roamcast.pipeline.ingest.files import (
 )
 from roamcast.pipeline.ingest.read import shape_of
 from roamcast.pipeline.ingest.run import Clock, IngestSettings, check_settings, ingest_batch
-from roamcast.pipeline.ingest.state import Batch, IngestState
+from roamcast.pipeline.ingest.state import IngestState, SightingBatch
 from roamcast.pipeline.spark.errors import translated
 from roamcast.pipeline.spark.paths import literal
 
@@ -55,7 +55,7 @@ def ingest_watch(
     files_a_batch: int = FILES_A_BATCH,
     every_s: float = 1.0,
     until_idle: bool = False,
-    on_batch: Callable[[Batch], None] | None = None,
+    on_batch: Callable[[SightingBatch], None] | None = None,
 ) -> Iterator[Any]:
     """Watch a folder; gives Spark's query, which runs until the block ends.
 
@@ -92,13 +92,13 @@ def ingest_watch(
 
 
 def wait(query: Any) -> None:
-    """Wait until a query ends; what went wrong in it becomes one clear line."""
+    """Wait until a query ends; turn its error into one line."""
     with translated("the watch ended"):
         query.awaitTermination()
 
 
 class _Work:
-    """What happens to a micro-batch of file names."""
+    """The function that Spark runs for each micro-batch of file names."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class _Work:
         settings: IngestSettings,
         clock: Clock,
         checkpoint: Path,
-        on_batch: Callable[[Batch], None] | None,
+        on_batch: Callable[[SightingBatch], None] | None,
     ) -> None:
         self.spark = spark
         self.state = state
@@ -143,7 +143,7 @@ class _Work:
         files: list[SightingFile],
         unreadable: list[tuple[str, str]],
         stream: tuple[str, int],
-    ) -> Batch:
+    ) -> SightingBatch:
         return ingest_batch(
             self.spark,
             self.state,

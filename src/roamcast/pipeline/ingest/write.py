@@ -64,26 +64,26 @@ class ScanAndWrite:
         self.task = task
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Scan one bucket and write what comes of it."""
+        """Scan one bucket and write the results."""
         taken = unpacked(batches, self.task.rows_max)
-        told: list[dict[str, Any]] = []
+        reports: list[dict[str, Any]] = []
         try:
             with _Files(self.task) as files:
                 for batch in Scanner(self.task.scan)(iter(taken.to_batches())):
                     files.take(batch)
-            told = files.told
+            reports = files.reports
         except OSError as error:
             raise RoamcastError(
                 f"cannot write to {self.task.target}: {error.strerror or error}"
             ) from None
-        yield pa.RecordBatch.from_pylist(told, schema=REPORT)
+        yield pa.RecordBatch.from_pylist(reports, schema=REPORT)
 
 
 class _Files:
     """The files of one task, opened when the first row of their kind comes."""
 
     def __init__(self, task: WriteTask) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.reports: list[dict[str, Any]] = []
         self._task = task
         self._name = uuid4().hex
         self._writers: dict[str, Any] = {}
@@ -106,7 +106,7 @@ class _Files:
         kind = batch.column("kind")[0].as_py()
         if kind == rows.COUNT:
             (row,) = batch.select(["numbers", "texts"]).to_pylist()
-            self.told.append({"kind": kind, **row})
+            self.reports.append({"kind": kind, **row})
         elif kind == rows.CONTEXT:
             self._held.append(_placed(batch, self._task.archive))
             if sum(part.num_rows for part in self._held) >= CONTEXTS_TOGETHER:
@@ -122,7 +122,7 @@ class _Files:
             # hidden from whoever reads the folder, until the driver gives it its name
             path = folder / f".{self._name}.parquet"
             self._writers[kind] = pq.ParquetWriter(path, schema, compression="zstd")
-            self.told.append({"kind": kind, "path": str(path)})
+            self.reports.append({"kind": kind, "path": str(path)})
         return self._writers[kind]
 
     def _flush(self) -> None:
@@ -141,7 +141,7 @@ class _Files:
                 run = table.slice(start, end - start)
                 writer.write_table(run)
                 where = "/".join(run[name][0].as_py() for name in PARTITIONS)
-                self.told.append(
+                self.reports.append(
                     {
                         "kind": rows.CONTEXT,
                         "path": str(path),

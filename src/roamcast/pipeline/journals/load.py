@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from roamcast.channels.server.messages import context_of
 from roamcast.errors import InputError
 from roamcast.model.context_arrow import column_of, columns_of, schema, to_arrow
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, context_of
 from roamcast.model.records import ContextChanged, ContextClosed, ContextOpened, kind_of
 from roamcast.model.time import MICROSECONDS
 from roamcast.pipeline.archive.append import append
+from roamcast.pipeline.archive.feed import check_unfed
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.journals.read import FAILED, read_journals, segments
@@ -139,6 +139,7 @@ def load_journals(
     """
     listed = segments(paths)
     target = Archive.make(archive, settings)
+    check_unfed(target, "a journal")
     return [
         _load(spark, run, [path for path in listed if _named(path)[0] == run], target, finish)
         for run in sorted({_named(path)[0] for path in listed})
@@ -163,7 +164,7 @@ def _load(
     if done % 2:
         raise InputError(f"the journal {run} was finished: nothing can follow it")
     before = done // 2
-    _check_whole(run, listed, newest)
+    _check_whole(run, listed, before, newest)
     intervals = context_intervals(read_journals(spark, listed)).cache()
     try:
         rows, lasting = _counted(intervals, _to_load(before, finish=finish))
@@ -186,9 +187,15 @@ def _counted(intervals: "DataFrame", to_load: Any) -> tuple[int, int]:
     return row["rows"], row["lasting"]
 
 
-def _check_whole(run: str, listed: list[Path], newest: int) -> None:
-    """Refuse a journal with a gap: contexts would begin or end at the wrong moment."""
-    missing = sorted(set(range(1, newest + 1)) - {_named(path)[1] for path in listed})
+def _check_whole(run: str, listed: list[Path], loaded: int, newest: int) -> None:
+    """Refuse a journal with a gap: contexts would begin or end at the wrong moment.
+
+    Segments that were loaded may have been deleted, the oldest first, as the service's retention
+    does: what began in them and still lasts is not loaded.
+    """
+    numbers = {_named(path)[1] for path in listed}
+    first = min(min(numbers, default=1), loaded + 1)
+    missing = sorted(set(range(first, newest + 1)) - numbers)
     if missing:
         raise InputError(f"segment {missing[0]} of the journal {run} is missing: give its folder")
 
@@ -254,7 +261,7 @@ def _read_here(intervals: "DataFrame", target: Archive) -> tuple[pa.Table, int]:
 
 
 def _read_there(intervals: "DataFrame", target: Archive) -> tuple["DataFrame", int]:
-    """Give the same from Spark's workers; attributes are learned in a first pass."""
+    """Do the same in Spark's workers; a first pass collects the attributes."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     learned = intervals.select("body").mapInArrow(_columns, "column string")
@@ -272,7 +279,7 @@ def _read_there(intervals: "DataFrame", target: Archive) -> tuple["DataFrame", i
 
 
 def _into(columns: Collection[str], target: Archive) -> tuple[pa.Schema, int]:
-    """Give the schema of what the archive has room for: what was live must not stop a load."""
+    """Return the schema of the attributes that fit: a live context must not stop a load."""
     room = target.room(columns)
     fitting = [column for column in columns if column in room]
     return schema(fitting), len(columns) - len(fitting)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from roamcast.channels.server.map import Matched
+from roamcast.channels.server.queries import Matched
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.server.view_class import History
 
@@ -19,7 +19,7 @@ HISTORY_MAX = (8, 32, 128, 512, 2048)
 """What is tried for q and m, every pair of them."""
 
 
-class Asked(msgspec.Struct):
+class AskedQuery(msgspec.Struct):
     """One query: its clients that hear channels, those that do not, and its channels."""
 
     view_class: "Class"
@@ -48,16 +48,16 @@ class Replay:
         self.announcements = 0
         self.channels_max = 0
         self._channels = 0
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, AskedQuery] = {}
         self._classes: dict[str, Class] = {}
 
     @property
     def cost(self) -> int:
-        """Everything that is sent because of updates."""
+        """All transmissions caused by updates."""
         return self.transmissions + self.announcements
 
     def restart(self) -> None:
-        """A new epoch: nobody asks for anything."""
+        """Begin a new epoch, without any subscription."""
         self._asked.clear()
         self._classes.clear()
         self._channels = 0
@@ -71,7 +71,7 @@ class Replay:
                 view = Class(view_class, History(self._settings.history_max), channels={})
                 self._classes[view_class] = view
             view.queries += 1
-            asked = self._asked[query] = Asked(view, {}, {}, sets={})
+            asked = self._asked[query] = AskedQuery(view, {}, {}, sets={})
         if remote:
             asked.remote[client] = None
             return
@@ -129,7 +129,7 @@ class Replay:
         )
         self.transmissions += _clients(alone)
 
-    def _earns(self, records: list[Asked], count: int) -> bool:
+    def _earns(self, records: list[AskedQuery], count: int) -> bool:
         """Whether a set gets its channel now: the paper's step 4d, if one transmission saves."""
         if count < self._settings.subscribers_min:
             return False
@@ -138,7 +138,7 @@ class Replay:
         most = self._settings.streams_per_query_max - 1
         return all(len(record.sets) < most for record in records)
 
-    def _open_set(self, view: Class, queries: Matched, records: list[Asked]) -> None:
+    def _open_set(self, view: Class, queries: Matched, records: list[AskedQuery]) -> None:
         self._open()
         view.channels[queries] = None
         for record in records:
@@ -159,5 +159,5 @@ class Replay:
 
 
 def _clients(groups: Iterable[dict[str, None]]) -> int:
-    """Count clients; one that is in several groups is told once."""
+    """Count clients; one in several groups counts once."""
     return len({name for group in groups for name in group})

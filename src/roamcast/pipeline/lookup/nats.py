@@ -32,7 +32,7 @@ _Answer = TypeVar("_Answer")
 
 
 class StreamAddress(msgspec.Struct, frozen=True):
-    """Where a stream is: server, name, and whom to be there."""
+    """Address of a stream: server, name and user."""
 
     server: str
     stream: str
@@ -66,7 +66,7 @@ def parse_address(text: str, password_file: str = "") -> StreamAddress:
 
 
 def state_of(address: StreamAddress, patience_s: float = PATIENCE_S) -> StreamState:
-    """Ask a stream how far it is."""
+    """Return when a stream was created, and the number of its newest message."""
 
     async def ask(stream: "JetStreamContext") -> StreamState:
         found = await stream.stream_info(address.stream)
@@ -116,7 +116,7 @@ def _asked(
     work: "Callable[[JetStreamContext], Awaitable[_Answer]]",
     patience_s: float,
 ) -> _Answer:
-    """Connect, ask and go; a server that is away is tried again until patience ends."""
+    """Connect, run a request and disconnect; retry an unreachable server until the time is up."""
     from nats.errors import Error
     from nats.js.errors import NotFoundError
 

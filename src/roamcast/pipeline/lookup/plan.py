@@ -18,7 +18,7 @@ from roamcast.model.filters.atoms import All, Box, Conjunction, Normal, Presence
 from roamcast.model.filters.lasting import lifetime
 from roamcast.model.filters.values import Intervals
 from roamcast.model.time import FOREVER
-from roamcast.pipeline.archive.bounds import FIRST, Asked, FileBounds, Hull
+from roamcast.pipeline.archive.bounds import FIRST, AskedColumns, FileBounds, Hull
 from roamcast.pipeline.archive.layout import Array
 from roamcast.pipeline.archive.table import Archive
 
@@ -43,7 +43,7 @@ class Needs:
         self.boxes: Array = np.array([box or everywhere for box in boxes]).reshape(-1, 4)
         """West, east, south, north; only where `boxed`."""
         self.places: dict[int, tuple[Hull, ...]] = {}
-        self.asked: dict[int, tuple[Asked, ...]] = {}
+        self.asked: dict[int, tuple[AskedColumns, ...]] = {}
         for number, (_, conjunction) in enumerate(found):
             self._note_texts(number, conjunction)
 
@@ -58,13 +58,13 @@ class Needs:
                     self.places[number] = tuple((i.low, i.high) for i in atom.intervals)
                 continue
             low, high = hull(atom.intervals)
-            asked.append(Asked(atom.property, atom.kind, low, high))
+            asked.append(AskedColumns(atom.property, atom.kind, low, high))
         if asked:
             self.asked[number] = tuple(asked)
 
 
 def _alternatives(message: Filter) -> list[Conjunction]:
-    """Take a filter apart; where that would be too many parts, keep what must hold anyway."""
+    """Split a filter into conjunctions; if they are too many, keep what must hold in any case."""
     normal = message.normal
     parts = normal.parts if isinstance(normal, All) else (normal,)
     atoms = tuple(part for part in parts if isinstance(part, Values | Presence | Box | Residual))
@@ -80,7 +80,7 @@ def _times(conjunction: Conjunction) -> tuple[int, int, int, int]:
 
 
 def hull(intervals: Intervals) -> Hull:
-    """Give the ends of a set of values; one that is empty has ends the wrong way round."""
+    """Return the ends of a set of values; those of an empty set are inverted."""
     if not intervals:
         return FOREVER, FIRST
     return intervals[0].low, intervals[-1].high
@@ -141,7 +141,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Statistics:
-    """What the table's log says of its files; made once for a snapshot."""
+    """Statistics from the table's log, built once per snapshot."""
 
     def __init__(self, archive: Archive) -> None:
         self.version = archive.version

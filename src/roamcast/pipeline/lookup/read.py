@@ -79,7 +79,7 @@ _WHERE = ["t_r", "t_d", "lon", "lat"]
 
 
 class Footer:
-    """What a data file says of itself: its columns, and the bounds of its row groups."""
+    """A data file's footer: its columns and the bounds of its row groups."""
 
     def __init__(self, storage: Storage, path: str) -> None:
         with storage.open(path) as source, damage(path):
@@ -98,7 +98,7 @@ def _footer(uri: str, path: str) -> Footer:
 
 
 class Reader:
-    """The messages of a lookup, ready to be held against files."""
+    """The messages of a lookup, compiled for matching against files."""
 
     def __init__(self, filters: FilterSet, needs: Needs, asked: Iterable[str]) -> None:
         self._filters = filters
@@ -109,14 +109,14 @@ class Reader:
         """Give the pairs of message and vid that these files hold, distinct within a batch."""
         held: list[pa.Table] = []
         for share in shares:
-            held.extend(self._rows(storage, share))
+            held.extend(self.rows(storage, share))
             if sum(part.num_rows for part in held) >= MATCHED_TOGETHER:
                 yield from self._matched(held)
                 held = []
         if held:
             yield from self._matched(held)
 
-    def _rows(self, storage: Storage, share: Share) -> Iterator[pa.Table]:
+    def rows(self, storage: Storage, share: Share) -> Iterator[pa.Table]:
         """Read the rows of a file that lie within some need."""
         footer = _footer(storage.uri, share.path)
         possible = footer.bounds.possible(self._needs, share.needs)

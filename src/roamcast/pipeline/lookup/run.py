@@ -60,7 +60,7 @@ PLANS_MAX = 5
 
 
 class Lookup:
-    """An archive that is asked again and again: its statistics are kept from call to call."""
+    """An archive that is queried repeatedly; its statistics are cached between calls."""
 
     def __init__(
         self,
@@ -127,8 +127,8 @@ class Lookup:
 def _read_on(
     spark: "SparkSession", storage: Storage, reader: Reader, shares: list[Share]
 ) -> Iterator[pa.RecordBatch]:
-    """Let Spark's workers read the shares; the messages and the plan go there as a file."""
-    tasks = _divided(shares)
+    """Read the shares in Spark's workers; messages and plan travel as a file."""
+    tasks = divided(shares)
     most = (ANSWERS_MAX, PAIRS_BY_SPARK // len(tasks))
     packed = pickle.dumps((reader, tasks, most), protocol=pickle.HIGHEST_PROTOCOL)
     with travelling(storage, packed) as path:
@@ -149,7 +149,7 @@ def _read_on(
 def run_tasks(
     storage: Storage, path: str, numbers: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Do the tasks with these numbers, in a worker; a long answer is a file, and its path told."""
+    """Run the tasks of these numbers in a worker; a long answer becomes a file and its path."""
     for batch in numbers:
         reader, tasks, (answers_max, told_max) = arrived(storage, path)
         for number in batch.column(0).to_pylist():
@@ -162,8 +162,8 @@ def run_tasks(
             yield from found.to_batches()
 
 
-def _divided(shares: list[Share]) -> list[list[Share]]:
-    """Deal the files out so that each task has about the same work, in a fixed way."""
+def divided(shares: list[Share]) -> list[list[Share]]:
+    """Distribute the files over tasks evenly and deterministically."""
     rows = sum(share.rows for share in shares)
     count = max(TASKS_MIN, min(TASKS_MAX, -(-rows // TASK_ROWS)))
     tasks: list[list[Share]] = [[] for _ in range(min(count, len(shares)))]

@@ -35,7 +35,7 @@ class Messages(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Say what `format` takes."""
+        """Name the format."""
         return NAME
 
     def schema(self) -> str:
@@ -65,11 +65,11 @@ class MessageReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(MESSAGES_TOGETHER)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Take note how far the stream is: later messages wait for the next run."""
+        """Record the stream's newest number; later messages wait for the next run."""
         self._goal = self._state().newest
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Say up to where the next micro-batch goes."""
+        """Return where the next micro-batch ends."""
         found = self._state()
         if found.created != start["created"]:
             raise MissingError(

@@ -30,7 +30,7 @@ SIGHTING: Final = (
 
 
 def options() -> list[str]:
-    """Give what a Java process of this environment is told to use the file, if there is one."""
+    """Return the Java options that use the shared class file, if there is one."""
     file = os.environ.get(VARIABLE, str(FILE))
     if not Path(file).is_file() or " " in file:  # Spark would take a space for the next option
         return []
@@ -38,7 +38,7 @@ def options() -> list[str]:
 
 
 def make(file: Path = FILE) -> None:
-    """Watch a folder with one sighting in it, and keep the classes that took."""
+    """Run a short ingest and save the classes that it loads."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "in").mkdir()

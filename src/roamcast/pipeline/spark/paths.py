@@ -15,12 +15,12 @@ _SIGNS = re.compile(r"([{}\[\]*?\\])")
 
 
 def literal(path: str) -> str:
-    """Give the path as Spark has to be told it."""
+    """Return the path as Spark must be given it."""
     return _SIGNS.sub(r"\\\1", path)
 
 
 def check_readable(path: str) -> str:
-    """Return the path if Spark can be told it: Hadoop looks up no pattern that has a colon."""
+    """Return the path if Spark can read it: Hadoop matches no pattern that has a colon."""
     if ":" in path and _SIGNS.search(path):
         raise InputError(
             "Spark reads no path with a colon and one of {}[]*?\\: rename", source=path
@@ -42,7 +42,7 @@ def with_colons(reader: Any, paths: Iterable[str]) -> Any:
 
 
 def watchable(folder: Path) -> str:
-    """Give a folder's path as a stream has to be told it, if that can be done.
+    """Return a folder's path as a stream must be given it, or raise.
 
     Of a path with escaped signs a stream gives every file twice (Spark 4.3), so it is refused.
     """

@@ -25,7 +25,7 @@ Part = TypeVar("Part")
 
 
 class Stage(msgspec.Struct):
-    """What is known of one of Spark's stages."""
+    """State of one Spark stage."""
 
     tasks: int = 0
     tasks_done: int = 0
@@ -34,8 +34,8 @@ class Stage(msgspec.Struct):
     done: bool = False
 
 
-class Count(msgspec.Struct, frozen=True):
-    """How far all stages are together."""
+class TaskCount(msgspec.Struct, frozen=True):
+    """Progress of all stages together."""
 
     tasks: int = 0
     tasks_done: int = 0
@@ -55,15 +55,15 @@ class Stages:
         while len(self.known) > STAGES_MAX:
             del self.known[next(iter(self.known))]
 
-    def count(self) -> Count:
+    def count(self) -> TaskCount:
         """Add the stages up."""
         parts = ("tasks", "tasks_done", "rows", "bytes")
         held = list(self.known.values())
-        return Count(*(sum(getattr(stage, part) for stage in held) for part in parts))
+        return TaskCount(*(sum(getattr(stage, part) for stage in held) for part in parts))
 
 
 class Bar:
-    """Shows how far a command is; use it as a context."""
+    """Progress display of a command; a context manager."""
 
     def __init__(self, what: str, *, show: bool) -> None:
         self.shown = show
@@ -84,7 +84,7 @@ class Bar:
         self._stack.close()
 
     def expect(self, rows: int) -> None:
-        """Say how many rows the work that begins now has."""
+        """Set the number of rows of the work that begins now."""
         self._expected, self._stepped, self._stages = rows, 0, Stages()
         self._began = time.monotonic()
         self._draw()
@@ -119,11 +119,11 @@ class Bar:
             rows = max(self._stepped, round(share * self._expected))
             share = rows / self._expected if self._expected else 1.0
         seconds = max(time.monotonic() - self._began, 1e-9)
-        self._display(share=share, said=progress_text(count, rows, seconds))
+        self._display(share=share, text=progress_text(count, rows, seconds))
 
 
-def progress_text(count: Count, rows: int, seconds: float) -> str:
-    """Say a count: tasks, rows and their rate; bytes where no rows are known."""
+def progress_text(count: TaskCount, rows: int, seconds: float) -> str:
+    """Format the counts: tasks, rows and rate; bytes where no rows are known."""
     said = []
     if count.tasks:
         said.append(f"{count.tasks_done:,}/{count.tasks:,} tasks")
@@ -142,13 +142,13 @@ def _displayed(what: str) -> Iterator[Callable[..., None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"))
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
     console = Console(stderr=True)
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
-        task = progress.add_task(what, total=1.0, said="")
+        task = progress.add_task(what, total=1.0, text="")
 
-        def show(share: float, said: str) -> None:
-            progress.update(task, completed=share, said=said)
+        def show(share: float, text: str) -> None:
+            progress.update(task, completed=share, text=text)
 
         yield show
 

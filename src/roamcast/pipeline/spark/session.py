@@ -39,7 +39,7 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be chosen about a session; `options` are Spark's own and win over ours."""
+    """Settings of a session; `options` are Spark's own and override ours."""
 
     master: str | None = None
     name: str = "roamcast"

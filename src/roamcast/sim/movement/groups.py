@@ -14,7 +14,7 @@ import numpy as np
 
 from roamcast.errors import LimitError
 from roamcast.sim.movement.draws import Floats
-from roamcast.sim.movement.waypoint import Area, RandomWaypoint
+from roamcast.sim.movement.waypoint import RandomWaypoint, RoamingArea
 
 
 class GroupSettings(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class GroupSettings(msgspec.Struct, frozen=True):
 class GroupMovement:
     """Positions of all members, group by group; time must not go backwards."""
 
-    def __init__(self, groups: GroupSettings, area: Area, generator: random.Random) -> None:
+    def __init__(self, groups: GroupSettings, area: RoamingArea, generator: random.Random) -> None:
         if not groups.sizes or min(groups.sizes) < 1:
             raise LimitError("there is at least one group, and one member in each")
         if groups.radius_m <= 0 or groups.stray_speed_max_m_s <= 0:
@@ -41,7 +41,7 @@ class GroupMovement:
         side = groups.radius_m * math.sqrt(2)
         stray = groups.stray_speed_max_m_s
         self._middle = side / 2
-        about = Area(side, side, stray / 4, stray, 0.0)
+        about = RoamingArea(side, side, stray / 4, stray, 0.0)
         self._members = RandomWaypoint(self.people, about, generator)
 
     def references(self, time_us: int) -> Floats:

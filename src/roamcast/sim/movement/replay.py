@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roamcast.errors import InputError, LimitError, PlaceError
-from roamcast.model.places_path import check_path
+from roamcast.model.contexts import check_path
 from roamcast.model.time import parse_instant
 from roamcast.sim.movement.moves import Move
 

@@ -22,7 +22,7 @@ from roamcast.sim.movement.moves import Move
 PEOPLE_MAX = 10_000_000
 
 
-class Area(msgspec.Struct, frozen=True):
+class RoamingArea(msgspec.Struct, frozen=True):
     """A rectangle in metres, from (0, 0), and how nodes move in it; defaults from OO."""
 
     width_m: float = 1000.0
@@ -35,7 +35,7 @@ class Area(msgspec.Struct, frozen=True):
 class RandomWaypoint:
     """Positions of all nodes; time must not go backwards."""
 
-    def __init__(self, people: int, area: Area, generator: random.Random) -> None:
+    def __init__(self, people: int, area: RoamingArea, generator: random.Random) -> None:
         if not 1 <= people <= PEOPLE_MAX:
             raise LimitError(f"random waypoint moves 1 to {PEOPLE_MAX} people, not {people}")
         if min(area.width_m, area.height_m) <= 0 or area.pause_s < 0:

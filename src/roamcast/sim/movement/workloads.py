@@ -86,13 +86,16 @@ def normal(
     stay: float = AMS_STAY,
     mobile: float = AMS_MOBILE,
     moves_per_minute: float | None = None,
+    places: Places | None = None,
 ) -> BuildingWorkload:
     """Return the normal workload: everybody has an office, and goes out on its storey.
 
     More than 1,000 people get a campus of such buildings. Without `moves_per_minute`, the paper's
-    600 for 1,000 people is scaled in proportion.
+    600 for 1,000 people is scaled in proportion. `places` stand in for the building.
     """
-    if people <= AMS_PEOPLE:
+    if places is not None:
+        pass
+    elif people <= AMS_PEOPLE:
         places = Places(building("lab", floors, plan))
     else:
         places = campus("campus", -(-people // AMS_PEOPLE), floors, plan)

@@ -7,7 +7,7 @@ user's program at the other end of a session.
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -20,13 +20,14 @@ from roamcast.broker import (
 from roamcast.channels.client.map_client import MapClient
 from roamcast.channels.failover.post import Post
 from roamcast.channels.reliable.settings import ChannelSettings
-from roamcast.channels.server.messages import context_of
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.sessions.publications import PREFIX, StoredPublication
-from roamcast.identity.rules import Rule, Viewer
-from roamcast.model.contexts import Context
+from roamcast.identity.rule_sets import PREFIX as RULES
+from roamcast.identity.rule_sets import OwnedRules
+from roamcast.identity.rules import Hours, Rule, Viewer
+from roamcast.model.contexts import Context, context_of
 from roamcast.model.filters import Filter
-from roamcast.model.machine import Input
+from roamcast.model.machine import Entry, Input
 from roamcast.sim.checkers import Violation
 from roamcast.sim.host import Host, HostState
 from roamcast.sim.workload import Sizes
@@ -38,7 +39,11 @@ STAFF: Final = "staff"
 WITHOUT: Final = "without "
 """Then a viewer's name: everybody but that one."""
 
+HOURS: Final = "hours"
+"""Everybody, in the second minute of the day; clocks that are off begin before or within it."""
+
 FLOOR_SEGMENTS: Final = 3
+_MINUTE_US: Final = 60_000_000
 
 
 def rules_of(kind: str) -> tuple[Rule, ...] | None:
@@ -47,6 +52,8 @@ def rules_of(kind: str) -> tuple[Rule, ...] | None:
         return None
     if kind == HIDDEN:
         return ()
+    if kind == HOURS:
+        return (Rule(viewers=("*",), precision="exact", hours=Hours(start_min=1, end_min=2)),)
     if kind == STAFF:
         return (
             Rule(viewers=("staff",), precision="exact"),
@@ -58,9 +65,14 @@ def rules_of(kind: str) -> tuple[Rule, ...] | None:
     )
 
 
-def seen(kind: str, viewer: Viewer, place: str) -> tuple[str, bool] | None:
-    """Say what a viewer may see of a place, and whether also the secret; None: nothing."""
+def seen(kind: str, viewer: Viewer, place: str, now: int) -> tuple[str, bool] | None:
+    """Say what a viewer may see of a place, and whether also the secret; None: nothing.
+
+    `now`: what the broker's clock shows.
+    """
     if kind == HIDDEN or kind == WITHOUT + viewer.name:
+        return None
+    if kind == HOURS and now // _MINUTE_US % 1_440 != 1:
         return None
     if kind == STAFF and "staff" not in viewer.groups:
         return "/".join(place.split("/")[:FLOOR_SEGMENTS]), False
@@ -86,13 +98,18 @@ class Attempt(msgspec.Struct):
     broker: int
     """The epoch of the broker that was asked."""
     fate: Fate = Fate.PENDING
+    rank: tuple[int, bytes] | None = None
+    """What decides between it and others' on disk, once it is acknowledged (decision 0078)."""
+    holders: tuple[str, ...] = ()
+    """The hosts on whose disks it was when it was acknowledged."""
 
 
-class History:
+class ViewHistory:
     """All requests about one thing, in their order; one at a time."""
 
-    def __init__(self, at_first: str | None) -> None:
-        self.attempts = [Attempt(0, 0, at_first, 0, Fate.DONE)]
+    def __init__(self, at_first: str | None, *, skewed: bool) -> None:
+        self.attempts = [Attempt(0, 0, at_first, 0, Fate.DONE, (0, b""))]
+        self._skewed = skewed
 
     def ask(self, now: int, value: str | None, broker: int) -> Attempt:
         """Note a request."""
@@ -100,8 +117,23 @@ class History:
         return self.attempts[-1]
 
     def possible(self) -> list[Attempt]:
-        """Give what may be in force: the last acknowledged, and what may have come after it."""
+        """Give what may be in force: the last acknowledged, and what may have come after it.
+
+        Brokers that were parted agree by the stamps of their clocks. Where those are off, the last
+        is the one with the highest rank, and an unanswered request may outrank it.
+        """
         found: list[Attempt] = []
+        if self._skewed:
+            done = [one for one in self.attempts if one.fate is Fate.DONE]
+            found.append(max(done, key=lambda one: one.rank or (0, b"")))
+            answered = {one.broker: one.number for one in done}
+            found += [
+                one
+                for one in self.attempts
+                if one.fate in (Fate.PENDING, Fate.UNSURE)
+                and one.number > answered.get(one.broker, 0)
+            ]
+            return found
         for attempt in reversed(self.attempts):
             if attempt.fate is not Fate.REFUSED:
                 found.append(attempt)
@@ -110,20 +142,33 @@ class History:
         return found
 
 
-class Truth:
+class BrokerTruth:
     """What users asked for and were told, and nothing of any machine."""
 
     def __init__(self) -> None:
-        self.states: dict[str, History] = {}
-        self.rules: dict[str, History] = {}
+        self.skewed = False
+        """Whether clocks are off, so that a later write may have an earlier stamp."""
+        self.states: dict[str, ViewHistory] = {}
+        self.rules: dict[str, ViewHistory] = {}
 
-    def state(self, vid: str) -> History:
+    def state(self, vid: str) -> ViewHistory:
         """The publications of a vid."""
-        return self.states.setdefault(vid, History(None))
+        return self.states.setdefault(vid, ViewHistory(None, skewed=self.skewed))
 
-    def rule(self, vid: str) -> History:
+    def rule(self, vid: str) -> ViewHistory:
         """The rules of a vid."""
-        return self.rules.setdefault(vid, History(PUBLIC))
+        return self.rules.setdefault(vid, ViewHistory(PUBLIC, skewed=self.skewed))
+
+    def rule_steps(self, vid: str, epoch: int) -> Hashable:
+        """Give how far the rules of a vid have come: every request about them, and its fate.
+
+        None if a broker may apply one kind or another, or one that the clock changes, and for what
+        is on a link: that may leave and come back as it was, while a frame waits.
+        """
+        kinds = self.kinds_at(vid, epoch)
+        if len(kinds) != 1 or HOURS in kinds or "#link" in vid:
+            return None
+        return tuple(one.fate for one in self.rule(vid).attempts)
 
     def kinds_at(self, vid: str, epoch: int, since: int | None = None) -> set[str]:
         """Give the kinds of rules that a broker may apply now, or may have applied since then.
@@ -137,16 +182,35 @@ class Truth:
             own = one.fate is Fate.DONE and one.broker == epoch
             if own and (since is None or one.asked_us <= since):
                 last = one.number
+        least = attempts[last].rank or (0, b"")
         return {
             str(one.value)
             for one in attempts
-            if one.number >= last and one.fate is not Fate.REFUSED
+            if one.fate is not Fate.REFUSED
+            and (one.number >= last or (self.skewed and _outranks(one, epoch, least)))
         }
 
+    def check_rank(self, history: ViewHistory, attempt: Attempt, host: str) -> None:
+        """Check that a write outranks what its host had: else a merge would undo it."""
+        assert attempt.rank is not None
+        for one in history.attempts[: attempt.number]:
+            if host in one.holders and one.rank is not None and one.rank >= attempt.rank:
+                detail = f"{host} stored {attempt} after {one}"
+                raise Violation("a later write outranks an earlier one", detail)
+
     def check_shown(
-        self, who: str, viewer: Viewer, kinds: Iterable[str], vid: str, shown: dict[str, Any]
+        self,
+        who: str,
+        viewer: Viewer,
+        kinds: Iterable[str],
+        vid: str,
+        shown: dict[str, Any],
+        times: Iterable[int],
     ) -> Attempt:
-        """Check one context as it was shown to a viewer; give the attempt that published it."""
+        """Check one context as it was shown to a viewer; give the attempt that published it.
+
+        `times`: what the broker's clock may have shown when it sent this.
+        """
         number = shown.get("n")
         attempts = self.state(vid).attempts
         if not isinstance(number, int) or not 0 < number < len(attempts):
@@ -154,12 +218,17 @@ class Truth:
         attempt = attempts[number]
         if attempt.fate is Fate.REFUSED or attempt.value is None:
             raise Violation("a refused write never shows", f"{who}: {vid} number {number}")
-        allowed = [seen(kind, viewer, attempt.value) for kind in kinds]
+        allowed = [seen(kind, viewer, attempt.value, now) for kind in kinds for now in times]
         if (shown.get("place"), "secret" in shown) not in allowed:
             raise Violation(
                 "nobody sees what rules hide", f"{who} was shown {vid} as {shown}, {allowed}"
             )
         return attempt
+
+
+def _outranks(attempt: Attempt, epoch: int, rank: tuple[int, bytes]) -> bool:
+    """Whether what another broker was asked before may replace what this one acknowledged."""
+    return 0 != attempt.broker != epoch and (attempt.rank is None or attempt.rank > rank)
 
 
 class Program:
@@ -179,6 +248,8 @@ class Program:
         self.queries: dict[str, int] = {}
         self.views: dict[int, dict[str, dict[str, Any]]] = {}
         self.complete: set[int] = set()
+        self.steps: dict[tuple[int, str], Hashable] = {}
+        """(query, vid) → how far the vid's rules had come when it was last shown."""
 
     def connect(self, host: str, server: object) -> None:
         """Begin a session anew."""
@@ -188,10 +259,15 @@ class Program:
     def disconnect(self) -> None:
         """The session is over."""
         self.server, self.slow, self.opening = None, False, 0
-        self.queries, self.views, self.complete = {}, {}, set()
+        self.queries, self.views, self.complete, self.steps = {}, {}, set(), {}
 
-    def read(self, data: bytes) -> list[tuple[str, dict[str, Any]]]:
-        """Read a frame; give the contexts that it shows."""
+    def read(
+        self, data: bytes, rule_steps: Callable[[str], Hashable]
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """Read a frame; give the contexts that it shows.
+
+        A change must show something new, but where rules went to and fro while the frame waited.
+        """
         frame = msgspec.json.decode(data)
         query = frame["query"]
         if frame["type"] == "subscribed":
@@ -212,9 +288,14 @@ class Program:
                 raise Violation("no duplicate", f"{self.name}: {vid} {kind}, view {sorted(view)}")
             if kind == "left":
                 del view[vid]
-            else:
-                view[vid] = event["data"]["properties"]
-                found.append((vid, view[vid]))
+                continue
+            shown, steps = event["data"]["properties"], rule_steps(vid)
+            # Under a rule for the present t_r is when the broker looked: it is no news.
+            same = kind == "changed" and {**view[vid], "t_r": ""} == {**shown, "t_r": ""}
+            if same and steps is not None and self.steps.get((query, vid)) == steps:
+                raise Violation("told only what changed", f"{self.name}: {vid} as {shown}")
+            view[vid], self.steps[query, vid] = shown, steps
+            found.append((vid, shown))
         return found
 
 
@@ -227,7 +308,7 @@ class PublishingUser:
         self.ticket = 0
 
 
-class Asked(msgspec.Struct, frozen=True):
+class AskedChange(msgspec.Struct, frozen=True):
     """A request that was not answered yet."""
 
     host: str
@@ -236,18 +317,24 @@ class Asked(msgspec.Struct, frozen=True):
     attempt: Attempt | None
     vid: str
 
+    @property
+    def key(self) -> str:
+        """The key of what it is about, in the store."""
+        return (RULES if isinstance(self.given, SetRules) else PREFIX) + self.vid
+
 
 def made_context(vid: str, place: str, number: int, kind: str, now: int) -> Context:
     """Make the context of an attempt; its number says which one is shown."""
     return Context(vid, place, None, {"n": number, "type": kind, "secret": "s"}, now)
 
 
-def expected(truth: dict[str, tuple[str, str, str]], viewer: Viewer, text: str) -> dict[str, str]:
+def expected(
+    truth: dict[str, tuple[str, str, str]], viewer: Viewer, wanted: Filter, now: int
+) -> dict[str, str]:
     """Give what a viewer must be shown of a filter: only what it may see decides the match."""
-    wanted = Filter.parse(text)
     right = {}
     for vid, (place, kind, rule) in truth.items():
-        allowed = seen(rule, viewer, place)
+        allowed = seen(rule, viewer, place, now)
         if allowed is not None and wanted.matches(Context(vid, allowed[0], None, {"type": kind})):
             right[vid] = allowed[0]
     return right
@@ -257,7 +344,13 @@ def stored_context(value: bytes | None) -> Context | None:
     """Read the context of a stored publication."""
     if value is None:
         return None
-    return context_of(msgspec.msgpack.decode(value, type=StoredPublication).body)
+    body = msgspec.msgpack.decode(value, type=StoredPublication).body
+    return context_of(body) if body else None  # without a body the vid is only claimed
+
+
+def stored_rules(value: bytes | None) -> tuple[Rule, ...] | None:
+    """Read the rules of a vid from disk; None if there are none."""
+    return None if value is None else msgspec.msgpack.decode(value, type=OwnedRules).rules
 
 
 def number_of(value: bytes | None) -> int | None:
@@ -268,18 +361,20 @@ def number_of(value: bytes | None) -> int | None:
     return number
 
 
-def holds(host: Host, asked: Asked, truth: Truth) -> bool:
+def holds(host: Host, asked: AskedChange, truth: BrokerTruth) -> bool:
     """Whether what was asked, or something later, would survive a crash of this host now."""
     attempt = asked.attempt
     assert attempt is not None
     durable = host.disk.durable()
+    if truth.skewed and _replaced(durable.get(asked.key), attempt):
+        return True
     if isinstance(asked.given, SetRules):
-        entry = durable.get(f"rules/{asked.vid}")
+        entry = durable.get(asked.key)
         gone = entry is None or entry.value is None
         later = truth.rule(asked.vid).attempts[attempt.number + 1 :]
         removed = any(one.value == PUBLIC and one.fate is not Fate.REFUSED for one in later)
         return asked.given.rules is None or not gone or removed
-    entry = durable.get(PREFIX + asked.vid)
+    entry = durable.get(asked.key)
     number = number_of(None if entry is None else entry.value)
     if isinstance(asked.given, UnpublishFor):
         return number is None or number > attempt.number
@@ -287,6 +382,11 @@ def holds(host: Host, asked: Asked, truth: Truth) -> bool:
         return number >= attempt.number
     later = truth.state(asked.vid).attempts[attempt.number + 1 :]
     return any(one.value is None and one.fate is not Fate.REFUSED for one in later)
+
+
+def _replaced(entry: Entry | None, attempt: Attempt) -> bool:
+    """Whether what is on disk outranks an acknowledged write, by the stamp of another clock."""
+    return entry is not None and attempt.rank is not None and entry.rank > attempt.rank
 
 
 def map_settings(sizes: Sizes) -> MapSettings:
@@ -323,7 +423,7 @@ def fall(world: World, now: int) -> None:
     for host, _ in brokers_of(world):
         post = host.machine
         assert isinstance(post, Post)
-        world.kernel.perform(host, post.fall(now))
+        world.kernel.perform(host, post.fall(host.local(now)))
         world.kernel.arm(host)
         return
 

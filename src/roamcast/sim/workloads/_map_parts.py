@@ -1,21 +1,53 @@
-"""What do the map's workloads need beside machines? A reference matcher, rules, and a watcher.
+"""Parts that the map's workloads share: settings, a reference matcher, rules, a watcher.
 
-`ScanMatcher` asks the reference evaluator, `Coarse` hides something from some, `Overheard` shows
-the workload what leaves the server. What is still held is counted for servers and relays.
+`quick_settings` makes timeouts short enough for a run of seconds. `ScanMatcher` asks the reference
+evaluator, `Coarse` hides something from some, `Overheard` shows the workload what leaves the
+server. `held_by_server` and `held_by_relay` count what is left once everybody is gone.
 """
 
 from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from roamcast.channels.relay.relay import MapRelay
+from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.channels.server.desk import Public
 from roamcast.channels.server.map_server import MapServer
+from roamcast.channels.server.settings import MapSettings
 from roamcast.journal.book import Journal
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.records import Record
+
+_QUICK: Final = MapSettings(
+    heartbeat_us=300_000,
+    restart_spread_us=200_000,
+    tombstones_max=64,
+    tombstone_us=1_500_000,
+    channel=ChannelSettings(
+        sync_interval_us=250_000,
+        round_trip_us=25_000,
+        retry_us_max=1_000_000,
+        ahead_messages_max=64,
+    ),
+)
+
+
+def quick_settings(*, receivers: int, buffer: int, sync_us_max: int, **more: Any) -> MapSettings:
+    """Give settings under which a run of a few seconds sees timeouts, resends and pages.
+
+    `receivers` is how many share a channel, `buffer` how many messages it can send again, and
+    `sync_us_max` the longest time between two of its synchronisations.
+    """
+    channel = replace(
+        _QUICK.channel,
+        receivers_expected=receivers,
+        buffer_messages_max=buffer,
+        sync_interval_us_max=sync_us_max,
+    )
+    return replace(_QUICK, channel=channel, **more)
 
 
 class ScanMatcher:
@@ -24,9 +56,9 @@ class ScanMatcher:
     def __init__(self) -> None:
         self._filters: dict[str, Filter] = {}
 
-    def add(self, name: str, one: Filter) -> None:
+    def add(self, name: str, wanted: Filter) -> None:
         """Add a filter."""
-        self._filters[name] = one
+        self._filters[name] = wanted
 
     def remove(self, name: str) -> None:
         """Remove a filter."""
@@ -42,12 +74,15 @@ class ScanMatcher:
         return list(self._filters)[number]
 
 
-HOUR_US: Final = 10_000_000
-"""An hour of a simulated day; a run sees a few."""
+HOUR_US_MAX: Final = 10_000_000
 
 
 class Coarse(Public):
     """Some clients see floors instead of rooms, some things by hours, and nothing private."""
+
+    def __init__(self, hour_us: int = HOUR_US_MAX) -> None:
+        """`hour_us`: an hour of the simulated day; a run sees a few."""
+        self._hour_us = hour_us
 
     def view_class(self, client: str) -> str:
         """Every third client is a guest."""
@@ -59,16 +94,21 @@ class Coarse(Public):
             return context
         if context.attributes.get("private"):
             return None
-        if context.attributes.get("floor_wide") == 1 and now // HOUR_US % 2:
+        if context.attributes.get("floor_wide") == 1 and now // self._hour_us % 2:
             return None
         place = (context.place or "").rpartition("/")[0]
         return Context(context.vid, place, None, context.attributes, context.t_r)
+
+    def forms(self, context: Context, now: int) -> tuple[str, ...]:
+        """Clients and guests have one each."""
+        del context, now
+        return "", "guest"
 
     def changes_at(self, context: Context, now: int) -> int | None:
         """The next hour."""
         if context.attributes.get("floor_wide") != 1:
             return None
-        return (now // HOUR_US + 1) * HOUR_US
+        return (now // self._hour_us + 1) * self._hour_us
 
     def restricted(self) -> None:
         """Any object may look otherwise to guests."""

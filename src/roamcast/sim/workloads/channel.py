@@ -50,7 +50,7 @@ def after(state: bytes, payload: bytes) -> bytes:
     return hashlib.blake2b(state + payload, digest_size=len(START)).digest()
 
 
-class Server:
+class ServerHost:
     """A channel's sender with a state of its own and a disk."""
 
     def __init__(self, boot: Boot, settings: ChannelSettings) -> None:
@@ -116,7 +116,7 @@ class Server:
         return [*rest, *sender.receive(SnapshotTaken(self.state), now)]
 
 
-class Listener:
+class ListenerHost:
     """A channel's receiver with a user that folds the messages into a state."""
 
     def __init__(self, name: str, receiver: ChannelReceiver, state: bytes, boot: int) -> None:
@@ -202,7 +202,7 @@ class ChannelWorkload(Workload):
             snapshot_unicasts_max=2,
         )
         world.observe(self._observe)
-        world.add_host(SERVER, lambda boot: Server(boot, self._settings))
+        world.add_host(SERVER, lambda boot: ServerHost(boot, self._settings))
         for number in range(sizes["receivers"]):
             world.add_host(f"listener-{number}", self._listener_factory(None, START))
 
@@ -223,7 +223,7 @@ class ChannelWorkload(Workload):
     def settled(self, world: World) -> bool:
         """Every listener stands where the server stands."""
         server = world.hosts[SERVER].machine
-        assert isinstance(server, Server)
+        assert isinstance(server, ServerHost)
         if server.sender is None:
             return False
         there = (server.incarnation, server.sender.last)
@@ -238,7 +238,7 @@ class ChannelWorkload(Workload):
         """After the healing everyone has the server's state, and their users were told how."""
         self._watch(world)
         server = world.hosts[SERVER].machine
-        assert isinstance(server, Server)
+        assert isinstance(server, ServerHost)
         if server.sender is None:
             raise Violation("liveness", "the server never opened its channel")
         there = (server.incarnation, server.sender.last)
@@ -257,7 +257,7 @@ class ChannelWorkload(Workload):
         return {**self._counts, "requests": requests}
 
     def _listener_factory(self, start: tuple[int, int] | None, state: bytes) -> Factory:
-        def make(boot: Boot) -> Listener:
+        def make(boot: Boot) -> ListenerHost:
             told = start if boot.number == 1 else None  # a restarted client missed everything
             receiver = self._receiver(
                 CHANNEL,
@@ -269,7 +269,7 @@ class ChannelWorkload(Workload):
             )
             position = (told[0], told[1] - 1) if told else (0, 0)
             self._checker.starts((boot.host, boot.number), *position)
-            return Listener(boot.host, receiver, state if told else START, boot.number)
+            return ListenerHost(boot.host, receiver, state if told else START, boot.number)
 
         return make
 
@@ -277,7 +277,7 @@ class ChannelWorkload(Workload):
         def join(_: int) -> None:
             server = world.hosts[SERVER].machine
             start, state = None, START
-            if number % 2 and isinstance(server, Server) and server.sender is not None:
+            if number % 2 and isinstance(server, ServerHost) and server.sender is not None:
                 start, state = (server.incarnation, server.sender.last + 1), server.state
             world.add_host(f"late-{number}", self._listener_factory(start, state))
 
@@ -299,9 +299,9 @@ class ChannelWorkload(Workload):
     def _watch(self, world: World) -> None:
         for host in world.hosts.values():
             machine = host.machine
-            if isinstance(machine, Listener):
+            if isinstance(machine, ListenerHost):
                 check_bounds(host.name, machine.receiver)
-            elif isinstance(machine, Server) and machine.sender is not None:
+            elif isinstance(machine, ServerHost) and machine.sender is not None:
                 check_bounds(host.name, machine.sender)
 
 
@@ -309,9 +309,9 @@ def _saying(world: World, payload: bytes) -> Action:
     return lambda _: world.give(world.hosts[SERVER], Say(payload))
 
 
-def _listeners(world: World) -> list[Listener]:
+def _listeners(world: World) -> list[ListenerHost]:
     machines = (host.machine for host in world.hosts.values())
-    return [machine for machine in machines if isinstance(machine, Listener)]
+    return [machine for machine in machines if isinstance(machine, ListenerHost)]
 
 
 WORKLOAD = ChannelWorkload

@@ -15,10 +15,9 @@ from roamcast.channels.client.copy import Appeared, Changed
 from roamcast.channels.client.map_client import MapClient, SubscribeFilter, UnsubscribeFilter
 from roamcast.channels.client.publications import PublishContext, UnpublishContext
 from roamcast.channels.relay.relay import MapRelay
-from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.channels.server.desk import Policy
 from roamcast.channels.server.map_server import MapServer, compiled_matcher
-from roamcast.channels.server.messages import MAP_PROTOCOL, context_of
+from roamcast.channels.server.messages import MAP_PROTOCOL, WELL_KNOWN
 from roamcast.channels.server.queries import Matcher
 from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.model.contexts import Context
@@ -28,13 +27,15 @@ from roamcast.sim.checkers import BandwidthLimit, Violation, check_bounds
 from roamcast.sim.host import Boot, Host, HostState
 from roamcast.sim.workload import Sizes, Workload
 from roamcast.sim.workloads._map_parts import (
+    HOUR_US_MAX,
     Coarse,
     Overheard,
     ScanMatcher,
     held_by_relay,
     held_by_server,
+    quick_settings,
 )
-from roamcast.sim.workloads._views import Shown
+from roamcast.sim.workloads._users import Users
 from roamcast.sim.world import World
 
 SERVER: Final = "server"
@@ -85,6 +86,7 @@ class MapWorkload(Workload):
         "relays": (0, 2),
         "behind": (0, 5),
         "filters": (2, len(FILTERS)),
+        "hour_ms": (1_000, HOUR_US_MAX // 1_000),
     }
 
     def __init__(
@@ -93,7 +95,7 @@ class MapWorkload(Workload):
         """The machines under test; a test may pass ones that are broken on purpose."""
         self._server = server
         self._client = client
-        self._shown = Shown()
+        self._users = Users()
         self._limits: dict[Hashable, int] = {}
         self._bandwidth = BandwidthLimit({})
         self._policy: Policy = Coarse()
@@ -107,8 +109,13 @@ class MapWorkload(Workload):
     def setup(self, world: World, sizes: Sizes) -> None:
         """One server; clients with names that say what they are."""
         self._sizes = sizes
+        # A limit of some bytes a second does not carry a view anew every second.
+        self._policy = Coarse(HOUR_US_MAX if sizes["limited"] else sizes["hour_ms"] * 1_000)
         mode = (Mode.MANY, Mode.MANY, Mode.UNICAST, Mode.SINGLE)[sizes["mode"]]
-        self._settings = MapSettings(
+        self._settings = quick_settings(
+            receivers=sizes["clients"],
+            buffer=sizes["buffer"],
+            sync_us_max=750_000,
             mode=mode,
             query_channels=sizes["mode"] != 1 or sizes["history"] % 2 == 0,
             subscribers_min=sizes["subscribers_min"],
@@ -122,24 +129,11 @@ class MapWorkload(Workload):
             wide_subscribers_min=sizes["wide_subscribers_min"],
             outbox_items_max=sizes["outbox"],
             batch_bytes_max=sizes["batch"],
-            heartbeat_us=300_000,
             client_timeout_us=2_500_000,
             server_here_us=500_000,
-            restart_spread_us=200_000,
             linger_us=2_500_000,
-            tombstones_max=64,
-            tombstone_us=1_500_000,
             well_known_reserve_bytes=192,
             limit_bytes_min=900,
-            channel=ChannelSettings(
-                sync_interval_us=250_000,
-                sync_interval_us_max=750_000,
-                round_trip_us=25_000,
-                retry_us_max=1_000_000,
-                receivers_expected=sizes["clients"],
-                buffer_messages_max=sizes["buffer"],
-                ahead_messages_max=64,
-            ),
         )
         make_matcher: Callable[[], Matcher] = compiled_matcher if sizes["compiled"] else ScanMatcher
         self._note = world.note
@@ -149,7 +143,7 @@ class MapWorkload(Workload):
             SERVER,
             lambda boot: self._server(
                 SERVER,
-                epoch=boot.now + 1,
+                epoch=world.now + 1,  # it grows with every start, whatever the clock shows
                 now=boot.now,
                 settings=self._settings,
                 policy=self._policy,
@@ -188,7 +182,7 @@ class MapWorkload(Workload):
             return MapRelay(
                 boot.host,
                 server=SERVER,
-                epoch=boot.now + 1,
+                epoch=world.now + 1,
                 now=boot.now,
                 settings=self._settings,
                 draw=boot.generator.random,
@@ -218,8 +212,8 @@ class MapWorkload(Workload):
         draw = world.kernel.generator("workload/map")
         self._filters = draw.sample(FILTERS, self._sizes["filters"])
         clients, present = self._sizes["clients"], self._sizes["present"]
-        for number, one in product(range(clients), range(present)):  # there are large sets early
-            act = self._operation(world, draw, "move", number, one)
+        for number, thing in product(range(clients), range(present)):  # there are large sets early
+            act = self._operation(world, draw, "move", number, thing)
             world.kernel.call(draw.randrange(duration_us // 4), act)
         for _ in range(self._sizes["operations"]):
             kind, number = draw.choice(ACTS), draw.randrange(clients)
@@ -229,9 +223,9 @@ class MapWorkload(Workload):
             world.kernel.call(at, lambda _: self._watch(world))
 
     def _operation(
-        self, world: World, draw: random.Random, kind: str, number: int, one: int
+        self, world: World, draw: random.Random, kind: str, number: int, thing: int
     ) -> Callable[[int], None]:
-        vid = f"client-{number}/{one}"
+        vid = f"client-{number}/{thing}"
         place, private = draw.choice(ROOMS), draw.random() < 0.2
         attributes = {"type": draw.choice(KINDS), "floor_wide": draw.randrange(3)}
         subscription, text = f"s{draw.randrange(3)}", draw.choice(self._filters)
@@ -242,9 +236,9 @@ class MapWorkload(Workload):
                 return
             if kind == "move":
                 context = Context(vid, place, None, {**attributes, "private": private}, now)
-                world.give(host, PublishContext(context))
+                self._users.give(world, host, PublishContext(context))
             elif kind == "cancel":
-                world.give(host, UnpublishContext(vid))
+                self._users.give(world, host, UnpublishContext(vid))
             elif kind == "watch":
                 self._ask(world, host, SubscribeFilter(subscription, text))
             else:
@@ -253,25 +247,24 @@ class MapWorkload(Workload):
         return act
 
     def _ask(self, world: World, host: Host, given: SubscribeFilter | UnsubscribeFilter) -> None:
-        self._shown.forget(host, given.subscription)
         self._asked_us[host.name, given.subscription] = world.now
-        world.give(host, given)
+        self._users.give(world, host, given)
 
     def settled(self, world: World) -> bool:
         """Everyone has said everything, and every view is as it should be."""
         clients = _clients(world)
         if not all(client.idle for client in clients):
             return False
-        return all(self._wrong(world, host, client) == "" for host, client in _pairs(world))
+        return all(self._wrong(world, host) == "" for host, _ in _pairs(world))
 
-    def _wrong(self, world: World, host: Host, client: MapClient) -> str:
-        """Say how a client's views differ from the map, "" if they do not."""
-        truth = [
-            context_of(one.body) for each in _clients(world) for one in each.published.values()
-        ]
+    def _wrong(self, world: World, host: Host) -> str:
+        """Say how a user's views differ from what all users publish, "" if they do not."""
+        users = [host for host, _ in _pairs(world)]
         seen_as = self._policy.view_class(host.name)
-        visible = [self._policy.visible(context, seen_as, world.now) for context in truth]
-        return self._shown.wrong(host, client, visible, limited=host.name in self._limits)
+        now = world.hosts[SERVER].local(world.now)  # hours are those of the server's clock
+        truth = (context for _, context in self._users.published(users))
+        visible = [self._policy.visible(context, seen_as, now) for context in truth]
+        return self._users.wrong(host, visible, limited=host.name in self._limits)
 
     def check(self, world: World) -> None:
         """Views equal the map; then everybody leaves, and nothing is left of them."""
@@ -279,14 +272,15 @@ class MapWorkload(Workload):
         for host, client in _pairs(world):
             if not client.idle:
                 raise Violation("liveness", f"{host.name} is {client.state} and not idle")
-            wrong = self._wrong(world, host, client)
+            wrong = self._wrong(world, host)
             if wrong:
                 raise Violation("views equal the map", f"{host.name}: {wrong}")
-        for host, client in _pairs(world):
-            for name in client.wanted:
+        for host, _ in _pairs(world):
+            life = self._users.life(host)
+            for name in list(life.views):
                 self._ask(world, host, UnsubscribeFilter(name))
-            for vid in client.published:
-                world.give(host, UnpublishContext(vid))
+            for vid in list(life.published):
+                self._users.give(world, host, UnpublishContext(vid))
         world.kernel.run(world.now + LEAVING_US)
         self._check_empty(world)
 
@@ -297,9 +291,16 @@ class MapWorkload(Workload):
         for relay in _relays(world):
             kept = held_by_relay(relay)
             held |= {f"{what} of {relay.name}": count for what, count in kept.items()}
+        for name in world.hosts:
+            groups = [group for group in world.network.joined(name) if group != WELL_KNOWN]
+            held[f"groups that {name} listens to"] = 0 if self._single(name) else len(groups)
         left = {name: count for name, count in held.items() if count > 0}
         if left:
             raise Violation("empty when clients leave", str(left))
+
+    def _single(self, name: str) -> bool:
+        """Whether a host has groups without subscriptions: those of the one channel for all."""
+        return name == SERVER or self._settings.mode is Mode.SINGLE
 
     def metrics(self, world: World) -> dict[str, float]:
         """Count what was shown and sent."""
@@ -307,13 +308,10 @@ class MapWorkload(Workload):
         return {name: float(count) for name, count in self._counts.items()}
 
     def _observe(self, host: Host, effect: Effect, now: int) -> None:
-        client = host.machine
-        if not isinstance(client, MapClient):
+        if not isinstance(host.machine, MapClient):
             return
-        subscription = getattr(effect, "subscription", None)
-        if subscription is not None:
-            self._counts["shown"] += 1
-            self._shown.see(host, effect, client.wanted.get(subscription, ""))
+        self._counts["shown"] += hasattr(effect, "subscription")
+        self._users.tell(host, effect)
         if isinstance(effect, Appeared | Changed):
             given_us = effect.context.t_r
             # What was there before the user asked has no delay, only an age.
@@ -334,7 +332,8 @@ class MapWorkload(Workload):
             if not record.peer:
                 receivers = world.network.members(record.channel)
             for name in receivers:
-                self._bandwidth.deliver(name, record.bytes, now)
+                # A second of the sender's clock: it can count by no other.
+                self._bandwidth.deliver(name, record.bytes, world.hosts[host].steady(now))
 
         return hear
 

@@ -16,7 +16,6 @@ from roamcast.channels.client.publications import PublishContext, UnpublishConte
 from roamcast.channels.failover.messages import FAILOVER_PROTOCOL
 from roamcast.channels.failover.post import Post
 from roamcast.channels.failover.watchdog import WatchdogSettings
-from roamcast.channels.reliable.settings import ChannelSettings
 from roamcast.channels.server.desk import Policy
 from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.settings import MapSettings, Mode
@@ -25,11 +24,18 @@ from roamcast.model.machine import Effect
 from roamcast.model.records import ChannelStep, Record, Transmission
 from roamcast.sim.checkers import BandwidthLimit, Violation, check_bounds
 from roamcast.sim.host import Boot, Host, HostState
-from roamcast.sim.network import Cut
+from roamcast.sim.network import NetworkCut
 from roamcast.sim.workload import Sizes, Workload
-from roamcast.sim.workloads._map_parts import Coarse, Overheard, ScanMatcher, held_by_server
-from roamcast.sim.workloads._recovery_parts import Truth, rivals
-from roamcast.sim.workloads._views import Shown
+from roamcast.sim.workloads._map_parts import (
+    HOUR_US_MAX,
+    Coarse,
+    Overheard,
+    ScanMatcher,
+    held_by_server,
+    quick_settings,
+)
+from roamcast.sim.workloads._recovery_parts import RecoveryTruth
+from roamcast.sim.workloads._users import Users
 from roamcast.sim.workloads.map import ACTS, FILTERS, KINDS, ROOMS
 from roamcast.sim.world import World
 
@@ -64,11 +70,12 @@ class RecoveryWorkload(Workload):
         "outbox": (24, 200),
         "batch": (200, 1_000),
         "mode": (0, 2),
+        "hour_ms": (1_000, HOUR_US_MAX // 1_000),
     }
 
     def __init__(self) -> None:
-        self._truth = Truth()
-        self._shown = Shown()
+        self._users = Users()
+        self._truth = RecoveryTruth(self._users)
         self._limits: dict[Hashable, int] = {}
         self._bandwidth: dict[str, BandwidthLimit] = {}
         self._policy: Policy = Coarse()
@@ -80,6 +87,8 @@ class RecoveryWorkload(Workload):
     def setup(self, world: World, sizes: Sizes) -> None:
         """Posts by seat, then clients, who first try the first seat."""
         self._sizes = sizes
+        # A limit of some bytes a second does not carry a view anew every second.
+        self._policy = Coarse(HOUR_US_MAX if sizes["limited"] else sizes["hour_ms"] * 1_000)
         self._settings = _settings(sizes)
         self._seats = tuple(f"seat-{number}" for number in range(sizes["seats"]))
         world.observe(self._observe)
@@ -143,7 +152,7 @@ class RecoveryWorkload(Workload):
         """Part the hosts in two, most often for so long that both sides have a server."""
         begins = draw.randrange(1 + duration_us // 2)
         ends = min(duration_us, begins + draw.randrange(500_000, 4_000_000))
-        cut = Cut(frozenset(name for name in world.hosts if draw.random() < 0.5))
+        cut = NetworkCut(frozenset(name for name in world.hosts if draw.random() < 0.5))
         world.kernel.call(begins, lambda _: world.network.cut(cut))
         world.kernel.call(ends, lambda _: world.network.mend(cut))
 
@@ -158,29 +167,23 @@ class RecoveryWorkload(Workload):
             host = world.hosts[f"client-{number}"]
             if host.state is not HostState.UP:
                 return
-            assert isinstance(host.machine, MapClient)
             if kind == "move":
                 context = Context(vid, place, None, {**attributes, "private": private}, now)
-                self._truth.say(host, vid, context, now)
-                world.give(host, PublishContext(context))
+                self._truth.note(host, vid, context, host.local(now))
+                self._users.give(world, host, PublishContext(context))
             elif kind == "cancel":
                 self._cancel(world, host, vid)
+            elif kind == "watch":
+                self._users.give(world, host, SubscribeFilter(subscription, text))
             else:
-                self._shown.forget(host, subscription)
-                asked = (
-                    SubscribeFilter(subscription, text)
-                    if kind == "watch"
-                    else UnsubscribeFilter(subscription)
-                )
-                world.give(host, asked)
+                self._users.give(world, host, UnsubscribeFilter(subscription))
 
         return act
 
     def _cancel(self, world: World, host: Host, vid: str) -> None:
-        assert isinstance(host.machine, MapClient)
-        if vid in host.machine.published:
-            self._truth.say(host, vid, None, world.now)
-            world.give(host, UnpublishContext(vid))
+        if vid in self._users.life(host).published:
+            self._truth.note(host, vid, None, host.local(world.now))
+            self._users.give(world, host, UnpublishContext(vid))
 
     def settled(self, world: World) -> bool:
         """One server that everybody knows, everything said, and every view as it should be."""
@@ -193,16 +196,18 @@ class RecoveryWorkload(Workload):
         clients = _clients(world)
         if not all(client.idle and client.epoch == epoch for _, client in clients):
             return False
-        if rivals(world):
+        truth, problem = self._truth.contexts(world, [host for host, _ in clients])
+        if problem:
             return False
-        truth = self._truth.contexts(world)
-        return all(self._wrong(truth, host, client) == "" for host, client in clients)
+        return all(self._wrong(world, truth, host) == "" for host, _ in clients)
 
-    def _wrong(self, truth: dict[str, Context], host: Host, client: MapClient) -> str:
-        """Say how a client's views differ from the truth, "" if they do not."""
+    def _wrong(self, world: World, truth: dict[str, Context], host: Host) -> str:
+        """Say how a user's views differ from the truth, "" if they do not."""
         seen_as = self._policy.view_class(host.name)
-        visible = [self._policy.visible(context, seen_as, 0) for context in truth.values()]
-        return self._shown.wrong(host, client, visible, limited=host.name in self._limits)
+        (server,) = [one for one in world.hosts.values() if _serves(one)]
+        now = server.local(world.now)
+        visible = [self._policy.visible(context, seen_as, now) for context in truth.values()]
+        return self._users.wrong(host, visible, limited=host.name in self._limits)
 
     def check(self, world: World) -> None:
         """One server, one map, right views; then everybody leaves, and nothing is left."""
@@ -210,21 +215,21 @@ class RecoveryWorkload(Workload):
         epochs = [server.epoch for server in _servers(world)]
         if len(epochs) != 1:
             raise Violation("one server", f"the epochs {epochs} are served")
-        truth = self._truth.contexts(world)
+        truth, problem = self._truth.contexts(world, [host for host, _ in _clients(world)])
         for host, client in _clients(world):
             if not client.idle or client.epoch != epochs[0]:
                 detail = f"{host.name} is {client.state} in epoch {client.epoch}, not {epochs[0]}"
                 raise Violation("liveness", detail)
-            wrong = self._wrong(truth, host, client)
+            wrong = self._wrong(world, truth, host)
             if wrong:
                 raise Violation("views equal the map", f"{host.name}: {wrong}")
-        if rivals(world):
-            raise Violation("one publisher", rivals(world))
-        for host, client in _clients(world):
-            for name in client.wanted:
-                self._shown.forget(host, name)
-                world.give(host, UnsubscribeFilter(name))
-            for vid in client.published:
+        if problem:
+            raise Violation("one publisher", problem)
+        for host, _ in _clients(world):
+            life = self._users.life(host)
+            for name in list(life.views):
+                self._users.give(world, host, UnsubscribeFilter(name))
+            for vid in list(life.published):
                 self._cancel(world, host, vid)
         world.kernel.run(world.now + LEAVING_US)
         self._check_empty(world, epochs[0])
@@ -245,11 +250,9 @@ class RecoveryWorkload(Workload):
 
     def _observe(self, host: Host, effect: Effect, now: int) -> None:
         del now
-        client = host.machine
-        subscription = getattr(effect, "subscription", None)
-        if isinstance(client, MapClient) and subscription is not None:
-            self._counts["shown"] += 1
-            self._shown.see(host, effect, client.wanted.get(subscription, ""))
+        if isinstance(host.machine, MapClient):
+            self._counts["shown"] += hasattr(effect, "subscription")
+            self._users.tell(host, effect)
 
     def _hear(self, world: World) -> Callable[[int, str, Record], None]:
         def hear(now: int, host: str, record: Record) -> None:
@@ -264,7 +267,7 @@ class RecoveryWorkload(Workload):
             if not record.peer:
                 receivers = world.network.members(record.channel)
             for name in receivers:  # each server keeps a limit; two cannot know of each other
-                self._bandwidth[host].deliver(name, record.bytes, now)
+                self._bandwidth[host].deliver(name, record.bytes, world.hosts[host].steady(now))
 
         return hear
 
@@ -274,7 +277,10 @@ class RecoveryWorkload(Workload):
 
 
 def _settings(sizes: Sizes) -> MapSettings:
-    return MapSettings(
+    return quick_settings(
+        receivers=sizes["clients"],
+        buffer=32,
+        sync_us_max=1_000_000,
         mode=(Mode.MANY, Mode.UNICAST, Mode.MANY)[sizes["mode"]],
         subscribers_min=sizes["subscribers_min"],
         history_max=8,
@@ -284,26 +290,14 @@ def _settings(sizes: Sizes) -> MapSettings:
         carousel_bytes_per_s=20_000,
         outbox_items_max=sizes["outbox"],
         batch_bytes_max=sizes["batch"],
-        heartbeat_us=300_000,
         client_timeout_us=1_500_000,
         server_here_us=300_000,
         server_timeout_us=1_000_000,
         handover_us=1_000_000,
-        restart_spread_us=200_000,
         linger_us=1_500_000,
         removed_max=64,
-        tombstones_max=64,
-        tombstone_us=1_500_000,
         well_known_reserve_bytes=192,
         limit_bytes_min=900,
-        channel=ChannelSettings(
-            sync_interval_us=250_000,
-            round_trip_us=25_000,
-            retry_us_max=1_000_000,
-            receivers_expected=sizes["clients"],
-            buffer_messages_max=32,
-            ahead_messages_max=64,
-        ),
     )
 
 
@@ -312,13 +306,17 @@ def _fall(world: World, now: int) -> None:
     for host in world.hosts.values():
         post = host.machine
         if host.state is HostState.UP and isinstance(post, Post) and post.server is not None:
-            world.kernel.perform(host, post.fall(now))
+            world.kernel.perform(host, post.fall(host.local(now)))
             world.kernel.arm(host)
             return
 
 
 def _posts(world: World) -> list[Post]:
     return [host.machine for host in world.hosts.values() if isinstance(host.machine, Post)]
+
+
+def _serves(host: Host) -> bool:
+    return isinstance(host.machine, Post) and isinstance(host.machine.server, MapServer)
 
 
 def _servers(world: World) -> list[MapServer]:

@@ -23,10 +23,12 @@ from roamcast.channels.client.session import (
     Hidden,
     LinkDown,
     LinkUp,
+    PublicationRefused,
     Shown,
+    SubscriptionRefused,
     Taken,
 )
-from roamcast.channels.reliable.settings import ChannelSettings
+from roamcast.channels.server.desk import Policy, Public
 from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.messages import MAP_PROTOCOL
 from roamcast.channels.server.settings import MapSettings
@@ -35,8 +37,9 @@ from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect
 from roamcast.sim.checkers import Violation, check_bounds
 from roamcast.sim.host import Boot, Host, HostState
+from roamcast.sim.kernel import FAULT
 from roamcast.sim.workload import Sizes, Workload
-from roamcast.sim.workloads._map_parts import ScanMatcher
+from roamcast.sim.workloads._map_parts import ScanMatcher, quick_settings
 from roamcast.sim.world import World
 
 SERVER: Final = "server"
@@ -53,11 +56,10 @@ FILTERS: Final = (
     "type = 'person'",
     "type = 'printer' OR place = 'lab/a'",
 )
-ACTS: Final = ("move", "move", "move", "cancel", "watch", "unwatch", "cut")
 SUBSCRIPTIONS: Final = 3
 
 
-class Link(msgspec.Struct):
+class SessionLink(msgspec.Struct):
     """One client's link: which lives of client and server it joins, or since when it is away."""
 
     client_boots: int = 0
@@ -81,6 +83,7 @@ class SessionsWorkload(Workload):
         "buffer": (4, 100),
         "new_settings": (0, 1),
     }
+    acts: ClassVar[tuple[str, ...]] = ("move", "move", "move", "cancel", "watch", "unwatch", "cut")
 
     def __init__(
         self, session: type[ClientSession] = ClientSession, *, only_server_fails: bool = False
@@ -94,49 +97,45 @@ class SessionsWorkload(Workload):
         self._hosts: dict[str, Host] = {}
         self._sizes: Sizes = {}
         self._settings = MapSettings()
-        self._links: dict[str, Link] = {}
+        self._policy: Policy = Public()
+        self._links: dict[str, SessionLink] = {}
         self._wanted: dict[tuple[str, int], dict[str, Filter]] = {}
         self._views: dict[tuple[str, int, str], dict[str, Context]] = {}
+        self._published: dict[tuple[str, int], dict[str, Context]] = {}
+        """What the user of each life of a client publishes."""
+        self._untaken: dict[tuple[str, int], dict[str, None]] = {}
+        """What users gave and were not yet told to be taken."""
         self._counts = dict.fromkeys(("shown", "hidden", "taken", "links"), 0)
 
     def setup(self, world: World, sizes: Sizes) -> None:
         """One server, and clients that publish and watch."""
         self._sizes = sizes
-        self._settings = MapSettings(
+        self._settings = quick_settings(
+            receivers=sizes["clients"],
+            buffer=sizes["buffer"],
+            sync_us_max=750_000,
             subscribers_min=2,
             page_contexts_max=sizes["page"],
             outbox_items_max=sizes["outbox"],
-            heartbeat_us=300_000,
             client_timeout_us=2_500_000,
             server_here_us=500_000,
-            restart_spread_us=200_000,
             linger_us=2_500_000,
-            tombstones_max=64,
-            tombstone_us=1_500_000,
-            channel=ChannelSettings(
-                sync_interval_us=250_000,
-                sync_interval_us_max=750_000,
-                round_trip_us=25_000,
-                retry_us_max=1_000_000,
-                receivers_expected=sizes["clients"],
-                buffer_messages_max=sizes["buffer"],
-                ahead_messages_max=64,
-            ),
         )
         world.observe(self._observe)
         world.add_host(
             SERVER,
             lambda boot: MapServer(
                 SERVER,
-                epoch=boot.now + 1,
+                epoch=world.now + 1,
                 now=boot.now,
                 settings=self._settings_of(boot.number),
+                policy=self._policy,
                 make_matcher=ScanMatcher,
             ),
         )
         for number in range(sizes["clients"]):
             name = f"client-{number}"
-            self._links[name] = Link()
+            self._links[name] = SessionLink()
             self._hosts[name] = world.add_host(name, self._make)
 
     def _make(self, boot: Boot) -> ClientSession:
@@ -157,7 +156,7 @@ class SessionsWorkload(Workload):
                 act = self._operation(world, draw, "move", number, item)
                 world.kernel.call(draw.randrange(duration_us // 4), act)
         for _ in range(self._sizes["operations"]):
-            kind, number = draw.choice(ACTS), draw.randrange(clients)
+            kind, number = draw.choice(self.acts), draw.randrange(clients)
             act = self._operation(world, draw, kind, number, draw.randrange(max(3, present)))
             world.kernel.call(draw.randrange(duration_us), act)
 
@@ -197,7 +196,7 @@ class SessionsWorkload(Workload):
         self, world: World, draw: random.Random, kind: str, number: int, item: int
     ) -> Callable[[int], None]:
         vid, place = f"client-{number}/{item}", draw.choice(ROOMS)
-        attributes: dict[str, Attribute] = {"type": draw.choice(("person", "printer"))}
+        attributes = self._attributes(draw)
         subscription, text = f"s{draw.randrange(SUBSCRIPTIONS)}", draw.choice(FILTERS)
 
         def act(now: int) -> None:
@@ -209,21 +208,29 @@ class SessionsWorkload(Workload):
                 return  # a user gets a session with its first link
             key = (host.name, host.boots)
             if kind == "move":
-                world.give(host, PublishContext(Context(vid, place, None, attributes, now)))
+                context = Context(vid, place, None, attributes, now)
+                self._published.setdefault(key, {})[vid] = context
+                self._untaken.setdefault(key, {})[vid] = None
+                world.kernel.give(now, host, PublishContext(context), FAULT)
             elif kind == "cancel":
-                world.give(host, UnpublishContext(vid))
+                if self._published.get(key, {}).pop(vid, None) is not None:
+                    self._untaken[key][vid] = None
+                world.kernel.give(now, host, UnpublishContext(vid), FAULT)
             elif kind == "cut" and self._links[host.name].up:
                 self._cut(world, host, draw)
             elif kind == "watch":
                 self._wanted.setdefault(key, {})[subscription] = Filter.parse(text)
                 self._views[*key, subscription] = {}
-                world.give(host, SubscribeFilter(subscription, text))
+                world.kernel.give(now, host, SubscribeFilter(subscription, text), FAULT)
             elif kind == "unwatch":
                 self._wanted.setdefault(key, {}).pop(subscription, None)
                 self._views.pop((*key, subscription), None)
-                world.give(host, UnsubscribeFilter(subscription))
+                world.kernel.give(now, host, UnsubscribeFilter(subscription), FAULT)
 
         return act
+
+    def _attributes(self, draw: random.Random) -> dict[str, Attribute]:
+        return {"type": draw.choice(("person", "printer"))}
 
     def _observe(self, host: Host, effect: Effect, now: int) -> None:
         match effect:
@@ -243,13 +250,16 @@ class SessionsWorkload(Workload):
                     self._check_left(host, name, vid, now)
             case Taken(vids):
                 self._counts["taken"] += len(vids)
+                for vid in vids:
+                    self._untaken[host.name, host.boots].pop(vid)
+            case PublicationRefused() | SubscriptionRefused():
+                raise Violation("nothing sound is refused", f"{host.name}: {effect}")
 
     def _check_left(self, host: Host, name: str, vid: str, now: int) -> None:
         """A context that still matches, and has for a while, has not left."""
-        publisher = self._hosts[vid.partition("/")[0]].machine
+        publisher = self._hosts[vid.partition("/")[0]]
         wanted = self._wanted[host.name, host.boots].get(name)
-        assert isinstance(publisher, ClientSession)
-        there = publisher.published.get(vid)
+        there = self._published.get((publisher.name, publisher.boots), {}).get(vid)
         if there is None or wanted is None or there.t_r > now - RECENT_US:
             return
         if wanted.matches(there):
@@ -263,11 +273,21 @@ class SessionsWorkload(Workload):
         """Say how what a user sees differs from the map, "" if it does not."""
         if session.client is None or not session.client.idle:
             return "it is not in session, or not everything is taken"
-        if any(not session.taken(vid) for vid in session.published):
-            return "a publication is not taken"
-        truth = [one for _, each in _sessions(world) for one in each.published.values()]
+        if self._untaken.get((host.name, host.boots)):
+            return "its user was not told that everything is taken"
+        truth = [
+            context
+            for each in self._hosts.values()
+            for context in self._published.get((each.name, each.boots), {}).values()
+        ]
+        seen_as = self._policy.view_class(host.name)
+        now = world.hosts[SERVER].local(world.now)
         for name, wanted in self._wanted.get((host.name, host.boots), {}).items():
-            right = {one.vid: one for one in truth if wanted.matches(one)}
+            right = {
+                one.vid: one
+                for one in truth
+                if wanted.matches(one) and self._policy.visible(one, seen_as, now)
+            }
             seen = self._views[host.name, host.boots, name]
             if seen != right:
                 lacks, stale = (

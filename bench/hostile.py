@@ -1,0 +1,181 @@
+"""Does one hostile client make the others wait? Each way, beside a quiet service in the same run.
+
+A bystander asks for `/healthz` again and again, by a new connection each time. A watcher waits for
+each change that a publisher makes. Measured are the longest wait of both while the attacker is at
+work, and when nobody is; afterwards the memory that the service holds, and that a newcomer is
+served.
+"""
+
+import http.client
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from websockets.sync.client import connect
+
+from bench._attacks import WAYS
+from bench.subscriptions import HERE, served
+from roamcast.lab.report import Claim, Report, Steps
+from roamcast.live.auth.admission import TokenKeys
+
+TITLE = "hostile: the longest wait of bystanders while one client does its worst"
+PERIOD_S = 0.02
+ALLOWED_MS = 50.0
+CONTEXTS = 2_000
+SETTINGS = """
+[limits]
+connections_max = 4000
+requests_per_s = 100000.0
+requests_burst = 1000000
+[journal]
+on = false
+"""
+
+
+class Waits:
+    """The waits of a bystander and of a watcher, in milliseconds."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._url, self._token = url, token
+        self._headers = {"Authorization": f"Bearer {token}"}
+
+    def longest(self, during: Callable[[], Any]) -> tuple[float, float, Any]:
+        """Measure while something is done; give the longest wait of each, and what was done."""
+        over = threading.Event()
+        waits: dict[str, float] = {}
+        threads = [
+            threading.Thread(target=self._again, args=(name, once, over, waits))
+            for name, once in (("bystander", self._health()), ("watcher", self._change()))
+        ]
+        for thread in threads:
+            thread.start()
+        done = during()
+        over.set()
+        for thread in threads:
+            thread.join()
+        return waits["bystander"], waits["watcher"], done
+
+    def _again(
+        self, name: str, once: Callable[[], None], over: threading.Event, waits: dict[str, float]
+    ) -> None:
+        once()
+        longest = 0.0
+        while not over.wait(PERIOD_S):
+            began = time.perf_counter()
+            once()
+            longest = max(longest, time.perf_counter() - began)
+        waits[name] = longest * 1_000
+
+    def _health(self) -> Callable[[], None]:
+        """Ask `/healthz` as a stranger does: a new connection each time, and no token."""
+
+        def once() -> None:
+            there = http.client.HTTPConnection(urlsplit(self._url).netloc)
+            there.request("GET", "/healthz")
+            answer = there.getresponse()
+            answer.read()
+            there.close()
+            assert answer.status == 200, answer.status
+
+        return once
+
+    def _change(self) -> Callable[[], None]:
+        address = self._url.replace("http", "ws", 1) + "/session?device=watcher"
+        there = connect(address, additional_headers=self._headers, compression=None)
+        said = {"type": "subscribe", "re": "w", "filter": "within(place, 'hq')"}
+        there.send(json.dumps(said))
+        publisher = http.client.HTTPConnection(urlsplit(self._url).netloc)
+        turn = 0
+
+        def once() -> None:
+            nonlocal turn
+            turn += 1
+            put(publisher, self._token, "moving", f"hq/{turn}")
+            while f"hq/{turn}" not in str(there.recv()):
+                pass
+
+        return once
+
+
+def put(there: http.client.HTTPConnection, token: str, vid: str, place: str, **more: Any) -> None:
+    """Publish a context."""
+    feature = {"type": "Feature", "geometry": None, "properties": {"place": place, **more}}
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/geo+json"}
+    there.request("PUT", f"/contexts/{vid}", json.dumps(feature), headers)
+    answer = there.getresponse()
+    answer.read()
+    assert answer.status in (200, 201), answer.status
+
+
+def attack(way: str, url: str, token: str, seconds: float) -> dict[str, int]:
+    """Let a process of its own do its worst."""
+    command = [sys.executable, "-m", "bench._attacks", way, url, token, str(seconds)]
+    ran = subprocess.run(  # noqa: S603 - our own program
+        command, cwd=HERE.parent, stdout=subprocess.PIPE, check=True
+    )
+    told: dict[str, int] = json.loads(ran.stdout)
+    return told
+
+
+def memory_mb(process: int) -> float:
+    """Give how much memory a process holds."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def run(quick: bool, progress: Steps) -> Report:
+    """Attack one service in each way."""
+    seconds = 3.0 if quick else 20.0
+    rows: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="roamcast-bench-") as made,
+        served(Path(made), HERE.parent / "src", SETTINGS) as (process, url, token),
+        progress("ways", len(WAYS) + 1) as step,
+    ):
+        there = http.client.HTTPConnection(urlsplit(url).netloc)
+        for number in range(CONTEXTS):
+            put(there, token, f"v{number}", f"b/{number}", level=number)
+        keys = TokenKeys.open(Path(made) / "data")
+        now = round(time.time() * 1e6)
+        scopes = ("read", "subscribe")
+        attacker = keys.issue("mallory", scopes, lifetime_s=3_600, now=now)
+        waits = Waits(url, token)
+        attack("fuzzed filters", url, attacker, 1.0)  # the compiled code is loaded
+        quiet = waits.longest(lambda: time.sleep(seconds))
+        step(1)
+        for way in WAYS:
+            before = memory_mb(process)
+            told = waits.longest(lambda way=way: attack(way, url, attacker, seconds))
+            newcomer = http.client.HTTPConnection(urlsplit(url).netloc)
+            put(newcomer, token, "newcomer", "b/1")
+            rows.append(
+                {
+                    "way": way,
+                    "bystander_ms": told[0],
+                    "watcher_ms": told[1],
+                    "quiet_bystander_ms": quiet[0],
+                    "quiet_watcher_ms": quiet[1],
+                    "memory_mb_before": before,
+                    "memory_mb_after": memory_mb(process),
+                    "told": json.dumps(told[2]),
+                }
+            )
+            step(1)
+    claims = []
+    for who in ("bystander", "watcher"):
+        most = ALLOWED_MS + 2 * rows[0][f"quiet_{who}_ms"]
+        worst = max(row[f"{who}_ms"] for row in rows)
+        claims.append(Claim(f"longest wait of a {who}", worst, worst <= most, bar=f"<= {most:.0f}"))
+    grown = max(row["memory_mb_after"] / row["memory_mb_before"] for row in rows)
+    claims.append(Claim("memory after an attack", grown, grown <= 1.1, bar="<= 1.1 times"))
+    # One attack after the other may each leave a little: all of them together count as well.
+    kept = rows[-1]["memory_mb_after"] / rows[0]["memory_mb_before"]
+    claims.append(Claim("memory after all attacks", kept, kept <= 1.1, bar="<= 1.1 times"))
+    return Report("hostile", {"contexts": CONTEXTS, "seconds": seconds}, rows, claims)

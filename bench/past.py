@@ -1,0 +1,233 @@
+"""Is what was acknowledged found after kill -9, with the right interval, and at once?
+
+Writers put, change and remove contexts by HTTP, sessions of the SDK move about; then kill -9, and
+the service starts again. Right after that everything acknowledged since the last kill is asked for:
+the last state of each vid by one question about the time since, earlier states one by one.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from time import monotonic, time_ns
+from typing import Any
+
+import msgspec
+
+from bench.kill import Ready, kept
+from roamcast.client import Session, connect
+from roamcast.client.asking import Asking
+from roamcast.errors import RoamcastError
+from roamcast.lab.report import Claim, Report, Steps
+from roamcast.model.contexts import Context
+from roamcast.model.time import format_instant
+from roamcast.transport.address import ServiceAddress
+from roamcast.transport.http import HttpClient
+
+TITLE = "past: kill -9 under load; what was acknowledged is found, and right"
+WRITERS = 4
+PEOPLE = 3
+LOAD_S = 1.0
+SAMPLE = 40
+"""Earlier states that are asked for one by one after each kill."""
+
+BAR_S = 1.0
+SLACK_US = 1_000_000
+"""How far the session's clock may be from the service's; both are this machine's."""
+
+
+class Told(msgspec.Struct):
+    """What was acknowledged of one vid, in its order; `sure`: nothing else was asked."""
+
+    states: list[tuple[int, int, str]]
+    """(step, t_r, place)"""
+    removed: tuple[int, int] | None = None
+    """When its removal was asked for, and acknowledged."""
+    sure: bool = True
+
+
+class Crowd:
+    """Everybody who writes, and what they were told since the last kill."""
+
+    def __init__(self, sessions: list[Session], seed: int) -> None:
+        self._sessions = sessions
+        self._draw = random.Random(seed)
+        self._step = 0
+        self.told: dict[str, Told] = {}
+        self.acknowledged = 0
+
+    async def write(self, number: int) -> None:
+        """Put, change and remove contexts, until the service is gone."""
+        me = self._sessions[number % len(self._sessions)]
+        while True:
+            self._step += 1
+            vid = f"thing-{number}-{self._step}"
+            one = self.told[vid] = Told([])
+            for _ in range(self._draw.randrange(1, 4)):
+                if not await self._put(me, vid, one):
+                    return
+            if self._draw.random() < 0.5:
+                asked = _now()
+                if not await _try(me.remove(vid), one):
+                    return
+                one.removed = asked, _now()
+                self.acknowledged += 1
+
+    async def _put(self, me: Session, vid: str, one: Told) -> bool:
+        self._step += 1
+        step, place, t_r = self._step, f"hq/{self._draw.randrange(10)}", _now()
+        context = Context(vid, place, None, {"type": "thing", "step": step}, t_r)
+        if not await _try(me.put(context), one):
+            return False
+        one.states.append((step, t_r, place))
+        self.acknowledged += 1
+        return True
+
+    async def walk(self, number: int) -> None:
+        """Publish over a link, as people do."""
+        me, vid = self._sessions[number], f"person-{number}"
+        one = self.told[vid] = Told([])
+        while True:
+            self._step += 1
+            step, place = self._step, f"hq/{self._draw.randrange(10)}"
+            one.sure = False
+            made = await me.publish(vid, place=place, type="person", step=step)
+            one.states.append((step, made.t_r, place))
+            one.sure = True
+            self.acknowledged += 1
+            await asyncio.sleep(0.02)
+
+
+async def _try(work: Any, one: Told) -> bool:
+    """Ask once; without an answer nobody is sure any more."""
+    try:
+        await work
+    except RoamcastError:
+        one.sure = False
+        return False
+    except asyncio.CancelledError:
+        one.sure = False
+        raise
+    return True
+
+
+def _now() -> int:
+    return time_ns() // 1000
+
+
+class Round(msgspec.Struct):
+    """What one kill showed."""
+
+    acknowledged: int = 0
+    looked_for: int = 0
+    missing: int = 0
+    wrong: int = 0
+    twice: int = 0
+    answer_s: float = 0.0
+
+
+async def storm(data: Path, *, kills: int, seed: int, step: Any) -> list[Round]:
+    """Kill the service so many times under load, and ask for the past each time."""
+    found = []
+    draw = random.Random(seed)
+    async with kept(data) as ready:
+        service: Ready = await ready()
+        for number in range(kills):
+            async with _sessions(service) as sessions:
+                crowd = Crowd(sessions, seed + number)
+                began = _now()
+                busy = [
+                    *(asyncio.create_task(crowd.write(one)) for one in range(WRITERS)),
+                    *(asyncio.create_task(crowd.walk(one)) for one in range(PEOPLE)),
+                ]
+                await asyncio.sleep(LOAD_S * (0.5 + draw.random()))
+                os.kill(service.pid, signal.SIGKILL)
+                service = await ready()
+                for task in busy:
+                    task.cancel()
+                await asyncio.gather(*busy, return_exceptions=True)
+            found.append(await _looked(service, crowd, began, draw))
+            step(1)
+    return found
+
+
+@contextlib.asynccontextmanager
+async def _sessions(service: Ready) -> AsyncIterator[list[Session]]:
+    async with contextlib.AsyncExitStack() as stack:
+        made = [
+            connect(service.url, service.token, device=f"d{n}", timeout_s=60)
+            for n in range(max(PEOPLE, WRITERS))
+        ]
+        yield [await stack.enter_async_context(one) for one in made]
+
+
+async def _looked(service: Ready, crowd: Crowd, began: int, draw: random.Random) -> Round:
+    """Ask for everything that was acknowledged."""
+    round_ = Round(crowd.acknowledged)
+    asking = Asking(HttpClient(ServiceAddress(service.url, service.token)))
+    asked_at = monotonic()
+    answers = await asking.who(at=f"{format_instant(began)}/..", limit=100_000)
+    round_.answer_s = monotonic() - asked_at
+    by_vid = {one.vid: one for one in answers}
+    round_.twice = len(answers) - len(by_vid)
+    earlier = []
+    for vid, told in crowd.told.items():
+        if not told.states:
+            continue
+        round_.looked_for += 1
+        last = by_vid.get(vid)
+        round_.missing += last is None
+        if last is not None and told.sure:
+            round_.wrong += not _right(last, told)
+        earlier += [(vid, state) for state in told.states[:-1]]
+    for vid, (number, t_r, place) in draw.sample(earlier, min(SAMPLE, len(earlier))):
+        round_.looked_for += 1
+        then = await asking.who(f"vid = '{vid}'", at=format_instant(t_r))
+        round_.missing += not then
+        round_.wrong += any(
+            (one.attributes["step"], one.place, one.t_r) != (number, place, t_r) for one in then
+        )
+        round_.twice += len(then) > 1
+    return round_
+
+
+def _right(last: Context, told: Told) -> bool:
+    number, t_r, place = told.states[-1]
+    if (last.attributes["step"], last.place, last.t_r) != (number, place, t_r):
+        return False
+    if last.vid.startswith("person-"):
+        return True  # its session ended after the kill, and said so or not
+    if told.removed is None:
+        return last.t_d is None
+    asked, answered = told.removed
+    return last.t_d is not None and asked - SLACK_US <= last.t_d <= answered + SLACK_US
+
+
+def run(quick: bool, progress: Steps) -> Report:
+    """Kill, and look for what was acknowledged."""
+    kills = 10 if quick else 200
+    with tempfile.TemporaryDirectory() as folder, progress("kills", kills) as step:
+        found = asyncio.run(storm(Path(folder), kills=kills, seed=1, step=step))
+    total = {name: sum(getattr(one, name) for one in found) for name in Round.__struct_fields__}
+    slowest = max(one.answer_s for one in found)
+    claims = [
+        Claim("acknowledged contexts not found", total["missing"], total["missing"] == 0, bar=0),
+        Claim("found with another interval or state", total["wrong"], total["wrong"] == 0, bar=0),
+        Claim("found twice", total["twice"], total["twice"] == 0, bar=0),
+        Claim(
+            "slowest answer after a restart, seconds",
+            round(slowest, 2),
+            slowest <= BAR_S,
+            bar=BAR_S,
+        ),
+    ]
+    rows = [
+        {"kill": number, **msgspec.to_builtins(one), "answer_s": round(one.answer_s, 3)}
+        for number, one in enumerate(found, start=1)
+    ]
+    parameters = {"kills": kills, "writers": WRITERS, "people": PEOPLE, "load_s": LOAD_S}
+    return Report("past", parameters, rows, claims)

@@ -1,0 +1,198 @@
+"""`roamcast pipeline occupancy`, `dwell`, `entries`, `flows` and `exposure`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_MAX = 1_000_000
+"""Rows of an answer that are brought here; ask at a coarser level for fewer."""
+
+SHOWN = 20
+
+ArchiveOption = Annotated[str, typer.Option("--archive", help="The archive's folder or URI.")]
+LevelOption = Annotated[int, typer.Option(min=0, help="Segments of a place's path; 0 for all.")]
+KOption = Annotated[int, typer.Option("--k", min=1, help="Counts below this are left out.")]
+WhereOption = Annotated[str | None, typer.Option(help="CQL2: only contexts that satisfy it.")]
+OutOption = Annotated[Path | None, typer.Option(help="Write a .csv or .parquet file.")]
+PlotOption = Annotated[Path | None, typer.Option(help="Draw a .png file.")]
+SparkOption = Annotated[str | None, typer.Option(help="Spark master. [$ROAMCAST_SPARK]")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands to their group."""
+    for name in ("occupancy", "entries", "flows"):
+        app.command(name, help=_HELP[name])(_counting(name))
+    app.command("dwell", help=_HELP["dwell"])(_dwell)
+    app.command("exposure", help=_HELP["exposure"])(_exposure)
+
+
+_HELP = {
+    "occupancy": "Count who was at each place, hour by hour.",
+    "entries": "Count arrivals and departures at each place, hour by hour.",
+    "flows": "Count moves from place to place, hour by hour.",
+    "dwell": "Say how long people stay at each place.",
+    "exposure": "Find the vids that shared a place with the given ones for some minutes.",
+}
+
+
+def _counting(name: str) -> Any:
+    def ask(
+        archive: ArchiveOption,
+        level: LevelOption = 0,
+        k: KOption = 5,
+        where: WhereOption = None,
+        out: OutOption = None,
+        plot: PlotOption = None,
+        spark: SparkOption = None,
+        json: JsonOption = False,
+    ) -> None:
+        _answer(name, archive, where, out, plot, spark, json=json, level=level, k=k)
+
+    return ask
+
+
+def _dwell(
+    archive: ArchiveOption,
+    level: LevelOption = 0,
+    k: KOption = 5,
+    where: WhereOption = None,
+    out: OutOption = None,
+    plot: PlotOption = None,
+    spark: SparkOption = None,
+    json: JsonOption = False,
+) -> None:
+    _answer("dwell", archive, where, out, plot, spark, json=json, level=level, k=k)
+
+
+def _exposure(
+    vids: Annotated[Path, typer.Argument(help="A file with a vid a line.")],
+    archive: ArchiveOption,
+    minutes: Annotated[float, typer.Option(help="Shared time at one place.")] = 15.0,
+    level: LevelOption = 0,
+    where: WhereOption = None,
+    out: OutOption = None,
+    spark: SparkOption = None,
+    json: JsonOption = False,
+) -> None:
+    from roamcast.errors import MissingError
+
+    try:
+        lines = vids.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise MissingError(f"{vids}: {error.strerror}") from None
+    asked = [line.strip() for line in lines if line.strip()]
+    _answer(
+        "exposure", archive, where, out, None, spark,
+        json=json, vids=asked, minutes=minutes, level=level,
+    )  # fmt: skip
+
+
+def _answer(
+    name: str,
+    archive: str,
+    where: str | None,
+    out: Path | None,
+    plot: Path | None,
+    master: str | None,
+    *,
+    json: bool,
+    **how: Any,
+) -> None:
+    """Ask one question of an archive, and print, write or draw the answer."""
+    from roamcast import pipeline
+    from roamcast.errors import InputError, LimitError
+    from roamcast.pipeline.archive.table import Archive
+    from roamcast.pipeline.spark.errors import collected
+    from roamcast.pipeline.spark.session import Settings, started
+
+    if out is not None and out.suffix not in {".csv", ".parquet"}:
+        raise InputError(f"--out ends with .csv or .parquet, not {out.suffix or 'nothing'}")
+    failed = Archive.open(archive).storage.failed  # a wrong path is told before Spark starts
+    with started(Settings(master=master)) as spark:
+        if "vids" in how:
+            how["of"] = spark.createDataFrame([(vid,) for vid in how.pop("vids")], "vid string")
+        asked = getattr(pipeline, name)(pipeline.contexts(spark, archive, filter=where), **how)
+        found = collected(asked.limit(ROWS_MAX + 1), failed)
+    if found.num_rows > ROWS_MAX:
+        raise LimitError(f"the answer has more than {ROWS_MAX} rows: ask with a smaller --level")
+    found = found.sort_by([(column, "ascending") for column in found.column_names])
+    if out is not None:
+        _write(found, out)
+    if plot is not None:
+        _draw(found, name, plot)
+    if json:
+        import msgspec
+
+        typer.echo(msgspec.json.encode(found.to_pylist()))
+    elif out is None and plot is None:
+        _show(found)
+
+
+def _write(found: "pa.Table", out: Path) -> None:
+    import pyarrow.csv as csv
+    import pyarrow.parquet as pq
+
+    from roamcast.errors import RoamcastError
+
+    try:
+        if out.suffix == ".csv":
+            csv.write_csv(found, out)
+        else:
+            pq.write_table(found, out)
+    except OSError as error:
+        raise RoamcastError(f"cannot write {out}: {error.strerror}") from None
+    typer.echo(f"{found.num_rows:,} rows in {out}")
+
+
+def _show(found: "pa.Table") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(*found.column_names)
+    for row in found.slice(0, SHOWN).to_pylist():
+        shown.add_row(*(str(value) for value in row.values()))
+    Console().print(shown)
+    if found.num_rows > SHOWN:
+        typer.echo(f"and {found.num_rows - SHOWN:,} rows more: --out FILE.csv has all")
+
+
+def _draw(found: "pa.Table", name: str, plot: Path) -> None:
+    """Draw a line per place over the hours, or a bar per place."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    from roamcast.errors import InputError
+
+    if not found.num_rows:
+        raise InputError("there is nothing to draw: every count lies below k")
+    figure, axes = pyplot.subplots(figsize=(10, 5), layout="constrained")
+    rows = found.to_pylist()
+    if "hour" in found.column_names:
+        labels = [name for name in ("place", "origin", "destination", "kind") if name in rows[0]]
+        lines: dict[str, list[tuple[Any, int]]] = {}
+        for row in rows:
+            label = " → ".join(row[one] for one in labels)
+            lines.setdefault(label, []).append((row["hour"], row["count"]))
+        busiest = sorted(lines, key=lambda label: -sum(count for _, count in lines[label]))[:10]
+        for label in busiest:
+            axes.plot(*zip(*lines[label], strict=True), marker=".", label=label)
+        axes.legend(title=f"the {len(busiest)} busiest of {len(lines)}")
+        axes.set_ylabel("visits")
+        figure.autofmt_xdate()
+    else:
+        longest = sorted(rows, key=lambda row: -row["median_s"])[:20]
+        names = [row["place"] for row in longest]
+        axes.barh(names, [row["median_s"] / 60 for row in longest])
+        axes.invert_yaxis()
+        axes.set_xlabel("median stay, minutes")
+    axes.set_title(name)
+    figure.savefig(plot, dpi=120)
+    pyplot.close(figure)
+    typer.echo(f"drawn in {plot}")

@@ -1,0 +1,85 @@
+"""A trusted node: its parts behind one router, live or simulated."""
+
+from roamcast.identity.credentials import public_key
+from roamcast.identity.keys import RandomBytes
+from roamcast.identity.pseudonyms import open_few
+from roamcast.identity.trusted.epochs import TrustEpochs
+from roamcast.identity.trusted.issuing import Issuing
+from roamcast.identity.trusted.mailboxes import Mail, Mailboxes
+from roamcast.identity.trusted.reach import Reach
+from roamcast.identity.trusted.register import Register
+from roamcast.identity.trusted.settings import TrustSettings
+from roamcast.model.parts import Load, Router
+
+
+class TrustedNode(Router):
+    """One trusted node; everything that changes it is an input given to `receive`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        now: int,
+        load: Load,
+        private: bytes,
+        random_bytes: RandomBytes,
+        settings: TrustSettings | None = None,
+    ) -> None:
+        """`private` signs credentials; `load` reads stored values by prefix."""
+        settings = settings or TrustSettings()
+        self.name = name
+        self.public_key = public_key(private)
+        self.settings = settings
+        self._epochs = TrustEpochs(name, random_bytes)
+        self._mailboxes = Mailboxes(settings, lambda: self._epochs.keys)
+        self._register = Register(settings.people_max, random_bytes, self._mailboxes.keys_of)
+        self._mailboxes.register = self._register
+        issuing = Issuing(
+            settings,
+            person=self._register.person,
+            keys=lambda: self._epochs.keys,
+            private=private,
+            random_bytes=random_bytes,
+        )
+        super().__init__((self._epochs, self._register, issuing, self._mailboxes))
+        self.restore(load, now)
+
+    # --- reads: none of these changes anything --------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether the first key is on disk."""
+        return bool(self._epochs.keys.current)
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """The epochs whose vids still resolve; the last one seals."""
+        return tuple(sorted(self._epochs.keys.epochs))
+
+    @property
+    def fates(self) -> dict[str, int]:
+        """What became of all parcels, counted exactly."""
+        return dict(self._mailboxes.counts)
+
+    def knows(self, subject: str) -> bool:
+        """Whether somebody is in the register."""
+        return self._register.knows(subject)
+
+    def mails_of(self, subject: str) -> list[Mail]:
+        """Read a person's mailbox, in the order of arrival."""
+        return self._mailboxes.mails_of(subject)
+
+    def reach_of(self, subject: str) -> Reach:
+        """Read a person's reach rules."""
+        return self._register.person(subject).reach
+
+    def handle_of(self, subject: str) -> bytes:
+        """Give a person's handle."""
+        return self._register.person(subject).handle
+
+    def resolve(self, vids: list[str]) -> list[bytes | None]:
+        """Give the handle behind each vid, None where nobody is or nobody any more."""
+        return [
+            one if one is not None and self._register.reach_of(one) is not None else None
+            for one in open_few(vids, self._epochs.keys)
+        ]

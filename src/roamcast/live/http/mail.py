@@ -1,0 +1,315 @@
+"""Routes of the trusted node, and of those who come to the service without a name.
+
+Pools, mailbox and reach rules need a token with a name; a registration needs none. `POST /deposits`
+is what brokers send: vids and sealed payloads, neither a place nor a filter.
+"""
+
+import asyncio
+from base64 import b64decode
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+from litestar import Response
+from litestar.params import Parameter
+from litestar.response import Stream
+from msgspec import Meta
+
+from roamcast.errors import InputError, NotFoundError
+from roamcast.identity.credentials import CREDENTIAL_LENGTH_MAX, VidKeys
+from roamcast.identity.trusted.mailboxes import Deposit, Mail, SealedParcel
+from roamcast.identity.trusted.reach import PAST_S_MAX, Reach
+from roamcast.identity.trusted.settings import (
+    NAME_LENGTH_MAX,
+    PARCELS_MAX,
+    SEALED_BYTES_MAX,
+    TrustSettings,
+)
+from roamcast.live.http.changes import COMMENT_S
+from roamcast.live.http.routes import Asked, route, service_of
+from roamcast.live.http.shapes import as_json
+from roamcast.live.trust.host import RunningTrust
+from roamcast.model.casts import ID_LENGTH_MAX
+from roamcast.model.time import format_instant
+
+POOL_SIZE: Final = TrustSettings().pool_size
+_LETTER: Final = "[A-Za-z0-9+/]"
+
+CastId = Annotated[
+    str, Parameter(min_length=1, max_length=ID_LENGTH_MAX, description="the id of the mail's cast")
+]
+Base64 = Annotated[
+    str,
+    Meta(
+        pattern=f"^({_LETTER}{{4}})*({_LETTER}{{2}}==|{_LETTER}{{3}}=)?$",
+        max_length=4 * SEALED_BYTES_MAX // 3 + 4,
+    ),
+]
+Base64Of32 = Annotated[str, Meta(pattern=f"^{_LETTER}{{43}}=$")]
+Base64Of64 = Annotated[str, Meta(pattern=f"^{_LETTER}{{86}}==$")]
+SealingKey = Annotated[str, Meta(pattern=f"^({_LETTER}{{43}}=|{_LETTER}{{1622}}==)$")]
+Body = TypeVar("Body")
+
+
+class Nonce(msgspec.Struct, frozen=True):
+    """What a registration signs."""
+
+    nonce: bytes
+
+
+class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A credential, a nonce of this service, and the vid's signature over both."""
+
+    credential: Annotated[str, Meta(max_length=CREDENTIAL_LENGTH_MAX)]
+    nonce: Base64Of32
+    signature: Base64Of64
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """A token for the vid."""
+
+    vid: str
+    token: str
+    expires: str
+
+
+class VidKeysBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The public keys of a vid to be."""
+
+    signing: Base64Of32
+    sealing: SealingKey
+
+
+class PoolBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The keys of a pool."""
+
+    keys: Annotated[tuple[VidKeysBody, ...], Meta(min_length=POOL_SIZE, max_length=POOL_SIZE)]
+
+
+class PoolAnswer(msgspec.Struct, frozen=True):
+    """Credentials in the order of the keys."""
+
+    credentials: tuple[str, ...]
+
+
+class MailBody(msgspec.Struct, frozen=True):
+    """One sealed mail; the key of `vid` opens it."""
+
+    id: str
+    vid: str
+    sender: str
+    kind: str
+    sealed: bytes
+    arrived: str
+    seen_until_us: int
+
+
+class MailboxAnswer(msgspec.Struct, frozen=True):
+    """What waits, in the order of arrival."""
+
+    mails: tuple[MailBody, ...]
+
+
+class ParcelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A payload sealed to one vid."""
+
+    vid: Annotated[str, Meta(max_length=256)]
+    sealed: Base64
+
+
+class DepositBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Mail of one cast for the people behind some vids."""
+
+    cast: Annotated[str, Meta(min_length=1, max_length=ID_LENGTH_MAX)]
+    sender: Annotated[str, Meta(max_length=NAME_LENGTH_MAX)]
+    kind: Annotated[str, Meta(max_length=NAME_LENGTH_MAX)]
+    expires_us: Annotated[int, Meta(ge=0, le=2**62)]
+    parcels: Annotated[tuple[ParcelBody, ...], Meta(max_length=PARCELS_MAX)]
+    back_s: Annotated[int, Meta(ge=0, le=PAST_S_MAX)] = 0
+
+
+class DepositAnswer(msgspec.Struct, frozen=True):
+    """What became of the vids, rounded down."""
+
+    reached: int
+    unreachable: int
+    refused: int
+    full: int
+
+
+class ErasureAnswer(msgspec.Struct, frozen=True):
+    """How many entries of the mailbox were deleted, besides the person's own."""
+
+    deleted: int
+
+
+@route("GET", "/registrations/nonce", scope=None, tag="trust", answer=Nonce,
+       summary="Get a nonce to register a vid with")  # fmt: skip
+async def get_nonce(request: Asked) -> Response[bytes]:
+    """Give a nonce that serves one registration within a minute."""
+    service = service_of(request)
+    return as_json(Nonce(service.registrations.nonce(service.clock())))
+
+
+@route("POST", "/registrations", scope=None, tag="trust", body=Registration, answer=Registered,
+       answers={201: "registered"}, problems=(401, 429),
+       summary="Register a vid by its credential")  # fmt: skip
+async def post_registration(request: Asked) -> Response[bytes]:
+    """Exchange a credential without a name for a token whose subject is the vid."""
+    given = _read(await request.body(), Registration)
+    service = service_of(request)
+    audience = request.headers.get("host", "")
+    vid, token, expires = service.registrations.register(
+        given.credential,
+        b64decode(given.nonce),
+        b64decode(given.signature),
+        audience,
+        service.clock(),
+    )
+    return as_json(Registered(vid, token, format_instant(expires)))
+
+
+@route("POST", "/pools", scope="subscribe", tag="trust", body=PoolBody, answer=PoolAnswer,
+       answers={201: "issued"}, problems=(404, 429), summary="Draw a pool of vids",
+       listed=False)  # fmt: skip
+async def post_pool(request: Asked) -> Response[bytes]:
+    """Issue a credential for each pair of keys; all pools have the same size.
+
+    Not listed: tools that draw a request by its schema take too long over 64 keys.
+    """
+    given = _read(await request.body(), PoolBody)
+    keys = [VidKeys(b64decode(one.signing), b64decode(one.sealing)) for one in given.keys]
+    return as_json(PoolAnswer(await _trust(request).draw(request.auth.subject, keys)))
+
+
+@route("GET", "/mailbox", scope="subscribe", tag="trust", answer=MailboxAnswer, problems=(404,),
+       summary="Read the mailbox")  # fmt: skip
+async def get_mailbox(request: Asked) -> Response[bytes]:
+    """Give the sealed mail that waits; `GET /mailbox/stream` follows it as server-sent events."""
+    mails = _trust(request).node.mails_of(request.auth.subject)
+    return as_json(MailboxAnswer(tuple(map(_as_body, mails))))
+
+
+class MailStream:
+    """The mail that waits for one SSE connection; the machine's window bounds it."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes] = deque()
+        self._event = asyncio.Event()
+        self._over = False
+
+    def push(self, mail: Mail) -> None:
+        """Queue a mail."""
+        data = msgspec.json.encode(_as_body(mail))
+        self._waiting.append(b"event: mail\ndata: " + data + b"\n\n")
+        self._event.set()
+
+    def end(self) -> None:
+        """End the stream."""
+        self._over = True
+        self._event.set()
+
+    def cut(self, _: str) -> None:
+        """End the stream: its token is no longer valid."""
+        self.end()
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """Give the mails as they come."""
+        yield b"retry: 2000\n\n"
+        while True:
+            while self._waiting:
+                yield self._waiting.popleft()
+            if self._over:
+                return
+            self._event.clear()
+            try:
+                await asyncio.wait_for(self._event.wait(), COMMENT_S)
+            except TimeoutError:
+                yield b": still here\n\n"
+
+
+@route("GET", "/mailbox/stream", scope="subscribe", answer=bytes, kind="text/event-stream",
+       listed=False, endless=True)  # fmt: skip
+async def get_mailbox_stream(request: Asked) -> Stream:
+    """Push mail as it comes (event `mail`); what is not acknowledged comes again."""
+    service, grant, trust = service_of(request), request.auth, _trust(request)
+    sink = MailStream()
+    service.count_connection(grant.subject, +1)
+    try:
+        inbox = await trust.connect(grant.subject, sink)
+    except BaseException:
+        service.count_connection(grant.subject, -1)
+        raise
+
+    async def stream() -> AsyncIterator[bytes]:
+        try:
+            with service.standing.held(grant, sink.cut):
+                async for data in sink.frames():
+                    yield data
+        finally:
+            trust.disconnect(inbox)
+            service.count_connection(grant.subject, -1)
+
+    return Stream(stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+@route("POST", "/mailbox/{cast:str}/ack", scope="subscribe", tag="trust", problems=(404,),
+       summary="Acknowledge a mail")  # fmt: skip
+async def post_ack(request: Asked, cast: CastId) -> None:
+    """Delete a mail that is on your own disk; repeats are harmless."""
+    await _trust(request).ack(request.auth.subject, cast)
+
+
+@route("GET", "/me/reach", scope="subscribe", tag="trust", answer=Reach, problems=(404,),
+       summary="Read who may write to you")  # fmt: skip
+async def get_reach(request: Asked) -> Response[bytes]:
+    """Give your reach rules."""
+    return as_json(_trust(request).node.reach_of(request.auth.subject))
+
+
+@route("PUT", "/me/reach", scope="subscribe", tag="trust", body=Reach, answer=Reach,
+       problems=(404, 429), summary="Say who may write to you")  # fmt: skip
+async def put_reach(request: Asked) -> Response[bytes]:
+    """Set who may write, which kinds, into how much of the past, and quiet hours."""
+    reach = _read(await request.body(), Reach)
+    await _trust(request).set_reach(request.auth.subject, reach)
+    return as_json(reach)
+
+
+@route("DELETE", "/me", scope="subscribe", tag="trust", answer=ErasureAnswer, problems=(404, 429),
+       summary="Let the trusted node forget you")  # fmt: skip
+async def delete_me(request: Asked) -> Response[bytes]:
+    """Erase your register entry and mailbox; your vids resolve to nothing from now on."""
+    return as_json(ErasureAnswer(await _trust(request).erase(request.auth.subject)))
+
+
+@route("POST", "/deposits", scope="cast", tag="trust", body=DepositBody, answer=DepositAnswer,
+       problems=(404, 409, 429), summary="Deposit sealed mail for vids")  # fmt: skip
+async def post_deposit(request: Asked) -> Response[bytes]:
+    """Keep sealed mail for the people behind vids; answered when it is on disk."""
+    given = _read(await request.body(), DepositBody)
+    parcels = tuple(SealedParcel(one.vid, b64decode(one.sealed)) for one in given.parcels)
+    fields = (given.cast, given.sender, given.kind, given.expires_us, given.back_s)
+    done = await _trust(request).deposit(Deposit(0, *fields, parcels))
+    return as_json(DepositAnswer(done.reached, done.unreachable, done.refused, done.full))
+
+
+def _trust(request: Asked) -> RunningTrust:
+    trust = service_of(request).trust
+    if trust is None:
+        raise NotFoundError("this service runs no trusted node: ask yours")
+    return trust
+
+
+def _as_body(mail: Mail) -> MailBody:
+    arrived = format_instant(mail.arrived_us)
+    told = (mail.vid, mail.sender, mail.kind, mail.sealed, arrived, mail.seen_until_us)
+    return MailBody(mail.cast, *told)
+
+
+def _read(body: bytes, kind: type[Body]) -> Body:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"the body can not be read: {error}") from None

@@ -1,0 +1,1 @@
+"""The past of a running service: questions, and the feeding of its archive, in worker threads."""

@@ -1,0 +1,67 @@
+"""The broker that a service's settings ask for."""
+
+from collections.abc import Callable, Collection
+
+from roamcast.broker import Broker
+from roamcast.channels.failover.epochs import epoch_at
+from roamcast.channels.failover.replication import ReplicationSettings
+from roamcast.channels.past.settings import PastSettings
+from roamcast.channels.sessions.publications import PublicationSettings
+from roamcast.channels.sessions.settings import HubSettings
+from roamcast.channels.sessions.webhooks import WebhookSettings
+from roamcast.identity.rules import Viewer
+from roamcast.live.config.settings import Settings, default_rules
+from roamcast.live.store.store import SqliteStore
+from roamcast.model.filters import Filter
+from roamcast.model.places import Places
+from roamcast.model.time import MICROSECONDS
+from roamcast.overlay.overlay import OverlayNode
+
+
+def broker_of(
+    settings: Settings,
+    disk: SqliteStore,
+    *,
+    now: int,
+    epoch: int | None,
+    places: Places | None,
+    trusted_nodes: Collection[str],
+    node: OverlayNode | None,
+    charge: Callable[[Viewer, Filter, int], None],
+) -> Broker:
+    """Make the broker of a service from what its disk has."""
+    limits = settings.limits
+    return Broker(
+        settings.server.name,
+        epoch=epoch or epoch_at(now, 0, 0),
+        now=now,
+        load=disk.load,
+        stamp=disk.stamp,
+        map_settings=settings.map_settings(),
+        hub_settings=HubSettings(
+            sessions_max=limits.connections_max,
+            subscriptions_per_session_max=limits.subscriptions_per_client_max,
+            slow_us_max=int(limits.slow_s_max * MICROSECONDS),
+        ),
+        publication_settings=PublicationSettings(
+            publications_per_owner_max=limits.publications_per_client_max,
+            lifetime_us_default=int(limits.context_lifetime_s * MICROSECONDS),
+            lifetime_us_max=int(limits.context_lifetime_s_max * MICROSECONDS),
+        ),
+        replication_settings=ReplicationSettings(
+            follow_us=int(settings.cluster.follow_s * MICROSECONDS)
+        ),
+        webhook_settings=WebhookSettings(per_owner_max=settings.webhooks.per_subject_max),
+        past_settings=PastSettings(
+            archive=bool(settings.past.archive),
+            store_us=int(settings.past.store_hours * 3_600 * MICROSECONDS),
+            steps_max=settings.past.steps_max,
+        ),
+        default_rules=default_rules(settings),
+        own_vids=settings.privacy.vids == "own",
+        places=places,
+        replicas=settings.seats,
+        trusted_nodes=trusted_nodes,
+        overlay=node,
+        charge=charge,
+    )

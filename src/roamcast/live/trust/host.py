@@ -1,0 +1,193 @@
+"""Runs a trusted node: its machine, its own database and key, and the people who are connected.
+
+The database is apart from the service's: what the broker writes never lies beside who people are.
+It is overwritten where it deletes, so that a destroyed epoch's key is gone from the disk as well.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+from roamcast import files
+from roamcast.errors import InputError
+from roamcast.identity.credentials import VidKeys
+from roamcast.identity.pseudonyms import OPAQUE_LENGTH
+from roamcast.identity.trusted.epochs import DestroyEpoch, RotateKeys
+from roamcast.identity.trusted.issuing import DrawPool, VidPool
+from roamcast.identity.trusted.mailboxes import (
+    AckMail,
+    CloseInbox,
+    Deposit,
+    Deposited,
+    InboxReplaced,
+    Mail,
+    MailPushed,
+    OpenInbox,
+)
+from roamcast.identity.trusted.node import TrustedNode
+from roamcast.identity.trusted.reach import Reach
+from roamcast.identity.trusted.register import EnrolPerson, ErasePerson, ErasureDone, SetReach
+from roamcast.identity.trusted.settings import TrustSettings
+from roamcast.live.store.store import DiskDriver, SqliteStore
+from roamcast.model.events import Acknowledged, Failed
+from roamcast.model.machine import Input, Store
+from roamcast.transport.driver import Carriers, Clock, Driver, Tickets, wall_clock
+
+STORE_FILE: Final = "trust.sqlite"
+KEY_FILE: Final = "trust.key"
+KEY_BYTES: Final = 32
+CLOSE_S: Final = 5.0
+
+
+class MailSink(Protocol):
+    """A person's connection."""
+
+    def push(self, mail: Mail) -> None:
+        """Write a mail."""
+
+    def end(self) -> None:
+        """End it: another connection of the person takes over, or the node goes down."""
+
+
+class RunningTrust:
+    """One trusted node in this process."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        disk: SqliteStore,
+        private: bytes,
+        settings: TrustSettings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.clock = clock or wall_clock()
+        self._disk = disk
+        self._tickets = Tickets()
+        self._sinks: dict[str, MailSink] = {}
+        self.node = TrustedNode(
+            name,
+            now=self.clock(),
+            load=disk.load,
+            private=private,
+            random_bytes=secrets.token_bytes,
+            settings=settings,
+        )
+        self._driver = Driver(self.node, clock=self.clock)
+        self._store = DiskDriver(disk, self._driver.give)
+        tickets = self._tickets
+        self._driver.carry = Carriers(
+            {
+                Store: self._store.carry,
+                Acknowledged: lambda effect: tickets.answer(effect.ticket, effect.fresh),
+                Failed: lambda effect: tickets.refuse(effect.ticket, effect.error),
+                VidPool: lambda effect: tickets.answer(effect.ticket, effect.credentials),
+                Deposited: lambda effect: tickets.answer(effect.ticket, effect),
+                ErasureDone: lambda effect: tickets.answer(effect.ticket, effect.deleted),
+                MailPushed: self._push,
+                InboxReplaced: self._replaced,
+            }
+        )
+
+    @classmethod
+    def open(cls, folder: Path, name: str, settings: TrustSettings | None = None) -> "RunningTrust":
+        """Open the node of a data folder, or make it; call in the running loop."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        disk = SqliteStore.open(folder / STORE_FILE, secure_delete=True)
+        return cls(name, disk=disk, private=load_private(folder / KEY_FILE), settings=settings)
+
+    def start(self) -> None:
+        """Let the node live; call in the running loop."""
+        self._driver.start()
+
+    async def stop(self) -> None:
+        """Answer what waits for the disk, and let go of the file."""
+        await self._tickets.close(CLOSE_S)
+        for sink in self._sinks.values():
+            sink.end()
+        self._sinks.clear()
+        self._driver.close()
+        self._store.stop()
+        await self._disk.close()
+
+    async def draw(self, subject: str, keys: Sequence[VidKeys]) -> tuple[str, ...]:
+        """Issue a pool of credentials; who asks for the first time is registered."""
+        opaque, at, node = subject.rpartition("@")
+        if at and node == self.node.name and len(opaque) == OPAQUE_LENGTH:
+            raise InputError("a vid is nobody: ask with a token that has your name")
+        await self._ask(EnrolPerson, subject)
+        return cast("tuple[str, ...]", await self._ask(DrawPool, subject, tuple(keys)))
+
+    async def deposit(self, given: Deposit) -> Deposited:
+        """Take mail for the people behind some vids; answered when it is on disk."""
+        fields = (given.cast, given.sender, given.kind, given.expires_us, given.back_s)
+        return cast("Deposited", await self._ask(Deposit, *fields, given.parcels))
+
+    async def ack(self, subject: str, cast_id: str) -> None:
+        """Delete a mail that the person has."""
+        await self._ask(AckMail, subject, cast_id)
+
+    async def set_reach(self, subject: str, reach: Reach) -> None:
+        """Set a person's reach rules; they are in force when this returns."""
+        await self._ask(SetReach, subject, reach)
+
+    async def erase(self, subject: str) -> int:
+        """Forget a person; give how much of the mailbox was deleted."""
+        return cast("int", await self._ask(ErasePerson, subject))
+
+    async def rotate(self) -> None:
+        """Seal with a new key from now on."""
+        await self._ask(RotateKeys)
+
+    async def destroy(self, epoch: int) -> None:
+        """Destroy an epoch's key, and its traces in the log of the database."""
+        await self._ask(DestroyEpoch, epoch)
+        self._disk.checkpoint()
+
+    async def connect(self, subject: str, sink: MailSink) -> str:
+        """Push a person's mail to this connection until it is closed; give its name."""
+        inbox = secrets.token_hex(8)
+        self._sinks[inbox] = sink
+        try:
+            await self._ask(OpenInbox, subject, inbox)
+        except BaseException:
+            self._sinks.pop(inbox, None)
+            raise
+        return inbox
+
+    def disconnect(self, inbox: str) -> None:
+        """A connection is over."""
+        if self._sinks.pop(inbox, None) is not None:
+            self._driver.give(CloseInbox(inbox))
+
+    async def _ask(self, kind: Callable[..., Input], *fields: Any) -> Any:
+        give = self._driver.give
+        return await self._tickets.ask(lambda ticket: give(kind(ticket, *fields)))
+
+    def _push(self, effect: MailPushed) -> None:
+        sink = self._sinks.get(effect.inbox)
+        if sink is not None:
+            sink.push(effect.mail)
+
+    def _replaced(self, effect: InboxReplaced) -> None:
+        sink = self._sinks.pop(effect.inbox, None)
+        if sink is not None:
+            sink.end()
+
+
+def load_private(path: Path) -> bytes:
+    """Read the key that signs credentials; the first time, make it, for its owner only."""
+    if not path.exists():
+        files.write_whole(
+            path, secrets.token_bytes(KEY_BYTES).hex().encode(), mode=files.OWNER_ONLY
+        )
+    if path.stat().st_mode & 0o077:
+        raise InputError("others may read this key file: chmod 600 it", source=str(path))
+    try:
+        private = bytes.fromhex(path.read_text("ascii").strip())
+    except ValueError:
+        private = b""
+    if len(private) != KEY_BYTES:
+        raise InputError("not a trusted node's key", source=str(path))
+    return private

@@ -1,0 +1,91 @@
+"""`RenewingSet`: a filter set that gives back what removed filters occupied (0097).
+
+A `FilterSet` keeps the columns, texts and grids of filters that are gone: pages refer to them. When
+the filters removed since it was made had as many terms as those that stand, another set is filled
+with the standing ones, a few at every addition and removal, and takes its place. So nobody waits
+for it, a removal costs no more than an addition does, and all memory of the old set is returned.
+"""
+
+from typing import Final
+
+from roamcast.errors import LimitError
+from roamcast.matching.filter_set import FilterSet
+from roamcast.model.filters import Filter
+from roamcast.model.filters.price import terms_of
+
+TERMS_MIN: Final = 4_096
+"""Removed terms below which a set is not renewed."""
+
+MOVES: Final = 16
+"""Filters that one addition or removal moves to the next set."""
+
+
+class RenewingSet:
+    """Filters by id, as in `FilterSet`."""
+
+    def __init__(self) -> None:
+        self._take(FilterSet())
+        self._next: FilterSet | None = None
+        self._filters: dict[str, Filter] = {}
+        self._to_move: list[str] = []
+        self._standing = 0
+        self._removed = 0
+
+    def __len__(self) -> int:
+        return len(self._filters)
+
+    def occupancy(self) -> dict[str, tuple[int, int]]:
+        """How many terms are held of filters that are gone, and the bound."""
+        # While the next set is filled more are removed: at most one for each MOVES that stand.
+        return {"removed terms": (self._removed, 2 * (TERMS_MIN + self._standing))}
+
+    def add(self, name: str, wanted: Filter) -> None:
+        """Add a filter under a new id."""
+        try:
+            self._set.add(name, wanted)
+        except LimitError:
+            # What was removed may fill it: then the next set must take over before it is due.
+            if not self._removed:
+                raise
+            self._begin()
+            self._move(len(self._to_move))
+            self._set.add(name, wanted)
+        self._filters[name] = wanted
+        self._standing += terms_of(wanted.normal)
+        if self._next is not None:
+            self._next.add(name, wanted)
+        self._move(MOVES)
+
+    def remove(self, name: str) -> None:
+        """Remove the filter with this id."""
+        self._set.remove(name)
+        terms = terms_of(self._filters.pop(name).normal)
+        self._standing -= terms
+        self._removed += terms
+        if self._next is not None and name in self._next:
+            self._next.remove(name)
+        if self._next is None and self._removed > max(TERMS_MIN, self._standing):
+            self._begin()
+        self._move(MOVES)
+
+    def _take(self, made: FilterSet) -> None:
+        """Answer from a set: its own methods, so that an update passes nothing more."""
+        self._set = made
+        self.match, self.match_numbers, self.name_of = made.match, made.match_numbers, made.name_of
+
+    def _begin(self) -> None:
+        self._next = FilterSet()
+        self._to_move = list(self._filters)
+
+    def _move(self, most: int) -> None:
+        """Move filters to the next set; when none is left it takes over."""
+        if self._next is None:
+            return
+        for _ in range(min(most, len(self._to_move))):
+            name = self._to_move.pop()
+            wanted = self._filters.get(name)
+            if wanted is not None and name not in self._next:
+                self._next.add(name, wanted)
+        if not self._to_move:
+            self._take(self._next)
+            self._next, self._removed = None, 0

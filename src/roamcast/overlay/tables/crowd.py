@@ -1,0 +1,200 @@
+"""`Crowd`: bounded summaries of the contexts beyond each link, asked with a filter.
+
+Between two rebuilds the summary of a broker's own contexts only grows, so a context that begins and
+ends between two offers is in the second one. A rebuild leaves out those that ended; what it leaves
+out is shown once more, and goes when it is confirmed and has lingered (`sending`).
+
+With `watermark_us`, each link also learns the time up to which everything beyond it is accounted
+for: the lowest of this broker's and of those heard on its other links.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from roamcast.errors import InputError, LimitError
+from roamcast.matching.aggregate import (
+    BUDGET,
+    BUDGET_MIN,
+    EMPTY,
+    Summary,
+    combine,
+    pack,
+    summarise,
+    unpack,
+)
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.parts import Occupancy
+from roamcast.model.time import MICROSECONDS
+from roamcast.overlay.tables.hearing import Changes, TableBounds
+from roamcast.overlay.tables.link_table import LinkTable
+from roamcast.overlay.tables.sending import FIXED, Algebra, Value
+from roamcast.overlay.tables.table import TableEntry
+
+MEMBERS_MAX: Final = 1_000_000
+NEW_MAX: Final = 1_024
+"""Contexts outside the summary's bounds that wait to be merged into it."""
+
+REBUILD_US: Final = 10 * MICROSECONDS
+REBUILD_MEMBERS: Final = 5_000
+"""Up to so many members, a rebuild comes 10 s after the first end; twice as many, 20 s."""
+
+BYTES_MAX: Final = 64 * 1024
+"""Bytes that one neighbour may offer; its budget may be larger than ours."""
+
+CROWD: Final = "crowd"
+WATERMARK: Final = "watermark"
+
+_read = lru_cache(256)(unpack)
+
+
+class Crowd(LinkTable[Summary | int]):
+    """Who is beyond each link, in bounds that miss nobody."""
+
+    name = "crowd"
+    bounds = TableBounds(2, BYTES_MAX)
+
+    def __init__(
+        self, *, budget: int = BUDGET, watermark_us: int | None = None, **settings: Any
+    ) -> None:
+        super().__init__(**settings)
+        assert BUDGET_MIN <= budget <= BYTES_MAX // 2
+        self._budget = budget
+        self._members: dict[str, Context] = {}
+        self._grown = EMPTY
+        self._new: list[Context] = []
+        self._rebuild_at: int | None = None
+        self._watermark_us = watermark_us
+        self._values = Algebra(
+            lambda one, other: _read(one).covers(_read(other)),
+            lambda one, other: pack(combine(_read(one), _read(other), budget=budget)),
+        )
+
+    def put(self, context: Context) -> None:
+        """Take a context of this broker: a new one, or a new state of a known one."""
+        if context.vid in self._members:
+            self._ended()
+        elif len(self._members) >= MEMBERS_MAX:
+            raise LimitError(f"a crowd exceeds the limit of {MEMBERS_MAX} contexts")
+        self._members[context.vid] = context
+        if self._grown.holds(context):
+            return
+        self._new.append(context)
+        self._mark(CROWD, None)
+        if len(self._new) >= NEW_MAX:
+            self._local()
+
+    def end(self, vid: str) -> None:
+        """A context of this broker ended; its summary keeps it for a while."""
+        if self._members.pop(vid, None) is not None:
+            self._ended()
+
+    def beyond(self, thing: Filter, came_from: str | None) -> list[str]:
+        """Name the links behind which a context may satisfy the filter, now or once it ends."""
+        found = self._unknown(came_from)
+        for name, link in self._links.items():
+            summary = link.hearing.entries.get(CROWD)
+            if name != came_from and isinstance(summary, Summary) and summary.admits(thing):
+                found.add(name)
+        return sorted(found)
+
+    def watermark(self, link: str) -> int | None:
+        """Give the time up to which everything beyond a link is accounted for, if known."""
+        found = self._links.get(link)
+        mark = None if found is None else found.hearing.entries.get(WATERMARK)
+        return mark if isinstance(mark, int) else None
+
+    def advance(self, now: int) -> None:
+        """Let time pass: rebuild the summary where contexts ended, move the watermark."""
+        step = self._watermark_us
+        if step is not None and now // step > self._now // step:
+            self._mark(WATERMARK, None)
+        super().advance(now)
+        if self._rebuild_at is not None and self._rebuild_at <= self._now:
+            self._rebuild()
+
+    def deadline(self) -> int | None:
+        """Give the time of the next rebuild, step of the watermark, or end of a linger."""
+        times = [super().deadline(), self._rebuild_at]
+        if self._watermark_us is not None:
+            times.append((self._now // self._watermark_us + 1) * self._watermark_us)
+        return min((time for time in times if time is not None), default=None)
+
+    def occupancy(self) -> Occupancy:
+        """Give how much is held of what, and the bound of each."""
+        return super().occupancy() | {
+            "crowd.members": (len(self._members), MEMBERS_MAX),
+            "crowd.new": (len(self._new), NEW_MAX),
+        }
+
+    def _local(self) -> Summary:
+        """Give the summary of our own contexts; between two rebuilds it only grows."""
+        if self._new:
+            new = summarise(self._new, budget=self._budget)
+            self._grown = new if not self._grown.parts else self._joined(self._grown, new)
+            self._new.clear()
+        return self._grown
+
+    def _joined(self, one: Summary, other: Summary) -> Summary:
+        return combine(one, other, budget=self._budget)
+
+    def _ended(self) -> None:
+        if self._rebuild_at is None:
+            self._rebuild_at = self._now + REBUILD_US * max(
+                1, len(self._members) // REBUILD_MEMBERS
+            )
+
+    def _rebuild(self) -> None:
+        self._rebuild_at = None
+        before = self._local()
+        self._grown = summarise(self._members.values(), budget=self._budget)
+        for link in self._links.values():
+            link.sending.passed(CROWD, pack(before))
+
+    def _read(self, entry: TableEntry) -> Summary | int:
+        if entry.key == CROWD:
+            return _read(entry.value)
+        if entry.key != WATERMARK:
+            raise InputError(f"a crowd has no entry {entry.key!r}"[:200])
+        try:
+            return msgspec.msgpack.decode(entry.value, type=int)
+        except msgspec.DecodeError as error:
+            raise InputError(f"a watermark is malformed: {error}") from None
+
+    def _keys(self, link: str) -> Iterable[str]:  # noqa: ARG002 — every link has the same keys
+        return (CROWD, WATERMARK)
+
+    def _algebra(self, key: str) -> Algebra:
+        return self._values if key == CROWD else FIXED
+
+    def _wanted(self, link: str, key: str) -> Value:
+        others = [found.hearing for name, found in self._links.items() if name != link]
+        if key == WATERMARK:
+            return self._mark_for(others)
+        total = self._local()
+        for hearing in others:
+            summary = hearing.entries.get(CROWD)
+            if isinstance(summary, Summary) and summary.parts:
+                total = self._joined(total, summary) if total.parts else summary
+        return pack(self._joined(total, EMPTY))
+
+    def _mark_for(self, others: list[Any]) -> Value:
+        step = self._watermark_us
+        if step is None:
+            return None
+        marks = [hearing.entries.get(WATERMARK) for hearing in others]
+        if None in marks:
+            return None  # what is not known of one link is not known of all
+        return msgspec.msgpack.encode(min([self._now // step * step, *marks]))
+
+    def _changed(self, link: str, changes: Changes[Summary | int]) -> None:
+        for key, (old, _) in changes.items():
+            for name, found in self._links.items():
+                if name == link:
+                    continue
+                found.sending.changed.add(key)
+                if isinstance(old, Summary) and old.parts:
+                    found.sending.passed(key, pack(self._joined(old, EMPTY)))

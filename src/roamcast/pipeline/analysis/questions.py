@@ -1,0 +1,194 @@
+"""The questions people ask of an archive: occupancy, dwell, flows, entries, exposure.
+
+Each is a function DataFrame → DataFrame over contexts (`analysis.source`). Counts are of vids: a
+person who registered again is counted again, because nobody but a trusted node can tell. So a
+count is of visits, never of people, and flows are those within the life of one vid.
+
+Counts below k are suppressed, and with them one more cell of the same row or column where a single
+suppressed cell could be computed from a total (`suppressed`).
+"""
+
+from typing import TYPE_CHECKING
+
+from roamcast.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+K = 5
+"""Counts below this are suppressed unless a caller says otherwise."""
+
+HOUR_S = 3_600
+
+
+def occupancy(
+    contexts: "DataFrame", *, level: int = 0, hour_s: int = HOUR_S, k: int = K
+) -> "DataFrame":
+    """Count the vids at each place in each hour that their contexts overlap.
+
+    level: how many segments of a place's path to count by; 0 counts by whole paths.
+    """
+    from pyspark.sql import functions as f
+
+    hours = _by_hour(_placed(contexts, level), hour_s)
+    counted = hours.groupBy("place", "hour").agg(f.countDistinct("vid").alias("count"))
+    return suppressed(counted, ("place", "hour"), k).select("place", "hour", "count")
+
+
+def dwell(contexts: "DataFrame", *, level: int = 0, k: int = K) -> "DataFrame":
+    """Give how long contexts last at each place, in seconds: median, mean, 90th percentile."""
+    from pyspark.sql import functions as f
+
+    lasted = f.unix_micros("t_d") - f.unix_micros("t_r")
+    ended = _placed(contexts, level).where(f.col("t_d").isNotNull())
+    found = (
+        ended.withColumn("s", lasted / 1e6)
+        .groupBy("place")
+        .agg(
+            f.count("*").alias("count"),
+            f.percentile_approx("s", 0.5).alias("median_s"),
+            f.avg("s").alias("mean_s"),
+            f.percentile_approx("s", 0.9).alias("p90_s"),
+        )
+    )
+    return found.where(f.col("count") >= k).select("place", "count", "median_s", "mean_s", "p90_s")
+
+
+def entries(
+    contexts: "DataFrame", *, level: int = 0, hour_s: int = HOUR_S, k: int = K
+) -> "DataFrame":
+    """Count the contexts that begin and that end at each place, hour by hour."""
+    from pyspark.sql import functions as f
+
+    placed = _placed(contexts, level)
+    came = placed.select(
+        "place", _hour(f.col("t_r"), hour_s).alias("hour"), f.lit("entry").alias("kind")
+    )
+    left = placed.where(f.col("t_d").isNotNull()).select(
+        "place", _hour(f.col("t_d"), hour_s).alias("hour"), f.lit("exit").alias("kind")
+    )
+    counted = came.unionByName(left).groupBy("place", "hour", "kind").count()
+    return suppressed(counted, ("place", "hour"), k).select("place", "hour", "kind", "count")
+
+
+def flows(
+    contexts: "DataFrame", *, level: int = 0, hour_s: int = HOUR_S, k: int = K
+) -> "DataFrame":
+    """Count the moves from place to place by the hour in which the next place begins."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    walk = Window.partitionBy("vid").orderBy("t_r", "t_d")
+    placed = _placed(contexts, level)
+    moves = placed.select(
+        f.lag("place").over(walk).alias("origin"),
+        f.col("place").alias("destination"),
+        _hour(f.col("t_r"), hour_s).alias("hour"),
+    ).where(f.col("origin") != f.col("destination"))
+    counted = moves.groupBy("origin", "destination", "hour").count()
+    found = suppressed(counted, ("origin", "destination"), k)
+    return found.select("origin", "destination", "hour", "count")
+
+
+def exposure(
+    contexts: "DataFrame", *, of: "DataFrame", minutes: float, level: int = 0
+) -> "DataFrame":
+    """Find the vids that shared a place with the vids in `of` for at least so many minutes.
+
+    Contexts are compared within buckets of time, so the work grows with those who met and not with
+    everybody at the place. The answer is for the trusted node, which alone knows who they are.
+    """
+    from pyspark.sql import functions as f
+
+    if minutes <= 0:
+        raise InputError("give minutes above 0: everybody at a place meets for no time at all")
+    hours = _by_hour(_placed(contexts, level), HOUR_S)
+    asked = of.select("vid").distinct()
+    theirs = hours.join(f.broadcast(asked), "vid", "left_semi").select(
+        "place",
+        "hour",
+        f.col("vid").alias("source"),
+        f.col("t_r").alias("source_t_r"),
+        f.col("t_d").alias("source_t_d"),
+    )
+    met = hours.join(theirs, ["place", "hour"], "inner").where(f.col("vid") != f.col("source"))
+    start = f.greatest(f.unix_micros("t_r"), f.unix_micros("source_t_r"))
+    end = f.least(_end(f.col("t_d")), _end(f.col("source_t_d")))
+    pairs = met.select("source", "vid", "place", start.alias("start"), end.alias("end")).distinct()
+    together = pairs.where(f.col("end") > f.col("start")).groupBy("source", "vid", "place")
+    found = together.agg((f.sum(f.col("end") - f.col("start")) / 60e6).alias("minutes"))
+    return found.where(f.col("minutes") >= minutes).select("source", "vid", "place", "minutes")
+
+
+def suppressed(counted: "DataFrame", by: tuple[str, ...], k: int) -> "DataFrame":
+    """Drop counts below k, and where a group then lacks one row, its next smallest as well.
+
+    A reader who knows a group's total would subtract the rest: two missing rows leave only their
+    sum. `by`: the columns whose totals a reader may know.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    if k < 1:
+        raise InputError("k is at least 1; 1 suppresses nothing")
+    shown = counted.where(f.lit(True))
+    hidden = f.col("count") < k
+    for column in by:
+        group = Window.partitionBy(column)
+        missing = f.sum(hidden.cast("int")).over(group)
+        order = Window.partitionBy(column).orderBy(
+            hidden.desc(), "count", *_others(counted, column)
+        )
+        shown = shown.withColumn(f"_{column}", (missing == 1) & (f.row_number().over(order) == 2))
+    keep = ~hidden
+    for column in by:
+        keep = keep & ~f.col(f"_{column}")
+    return shown.where(keep).drop(*(f"_{column}" for column in by))
+
+
+def _others(counted: "DataFrame", column: str) -> list[str]:
+    return [name for name in counted.columns if name not in {column, "count"}]
+
+
+def _placed(contexts: "DataFrame", level: int) -> "DataFrame":
+    """Give vid, place and times of contexts that have a place, at so many segments of it."""
+    from pyspark.sql import functions as f
+
+    if level < 0:
+        raise InputError("level counts segments of a place's path: 0 for all, or 1 and more")
+    place: Column = f.col("place")
+    if level:
+        place = f.array_join(f.slice(f.split("place", "/"), 1, level), "/")
+    return contexts.where(f.col("place").isNotNull()).select(
+        "vid", place.alias("place"), "t_r", "t_d"
+    )
+
+
+def _hour(moment: "Column", hour_s: int) -> "Column":
+    from pyspark.sql import functions as f
+
+    if hour_s < 1:
+        raise InputError("an hour has at least one second")
+    seconds = f.floor(f.unix_micros(moment) / (hour_s * 1_000_000)) * hour_s
+    return f.timestamp_seconds(seconds)
+
+
+LASTING_DAYS = 7
+"""A context that still lasts is counted for this many days: no job runs into the year 9999."""
+
+
+def _end(t_d: "Column") -> "Column":
+    from pyspark.sql import functions as f
+
+    return f.coalesce(f.unix_micros(t_d), f.lit(2**63 - 1))
+
+
+def _by_hour(placed: "DataFrame", hour_s: int) -> "DataFrame":
+    """Give a row for each hour that a context overlaps."""
+    from pyspark.sql import functions as f
+
+    last = f.coalesce("t_d", f.timestamp_add("DAY", f.lit(LASTING_DAYS), f.col("t_r")))
+    hours = f.sequence(
+        _hour(f.col("t_r"), hour_s), _hour(last, hour_s), f.make_dt_interval(secs=f.lit(hour_s))
+    )
+    return placed.select("vid", "place", "t_r", "t_d", f.explode(hours).alias("hour"))

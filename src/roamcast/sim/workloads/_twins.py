@@ -1,0 +1,269 @@
+"""Twin worlds: two brokers that differ only in what Eve may not see, and all that reaches her.
+
+From one seed a story is drawn. Both worlds live through its open steps at the same times; the
+hidden ones happen in one world each. Eve watches, asks and tries what a stranger may try. What she
+gets must be equal, byte by byte and microsecond by microsecond (0090, 0098).
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+from roamcast.broker import (
+    Broker,
+    CutOff,
+    Failed,
+    Frame,
+    LimitSession,
+    OpenSession,
+    PublishFor,
+    SessionDrained,
+    SessionSlow,
+    SetRules,
+    SubscribeSession,
+    UnpublishFor,
+)
+from roamcast.channels.server.map_server import compiled_matcher
+from roamcast.channels.server.settings import MapSettings
+from roamcast.channels.sessions.settings import HubSettings
+from roamcast.identity.rules import Precision, Rule, Viewer
+from roamcast.matching.live.slices import run
+from roamcast.model.contexts import Context, encode
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect, Input, Store, Stored
+from roamcast.sim.checkers import Violation
+from roamcast.sim.workloads._map_parts import ScanMatcher
+
+START: Final = 1_700_000_000_000_000
+STEPS: Final = 30
+EVE: Final = Viewer("eve", frozenset({"guests"}))
+ROOMS: Final = tuple(f"campus/b35/{floor}/r{room}" for floor in (1, 2) for room in (1, 2))
+FILTERS: Final = (
+    "within(place, 'campus')",
+    "within(place, 'campus/b35/1')",
+    "vid <> ''",
+    "type = 'person'",
+    "type IS NULL",
+)
+PARTLY: Final[dict[str, Precision]] = {
+    "floor": "floor",
+    "building": "building",
+    "there": "presence",
+}
+"""Vids of which Eve sees a part → how much of them."""
+
+Step = Callable[["TwinWorld"], None]
+
+
+class TwinWorld:
+    """A broker with a disk that always works, and Eve at it; `received` is all that reached her."""
+
+    def __init__(self, owner: str, settings: HubSettings, *, compiled: bool) -> None:
+        self.owner = owner
+        self.now = START
+        self.received: list[tuple[int, Any]] = []
+        self._settings = settings
+        self._make_matcher = compiled_matcher if compiled else ScanMatcher
+        self._disk: dict[str, bytes] = {}
+        self._ticket = 0
+        self.boot()
+
+    def boot(self) -> None:
+        """Start, or start again from what is on disk."""
+        self.broker = Broker(
+            "twin",
+            epoch=self.now,
+            now=self.now,
+            load=lambda prefix: {
+                key: value for key, value in self._disk.items() if key.startswith(prefix)
+            },
+            map_settings=MapSettings(),
+            hub_settings=self._settings,
+            make_matcher=self._make_matcher,
+        )
+
+    def give(self, given: Input, *, received: bool = False) -> None:
+        """Give an input; `received`: Eve made it, and reads what it is answered."""
+        self._carry(self.broker.receive(given, self.now), received)
+
+    def ask(self, make: Callable[..., Input], *given: Any, received: bool = False) -> None:
+        """Give an input with a ticket."""
+        self._ticket += 1
+        self.give(make(self._ticket, *given), received=received)
+
+    def _carry(self, effects: list[Effect], received: bool) -> None:
+        for effect in effects:
+            match effect:
+                case Store(token, writes):
+                    for key, value in writes:
+                        if value is None:
+                            self._disk.pop(key, None)
+                        else:
+                            self._disk[key] = value
+                    self.give(Stored(token), received=received)
+                case Frame(sessions, data) if "eve" in sessions:
+                    self.received.append((self.now, data))
+                case CutOff(session="eve", reason=reason):
+                    self.received.append((self.now, reason))
+                case Failed(_, error) if received:
+                    self.received.append((self.now, f"{type(error).__name__}: {error}"))
+
+    def run(self, until: int) -> None:
+        """Let time pass."""
+        while (due := self.broker.deadline()) is not None and due <= until:
+            self.now = max(self.now, due)
+            self._carry(self.broker.advance(self.now), False)
+        self.now = until
+
+    def put(self, vid: str, place: str, **attributes: Any) -> None:
+        """Publish a context."""
+        attributes = {"type": "person", **attributes}
+        self.ask(PublishFor, self.owner, Context(vid, place, None, attributes, self.now))
+
+    def rules(self, vid: str, *rules: Rule) -> None:
+        """Set the rules of a vid."""
+        self.ask(SetRules, self.owner, vid, rules)
+
+    def look(self) -> None:
+        """Let Eve ask what can be asked once, and try what is not hers."""
+        broker, now = self.broker, self.now
+        for wanted in map(Filter.parse, FILTERS):
+            page = run(broker.page(EVE, wanted, now, after="", limit=2))
+            said = [encode(one) for one in page.contexts]
+            count = run(broker.count(EVE, wanted, now))
+            price = broker.price(EVE, wanted, now).terms
+            self.received.append((now, (said, page.more, count, price)))
+        for vid in ("hidden", *PARTLY, "open"):
+            seen = broker.get(EVE, vid, now)
+            self.received.append((now, None if seen is None else encode(seen)))
+        self.ask(UnpublishFor, "eve", "hidden", received=True)
+        self.ask(SetRules, "eve", "hidden", (), received=True)
+        self.ask(PublishFor, "eve", Context("hidden", "lab", None, {}, now), received=True)
+
+
+class TwinStory:
+    """What happens in both worlds, and what in one of them, drawn from a seed."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
+        self._past = {vid: draw.random() < 0.5 for vid in PARTLY}
+        self._place = dict.fromkeys(PARTLY, 0)
+        """Vids of which Eve sees a part → the floor that they are on."""
+        self._slow = False
+
+    def begin(self, world: TwinWorld) -> None:
+        """Set rules before anything is published: from here on the worlds may differ."""
+        for vid in PARTLY:
+            world.rules(vid, self._shown(vid))
+        world.rules("hidden")
+        world.ask(OpenSession, "eve", EVE)
+        for about in FILTERS[:3]:
+            world.ask(SubscribeSession, "eve", about, Filter.parse(about))
+
+    def _shown(self, vid: str) -> Rule:
+        named = None if PARTLY[vid] == "presence" else ("type",)
+        return Rule(viewers=("*",), precision=PARTLY[vid], past=self._past[vid], attributes=named)
+
+    def open_step(self) -> Step:
+        """Draw a step that Eve may see, or that is her own."""
+        draw, vid = self._draw, self._draw.choice([*PARTLY])
+        kind = draw.randrange(9)
+        if kind == 0:
+            return lambda world: world.ask(UnpublishFor, world.owner, vid)
+        if kind == 1:
+            place = draw.choice(ROOMS)
+            return lambda world: world.put("open", place)
+        if kind == 2:
+            return lambda world: world.ask(UnpublishFor, world.owner, "open")
+        if kind == 3:
+            self._slow = not self._slow
+            tell = SessionSlow("eve") if self._slow else SessionDrained("eve")
+            return lambda world: world.give(tell)
+        if kind == 4:
+            limit = draw.choice((0, 3_000))
+            return lambda world: world.ask(LimitSession, "eve", limit)
+        if kind == 5:
+            about = draw.choice(FILTERS)
+            return lambda world: world.ask(SubscribeSession, "eve", about, Filter.parse(about))
+        if kind == 6 and draw.random() < 0.2:
+            self._slow = False
+            return self._restart
+        self._place[vid] = draw.randrange(2)
+        place, whole = ROOMS[2 * self._place[vid]], self._whole(vid)
+        return lambda world: world.put(vid, place, **whole)
+
+    def _restart(self, world: TwinWorld) -> None:
+        world.boot()
+        world.ask(OpenSession, "eve", EVE)
+        for about in FILTERS[:3]:
+            world.ask(SubscribeSession, "eve", about, Filter.parse(about))
+
+    def _whole(self, vid: str) -> dict[str, str]:
+        # With `presence` the type is hidden, too.
+        return {"type": self._draw.choice(("person", "robot"))} if vid != "there" else {}
+
+    def hidden_step(self) -> Step:
+        """Draw a step that Eve may not see anything of."""
+        draw = self._draw
+        kind = draw.randrange(6)
+        if kind == 0:
+            return lambda world: world.ask(UnpublishFor, world.owner, "hidden")
+        if kind == 1:
+            room, mood = draw.choice(ROOMS), draw.random()
+            return lambda world: world.put("hidden", room, mood=mood)
+        if kind == 2:
+            named = draw.choice((("bob",), ("eve",), ("bob", "eve"), ("staff",)))
+            precision: Precision = "hidden" if "eve" in named else "exact"
+            rule = Rule(viewers=named, precision=precision)
+            return lambda world: world.rules("hidden", rule)
+        vid = draw.choice([*PARTLY])
+        if kind == 3:
+            rule = Rule(viewers=("bob",), precision="exact")
+            return lambda world: world.rules(vid, self._shown(vid), rule)
+        number = draw.randrange(2)
+
+        def stir(world: TwinWorld) -> None:
+            seen = world.broker.get(Viewer(world.owner), vid, world.now)
+            if seen is not None:
+                assert seen.place is not None
+                place = seen.place[:-1] + str(number + 1)
+                world.put(vid, place, **{**seen.attributes, "mood": number})
+
+        return stir
+
+
+def check_twins(draw: random.Random) -> int:
+    """Run twin worlds; raise `Violation` at the first difference. Give how much Eve heard."""
+    settings = HubSettings(
+        page_features_max=draw.choice((1, 2, 1_000)),
+        frame_events_max=2,
+        frame_cost_us=draw.choice((0, 3_000_000)),
+        slow_us_max=10_000_000_000,
+    )
+    compiled = draw.random() < 0.1
+    worlds = [TwinWorld(owner, settings, compiled=compiled) for owner in ("ann", "zoe")]
+    story = TwinStory(draw)
+    for world in worlds:
+        story.begin(world)
+    now = START
+    for moment in range(STEPS):
+        now += draw.choice((1, 1_000, 300_000, 2_000_000))
+        hidden = draw.random() < 0.5
+        step = story.hidden_step() if hidden else story.open_step()
+        only = draw.randrange(2)
+        for number, world in enumerate(worlds):
+            world.run(now)
+            if not hidden or number == only:
+                step(world)
+            if not hidden:
+                world.look()
+        first, second = (world.received for world in worlds)
+        if first != second:
+            here = next(
+                (pair for pair in zip(first, second, strict=False) if pair[0] != pair[1]),
+                (len(first), len(second)),
+            )
+            raise Violation(
+                "what is hidden tells nothing", f"step {moment}: {here[0]} or {here[1]}"
+            )
+    return len(worlds[0].received)

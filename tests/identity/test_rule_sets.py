@@ -1,0 +1,37 @@
+"""Who sets the rules of which vid, by the part alone."""
+
+from roamcast.errors import RoamcastError
+from roamcast.identity.policy import PUBLIC, RuleBook
+from roamcast.identity.rule_sets import RuleSets, SetRules
+from roamcast.identity.rules import Hours, Rule
+from roamcast.model.events import Failed
+from roamcast.model.machine import Store
+
+DAY = 86_400_000_000
+
+
+def rule_sets() -> RuleSets:
+    return RuleSets(RuleBook(PUBLIC), 9, lambda _vid, _owner: None)
+
+
+def test_nothing_is_held_at_first() -> None:
+    assert rule_sets().occupancy()["sets of one owner"] == (0, 9)
+
+
+def test_rules_that_are_wrong_are_refused_before_anything_is_stored() -> None:
+    made = rule_sets()
+    nameless = (Rule(viewers=("",), precision="exact"),)
+    backwards = (Rule(viewers=("ada",), precision="exact", hours=Hours(start_min=60, end_min=30)),)
+    for wrong in (nameless, backwards):
+        (effect,) = made.receive(SetRules(1, "ada", "v", wrong), 0)
+        assert isinstance(effect, Failed)
+        assert isinstance(effect.error, RoamcastError)
+    (effect,) = made.receive(SetRules(2, "ada", "v", ()), 0)
+    assert isinstance(effect, Store)
+
+
+def test_hours_hold_on_every_day_if_none_is_named() -> None:
+    hours = Hours(start_min=0, end_min=1_440)
+    assert [hours.span(day * DAY) for day in range(7)] == [
+        (day * DAY, (day + 1) * DAY) for day in range(7)
+    ]

@@ -1,0 +1,133 @@
+"""Real services as nodes: linked by key, found again after kill -9, refused by name."""
+
+import base64
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from roamcast.live.overlay.node import private_key
+from roamcast.live.overlay.ways import FRAMES_UNPROVED, PROTOCOL
+from roamcast.overlay.links.messages import Greeting
+from roamcast.overlay.links.proof import signer
+from tests.processes import roamcast
+from tests.running_service import RunningService
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+DEADLINE_S = 60.0
+
+
+def key_of(folder: Path) -> str:
+    return "ed25519:" + base64.b64encode(signer(private_key(folder / "data"))[1]).decode()
+
+
+def settings(node: str, *neighbours: tuple[str, str, str]) -> str:
+    """Give the settings of a node; a neighbour is its name, its key and its address or nothing."""
+    text = f'[overlay]\nnode = "{node}"\nareas = ["campus/{node}"]\n'
+    for name, key, url in neighbours:
+        urls = f'["{url}"]' if url else "[]"
+        text += f'[overlay.neighbours.{name}]\nkey = "{key}"\nurls = {urls}\n'
+    return text
+
+
+def overlay(service: RunningService) -> dict[str, Any]:
+    answer = service.ask("GET", "/overlay", service.operator)
+    assert answer.status == 200, answer.body
+    found: dict[str, Any] = answer.json
+    return found
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def up(service: RunningService) -> set[str]:
+    return {link["node"] for link in overlay(service)["links"] if link["state"] == "up"}
+
+
+def test_three_nodes_learn_of_each_other_and_again_after_a_kill(tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("a", "b", "c")}
+    for folder in folders.values():
+        (folder / "data").mkdir(parents=True)
+    keys = {name: key_of(folder) for name, folder in folders.items()}
+    middle = settings("b", ("a", keys["a"], ""), ("c", keys["c"], ""))
+    with RunningService(folders["b"], middle) as b:
+        to_b = ("b", keys["b"], b.url)
+        with (
+            RunningService(folders["a"], settings("a", to_b)) as a,
+            RunningService(folders["c"], settings("c", to_b)) as c,
+        ):
+            until(lambda: up(b) == {"a", "c"}, "b is not linked with both")
+            graph = {"a": ["b"], "b": ["a", "c"], "c": ["b"]}
+            for each in (a, b, c):
+                until(lambda each=each: overlay(each)["graph"] == graph, "a graph is not whole")
+            assert overlay(a)["key"] == keys["a"]
+            a.kill()
+            until(lambda: up(b) == {"c"}, "b does not miss a")
+            a.start()
+            until(lambda: up(b) == {"a", "c"}, "a is not linked again")
+            with roamcast("brokers", "--json", "--data", str(folders["b"] / "data")) as asked:
+                assert {one["node"] for one in asked.answer()["links"]} == {"a", "c"}
+
+
+def test_a_neighbour_with_another_key_is_refused_by_name(tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("a", "b", "stranger")}
+    for folder in folders.values():
+        (folder / "data").mkdir(parents=True)
+    keys = {name: key_of(folder) for name, folder in folders.items()}
+    with (
+        RunningService(folders["b"], settings("b", ("a", keys["stranger"], ""))) as b,
+        RunningService(folders["a"], settings("a", ("b", keys["b"], b.url))) as a,
+    ):
+        until(
+            lambda: [link["reason"] for link in overlay(b)["links"]] == ["wrong key"],
+            "nobody says that the key is wrong",
+        )
+        assert up(b) == set()
+        assert overlay(a)["node"] == "a"  # it goes on, and tries again
+
+
+def test_strangers_are_hung_up_and_the_service_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    stranger = Greeting("x", "b", 1, 1, time.time_ns() // 1_000, bytes(16), b"", False)
+    with RunningService(tmp_path, settings("b")) as b:
+        for frame, told in (
+            (b"\xc1 garbage", "cannot be read"),
+            (PROTOCOL.encode(stranger), "no greeting of a neighbour"),
+        ):
+            with pytest.raises(ConnectionClosed, match=told):
+                _insist(b, frame)
+        assert overlay(b)["links"] == []
+
+
+def _insist(service: RunningService, frame: bytes) -> None:
+    """Send a frame again and again until somebody hangs up."""
+    with connect(service.url.replace("http", "ws") + "/overlay", proxy=None) as stranger:
+        for _ in range(FRAMES_UNPROVED):
+            stranger.send(frame)
+        while True:
+            stranger.recv(timeout=DEADLINE_S)
+
+
+def test_a_service_on_its_own_is_no_node(tmp_path: Path) -> None:
+    with RunningService(tmp_path) as alone:
+        assert alone.ask("GET", "/overlay", alone.operator).status == 404
+        with (
+            pytest.raises(Exception, match="400"),
+            connect(alone.url.replace("http", "ws") + "/overlay", proxy=None),
+        ):
+            pass
+
+
+def test_the_key_is_printed_before_the_service_runs(tmp_path: Path) -> None:
+    with roamcast("brokers", "--key", "--data", str(tmp_path / "data")) as asked:
+        assert asked.line().decode().strip() == key_of(tmp_path)
+    assert (tmp_path / "data" / "node.key").stat().st_mode & 0o077 == 0

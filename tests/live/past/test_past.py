@@ -1,0 +1,140 @@
+"""The past of a real service: questions over HTTP, an archive it feeds, what is refused."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from roamcast.broker import SessionDrained
+from roamcast.channels.past.messages import ArchiveBatch
+from roamcast.channels.past.part import _Look
+from roamcast.channels.past.settings import PastSettings
+from roamcast.errors import RoamcastError
+from roamcast.live.config.settings import Limits, PastSection, Settings
+from roamcast.live.past.archive import FedArchive
+from roamcast.model.contexts import Context
+from roamcast.model.time import format_instant
+from roamcast.pipeline.archive.feed import check_unfed
+from roamcast.pipeline.archive.table import Archive
+from tests.live.in_process import Asked, gate
+
+ITEMS = "/collections/contexts/items"
+SECOND = 1_000_000
+
+
+def feature(place: str, t_r: int, **more: Any) -> dict[str, Any]:
+    properties = {"place": place, "t_r": format_instant(t_r), **more}
+    return {"type": "Feature", "geometry": None, "properties": properties}
+
+
+async def then(asked: Asked, low: int | None, high: int | None, **query: Any) -> dict[str, Any]:
+    ends = (".." if end is None else format_instant(end) for end in (low, high))
+    answer = await asked.ask("GET", ITEMS, datetime="/".join(ends), **query)
+    assert answer.status == 200, answer
+    return {one["id"]: one["properties"] for one in answer.json["features"]}
+
+
+def test_the_map_is_asked_as_it_was_also_after_a_restart(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gate(tmp_path) as asked:
+            now = asked.service.clock()
+            began = now - 3_600 * SECOND
+            await asked.ask("PUT", "/contexts/p", feature("hq/1", began))
+            await asked.ask("PUT", "/contexts/p", feature("hq/2", began + 600 * SECOND))
+            await asked.ask("PUT", "/contexts/q", feature("hq/1", began, type="printer"))
+            await asked.ask("DELETE", "/contexts/q")
+        async with gate(tmp_path) as asked:
+            at = began + 300 * SECOND
+            found = await then(asked, at, at)
+            assert {vid: one["place"] for vid, one in found.items()} == {"p": "hq/1", "q": "hq/1"}
+            assert found["p"]["t_d"] == format_instant(began + 600 * SECOND)
+            assert (await then(asked, at, at, type="printer")).keys() == {"q"}
+            assert (await then(asked, None, began - 1)) == {}
+            last = await then(asked, at, None)
+            assert last["p"]["place"] == "hq/2"
+            assert last["p"]["t_d"] is None
+            assert last["q"]["t_d"] is not None
+            first = await asked.ask("GET", ITEMS, datetime="../..", limit=1)
+            (following,) = [one["href"] for one in first.json["links"] if one["rel"] == "next"]
+            rest = await asked.ask("GET", following.partition("example")[2])
+            pages = [one["id"] for page in (first, rest) for one in page.json["features"]]
+            assert pages == ["p", "q"]
+            assert first.json["numberMatched"] == 2
+            said = f"{format_instant(at)}/{format_instant(at)}"
+            assert (await asked.ask("GET", "/count", datetime=said)).json["count"] == 2
+            now_only = await asked.ask("GET", "/count")
+            assert now_only.json["count"] == 1
+            assert (await asked.ask("GET", ITEMS, datetime="soon")).status == 400
+            assert (await asked.ask("DELETE", "/contexts/q/past")).json["count"] == 2
+            assert (await then(asked, None, None)).keys() == {"p"}
+
+    asyncio.run(body())
+
+
+def test_a_question_that_is_too_dear_is_refused_with_its_price(tmp_path: Path) -> None:
+    async def body() -> None:
+        settings = Settings(limits=Limits(steps_burst=10_000, steps_per_s=1))
+        async with gate(tmp_path, settings) as asked:
+            for number in range(2):
+                await asked.ask("PUT", f"/contexts/p{number}", feature("hq/1", 0))
+            asked.service.past._steps = 200  # as the last look at the log counted them
+            answer = await asked.ask("GET", ITEMS, datetime="2026-01-01T00:00:00Z/..")
+            assert answer.status == 400
+            assert "12,261 steps of work, and 10,000 at once are allowed" in answer.problem
+
+    asyncio.run(body())
+
+
+@pytest.mark.slow
+def test_a_service_feeds_its_archive_and_finds_it_there(tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    settings = Settings(past=PastSection(archive=str(archive), store_hours=0.001))
+
+    async def body() -> None:
+        async with gate(tmp_path / "1", settings) as asked:
+            past = asked.service.broker._past
+            past.settings = msgspec.structs.replace(past.settings, store_us=0, look_us=100_000)
+            now = asked.service.clock()
+            began = now - 7_200 * SECOND
+            await asked.ask("PUT", "/contexts/p", feature("hq/1", began, n=7))
+            await asked.ask("PUT", "/contexts/p", feature("hq/2", began + 3_600 * SECOND))
+            asked.service.driver.give(_look(asked))
+            async with asyncio.timeout(60):
+                while not Archive.open(archive).files().num_rows:
+                    await asyncio.sleep(0.05)
+                while past.feed != "nothing leaves the log":
+                    await asyncio.sleep(0.05)
+            at = began + 1_800 * SECOND
+            found = await then(asked, at, at)
+            assert (found["p"]["place"], found["p"]["n"]) == ("hq/1", 7)
+            assert found["p"]["t_r"] != format_instant(began)  # rounded to the archive's grid
+            assert (await then(asked, now, None))["p"]["place"] == "hq/2"
+            stayed = "contains(time, INTERVAL('{}','{}'))".format(
+                *(format_instant(began + s * SECOND) for s in (60, 7_000))
+            )
+            assert (await then(asked, began, now, filter=stayed)).keys() == {"p"}
+            assert (await asked.ask("DELETE", "/contexts/p/past")).json["count"] >= 2
+            assert (await then(asked, at, at)) == {}
+        with pytest.raises(RoamcastError, match="feeds the archive"):
+            check_unfed(Archive.open(archive), "a journal")
+        other = FedArchive(str(archive))
+        with pytest.raises(RoamcastError, match="one feed per archive"):
+            other.append(ArchiveBatch(5, 0), [Context("x", "hq/1", None, {}, 0, 1)])
+
+    asyncio.run(body())
+
+
+def _look(asked: Asked) -> Any:
+    """Let the past look for what has ended at once."""
+    asked.service.broker._past._timers.set(_Look(), 0)
+    return SessionDrained("nobody")
+
+
+def test_defaults_agree_with_the_settings_file() -> None:
+    section = PastSection()
+    assert int(section.store_hours * 3_600 * SECOND) == PastSettings().store_us
+    assert section.steps_max == PastSettings().steps_max
+    assert json.loads(msgspec.json.encode(section))["archive"] == ""

@@ -1,0 +1,377 @@
+"""The page in a real browser, against the real service."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roamcast.live.http.page import POLICY
+from roamcast.model.places import Places
+from tests.page.conftest import ROOT, Seat, Sit
+from tests.running_service import RunningService
+
+pytestmark = pytest.mark.process
+
+ACCENT = (15, 118, 110)
+WRONG = (
+    "type = ", "typ e = 'a'", "type = 'a' AND", "within(place)", "within(place, 3)", "(type='a'",
+    "foo(x)=1", "type = 'a' OR OR b=1", "near(geometry, 3)", "during(time, 'x')", "type LIKE 3",
+    "time = 3", "type = 'abc", "S_INTERSECTS(geometry, POINT(1))", "1 +", "type == 'a'", "NOT",
+    "place IN ()", "a BETWEEN 1", "é = '𝄞ü' AND b =",
+)  # fmt: skip
+
+
+PICTURES = (
+    ("map-light", "light", 1280, 760, ""),
+    ("map-dark", "dark", 1280, 760, "#filter=type+%3D+'person'"),
+    ("map-phone", "light", 390, 780, ""),
+)
+
+
+@pytest.fixture
+def seat(sit: Sit) -> Iterator[Seat]:
+    """Somebody signed in, whose browser has complained of nothing at the end."""
+    made = sit().open()
+    yield made
+    assert made.complaints == []
+
+
+def test_the_list_is_what_the_service_has_and_follows_every_change(
+    seat: Seat, running: RunningService, places: Places
+) -> None:
+    office = places.of_kind("office")[-1]
+    record = running.get("/collections/contexts/items", limit=1_000).json["features"]
+    at = {
+        one["id"]: f"{one['properties']['type']} · {one['properties']['place']}" for one in record
+    }
+    assert seat.listed() == at
+    assert running.put("guest", office, type="person").status == 201
+    seat.count("34 objects")
+    assert seat.listed()["guest"] == f"person · {office}"
+    other = places.of_kind("office")[0]
+    assert running.put("guest", other, type="person").status == 200
+    seat.page.locator(".row", has_text="guest").locator("small", has_text=other).wait_for()
+    running.ask("DELETE", "/contexts/guest", running.operator)
+    seat.count("33 objects")
+    assert seat.listed() == at
+
+
+def test_texts_of_others_are_text(seat: Seat, running: RunningService) -> None:
+    nasty = "<img src=x onerror=alert(1)>&amp;<b>"
+    running.put("nasty", "campus/b1", type="person", note=nasty)
+    seat.apply("note IS NOT NULL")
+    seat.count("1 object")
+    seat.page.click(".row")
+    assert seat.page.locator(".details dd", has_text="onerror").text_content() == nasty
+    assert seat.page.locator(".details img").count() == 0
+    running.ask("DELETE", "/contexts/nasty", running.operator)
+    seat.page.locator(".details", has_text="Not among the objects").wait_for()
+
+
+def test_a_filter_a_floor_and_an_object_are_in_the_address_and_come_back(
+    seat: Seat, running: RunningService, sit: Sit
+) -> None:
+    seat.apply("type = 'printer'")
+    seat.count("3 objects")
+    seat.page.click(".row >> nth=1")
+    seat.page.locator(".details h2", has_text="printer-1").wait_for()
+    seat.page.check("input[name=floor][value='2']", force=True)
+    seat.page.wait_for_function("() => location.hash.includes('floor=2')")
+    fragment = seat.page.evaluate("() => location.hash")
+    other = sit().open(fragment=fragment)
+    other.count("3 objects")
+    assert other.page.input_value("#filter") == "type = 'printer'"
+    assert other.page.text_content(".details h2") == "printer-1"
+    assert other.page.locator("label.on", has_text="2").count() == 1
+    assert other.complaints == []
+
+
+def test_the_list_is_a_way_to_the_map_by_keyboard_alone(seat: Seat) -> None:
+    page = seat.page
+    page.keyboard.press("Tab")
+    for _ in range(20):
+        if page.evaluate("() => document.activeElement?.getAttribute('role')") == "listbox":
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.locator(".details h2", has_text="person-01").wait_for()
+    active = page.locator(".rows").get_attribute("aria-activedescendant")
+    row = page.locator(f"#{active}")
+    assert row.get_attribute("aria-selected") == "true"
+    assert row.get_attribute("aria-posinset") == "2"
+    assert row.get_attribute("aria-setsize") == "33"
+    page.keyboard.press("End")
+    page.locator(".details h2", has_text="printer-2").wait_for()
+    page.keyboard.press("Escape")
+    page.locator(".details").wait_for(state="detached")
+
+
+def test_wrong_filters_are_underlined_where_the_service_says(
+    seat: Seat, running: RunningService
+) -> None:
+    page = seat.page
+    for text in WRONG:
+        told = running.get("/count", filter=text)
+        assert told.status == 400
+        position = told.json["position"]
+        seat.apply(text)
+        page.wait_for_function(
+            "([text, position]) => { const mark = document.querySelector('mark.wrong');"
+            " return mark && mark.parentElement.textContent.startsWith(text)"
+            " && [...(mark.previousSibling?.textContent ?? '')].length === position - 1; }",
+            arg=[text, position],
+        )
+        assert page.get_attribute("#filter", "aria-invalid") == "true"
+    seat.apply("")
+    page.locator(".editor.bad").wait_for(state="detached")
+    seat.count("33 objects")  # a wrong filter has changed nothing
+    wrong = [one for one in seat.said() if one["type"] == "error" and one["re"] == "view"]
+    assert [one["position"] for one in wrong] == [
+        running.get("/count", filter=text).json["position"] for text in WRONG
+    ]
+
+
+def test_a_filter_that_is_being_written_says_how_many_match(seat: Seat) -> None:
+    seat.page.fill("#filter", "type = 'printer'")
+    seat.page.locator("#filter-says", has_text="3 match now").wait_for()
+    seat.count("33 objects")
+
+
+def test_standard_queries_fill_themselves_in(seat: Seat) -> None:
+    seat.page.select_option(".templates select", "kind")
+    seat.count("30 objects")
+    assert seat.page.input_value("#filter") == "type = 'person'"
+
+
+def test_what_is_shown_can_be_taken_away(seat: Seat, running: RunningService) -> None:
+    seat.apply("type = 'printer'")
+    seat.count("3 objects")
+    seat.page.click("text=Take this away")
+    texts = seat.page.locator("dialog pre").all_text_contents()
+    assert len(texts) == 4
+    for text in texts:
+        assert running.operator not in text
+        assert "printer" in text
+    seat.page.keyboard.press("Escape")
+    seat.page.locator("dialog").wait_for(state="hidden")
+
+
+def test_a_dot_stands_where_its_object_is(
+    sit: Sit, running: RunningService, places: Places
+) -> None:
+    box = places.polygon("campus/b1/1/1001").bounds
+    lon, lat = box[0] + 0.3 * (box[2] - box[0]), box[1] + 0.3 * (box[3] - box[1])
+    where = f"#filter=vid+%3D+'dot'&floor=1&map=21.00/{lat:.6f}/{lon:.6f}"
+    running.put("dot", "campus/b1/1/1001", (round(lon, 6), round(lat, 6)), type="person")
+    seat = sit(device_scale_factor=1).open(fragment=where)
+    seat.count("1 object")
+    assert _colour(seat, ACCENT)
+    running.ask("DELETE", "/contexts/dot", running.operator)
+    seat.count("0 objects")
+    assert _colour(seat, ACCENT, there=False)
+    assert seat.complaints == []
+
+
+def _colour(seat: Seat, wanted: tuple[int, int, int], *, there: bool = True) -> bool:
+    """Whether the middle of the map gets that colour, or loses it."""
+    from PIL import Image
+
+    box = seat.page.locator(".canvas").bounding_box()
+    assert box is not None
+    clip = {"x": box["x"] + box["width"] / 2 - 1, "y": box["y"] + box["height"] / 2 - 1}
+    for _ in range(100):
+        shot = seat.page.screenshot(clip={**clip, "width": 2, "height": 2})
+        pixel = Image.open(BytesIO(shot)).convert("RGB").getpixel((1, 1))
+        assert isinstance(pixel, tuple)
+        near = all(abs(a - b) < 12 for a, b in zip(pixel, wanted, strict=True))
+        if near == there:
+            return True
+        seat.page.wait_for_timeout(100)
+    return False
+
+
+def test_nothing_leaves_the_origin_and_the_token_is_in_no_address_and_no_lasting_storage(
+    sit: Sit, running: RunningService
+) -> None:
+    seat = sit().open()
+    seat.apply("type = 'printer'")
+    seat.count("3 objects")
+    seat.page.click(".row >> nth=0")
+    seat.page.click("[aria-label='Dark colours']")
+    host = running.url.removeprefix("http://")
+    loaded = [url for url in seat.requests if not url.startswith(("blob:", "data:"))]
+    assert {re.sub(r"^(\w+://[^/]*)/.*", r"\1", url) for url in loaded} == {
+        f"http://{host}",
+        f"ws://{host}",
+    }
+    assert len([url for url in loaded if url.startswith("ws:")]) == 1  # one session, all along
+    assert seat.policies == [POLICY]
+    assert seat.complaints == []
+    token = running.operator
+    lasting = seat.page.evaluate(
+        "async () => JSON.stringify([location.href, document.cookie, {...localStorage},"
+        " await indexedDB.databases(), await caches.keys(), history.state,"
+        " document.documentElement.outerHTML])"
+    )
+    for part in (*token.split("."), token):
+        assert part not in lasting
+        assert not [url for url in seat.requests if part in url]
+        assert part not in json.dumps(seat.context.cookies())
+        assert part not in running.log
+    other = seat.context.new_page()  # another tab knows nothing
+    other.goto(running.url)
+    other.locator("#token").wait_for()
+    seat.page.reload()
+    seat.settled()  # the same tab does
+
+
+def test_a_token_that_is_not_valid_is_refused_with_the_reason(
+    sit: Sit, running: RunningService
+) -> None:
+    seat = sit()
+    seat.page.goto(running.url)
+    seat.page.fill("#token", "not.a.token")
+    seat.page.click("text=Open the map")
+    seat.page.locator("[role=alert]").wait_for()
+    assert seat.page.locator(".page").count() == 0
+
+
+def test_a_viewer_of_buildings_gets_no_room_in_any_frame_or_in_the_page(
+    sit: Sit, running: RunningService, places: Places
+) -> None:
+    rooms = places.of_kind("office", "campus/b2")[-3:]  # nobody else is there
+    rule = {"viewers": ["guest-viewer"], "precision": "building"}
+    points = {}
+    for number, room in enumerate(rooms):
+        lon, lat = places.centre(room) or (0.0, 0.0)
+        points[room] = round(lon + 1.7e-6, 9), round(lat + 1.3e-6, 9)  # nobody else's
+        vid = f"shy-{number}"
+        path = f"/contexts/{vid}/rules"
+        assert running.ask("PUT", path, running.operator, [rule]).status == 200
+        running.put(vid, room, points[room], type="person")
+    token = running.token("guest-viewer", ("read", "subscribe"))
+    seat = sit().open(token)
+    seat.apply("vid LIKE 'shy-%'")
+    seat.count("3 objects")
+    running.put("shy-0", rooms[2], points[rooms[2]], type="person")
+    running.put("shy-9", "campus/b1", type="person")  # comes after what is hidden
+    seat.count("4 objects")
+    seat.page.click(".row >> nth=0")
+    assert seat.page.locator(".details dd", has_text="to its building").count() == 1
+    shown = seat.listed()
+    assert shown["shy-0"] == "person · campus/b2"
+    page = seat.page.content()
+    for room in rooms:
+        assert room not in page
+        assert not [frame for frame in seat.frames if room in frame]
+        for degrees in points[room]:
+            assert not [frame for frame in seat.frames if str(degrees) in frame]
+    assert [one["status"] for one in seat.said() if one["type"] == "error"] in ([], [403])
+    for number in (0, 1, 2, 9):
+        running.ask("DELETE", f"/contexts/shy-{number}", running.operator)
+    assert seat.page.locator(".strip").count() == 0  # numbers are for administrators
+
+
+def test_after_kill_9_and_a_restart_the_same_objects_come_back_without_a_reload(
+    sit: Sit, running: RunningService
+) -> None:
+    seat = sit().open()
+    seat.apply("type = 'printer'")
+    seat.count("3 objects")
+    seat.page.evaluate("() => { window.same = true }")
+    running.kill()
+    seat.page.locator(".lost").wait_for()
+    assert len(seat.listed()) == 3  # what was known stays
+    running.start()
+    assert running.get("/readyz").status == 200
+    seat.page.locator(".pulse.live").wait_for()
+    seat.page.locator(".lost").wait_for(state="detached")
+    running.put("printer-9", "campus/b1", type="printer")
+    seat.count("4 objects")
+    assert sorted(seat.listed()) == ["printer-0", "printer-1", "printer-2", "printer-9"]
+    running.ask("DELETE", "/contexts/printer-9", running.operator)
+    seat.count("3 objects")
+    assert seat.page.evaluate("() => window.same") is True
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (390, "dark"),
+        (1280, "light"),
+        pytest.param(390, "light", marks=pytest.mark.soak),
+        pytest.param(1280, "dark", marks=pytest.mark.soak),
+    ],
+)
+def test_axe_finds_nothing_on_any_screen(sit: Sit, width: int, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    seat = sit(width=width, color_scheme=scheme, bypass_csp=True)
+    found: dict[str, Any] = {}
+
+    def look(screen: str) -> None:
+        told = axe.run(seat.page).response["violations"]
+        found.update(
+            {screen: [(one["id"], one["nodes"][0]["html"]) for one in told]} if told else {}
+        )
+
+    seat.page.goto(seat.running.url)
+    seat.page.locator("#token").wait_for()
+    look("sign in")
+    seat.open()
+    look("map")
+    if width < 720:
+        seat.page.click(".turn")
+    seat.page.click(".row >> nth=2")
+    seat.page.locator(".details h2").wait_for()
+    look("chosen")
+    seat.apply("type = ")
+    seat.page.locator(".editor.bad").wait_for()
+    look("wrong filter")
+    seat.page.click("text=Take this away")
+    seat.page.locator("dialog").wait_for()
+    look("take this away")
+    assert found == {}
+    wide = seat.page.evaluate("() => document.documentElement.scrollWidth")
+    assert wide <= width
+
+
+def test_pictures_for_the_readme(browser: Any, running: RunningService, tmp_path: Path) -> None:
+    """`PICTURES=docs/pictures pytest …` takes them anew, of the simulated campus."""
+    wanted = os.environ.get("PICTURES")
+    if wanted is None:
+        _take(browser, running, tmp_path, PICTURES[:1], 500)
+    else:
+        command = ("serve", "--demo", "--people", "300")
+        with RunningService(tmp_path, command=command) as campus:
+            _take(browser, campus, Path(wanted), PICTURES, 150_000)  # until many are in the hall
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"docs/pictures/[\w-]+\.png", readme)
+    assert shown
+    assert [path for path in shown if not (ROOT / path).exists()] == []
+
+
+def _take(
+    browser: Any, running: RunningService, folder: Path, pictures: Sequence[Any], wait_ms: int
+) -> None:
+    folder.mkdir(exist_ok=True, parents=True)
+    for name, scheme, width, height, fragment in pictures:
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme
+        )
+        seat = Seat(context, running).open(fragment=fragment)
+        if width > 720:
+            seat.page.click(".row >> nth=4")
+        seat.page.wait_for_timeout(wait_ms)
+        wait_ms = 2_500
+        seat.page.click("[aria-label='Fit all']")
+        seat.page.wait_for_timeout(1_500)  # the camera comes to rest, labels are drawn
+        seat.page.screenshot(path=folder / f"{name}.png")
+        assert (folder / f"{name}.png").stat().st_size > 10_000
+        assert seat.complaints == []
+        context.close()

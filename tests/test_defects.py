@@ -1,0 +1,58 @@
+"""The list of planted defects names each of them, and the test that finds it."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "defects.md"
+FILES = sorted((ROOT / "tests").rglob("test_*_defects.py"))
+ROW = re.compile(r"^\| (.+) \| `(tests/\S+\.py)::(\w+)` \|$", re.MULTILINE)
+SURVIVORS = 20
+
+
+def planted(file: Path) -> set[tuple[str, str]]:
+    """(defect, test) of a file: the names that a test is given, or the test's own name."""
+    tree = ast.parse(file.read_text())
+    names: dict[str, list[str]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign | ast.Assign) and isinstance(node.value, ast.Dict):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            keys = [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
+            names[ast.unparse(target)] = [str(key) for key in keys]
+    found = set()
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
+            continue
+        given = [one.args[1] for one in node.decorator_list if isinstance(one, ast.Call)]
+        tables = [ast.unparse(one) for one in given if ast.unparse(one) in names]
+        for table in tables:
+            found |= {(name, node.name) for name in names[table]}
+        own = re.fullmatch(r"test_(.+?)_(?:is|are)_(?:found|told)", node.name)
+        if own and not tables:
+            found.add((own[1].replace("_", " "), node.name))
+    return found
+
+
+def listed() -> set[tuple[str, str, str]]:
+    return {(defect, file, test) for defect, file, test in ROW.findall(PAGE.read_text())}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_every_planted_defect_is_listed_with_the_test_that_finds_it(file: Path) -> None:
+    path = str(file.relative_to(ROOT))
+    there = {(defect, test) for defect, where, test in listed() if where == path}
+    assert planted(file) - there == set()
+
+
+def test_every_listed_test_is_there() -> None:
+    for _, file, test in listed():
+        assert f"def {test}(" in (ROOT / file).read_text(), (file, test)
+
+
+def test_the_survivors_of_the_audit_and_as_many_others_are_listed() -> None:
+    audit, _, others = PAGE.read_text().partition("## Others")
+    assert len(ROW.findall(audit)) >= SURVIVORS
+    assert len(ROW.findall(others)) >= SURVIVORS

@@ -1,0 +1,51 @@
+"""The package as users install it: sdist, then a wheel made from it where there is no node."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BUILT = ROOT / "src" / "roamcast" / "page" / "index.html.gz"
+ASK = """
+from roamcast.live.http import page
+import roamcast
+found = page.built()
+assert "site" in roamcast.__file__, roamcast.__file__
+print(*sorted(found))
+"""
+
+
+@pytest.mark.process
+def test_a_wheel_made_from_the_sdist_without_node_has_the_page(tmp_path: Path) -> None:
+    if not BUILT.exists():
+        pytest.skip("the page is not built: make web")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["PATH"] = "/usr/bin:/bin"
+    _build(ROOT, "sdist", tmp_path / "sdist", environment)
+    (packed,) = (tmp_path / "sdist").glob("*.tar.gz")
+    with tarfile.open(packed) as archive:
+        assert not [name for name in archive.getnames() if "node_modules" in name]
+        archive.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    assert (source / "web" / "package-lock.json").exists()
+    _build(source, "wheel", tmp_path / "wheel", environment)
+    (wheel,) = (tmp_path / "wheel").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    shown = subprocess.run(
+        [sys.executable, "-c", ASK],
+        env={**environment, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+    ).stdout.split()  # fmt: skip
+    assert "index.html" in shown
+    assert {name.rpartition(".")[2] for name in shown} == {"css", "html", "js", "svg"}
+
+
+def _build(source: Path, target: str, into: Path, environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(into)]
+    subprocess.run(command, cwd=source, env=environment, check=True, capture_output=True)

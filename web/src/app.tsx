@@ -1,0 +1,339 @@
+// The page: one map, and everything beside it.
+
+import { signal } from "@preact/signals";
+import { useLayoutEffect, useRef } from "preact/hooks";
+import { ago } from "./ago.ts";
+import { quoted } from "./filling.ts";
+import {
+  CloseIcon,
+  FollowIcon,
+  LeaveIcon,
+  ListIcon,
+  MapIcon,
+  MoonIcon,
+  SunIcon,
+} from "./icons.tsx";
+import { List, signOf } from "./list.tsx";
+import { MapView, show } from "./map.tsx";
+import { label, type Seen } from "./objects.ts";
+import { pointOf } from "./picture.ts";
+import { QueryBar } from "./query.tsx";
+import * as state from "./state.ts";
+import { recipes } from "./take.ts";
+
+export function App() {
+  if (state.token.value === null) return <SignIn />;
+  return (
+    <main class={state.sheet.value ? "page sheet" : "page"}>
+      <h1 class="unseen">Roamcast: who and what is where</h1>
+      <section class="panel" aria-label="Query and list">
+        <Head />
+        <QueryBar />
+        <Lost />
+        <Details />
+        <List />
+        <Strip />
+      </section>
+      <MapView />
+      <button
+        type="button"
+        class="turn"
+        aria-expanded={state.sheet.value}
+        onClick={() => {
+          state.sheet.value = !state.sheet.value;
+        }}
+      >
+        {state.sheet.value ? <MapIcon /> : <ListIcon />}
+        {state.sheet.value ? "Map" : "List"}
+      </button>
+      <TakeAway />
+    </main>
+  );
+}
+
+function Mark() {
+  return (
+    <svg class="mark" viewBox="0 0 32 32" aria-hidden="true">
+      <circle cx="16" cy="16" r="4.5" />
+      <path d="M16 5a11 11 0 0 1 11 11M16 27A11 11 0 0 1 5 16" />
+    </svg>
+  );
+}
+
+function Head() {
+  const open = state.connection.value === "open";
+  const dark = state.theme.value === "dark";
+  return (
+    <header>
+      <Mark />
+      <strong>Roamcast</strong>
+      <span class={open ? "pulse live" : "pulse"} role="status">
+        {open ? "live" : state.connection.value === "lost" ? "reconnecting" : "connecting"}
+      </span>
+      <span class="grow" />
+      <button
+        type="button"
+        class="round"
+        aria-label={dark ? "Light colours" : "Dark colours"}
+        title={dark ? "Light colours" : "Dark colours"}
+        onClick={state.turnTheme}
+      >
+        {dark ? <SunIcon /> : <MoonIcon />}
+      </button>
+      <button
+        type="button"
+        class="round"
+        aria-label="Sign out"
+        title="Sign out: forget the token"
+        onClick={() => state.signOut()}
+      >
+        <LeaveIcon />
+      </button>
+    </header>
+  );
+}
+
+const lostAt = signal<Date | null>(null);
+state.connection.subscribe((value) => {
+  if (value === "open") lostAt.value = null;
+  else if (value === "lost" && lostAt.peek() === null) lostAt.value = new Date();
+});
+
+function Lost() {
+  const since = lostAt.value;
+  if (since === null) return null;
+  return (
+    <p class="lost" role="alert">
+      The connection is lost. You see what was known at {since.toLocaleTimeString()}.
+    </p>
+  );
+}
+
+function Details() {
+  const vid = state.chosen.value;
+  if (vid === null) return null;
+  const object = state.chosenObject.value;
+  return (
+    <section class="details" aria-label="Chosen object">
+      <div class="details-head">
+        {object && <i class={signOf(object)} />}
+        <h2>{vid}</h2>
+        <button
+          type="button"
+          class="round"
+          aria-label="Close"
+          title="Close"
+          onClick={() => state.choose(null)}
+        >
+          <CloseIcon />
+        </button>
+      </div>
+      {object ? (
+        <Facts object={object} />
+      ) : (
+        <p class="quiet-text">
+          {state.complete.value ? "Not among the objects of this filter now." : "Loading …"}
+        </p>
+      )}
+    </section>
+  );
+}
+
+function Facts({ object }: { object: Seen }) {
+  return (
+    <>
+      <dl>
+        {object.place && (
+          <>
+            <dt>place</dt>
+            <dd>{object.place}</dd>
+          </>
+        )}
+        <dt>known</dt>
+        <dd>{precision(object)}</dd>
+        {Object.entries(object.attributes).map(([name, value]) => (
+          <>
+            <dt>{name}</dt>
+            <dd>{label(value)}</dd>
+          </>
+        ))}
+        {object.since && (
+          <>
+            <dt>here for</dt>
+            <dd>{ago(state.now.value - Date.parse(object.since))}</dd>
+          </>
+        )}
+      </dl>
+      <div class="details-row">
+        <button
+          type="button"
+          class={state.following.value ? "quiet on" : "quiet"}
+          aria-pressed={state.following.value}
+          onClick={() => {
+            state.following.value = !state.following.value;
+            if (state.following.value) show(object.vid);
+          }}
+        >
+          <FollowIcon /> Follow
+        </button>
+        <button
+          type="button"
+          class="quiet"
+          onClick={() => state.apply(`vid = ${quoted(object.vid)}`)}
+        >
+          Only this
+        </button>
+        {object.place && (
+          <button
+            type="button"
+            class="quiet"
+            onClick={() => state.apply(`within(place, ${quoted(object.place as string)})`)}
+          >
+            All in this place
+          </button>
+        )}
+      </div>
+    </>
+  );
+}
+
+// What is known, and no more.
+function precision(object: Seen): string {
+  if (pointOf(object, state.places.value)) {
+    const accuracy = Number(object.attributes.accuracy_m);
+    return accuracy ? `to ${Math.round(accuracy)} m` : "to the point";
+  }
+  const place = state.places.value.byPath.get(object.place ?? "");
+  return place ? `to its ${place.kind}` : "to its place";
+}
+
+function Strip() {
+  const numbers = state.numbers.value;
+  if (numbers === null) return null;
+  const rates = state.rates.value;
+  return (
+    <div class="strip">
+      <Figure
+        name="updates/s"
+        value={rates ? rates.updates.toFixed(rates.updates < 10 ? 1 : 0) : "–"}
+      />
+      <Figure
+        name="sent/update"
+        value={rates?.transmissions == null ? "–" : rates.transmissions.toFixed(1)}
+      />
+      <Figure name="watchers" value={String(numbers.sessions)} />
+      <Figure name="channels" value={String(numbers.channels)} />
+    </div>
+  );
+}
+
+function Figure({ name, value }: { name: string; value: string }) {
+  return (
+    <span class="number">
+      <b>{value}</b>
+      <small>{name}</small>
+    </span>
+  );
+}
+
+const copied = signal<string | null>(null);
+
+function TakeAway() {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const open = state.taking.value;
+  // before the paint: a key pressed as soon as the recipes show must reach the open dialog
+  useLayoutEffect(() => {
+    const box = dialog.current as HTMLDialogElement;
+    if (open && !box.open) box.showModal();
+    if (!open && box.open) box.close();
+  }, [open]);
+
+  async function copy(name: string, text: string) {
+    await navigator.clipboard.writeText(text);
+    copied.value = name;
+  }
+
+  return (
+    <dialog
+      ref={dialog}
+      aria-labelledby="take-title"
+      onClose={() => {
+        state.taking.value = false;
+        copied.value = null;
+      }}
+    >
+      <div class="dialog-head">
+        <h2 id="take-title">Take this away</h2>
+        <button
+          type="button"
+          class="round"
+          aria-label="Close"
+          onClick={() => dialog.current?.close()}
+        >
+          <CloseIcon />
+        </button>
+      </div>
+      <p class="quiet-text">
+        The same objects outside this page. Put your token into <code>ROAMCAST_TOKEN</code> first.
+      </p>
+      {open &&
+        recipes(location.origin, state.filter.value).map(({ name, text }) => (
+          <section key={name} class="recipe">
+            <div class="recipe-head">
+              <h3>{name}</h3>
+              <button type="button" class="quiet" onClick={() => copy(name, text)}>
+                {copied.value === name ? "Copied" : "Copy"}
+                <span class="unseen"> {name}</span>
+              </button>
+            </div>
+            {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a box that scrolls needs the keyboard */}
+            <pre tabIndex={0}>{text}</pre>
+          </section>
+        ))}
+    </dialog>
+  );
+}
+
+function SignIn() {
+  const field = useRef<HTMLInputElement>(null);
+  return (
+    <main class="sign-in">
+      <form
+        class="card"
+        onSubmit={(event) => {
+          event.preventDefault();
+          void state.signIn((field.current as HTMLInputElement).value);
+        }}
+      >
+        <Mark />
+        <h1>Roamcast</h1>
+        <p>Who and what is where, now. Nobody learns who they are.</p>
+        <label for="token">Token</label>
+        <input
+          id="token"
+          ref={field}
+          type="password"
+          autocomplete="off"
+          required
+          spellcheck={false}
+          aria-describedby="token-help"
+        />
+        {state.refusal.value && (
+          <p class="says bad" role="alert">
+            {state.refusal.value}
+          </p>
+        )}
+        <button type="submit" class="main">
+          Open the map
+        </button>
+        <p id="token-help" class="quiet-text">
+          The service printed a token when it started; <code>roamcast token</code> makes others. It
+          stays in this tab and is forgotten when you close it.
+        </p>
+        <p class="quiet-text">
+          <a href="/docs">The API</a>
+        </p>
+      </form>
+    </main>
+  );
+}

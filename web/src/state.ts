@@ -1,0 +1,298 @@
+// Everything the page knows, as signals. The session changes objects as often as it likes; `version`
+// rises at most once a frame, and whoever draws depends on it.
+
+import { batch, computed, effect, signal, untracked } from "@preact/signals";
+import { Api, Problem, type Template, without } from "./api.ts";
+import { found, Objects, type Point, type Seen, wordsOf } from "./objects.ts";
+import { draw } from "./picture.ts";
+import { Places } from "./places.ts";
+import { type Answer, type Line, type Numbers, Session, subprotocols } from "./session.ts";
+import { EVERYTHING, readView, type View, writeView } from "./view.ts";
+
+const KEPT = "roamcast.token"; // in sessionStorage: it ends with the tab
+const THEME = "roamcast.theme";
+const BEAT_MS = 10_000;
+const NUMBERS_MS = 2_000;
+const TRAIL_MAX = 200;
+const DRAFT = "draft ";
+
+export type Wrong = { detail: string; position: number | null };
+export type Theme = "light" | "dark";
+
+const first = readView(location.hash);
+
+export const token = signal<string | null>(sessionStorage.getItem(KEPT));
+export const refusal = signal<string | null>(null);
+export const connection = signal<Session["state"]>("connecting");
+export const places = signal<Places>(new Places([]));
+export const templates = signal<Template[]>([]);
+export const numbers = signal<Numbers | null>(null);
+export const rates = signal<{ updates: number; transmissions: number | null } | null>(null);
+
+export const objects = new Objects();
+export const version = signal(0);
+export const complete = signal(false);
+
+export const filter = signal(first.filter);
+export const draft = signal(first.filter === EVERYTHING ? "" : first.filter);
+export const wrong = signal<Wrong | null>(null);
+export const matches = signal<number | null>(null);
+export const search = signal("");
+export const floor = signal<string | null>(first.floor);
+export const chosen = signal<string | null>(first.object);
+export const following = signal(false);
+export const camera = signal<View["camera"]>(first.camera);
+export const trail = signal<Point[]>([]);
+export const sheet = signal(false); // on a narrow screen: whether the list covers the map
+export const taking = signal(false); // whether "take this away" is open
+
+export const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const systemTheme = signal<Theme>(dark.matches ? "dark" : "light");
+dark.addEventListener("change", () => {
+  systemTheme.value = dark.matches ? "dark" : "light";
+});
+const ownTheme = signal<Theme | null>(localStorage.getItem(THEME) as Theme | null);
+export const theme = computed<Theme>(() => ownTheme.value ?? systemTheme.value);
+
+export function turnTheme(): void {
+  ownTheme.value = theme.value === "dark" ? "light" : "dark";
+  localStorage.setItem(THEME, ownTheme.value);
+}
+
+export const picture = computed(() => {
+  version.value;
+  return draw(objects.all.values(), places.value, floor.value);
+});
+
+export const listed = computed<Seen[]>(() => {
+  version.value;
+  const words = wordsOf(search.value);
+  return [...objects.all.values()]
+    .filter((object) => found(object, words))
+    .sort((a, b) => (a.vid < b.vid ? -1 : 1));
+});
+
+export const chosenObject = computed<Seen | null>(() => {
+  version.value;
+  return (chosen.value !== null && objects.all.get(chosen.value)) || null;
+});
+
+let session: Session | null = null;
+let api: Api | null = null;
+let returning = false; // whether the next current set is the first of a new connection
+let asked = false; // whether a frame is already ordered
+
+function changed(): void {
+  if (asked) return;
+  asked = true;
+  const frame = () => {
+    asked = false;
+    batch(() => {
+      complete.value = objects.complete;
+      version.value++;
+      remember();
+    });
+  };
+  // a page in the background gets no animation frames; what it knows stays right all the same
+  if (document.hidden) setTimeout(frame, 250);
+  else requestAnimationFrame(frame);
+}
+
+function remember(): void {
+  const vid = chosen.value;
+  const at = vid === null ? undefined : picture.value.points.get(vid);
+  const last = trail.value.at(-1);
+  if (at && (!last || last[0] !== at[0] || last[1] !== at[1])) {
+    trail.value = [...trail.value.slice(1 - TRAIL_MAX), at];
+  }
+}
+
+export function choose(vid: string | null): void {
+  batch(() => {
+    if (chosen.value !== vid) trail.value = [];
+    chosen.value = vid;
+    following.value = false;
+    const object = vid === null ? undefined : objects.all.get(vid);
+    const place = object && places.value.nearest(object.place);
+    if (place?.floor) floor.value = place.floor;
+    remember();
+  });
+}
+
+// Follow what stands in the query bar; an empty bar asks for everything.
+export function apply(text: string): void {
+  const wanted = text.trim() ? text : EVERYTHING; // as it is: positions count its spaces, too
+  clearTimeout(checkTimer);
+  draft.value = text;
+  wrong.value = null;
+  filter.value = wanted;
+  session?.follow(wanted);
+}
+
+let checkTimer = 0;
+
+// Ask the service about a filter that is being written, when the writer pauses.
+export function check(text: string): void {
+  draft.value = text;
+  clearTimeout(checkTimer);
+  matches.value = null;
+  if (!text.trim()) {
+    wrong.value = null;
+    return;
+  }
+  // by the session: the browser's console would list every half-written filter as a failed request
+  checkTimer = window.setTimeout(() => {
+    session?.send({ type: "count", re: DRAFT + text, filter: text });
+  }, 300);
+}
+
+function take(answer: Answer): void {
+  switch (answer.type) {
+    case "subscribed":
+      if (answer.re !== "view") return;
+      wrong.value = null;
+      objects.begin(answer.features, Date.now(), returning);
+      returning = false;
+      changed();
+      return;
+    case "current":
+      objects.end();
+      changed();
+      return;
+    case "changes":
+      objects.apply(answer.events);
+      changed();
+      return;
+    case "numbers":
+      count(answer);
+      return;
+    case "count":
+      if (answer.re === DRAFT + draft.value) {
+        wrong.value = null;
+        matches.value = answer.count;
+      }
+      return;
+    case "error":
+      if (answer.re === "numbers") numbersFor = false;
+      if (answer.re === "view" || answer.re === DRAFT + draft.value) {
+        wrong.value = { detail: without(answer.detail), position: answer.position ?? null };
+      }
+  }
+}
+
+let numbersFor = true; // whether this token may see them
+let lastNumbers: (Numbers & { at: number }) | null = null;
+
+function count(answer: Numbers & { time: string }): void {
+  const at = Date.parse(answer.time);
+  if (lastNumbers && at > lastNumbers.at) {
+    const updates = answer.updates - lastNumbers.updates;
+    const sent = answer.transmissions - lastNumbers.transmissions;
+    const seconds = (at - lastNumbers.at) / 1000;
+    if (updates >= 0 && sent >= 0) {
+      rates.value = { updates: updates / seconds, transmissions: updates ? sent / updates : null };
+    }
+  }
+  lastNumbers = { ...answer, at };
+  numbers.value = answer;
+}
+
+export async function signIn(given: string): Promise<void> {
+  const tried = new Api(given.trim());
+  try {
+    templates.value = await tried.templates();
+  } catch (error) {
+    refusal.value =
+      error instanceof Problem ? error.message : "The service does not answer. Is it running?";
+    return;
+  }
+  sessionStorage.setItem(KEPT, tried.token);
+  refusal.value = null;
+  token.value = tried.token;
+}
+
+export function signOut(why: string | null = null): void {
+  sessionStorage.removeItem(KEPT);
+  session?.close();
+  session = null;
+  batch(() => {
+    objects.begin([], 0);
+    objects.end();
+    token.value = null;
+    refusal.value = why;
+    numbers.value = rates.value = null;
+    chosen.value = null;
+    version.value++;
+  });
+}
+
+async function loadPlaces(): Promise<void> {
+  try {
+    places.value = new Places((await (api as Api).places()).features);
+  } catch (error) {
+    if (!(error instanceof Problem)) setTimeout(loadPlaces, 2_000);
+    return;
+  }
+  const levels = places.value.floors.map((known) => known.level);
+  if (floor.value === null || !levels.includes(floor.value)) floor.value = levels[0] ?? null;
+}
+
+function start(given: string): void {
+  api = new Api(given);
+  numbersFor = true;
+  void loadPlaces();
+  if (templates.value.length === 0) {
+    api.templates().then(
+      (known) => {
+        templates.value = known;
+      },
+      () => {}, // a refused token ends the session below, with its reason
+    );
+  }
+  const address = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/session`;
+  session = new Session({
+    open: () => new WebSocket(address, subprotocols(given)) as unknown as Line,
+    refused: () => (api as Api).refused(),
+    state: (state) => {
+      connection.value = state;
+      if (state === "refused") signOut("This token is not valid any more.");
+      if (state === "open") {
+        lastNumbers = null;
+        returning = true;
+      }
+    },
+    answer: take,
+  });
+  session.follow(filter.value);
+}
+
+effect(() => {
+  const given = token.value;
+  // untracked: what `start` reads, such as the filter, must not start another session when it changes
+  if (given !== null) untracked(() => start(given));
+});
+
+export const now = signal(Date.now());
+setInterval(() => {
+  if (!document.hidden) now.value = Date.now();
+}, 1_000);
+setInterval(() => session?.beat(Date.now()), BEAT_MS);
+setInterval(() => {
+  if (!document.hidden && numbersFor) session?.send({ type: "numbers", re: "numbers" });
+}, NUMBERS_MS);
+
+effect(() => {
+  const view = {
+    filter: filter.value,
+    object: chosen.value,
+    floor: floor.value,
+    camera: camera.value,
+  };
+  history.replaceState(null, "", location.pathname + writeView(view));
+});
+
+effect(() => {
+  document.documentElement.dataset.theme = theme.value;
+});

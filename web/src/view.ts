@@ -1,0 +1,37 @@
+// The state of the view, in the fragment of the address: it can be shared and kept as a bookmark, and
+// never reaches the service's log. The token has no field here.
+
+export type View = {
+  filter: string;
+  object: string | null;
+  floor: string | null;
+  camera: { zoom: number; lat: number; lon: number } | null;
+};
+
+export const EVERYTHING = "true";
+
+const camera = /^(\d+(?:\.\d+)?)\/(-?\d+(?:\.\d+)?)\/(-?\d+(?:\.\d+)?)$/;
+
+export function readView(fragment: string): View {
+  const given = new URLSearchParams(fragment.replace(/^#/, ""));
+  const found = camera.exec(given.get("map") ?? "");
+  return {
+    filter: given.get("filter") || EVERYTHING,
+    object: given.get("object") || null,
+    floor: given.get("floor") || null,
+    camera: found ? { zoom: Number(found[1]), lat: Number(found[2]), lon: Number(found[3]) } : null,
+  };
+}
+
+export function writeView(view: View): string {
+  const out = new URLSearchParams();
+  if (view.filter !== EVERYTHING) out.set("filter", view.filter);
+  if (view.floor) out.set("floor", view.floor);
+  if (view.object) out.set("object", view.object);
+  if (view.camera) {
+    const { zoom, lat, lon } = view.camera;
+    out.set("map", `${zoom.toFixed(2)}/${lat.toFixed(6)}/${lon.toFixed(6)}`);
+  }
+  const text = out.toString().replaceAll("%2F", "/");
+  return text ? `#${text}` : "";
+}
