@@ -117,6 +117,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         seconds[unit] = seconds.get(unit, 0) + sum(MARKED_S.get(name, 0) for name in marks) + 0.1
         if {"spark", "cluster"} & set(getattr(item, "fixturenames", ())) and unit != SPARK:
             raise pytest.UsageError(f"{unit} uses Spark: list it in ON_SPARK of tests/conftest.py")
+        if MAY_START_PROCESSES & marks:
+            # Processes and their clocks: a busy machine may need a second try (0116).
+            item.add_marker(pytest.mark.flaky(reruns=1))
     items.sort(key=lambda item: (-seconds[unit_of(item.nodeid)], place_in_unit(item.nodeid)))
     if settings.get_current_profile_name() == "quick":
         for test in {getattr(item, "obj", None) for item in items}:

@@ -268,9 +268,9 @@ def test_what_a_session_published_through_a_relay_leaves_with_it_at_once(
             async with connect(relay.url, service.token("jan")) as jan:
                 await jan.publish("kite", "lab/1", type="kite")
                 await until(view, "kite")
+            await until(view)  # the relay has told the service, which nobody waits for
             owner = await asyncio.to_thread(service.ask, "GET", "/contexts/kite", service.token())
             assert owner.status == 404
-            await until(view)
 
     asyncio.run(scene())
 

@@ -12,7 +12,7 @@ batch on disk, the batch is appended to the archive, and only then its steps lea
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
 
@@ -55,6 +55,19 @@ LIVES_MAX: Final = 64
 RULES_MAX: Final = 100_000
 WRITE_ROWS_MAX: Final = 1_000
 """Steps in one write."""
+
+
+class Follower(Protocol):
+    """A part that follows what the map shows; it takes notes, and acts when it is next advanced."""
+
+    def shows(self, context: Context) -> None:
+        """The map shows this state of a vid; `t_r` is since when."""
+        ...
+
+    def ends(self, context: Context) -> None:
+        """The map shows a vid no more; `t_d` is when its last state ended."""
+        ...
+
 
 RulesOf = Callable[[str], bytes | None]
 """Gives a vid's own rules, encoded; None if it has none."""
@@ -118,6 +131,8 @@ class Past(Part):
         """Rules by their id, encoded."""
         self.fell_us = 0
         """When the life before this one was last known to be up."""
+        self.followers: list[Follower] = []
+        """Parts that are told of every state of the map, in the order in which it shows them."""
         self._began = now
         self._newest = newest
         self._rules_of = rules_of
@@ -292,9 +307,13 @@ class Past(Part):
             return
         self._soft -= bool(known.life)
         self._gone.pop(vid, None)
-        self._gone[vid] = max(at, known.begin)
+        ended = self._gone[vid] = max(at, known.begin)
         if len(self._gone) > self.settings.gone_max:
             del self._gone[next(iter(self._gone))]
+        if self.followers:
+            last = msgspec.structs.replace(known.context, t_r=known.begin, t_d=ended)
+            for follower in self.followers:
+                follower.ends(last)
 
     def again(self, rows: Writes) -> None:
         """Write rows that came with something else, or that the disk refused with it."""
@@ -343,6 +362,10 @@ class Past(Part):
         self._soft += bool(shown.life) - bool(before is not None and before.life)
         self._shown[vid] = shown
         self._gone.pop(vid, None)
+        if self.followers:
+            state = msgspec.structs.replace(shown.context, t_r=shown.begin)
+            for follower in self.followers:
+                follower.shows(state)
 
     def _rules(self, vid: str) -> tuple[str, Writes]:
         """Give the id of a vid's rules, and the row that says what it stands for, if it is new."""
