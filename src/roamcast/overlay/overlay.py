@@ -17,6 +17,7 @@ from roamcast.overlay.links.neighbour import LinkView
 from roamcast.overlay.links.proof import Sign, Verify, verify
 from roamcast.overlay.links.settings import LinkSettings, NeighbourSettings
 from roamcast.overlay.tables.exchange import Exchange
+from roamcast.overlay.tables.feeding import TableFeeding, TableSettings
 from roamcast.overlay.tables.messages import TABLES_MESSAGES
 from roamcast.overlay.tables.table import Table
 from roamcast.overlay.topology.discovery import Discovery, DiscoverySettings
@@ -33,6 +34,7 @@ class OverlaySettings(msgspec.Struct, frozen=True):
     links: LinkSettings = LinkSettings()
     topology: TopologySettings = TopologySettings()
     custody: CustodySettings = CustodySettings()
+    tables: TableSettings = TableSettings()
 
 
 class OverlayNode(msgspec.Struct, frozen=True):
@@ -57,6 +59,8 @@ class OverlayNode(msgspec.Struct, frozen=True):
     keys: Mapping[str, bytes] = {}
     """Nodes that a search may make neighbours, and their public keys; empty: no search."""
     discovery: DiscoverySettings = DiscoverySettings()
+    places: tuple[str, ...] = ()
+    """The places that it serves; none for all."""
 
 
 class OverlayView(msgspec.Struct, frozen=True):
@@ -90,6 +94,7 @@ class Overlay:
             verify=node.verify,
         )
         self.topology = NodeTopology(node.name, settings.topology)
+        self.feeding = TableFeeding(node.tables, node.places, settings.tables)
         self.exchange = Exchange(node.tables)
         self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=node.kinds)
         search = Discovery(
@@ -103,6 +108,7 @@ class Overlay:
             self.links,
             *((search,) if node.keys else ()),
             self.topology,
+            self.feeding,
             self.exchange,
             self.custody,
             *node.users,
