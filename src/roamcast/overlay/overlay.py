@@ -12,6 +12,9 @@ from roamcast.model.parts import Part
 from roamcast.model.wire import Registry
 from roamcast.overlay.custody.custody import Custody, CustodySettings
 from roamcast.overlay.custody.messages import CUSTODY_MESSAGES
+from roamcast.overlay.filters.messages import FILTER_MESSAGES
+from roamcast.overlay.filters.part import NodeFilters
+from roamcast.overlay.filters.planning import FilterSettings
 from roamcast.overlay.links.links import NodeLinks
 from roamcast.overlay.links.neighbour import LinkView
 from roamcast.overlay.links.proof import Sign, Verify, verify
@@ -24,7 +27,9 @@ from roamcast.overlay.topology.discovery import Discovery, DiscoverySettings
 from roamcast.overlay.topology.messages import TOPOLOGY_MESSAGES
 from roamcast.overlay.topology.topology import NodeTopology, TopologySettings
 
-CARRIED: Final = Registry((*TOPOLOGY_MESSAGES, *TABLES_MESSAGES, *CUSTODY_MESSAGES))
+CARRIED: Final = Registry(
+    (*TOPOLOGY_MESSAGES, *TABLES_MESSAGES, *CUSTODY_MESSAGES, *FILTER_MESSAGES)
+)
 """What parts say to each other inside frames."""
 
 
@@ -35,6 +40,7 @@ class OverlaySettings(msgspec.Struct, frozen=True):
     topology: TopologySettings = TopologySettings()
     custody: CustodySettings = CustodySettings()
     tables: TableSettings = TableSettings()
+    filters: FilterSettings = FilterSettings()
 
 
 class OverlayNode(msgspec.Struct, frozen=True):
@@ -97,6 +103,7 @@ class Overlay:
         self.feeding = TableFeeding(node.tables, node.places, settings.tables)
         self.exchange = Exchange(node.tables)
         self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=node.kinds)
+        self.filters = NodeFilters(self.topology, settings.filters, now=now)
         search = Discovery(
             node.name,
             address=node.address,
@@ -111,6 +118,7 @@ class Overlay:
             self.feeding,
             self.exchange,
             self.custody,
+            self.filters,
             *node.users,
         )
 
