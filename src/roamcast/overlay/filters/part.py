@@ -159,7 +159,7 @@ class NodeFilters(Part):
         match message:
             case FlowReports(reports):
                 self._stir(now)
-                return self._heard(given.node, reports)
+                return self._learn(given.node, reports)
             case FilterOrder() | InstallFilter() | FilterInstalled():
                 if message.rank.number > RANK_MAX:
                     return (CutLink(given.node, "garbage: a batch that nobody planned"),)
@@ -227,7 +227,7 @@ class NodeFilters(Part):
             for start in range(0, len(untold), REPORTS_MAX)
         ]
 
-    def _heard(self, link: str, reports: Sequence[NodeReport]) -> Sequence[Effect]:
+    def _learn(self, link: str, reports: Sequence[NodeReport]) -> Sequence[Effect]:
         for report in reports:
             if report.node == self.node or self._topology.hop(report.node) != link:
                 continue  # the tree has changed: it comes by another link
