@@ -11,6 +11,7 @@ from typing import Final
 from roamcast.errors import SettingsError
 from roamcast.files import OWNER_ONLY, write_whole
 from roamcast.live.config.settings import OverlaySection
+from roamcast.overlay.filters.planning import FilterSettings
 from roamcast.overlay.links.messages import NONCE_BYTES
 from roamcast.overlay.links.proof import signer
 from roamcast.overlay.links.settings import NeighbourSettings
@@ -41,7 +42,10 @@ def node_of(section: OverlaySection, folder: Path) -> OverlayNode | None:
     if not section.node:
         return None
     sign, public_key = signer(private_key(folder))
-    settings = OverlaySettings()
+    filters = section.filters
+    settings = OverlaySettings(
+        filters=FilterSettings(int(filters) if filters.isdigit() else filters)  # type: ignore[arg-type]
+    )
     neighbours = {
         name: NeighbourSettings(one.public_key(), one.urls)
         for name, one in section.neighbours.items()
