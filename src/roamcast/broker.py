@@ -389,6 +389,7 @@ class Broker(Router):
         if self.overlay is not None:
             self.overlay.feeding.under(rules.is_public, rules.restricted)
             self._past.followers.append(self.overlay.feeding)
+            self._past.companions = self.overlay.feeding.unstored
         # The order is that of events and of restoring: rules before what they hide, who may see
         # before what is shown, the store before the map that is handed over with it.
         super().__init__(

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from roamcast.broker import Broker
 from roamcast.channels.past.asking import Asked, found
-from roamcast.channels.past.leaving import contexts, ended
+from roamcast.channels.past.leaving import StepsMissingError, contexts, ended
 from roamcast.channels.past.messages import (
     BatchLanded,
     BatchRefused,
@@ -158,6 +158,8 @@ class PastWorker:
                     shown = contexts(effect.batch, rows, memory.seen)
                     self._archive.append(effect.batch, shown)
                 self._archive.retain(now)
+            except StepsMissingError as error:
+                return BatchRefused(number, str(error), lacking=True)
             except RoamcastError as error:
                 _LOG.warning("the archive does not take the past", reason=str(error))
                 return BatchRefused(number, str(error))
