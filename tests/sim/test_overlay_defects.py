@@ -1,6 +1,7 @@
 """Deliberate defects of the overlay: the swarm finds each within a thousand seeds."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,19 +19,10 @@ from roamcast.overlay.tables.feeding import TableFeeding
 from roamcast.overlay.tables.link_table import LinkTable
 from roamcast.overlay.topology.items import LinkItem, TopologyTable
 from roamcast.overlay.topology.topology import NodeTopology
-from roamcast.sim.scenario import draw_scenario, play
 from roamcast.sim.workloads.overlay import OverlayWorkload
+from tests.planting import promise_broken
 
-SEEDS = 1_000
-
-
-def found(first: int = 0) -> str:
-    """Give the first broken promise; `first` saves the seeds before the one that shows it."""
-    for seed in range(first, SEEDS):
-        outcome = play(draw_scenario("overlay", OverlayWorkload, seed), OverlayWorkload)
-        if outcome.failed:
-            return outcome.promise
-    raise AssertionError(f"{SEEDS} seeds did not find it")
+found = partial(promise_broken, OverlayWorkload)
 
 
 def test_a_parcel_forgotten_before_it_is_taken_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +70,7 @@ def test_a_duplicate_that_is_not_answered_is_found(monkeypatch: pytest.MonkeyPat
     assert found() == "queues are empty at rest"
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # its parcels go round until the run is given up: half a minute
 def test_two_that_vouch_for_what_they_sent_each_other_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -100,7 +92,7 @@ def test_two_that_vouch_for_what_they_sent_each_other_are_found(
         return effects
 
     monkeypatch.setattr(Custody, "_offered", trusting)
-    assert found(first=34) in ("somebody answers for every parcel", "no loss")
+    assert found() in ("somebody answers for every parcel", "no loss")
 
 
 def test_an_older_version_that_wins_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +120,7 @@ def test_versions_by_the_clock_are_found(monkeypatch: pytest.MonkeyPatch) -> Non
         real(self, to, now)
 
     monkeypatch.setattr(NodeTopology, "_say", by_clock)
-    assert found(first=94) == "every topology is right in the end"
+    assert found() == "every topology is right in the end"
 
 
 def test_a_clock_that_nobody_looks_at_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
