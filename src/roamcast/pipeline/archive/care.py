@@ -45,6 +45,13 @@ VACUUM_HOURS = 24
 Row = dict[str, Any]
 
 
+class Workers(msgspec.Struct, frozen=True):
+    """A Spark session for a job, and the bytes from which its workers rewrite files."""
+
+    spark: Any
+    bytes_min: int = SPARK_BYTES
+
+
 class ArchiveChange(msgspec.Struct, frozen=True):
     """The change that a job makes to the rows of a file.
 
@@ -73,7 +80,7 @@ class Rewritten(msgspec.Struct, frozen=True):
 
 
 def compact(
-    archive: str | Path, spark: "SparkSession | None" = None, progress: Bar = QUIET
+    archive: str | Path, spark: "SparkSession | Workers | None" = None, progress: Bar = QUIET
 ) -> Rewritten:
     """Join small files and divide their contexts anew, by how many there are (`density`)."""
     return rewrite(Archive.open(archive), None, to_join, spark, progress)
@@ -88,7 +95,7 @@ def rewrite(
     archive: Archive,
     change: ArchiveChange | None,
     choose: Callable[[list[Row]], list[list[Row]]] = alone,
-    spark: "SparkSession | None" = None,
+    spark: "SparkSession | Workers | None" = None,
     progress: Bar = QUIET,
     searched: set[str] | None = None,
 ) -> Rewritten:
@@ -148,14 +155,15 @@ def _rewritten(
     archive: Archive,
     groups: list[list[Row]],
     change: ArchiveChange | None,
-    spark: "SparkSession | None",
+    spark: "SparkSession | Workers | None",
     progress: Bar,
 ) -> list[DataFile]:
     """Rewrite the groups here or in Spark's workers; after an error no new file is left behind."""
     storage, settings = archive.storage, archive.settings
     paths = [[str(file["path"]) for file in group] for group in groups]
     size = sum(file["size_bytes"] for group in groups for file in group)
-    if spark is None or size < SPARK_BYTES:
+    workers = spark if spark is None or isinstance(spark, Workers) else Workers(spark)
+    if workers is None or size < workers.bytes_min:
         return _rewritten_here(storage, settings, groups, change, progress)
 
     from pyspark import cloudpickle
@@ -170,7 +178,7 @@ def _rewritten(
                 for number in batch.column(0).to_pylist():
                     yield files_batch(rewrite_group(storage, settings, paths[number], change))
 
-        tasks = spark.range(0, len(paths), 1, min(len(paths), 256))
+        tasks = workers.spark.range(0, len(paths), 1, min(len(paths), 256))
         written_there = tasks.mapInArrow(work, FILE_SCHEMA).select(
             "path", "size", "rows", "partition", "stats"
         )

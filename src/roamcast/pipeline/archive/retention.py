@@ -13,7 +13,7 @@ from roamcast.errors import InputError, LimitError
 from roamcast.identity.blurring import rounded
 from roamcast.model.context_arrow import FIXED
 from roamcast.model.time import LATEST
-from roamcast.pipeline.archive.care import ArchiveChange, Rewritten, rewrite
+from roamcast.pipeline.archive.care import ArchiveChange, Rewritten, Workers, rewrite
 from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.storage import GoneError
 from roamcast.pipeline.archive.table import Archive
@@ -46,7 +46,7 @@ def retain(
     *,
     reduce_before: int | None = None,
     drop_before: int | None = None,
-    spark: "SparkSession | None" = None,
+    spark: "SparkSession | Workers | None" = None,
     progress: Bar = QUIET,
 ) -> Rewritten:
     """Reduce contexts that ended before one moment to place and time; drop those before another.
@@ -107,7 +107,7 @@ class Blurred(msgspec.Struct, frozen=True):
 def blur(
     archive: str | Path,
     grid_s: int,
-    spark: "SparkSession | None" = None,
+    spark: "SparkSession | Workers | None" = None,
     progress: Bar = QUIET,
 ) -> Blurred:
     """Round the times of an archive to a coarser grid, and delete the old files at once.
@@ -145,7 +145,7 @@ def _off_grid(table: pa.Table, grid_s: int) -> bool:
 def erase(
     archive: str | Path,
     vids: Iterable[str],
-    spark: "SparkSession | None" = None,
+    spark: "SparkSession | Workers | None" = None,
     progress: Bar = QUIET,
 ) -> Erased:
     """Make contexts unreachable: rewrite what holds them, and delete the old files at once.
