@@ -62,6 +62,7 @@ from roamcast.identity.policy import PUBLIC, RuleBook, RulesPolicy, is_own, subj
 from roamcast.identity.revocations import Revocations, RevokeTokens, TokenRevoked
 from roamcast.identity.rule_sets import RuleSets, SetRules
 from roamcast.identity.rules import Rule, Viewer, visible
+from roamcast.identity.vid_keys import KeepVidKey, VidKeyStore
 from roamcast.matching.live.slices import ContextPage, Question, run
 from roamcast.model.contexts import Context
 from roamcast.model.events import (
@@ -385,6 +386,7 @@ class Broker(Router):
             self._server.contexts.may_name = is_own
         self._server.merging.is_stored = self._publications.holds
         self._admission = Admission(self._hub, rules, self._policy)
+        self._vid_keys = VidKeyStore()
         self.overlay = None if overlay is None else Overlay(overlay, epoch=epoch, now=now)
         # The order is that of events and of restoring: rules before what they hide, who may see
         # before what is shown, the store before the map that is handed over with it.
@@ -396,6 +398,7 @@ class Broker(Router):
                 self._admission,
                 self._publications,
                 Revocations(),
+                self._vid_keys,
                 self._server,
                 self._hub,
                 self._webhooks,
@@ -450,6 +453,10 @@ class Broker(Router):
     def class_of_client(self, client: str) -> str:
         """Name the view class a client would be in if it came now."""
         return self._policy.name_of(self._viewer_of(client))
+
+    def key_of(self, vid: str) -> bytes | None:
+        """Give the key that casts to a vid are sealed to; None where nobody registered it here."""
+        return self._vid_keys.key_of(vid)
 
     def rules_for(self, owner: str, vid: str, any_owner: bool) -> tuple[Rule, ...] | None:
         """Give the rules of a vid to who set them."""
@@ -544,6 +551,7 @@ __all__ = [
     "DropReplica",
     "Failed",
     "Frame",
+    "KeepVidKey",
     "LimitSession",
     "OpenSession",
     "PostWebhook",

@@ -429,6 +429,12 @@ class Identity(Section, frozen=True, kw_only=True):
             '`"trust.example.org" = "ed25519:…"`',
         ),
     ] = msgspec.field(default_factory=dict)
+    key_days: Annotated[
+        float,
+        _number(
+            0.001, 36_600, "longest that the key of a vid is kept, to seal casts into its past"
+        ),
+    ] = 60.0
 
     def accepted(self) -> dict[str, bytes]:
         """Give the public keys of the trusted nodes in `accept`."""
@@ -494,6 +500,19 @@ class Settings(Section, frozen=True, kw_only=True):
     def seats(self) -> tuple[str, ...]:
         """The names of all replicas in their order; this service's alone without a cluster."""
         return tuple(self.cluster.replicas) or (self.server.name,)
+
+    def vid_key_us(self) -> int:
+        """Give how long after its credential a vid's past may be asked, in microseconds.
+
+        Its context may be on the map for a lifetime, and then in the store or the archive.
+        """
+        past, days = self.past, self.identity.key_days
+        if past.archive:
+            kept_s = (past.archive_days or days) * DAY_S
+        else:
+            kept_s = past.store_hours * 3_600
+        kept_s += self.limits.context_lifetime_s_max
+        return round(min(kept_s, days * DAY_S) * MICROSECONDS)
 
     def map_settings(self) -> MapSettings:
         """Give the settings of the map's machines."""

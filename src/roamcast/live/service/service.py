@@ -21,6 +21,7 @@ from roamcast.broker import (
     DropReplica,
     Failed,
     Frame,
+    KeepVidKey,
     LimitSession,
     OpenSession,
     PostWebhook,
@@ -391,6 +392,11 @@ class Service:
         """Take a publication off the map and wait until that is on disk."""
         give = self.driver.give
         await self._tickets.ask(lambda ticket: give(UnpublishFor(ticket, owner, vid, any_owner)))
+
+    async def keep_vid_key(self, vid: str, sealing: bytes, expires_us: int) -> None:
+        """Keep the key of a vid whose credential expires then, and wait until it is on disk."""
+        give, until = self.driver.give, expires_us + self.settings.vid_key_us()
+        await self._tickets.ask(lambda ticket: give(KeepVidKey(ticket, vid, sealing, until)))
 
     async def grant_of(self, token: str) -> Grant:
         """Check a token, of this service or of its identity provider."""
