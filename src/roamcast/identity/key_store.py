@@ -11,12 +11,12 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from roamcast.errors import InputError, StoreError
-from roamcast.identity.credentials import vid_of
+from roamcast.identity.credentials import own_credential
 from roamcast.identity.sealing import VidSecrets
 from roamcast.model.machine import Writes
 
@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS vids (
     seed BLOB NOT NULL, hybrid INTEGER NOT NULL, expires_us INTEGER NOT NULL, used TEXT);
 CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
-_OWN: Final = "vid, credential, seed, hybrid, expires_us"
+_Row = tuple[int, str, str, bytes, int, int, str | None]
 
 
 class OwnVid(msgspec.Struct, frozen=True):
@@ -80,17 +80,15 @@ class KeyStore:
 
     # --- vids -----------------------------------------------------------------------------------
 
-    def add_pool(
-        self, credentials: Sequence[str], secrets: Sequence[VidSecrets], expires_us: int
-    ) -> None:
+    def add_pool(self, credentials: Sequence[str], secrets: Sequence[VidSecrets]) -> None:
         """Keep a pool that was drawn; the seeds of the oldest vids give way to it."""
-        rows = [
-            (vid_of(text), text, own.seed, own.hybrid, expires_us)
-            for text, own in zip(credentials, secrets, strict=True)
-        ]
+        rows = []
+        for text, own in zip(credentials, secrets, strict=True):
+            read = own_credential(text)
+            rows.append((read.vid, text, own.seed, own.hybrid, read.expires_us))
         with self._writing() as connection:
             connection.executemany(
-                f"INSERT OR IGNORE INTO vids ({_OWN}) VALUES (?, ?, ?, ?, ?)", rows
+                "INSERT OR IGNORE INTO vids VALUES (NULL, ?, ?, ?, ?, ?, NULL)", rows
             )
             connection.execute(
                 "DELETE FROM vids WHERE number <= (SELECT MAX(number) FROM vids) - ?",
@@ -105,8 +103,8 @@ class KeyStore:
         assert use
         with self._writing() as connection:
             row = connection.execute(
-                f"UPDATE vids SET used = ? WHERE number = (SELECT number FROM vids WHERE used IS "
-                f"NULL AND expires_us > ? ORDER BY number LIMIT 1) RETURNING {_OWN}",
+                "UPDATE vids SET used = ? WHERE number = (SELECT number FROM vids WHERE used IS "
+                "NULL AND expires_us > ? ORDER BY number LIMIT 1) RETURNING *",
                 (use, now),
             ).fetchone()
         return None if row is None else _own(row)
@@ -118,17 +116,17 @@ class KeyStore:
 
     def of(self, vid: str) -> OwnVid | None:
         """Find a vid of one's own, used or not."""
-        rows = self._read(f"SELECT {_OWN} FROM vids WHERE vid = ?", (vid,))
+        rows = self._read("SELECT * FROM vids WHERE vid = ?", (vid,))
         return _own(rows[0]) if rows else None
 
     def used_for(self, use: str) -> OwnVid | None:
         """Find the vid that was taken for a use."""
-        rows = self._read(f"SELECT {_OWN} FROM vids WHERE used = ?", (use,))
+        rows = self._read("SELECT * FROM vids WHERE used = ?", (use,))
         return _own(rows[0]) if rows else None
 
     def all_used(self) -> list[OwnVid]:
         """Give the vids that were taken, in their order."""
-        asked = f"SELECT {_OWN} FROM vids WHERE used IS NOT NULL ORDER BY number"
+        asked = "SELECT * FROM vids WHERE used IS NOT NULL ORDER BY number"
         return [_own(row) for row in self._read(asked, ())]
 
     # --- entries of the inbox -------------------------------------------------------------------
@@ -161,13 +159,13 @@ class KeyStore:
         except sqlite3.Error as error:
             raise StoreError(f"the key store {self.path} can not be written: {error}") from None
 
-    def _read(self, asked: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
+    def _read(self, asked: str, values: tuple[object, ...]) -> list[Any]:
         try:
             return self._connection.execute(asked, values).fetchall()
         except sqlite3.Error as error:
             raise StoreError(f"the key store {self.path} can not be read: {error}") from None
 
 
-def _own(row: tuple[object, ...]) -> OwnVid:
-    vid, credential, seed, hybrid, expires_us = row
-    return OwnVid(vid, credential, VidSecrets(seed, bool(hybrid)), expires_us)  # type: ignore[arg-type]
+def _own(row: _Row) -> OwnVid:
+    _, vid, credential, seed, hybrid, expires_us, _ = row
+    return OwnVid(vid, credential, VidSecrets(seed, bool(hybrid)), expires_us)

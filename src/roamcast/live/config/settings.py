@@ -507,11 +507,8 @@ class Settings(Section, frozen=True, kw_only=True):
         Its context may be on the map for a lifetime, and then in the store or the archive.
         """
         past, days = self.past, self.identity.key_days
-        if past.archive:
-            kept_s = (past.archive_days or days) * DAY_S
-        else:
-            kept_s = past.store_hours * 3_600
-        kept_s += self.limits.context_lifetime_s_max
+        kept_days = (past.archive_days or days) if past.archive else past.store_hours / 24
+        kept_s = kept_days * DAY_S + self.limits.context_lifetime_s_max
         return round(min(kept_s, days * DAY_S) * MICROSECONDS)
 
     def map_settings(self) -> MapSettings:
