@@ -29,7 +29,7 @@ def make(
     subject: Annotated[str, typer.Option(help="Owner of the token: a person or a program.")] = "me",
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="read, publish, subscribe, cast or admin; repeat for several."),
+        typer.Option(help="read, publish, subscribe, cast, deposit or admin; repeat for several."),
     ] = None,
     group: Annotated[
         list[str] | None, typer.Option(help="Group for privacy rules; repeat for several.")

@@ -32,7 +32,9 @@ from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.time import MICROSECONDS, format_instant
 
-Scope = Literal["read", "publish", "subscribe", "cast", "admin"]
+Scope = Literal["read", "publish", "subscribe", "cast", "deposit", "admin"]
+"""`deposit` is for brokers: they vouch for the senders of the mail that they deposit."""
+
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 TOKEN_LENGTH_MAX: Final = 8_192

@@ -243,7 +243,7 @@ class OidcSection(Section, frozen=True, kw_only=True):
     ] = ""
     audience: Annotated[str, _text("audience that its tokens must name", 256)] = "roamcast"
     scopes: Annotated[
-        dict[str, Literal["read", "publish", "subscribe", "cast", "admin"]],
+        dict[str, Literal["read", "publish", "subscribe", "cast", "deposit", "admin"]],
         msgspec.Meta(
             max_length=100,
             description='its scopes or roles and what each grants here, `"map:read" = "read"`; '
@@ -411,6 +411,16 @@ class Cluster(Section, frozen=True, kw_only=True):
         return secret
 
 
+class TrustedMailSection(Section, frozen=True, kw_only=True):
+    """Where mail for the people of a trusted node goes."""
+
+    url: Annotated[str, _text("address of the trusted node")]
+    token_file: Annotated[
+        str, _text("file with a token of its own, of scope `deposit`; readable by its owner only")
+    ]
+    tls_ca: Annotated[str, _text("PEM file of who signs its certificate")] = ""
+
+
 class Identity(Section, frozen=True, kw_only=True):
     """Who vouches for people without naming them (docs/trust.md)."""
 
@@ -428,6 +438,10 @@ class Identity(Section, frozen=True, kw_only=True):
             description="other trusted nodes whose credentials are accepted, each with its key: "
             '`"trust.example.org" = "ed25519:…"`',
         ),
+    ] = msgspec.field(default_factory=dict)
+    mail: Annotated[
+        dict[str, TrustedMailSection],
+        msgspec.Meta(max_length=1_000, description="tables `[identity.mail.NODE]`: see below"),
     ] = msgspec.field(default_factory=dict)
     key_days: Annotated[
         float,

@@ -16,7 +16,7 @@ from litestar.params import Parameter
 from litestar.response import Stream
 from msgspec import Meta
 
-from roamcast.errors import InputError, NotFoundError
+from roamcast.errors import ForbiddenError, InputError, NotFoundError
 from roamcast.identity.credentials import CREDENTIAL_LENGTH_MAX, VidKeys
 from roamcast.identity.trusted.mailboxes import Deposit, Mail, SealedParcel
 from roamcast.identity.trusted.reach import PAST_S_MAX, Reach
@@ -287,11 +287,22 @@ async def delete_me(request: Asked) -> Response[bytes]:
     return as_json(ErasureAnswer(await _trust(request).erase(request.auth.subject)))
 
 
-@route("POST", "/deposits", scope="cast", tag="trust", body=DepositBody, answer=DepositAnswer,
-       problems=(404, 409, 429), summary="Deposit sealed mail for vids")  # fmt: skip
+@route("POST", "/deposits", scope="any", tag="trust", body=DepositBody, answer=DepositAnswer,
+       problems=(403, 404, 409, 429), summary="Deposit sealed mail for vids")  # fmt: skip
 async def post_deposit(request: Asked) -> Response[bytes]:
-    """Keep sealed mail for the people behind vids; answered when it is on disk."""
+    """Keep sealed mail for the people behind vids; answered when it is on disk.
+
+    A broker (scope `deposit`) vouches for the sender; who casts deposits under their own name.
+    """
+    grant = request.auth
+    vouches = bool({"deposit", "admin"} & set(grant.scopes))
+    if not vouches:
+        grant.require("cast")
     given = _read(await request.body(), DepositBody)
+    if not vouches and given.sender != grant.subject:
+        raise ForbiddenError(
+            "mail has its sender's own name: only a broker (scope deposit) vouches for others"
+        )
     parcels = tuple(SealedParcel(one.vid, b64decode(one.sealed)) for one in given.parcels)
     fields = (given.cast, given.sender, given.kind, given.expires_us, given.back_s)
     done = await _trust(request).deposit(Deposit(0, *fields, parcels))
