@@ -16,7 +16,7 @@ import pytest
 from roamcast.client import Session, connect
 from roamcast.client.own_vids import LOW, POOL_SIZE, keys_path
 from roamcast.errors import AuthError, InputError
-from roamcast.identity.key_store import KeyStore
+from roamcast.identity.key_store import KeyStore, store_of
 from roamcast.identity.letters import Letter, encode_letter
 from roamcast.identity.sealing import seal_payload
 from roamcast.transport.address import ServiceAddress
@@ -117,7 +117,7 @@ async def _mail_waits(running: RunningService, keys: Path) -> None:
 
 
 def test_the_command_prints_mail(running: RunningService, tmp_path: Path) -> None:
-    keys = running.data / "people" / "eve.keys"
+    keys = store_of(running.data / "people", "eve")
 
     async def appear() -> str:
         async with person(running, "eve", keys) as me:

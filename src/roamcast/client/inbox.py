@@ -16,6 +16,7 @@ import msgspec
 from roamcast.errors import NotFoundError, RoamcastError, UnreachableError
 from roamcast.identity.key_store import KeyStore
 from roamcast.identity.letters import Letter, decode_letter
+from roamcast.identity.sealing import VidSecrets
 from roamcast.identity.trusted.inbox import (
     MAILS_MAX,
     ConfirmMail,
@@ -70,6 +71,19 @@ class MailBody(msgspec.Struct, frozen=True):
     seen_until_us: int
 
 
+class HeldKey(msgspec.Struct, frozen=True):
+    """A vid that the service holds for a person."""
+
+    credential: str
+    seed: str
+
+
+class HeldKeys(msgspec.Struct, frozen=True):
+    """All vids that the service holds for a person."""
+
+    keys: list[HeldKey]
+
+
 class Inbox:
     """Mail of one person from one trusted node, through their key store."""
 
@@ -95,6 +109,8 @@ class Inbox:
             await self._acknowledge()
             while self._taken:
                 mail = self._taken.popleft()
+                if self._store.of(mail.vid) is None:
+                    await self._fetch_held()
                 yield self._opened(mail)
                 if not keep:
                     self._give(RemoveMail(1, mail.cast))
@@ -141,6 +157,17 @@ class Inbox:
         while self._confirm:
             await self._trust.ask("POST", f"/mailbox/{quote(self._confirm[0], safe='')}/ack")
             self._confirm.popleft()
+
+    async def _fetch_held(self) -> None:
+        """Fetch the keys of vids that the service holds for this person's phone."""
+        try:
+            answer = await self._trust.ask("GET", "/me/keys")
+            held = msgspec.convert(answer, HeldKeys).keys
+        except (NotFoundError, msgspec.ValidationError):
+            return  # a trusted node of its own holds none
+        credentials = [one.credential for one in held]
+        seeds = [VidSecrets(b64decode(one.seed)) for one in held]
+        self._store.add_pool(credentials, seeds, "held by the service")
 
     async def _waiting(self) -> AsyncIterator[Iterable[MailBody]]:
         try:

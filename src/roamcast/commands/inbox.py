@@ -43,7 +43,7 @@ def inbox(
 def _inbox(data: Path | None, person: str | None, keys: Path | None, trust: str | None) -> "Inbox":
     from roamcast.client.inbox import Inbox
     from roamcast.client.own_vids import keys_path
-    from roamcast.identity.key_store import KeyStore
+    from roamcast.identity.key_store import KeyStore, store_of
     from roamcast.transport.address import ServiceAddress, check_url, find
     from roamcast.transport.driver import wall_clock
     from roamcast.transport.http import HttpClient
@@ -52,7 +52,7 @@ def _inbox(data: Path | None, person: str | None, keys: Path | None, trust: str 
     if person is not None:
         folder = data or Path("roamcast-data")
         address = ServiceAddress(address.url, _token_of(folder, person))
-        keys = keys or folder / "people" / f"{person}.keys"
+        keys = keys or store_of(folder / "people", person)
     if trust is not None:
         address = ServiceAddress(check_url(trust), address.token)
     store = KeyStore.open(keys or keys_path(address))

@@ -10,6 +10,7 @@ import sqlite3
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +44,11 @@ class OwnVid(msgspec.Struct, frozen=True):
     credential: str
     secrets: VidSecrets
     expires_us: int
+
+
+def store_of(folder: Path, subject: str) -> Path:
+    """Name a person's file in a folder with those of several people."""
+    return folder / f"{sha256(subject.encode()).hexdigest()[:32]}.keys"
 
 
 class KeyStore:
@@ -80,15 +86,20 @@ class KeyStore:
 
     # --- vids -----------------------------------------------------------------------------------
 
-    def add_pool(self, credentials: Sequence[str], secrets: Sequence[VidSecrets]) -> None:
-        """Keep a pool that was drawn; the seeds of the oldest vids give way to it."""
+    def add_pool(
+        self, credentials: Sequence[str], secrets: Sequence[VidSecrets], use: str | None = None
+    ) -> None:
+        """Keep a pool that was drawn; the seeds of the oldest vids give way to it.
+
+        `use`: it is used already, somewhere else; it serves to open mail.
+        """
         rows = []
         for text, own in zip(credentials, secrets, strict=True):
             read = own_credential(text)
-            rows.append((read.vid, text, own.seed, own.hybrid, read.expires_us))
+            rows.append((read.vid, text, own.seed, own.hybrid, read.expires_us, use))
         with self._writing() as connection:
             connection.executemany(
-                "INSERT OR IGNORE INTO vids VALUES (NULL, ?, ?, ?, ?, ?, NULL)", rows
+                "INSERT OR IGNORE INTO vids VALUES (NULL, ?, ?, ?, ?, ?, ?)", rows
             )
             connection.execute(
                 "DELETE FROM vids WHERE number <= (SELECT MAX(number) FROM vids) - ?",

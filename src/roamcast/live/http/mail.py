@@ -111,6 +111,19 @@ class MailboxAnswer(msgspec.Struct, frozen=True):
     mails: tuple[MailBody, ...]
 
 
+class HeldKeyBody(msgspec.Struct, frozen=True):
+    """A vid that the service holds for you, and the seed of its keys."""
+
+    credential: str
+    seed: bytes
+
+
+class HeldKeysAnswer(msgspec.Struct, frozen=True):
+    """Keys that the service holds on your behalf, in the order of use."""
+
+    keys: tuple[HeldKeyBody, ...]
+
+
 class ParcelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A payload sealed to one vid."""
 
@@ -262,6 +275,18 @@ async def get_mailbox_stream(request: Asked) -> Stream:
 async def post_ack(request: Asked, cast: CastId) -> None:
     """Delete a mail that is on your own disk; repeats are harmless."""
     await _trust(request).ack(request.auth.subject, cast)
+
+
+@route("GET", "/me/keys", scope="subscribe", tag="trust", answer=HeldKeysAnswer, problems=(404,),
+       summary="Fetch the keys that the service holds for your phone")  # fmt: skip
+async def get_held_keys(request: Asked) -> Response[bytes]:
+    """Give the seeds of vids under which apps of yours were on the map; nobody else gets them."""
+    held = service_of(request).held_keys
+    if held is None:
+        raise NotFoundError("this service holds no keys: it runs no trusted node")
+    own = await held.held_for(request.auth.subject)
+    listed = tuple(HeldKeyBody(one.credential, one.secrets.seed) for one in own)
+    return as_json(HeldKeysAnswer(listed))
 
 
 @route("GET", "/me/reach", scope="subscribe", tag="trust", answer=Reach, problems=(404,),

@@ -8,6 +8,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from roamcast.broker import (
@@ -67,6 +68,7 @@ from roamcast.live.service.making import broker_of
 from roamcast.live.service.reading import FilterReader
 from roamcast.live.service.webhooks import WebhookDriver
 from roamcast.live.store.store import DiskDriver, SqliteStore
+from roamcast.live.trust.held import HeldKeys
 from roamcast.matching import FilterSet
 from roamcast.matching.live import questions
 from roamcast.matching.live.slices import Question
@@ -158,6 +160,9 @@ class Service:
             random_bytes=secrets.token_bytes,
             skew_us=int(settings.limits.clock_skew_s_max * SECOND),
         )
+        self.held_keys = None
+        if trust is not None:
+            self.held_keys = HeldKeys(Path(settings.server.data), trust, self.keep_vid_key)
         self._serving = False
         self._disk = disk
         self._journal = journal
