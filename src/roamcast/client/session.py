@@ -14,6 +14,7 @@ import msgspec
 
 from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, FILTER_LENGTH_MAX
 from roamcast.client.asking import Asking, Where
+from roamcast.client.casting import Casting, CastPreview, SentCast
 from roamcast.client.inbox import Inbox, OpenedMail
 from roamcast.client.own_vids import OwnVids, keys_path
 from roamcast.client.runner import Runner
@@ -69,7 +70,8 @@ class Session(Asking):
         """`named`: the service, and `trust` the trusted node, asked under the person's name."""
         super().__init__(http)
         self._runner = runner
-        self._named = named
+        self.casts = Casting(named)
+        """Follow, cancel and update casts."""
         self._trust = trust
         self._keys = keys
         self._own: str | None = None
@@ -181,6 +183,36 @@ class Session(Asking):
         if len(wanted.source) > FILTER_LENGTH_MAX:
             raise LimitError(f"a filter has at most {FILTER_LENGTH_MAX} characters")
         return View(self._runner.subscribe(wanted), self._runner.unsubscribe)
+
+    async def cast(
+        self,
+        where: Where,
+        text: str,
+        *,
+        kind: str = "text",
+        priority: str = "routine",
+        expires: str | None = None,
+        lifetime_s: float | None = None,
+        cast_id: str = "",
+    ) -> SentCast:
+        """Send a text to everybody who was, is or will be where a filter says.
+
+        It goes under the token's name, also from an anonymous session: people may stop a sender. A
+        repeat with the same `cast_id` sends nothing again.
+        """
+        return await self.casts.cast(
+            where,
+            text,
+            kind=kind,
+            priority=priority,
+            expires=expires,
+            lifetime_s=lifetime_s,
+            cast_id=cast_id,
+        )
+
+    async def preview(self, where: Where) -> CastPreview:
+        """Say about how many a cast would reach; nothing is sent."""
+        return await self.casts.preview(where)
 
     async def inbox(self, *, follow: bool = True, keep: bool = False) -> AsyncIterator[OpenedMail]:
         """Read mail from the trusted node: what waits, and with `follow` what comes.

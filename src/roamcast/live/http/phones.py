@@ -35,7 +35,8 @@ from roamcast.identity.rules import Viewer
 from roamcast.live.auth.admission import Grant
 from roamcast.live.http.routes import Asked, basic_of, route, service_of
 from roamcast.live.http.shapes import as_json
-from roamcast.live.service.service import Service, answered
+from roamcast.live.service.answering import answered
+from roamcast.live.service.service import Service
 from roamcast.model import contexts, time
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter

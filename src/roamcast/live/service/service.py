@@ -9,7 +9,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from roamcast.broker import (
     Acknowledged,
@@ -53,6 +53,8 @@ from roamcast.live.auth.admission import SCOPES, Connections, Grant, Rates, Toke
 from roamcast.live.auth.grants import OpenGrants
 from roamcast.live.auth.provider import Provider, key_id_of
 from roamcast.live.auth.registrations import Registrations
+from roamcast.live.casts.deposits import Deposits
+from roamcast.live.casts.desk import CastDesk
 from roamcast.live.cluster.proof import Caller
 from roamcast.live.cluster.replicas import Replicas
 from roamcast.live.config.settings import Settings
@@ -71,7 +73,6 @@ from roamcast.live.store.store import DiskDriver, SqliteStore
 from roamcast.live.trust.held import HeldKeys
 from roamcast.matching import FilterSet
 from roamcast.matching.live import questions
-from roamcast.matching.live.slices import Question
 from roamcast.model.addresses import Client, Neighbour
 from roamcast.model.contexts import Context, context_of
 from roamcast.model.filters import Filter
@@ -87,6 +88,7 @@ from roamcast.model.machine import (
 from roamcast.model.places import Places
 from roamcast.model.records import ChannelStep, Record, UpdateMatched
 from roamcast.model.time import format_instant
+from roamcast.overlay.casts.messages import DepositMail, LookUpPast, ReadPayload
 from roamcast.overlay.events import HangUp, ParcelExpired
 from roamcast.overlay.overlay import OverlayNode
 from roamcast.transport.driver import Carriers, Driver, Tickets, nothing, wall_clock
@@ -100,19 +102,6 @@ FOLLOWER_STEPS: Final = {"follower current": "current", "follower gone": "gone"}
 """Steps of replication → what `/metrics` calls them."""
 
 _LOG = Log("followers")
-
-Answer = TypeVar("Answer")
-
-
-async def answered(question: Question[Answer]) -> Answer:
-    """Go through the slices of a question, and let everybody else through between two of them."""
-    while True:
-        try:
-            next(question)
-        except StopIteration as end:
-            answer: Answer = end.value
-            return answer
-        await asyncio.sleep(0)
 
 
 class Service:
@@ -210,6 +199,21 @@ class Service:
             clock=self.clock,
             give=self.driver.give,
         )
+        self.casts = CastDesk(
+            self.broker,
+            self.past,
+            tickets=self._tickets,
+            give=self.driver.give,
+            clock=self.clock,
+            charge=self.charge_past,
+        )
+        self._deposits = Deposits(
+            disk,
+            trust,
+            settings.identity.mail,
+            give=self.driver.give,
+            reason_of=self.casts.receipt_of,
+        )
         self.driver.carry = self._carriers()
         self._delivered = {form: self.metrics.deliveries.labels(form) for form in FORMS}
         self._delivered_bytes = {form: self.metrics.deliveries_bytes.labels(form) for form in FORMS}
@@ -276,6 +280,7 @@ class Service:
         await self.replicas.close()
         await self.neighbours.close()
         await self.webhooks.close()
+        await self._deposits.close()
 
     async def stop(self) -> None:
         """Write down what is held; nothing runs any more."""
@@ -301,6 +306,9 @@ class Service:
                 ReadPage: self._store.carry,
                 LookForEnded: self.past.carry,
                 FeedArchive: self.past.carry,
+                LookUpPast: self.past.look_up,
+                ReadPayload: self._deposits.read,
+                DepositMail: self._deposits.deposit,
                 Acknowledged: lambda effect: tickets.answer(effect.ticket, effect.fresh),
                 Admitted: lambda effect: tickets.answer(effect.ticket, effect.view_class),
                 Failed: lambda effect: tickets.refuse(effect.ticket, effect.error),
