@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.live.casts.preview import K, PLACES_MAX, Rounding
+from roamcast.live.casts.preview import PLACES_MAX, K, Rounding
 from roamcast.model.contexts import Context
 
 VIDS = st.sets(st.text("abcdefgh", min_size=1, max_size=4), max_size=40)

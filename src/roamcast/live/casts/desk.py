@@ -116,9 +116,11 @@ class CastDesk:
         if casts.tense(wanted, now) in ("historic", "hybrid", "present"):
             self._charge(viewer, wanted)
         name = wish.id or secrets.token_hex(12)
+        # As the sender wrote it, where nothing was added: receipts show it to people.
+        text = wanted.text if grant.filter else wish.filter
         cast = Cast(
             name,
-            wanted.text,
+            text,
             wish.payload,
             now,
             expires=wish.expires_us,

@@ -77,7 +77,7 @@ class UpdateAnswer(msgspec.Struct, frozen=True):
 
 
 @route("POST", "/casts", scope="cast", tag="casts", body=CastBody, answer=CastAnswer | Preview,
-       answers={201: "sent, or counted"}, problems=(403, 409, 413, 429),
+       answers={201: "sent, or counted"}, problems=(403, 409, 429),
        summary="Send a cast, or preview it")  # fmt: skip
 async def post_cast(request: Asked, preview: WantsPreview = False) -> Response[bytes]:
     """Send a message to everybody who satisfies a filter; answered when it is on disk."""
@@ -120,7 +120,7 @@ async def delete_cast(request: Asked, cast: CastId) -> None:
 
 
 @route("POST", "/casts/{cast:str}/updates", scope="cast", tag="casts", body=UpdateBody,
-       answer=UpdateAnswer, answers={201: "sent"}, problems=(404, 409, 413),
+       answer=UpdateAnswer, answers={201: "sent"}, problems=(404, 409),
        summary="Update a cast")  # fmt: skip
 async def post_update(request: Asked, cast: CastId) -> Response[bytes]:
     """Stop a cast, and write to exactly those whom it has reached."""
