@@ -336,7 +336,8 @@ class Broker(Router):
         `replicas`: the hosts that may serve this node, by seat, this one among them.
         `trusted_nodes`: those whose vids belong to who registered them alone. `overlay`: what
         makes this broker a node of many; without it, it has no part of the overlay. `charge` is
-        asked before a client on a link gets a current set. `key_of` gives a vid's sealing key; without one, registrations do.
+        asked before a client on a link gets a current set. `key_of` gives a vid's sealing key;
+        without one, what vids registered here is asked.
         """
         self.name = name
         self.epoch = epoch

@@ -52,11 +52,12 @@ def make(
         return
     import msgspec
 
-    from roamcast.live.auth.authority import checked
+    from roamcast.live.auth.authority import NOWHERE, checked
     from roamcast.model.time import format_instant
 
     folder, seconds = data or DATA, seconds_of("--lifetime", lifetime)
     authority = checked(cast_area or [], priority_max, seconds_of("--past", past))
+    authority = authority if cast_area else NOWHERE
     known = _has_keys(folder)
     keys, now = _keys(folder)
     scopes = scope or ["read", "publish", "subscribe"]

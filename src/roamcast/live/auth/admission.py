@@ -26,7 +26,7 @@ from joserfc.jwk import GuestProtocol, OKPKey
 from msgspec import Meta
 
 from roamcast.errors import AuthError, ForbiddenError, InputError, LimitError, RateError
-from roamcast.live.auth.authority import CastAuthority
+from roamcast.live.auth.authority import NOWHERE, CastAuthority
 from roamcast.live.auth.key_file import KeyFile, PublicKey, load_key_file, save_key_file
 from roamcast.live.config.settings import DAY_S, KEY_FILE
 from roamcast.model.contexts import Context
@@ -83,7 +83,7 @@ class Grant(msgspec.Struct, frozen=True):
     """Ids of the tokens it was made from: it ends with each of them."""
     issuer: str = ""
     """The identity provider that signed it; empty: this service did."""
-    cast: CastAuthority = CastAuthority()
+    cast: CastAuthority = NOWHERE
     """Where its casts may go."""
 
     def bound(self, wanted: Filter) -> Filter:
@@ -152,7 +152,7 @@ class _Claims(msgspec.Struct, frozen=True, omit_defaults=True):
     groups: list[str] = []
     filter: str = ""
     ancestors: list[str] = []
-    cast: CastAuthority = CastAuthority()
+    cast: CastAuthority = NOWHERE
 
 
 class TokenKeys:
@@ -220,7 +220,7 @@ class TokenKeys:
         now: int,
         bound: str = "",
         ancestors: Sequence[str] = (),
-        cast: CastAuthority | None = None,
+        cast: CastAuthority = NOWHERE,
     ) -> str:
         """Sign a token; `bound` is a filter that it may not reach beyond."""
         wanted, belongs = _check_claims(subject, scopes, groups)
@@ -236,7 +236,7 @@ class TokenKeys:
             groups=belongs,
             filter=bound,
             ancestors=list(ancestors),
-            cast=cast or CastAuthority(),
+            cast=cast,
         )
         with self._changing() as file:
             current = file.keys[-1]

@@ -40,6 +40,9 @@ class CastAuthority(msgspec.Struct, frozen=True):
     past_s: Annotated[int, Meta(ge=0)] = PAST_S_DEFAULT
 
 
+NOWHERE: Final = CastAuthority()
+
+
 def check_zones(text: str) -> None:
     """Refuse a moment without a time zone: a cast to the wrong hour can not be called back."""
     found = _ZONELESS.search(text)
