@@ -64,8 +64,9 @@ def groups_of(table: pa.Table, margins: Sequence[Margin]) -> list[Integers]:
 def published(counts: Integers, groups: Sequence[Integers], k: int) -> npt.NDArray[np.bool_]:
     """Say which cells may be published."""
     hidden = counts < k
-    while any([_hide_more(counts, hidden, groups, number, k) for number in range(len(groups))]):
-        pass  # each pass hides a cell at least
+    hides = True
+    while hides:  # each pass hides a cell at least, in every group
+        hides = sum(_hide_more(counts, hidden, groups, n, k) for n in range(len(groups))) > 0
     keep: npt.NDArray[np.bool_] = ~hidden
     return keep
 
