@@ -164,7 +164,7 @@ def test_delays_are_sums_of_distances_in_the_graph(policy: str) -> None:
     far = rx.distance_matrix(routers.topology.graph())
     addressed = routers.addressed(cast).tolist()
     collector = {node: collecting(routers, cast, node, branching) for node in addressed}
-    delays, unwaited, first = 0.0, 0.0, {}
+    delays, unwaited, last, first = 0.0, 0.0, 0.0, {}
     for node in addressed:
         at = collector[node]
         group = [other for other in addressed if collector[other] == at]
@@ -172,11 +172,12 @@ def test_delays_are_sums_of_distances_in_the_graph(policy: str) -> None:
         for context in range(routers.starts[node], routers.starts[node + 1]):
             onward = far[at, routers.trusted[context]]
             delays += ready + onward
+            last = max(last, ready + onward)
             unwaited += far[cast.origin, node] + far[node, at] + onward
             person = routers.people[context]
             first[person] = min(first.get(person, np.inf), ready + onward)
     counts = count_hops(routers, cast, branching)
-    assert (counts.delay, counts.delay_unwaited) == (delays, unwaited)
+    assert (counts.delay, counts.delay_unwaited, counts.delay_last) == (delays, unwaited, last)
     assert (counts.people, counts.delay_first) == (len(first), sum(first.values()))
 
 

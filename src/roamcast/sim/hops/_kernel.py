@@ -16,8 +16,8 @@ _NONE = -1
 # What `count_cast` returns, in this order.
 ASKS, ANSWERS, RESOLVES, ANSWER_VIDS = 0, 1, 2, 3
 RECEIVERS, RECEIVERS_MAX, VIDS, VIDS_MAX, VIDS_UNSPLIT = 4, 5, 6, 7, 8
-COLLECTORS, MATCHES, DELAY, DELAY_UNWAITED, PEOPLE, DELAY_FIRST = 9, 10, 11, 12, 13, 14
-COUNTS = 15
+COLLECTORS, MATCHES, DELAY, DELAY_UNWAITED, DELAY_LAST, PEOPLE, DELAY_FIRST = range(9, 16)
+COUNTS = 16
 
 
 class Archive(NamedTuple):
@@ -267,6 +267,7 @@ def _multicast(
 def _deliver(person: int, delay: int, scratch: Any, counts: Any) -> None:
     counts[MATCHES] += 1
     counts[DELAY] += delay
+    counts[DELAY_LAST] = max(counts[DELAY_LAST], delay)
     before = scratch.first[person]
     if before == _NONE:
         counts[PEOPLE] += 1

@@ -36,6 +36,7 @@ class HopCounts(NamedTuple):
     matches: int
     delay: int
     delay_unwaited: int  # had no router waited for its slower subtrees
+    delay_last: int  # until the last trusted node has it
     people: int
     delay_first: int
 
