@@ -22,7 +22,6 @@ EDGES = (0.05, 0.1, 0.15, 0.2, 0.25)
 WIDEST = EDGES[-1]
 RUNS, RUNS_QUICK = 10, 3
 LARGE = 100_000
-LARGE_RUNS = 3
 SHADES = dict(zip(POLICIES, ("#c0504d", "#2f6db3", "#3f9c35", "#e08e1b", "#7b4ea3"), strict=True))
 
 

@@ -22,11 +22,8 @@ def run(quick: bool, progress: Steps, *, full: bool = False) -> Report:
     parameters = tcc.parameters(runs)
     claims = _claims(found)
     if full:
-        large = tcc.historic(
-            tcc.LARGE_RUNS, progress, edges=(tcc.WIDEST,), **tcc.setting_of(tcc.LARGE)
-        )
+        large = tcc.historic(runs, progress, **tcc.setting_of(tcc.LARGE))
         rows += [{"routers": tcc.LARGE, **row} for row in _rows(large)]
-        parameters["runs of 100,000 routers"] = tcc.LARGE_RUNS
         claims.append(_saving(large, f"BTH4 spares of FBTH's, edge 0.25, {tcc.LARGE:,} routers"))
     return Report("tcc-7a", parameters, rows, claims)
 
