@@ -39,6 +39,10 @@ class Areas(SharedTable[Area]):
         self._local: dict[str, str] = {}
         self._values: dict[str, bytes] = {}
 
+    def local(self) -> dict[str, Area]:
+        """Give this broker's areas by name."""
+        return {name: _decode(self._values[key]) for name, key in self._local.items()}
+
     def put(self, name: str, area: Area) -> None:
         """Set an area of this broker: its own, or one of its archive."""
         value = msgspec.msgpack.encode(check(area))
