@@ -12,6 +12,9 @@ from roamcast.model.parts import Part
 from roamcast.model.wire import Registry
 from roamcast.overlay.custody.custody import Custody, CustodySettings
 from roamcast.overlay.custody.messages import CUSTODY_MESSAGES
+from roamcast.overlay.flows.flows import Flows
+from roamcast.overlay.flows.messages import FLOWS_MESSAGES
+from roamcast.overlay.flows.settings import FlowSettings
 from roamcast.overlay.links.links import NodeLinks
 from roamcast.overlay.links.neighbour import LinkView
 from roamcast.overlay.links.proof import Sign, Verify, verify
@@ -19,11 +22,14 @@ from roamcast.overlay.links.settings import LinkSettings, NeighbourSettings
 from roamcast.overlay.tables.exchange import Exchange
 from roamcast.overlay.tables.messages import TABLES_MESSAGES
 from roamcast.overlay.tables.table import Table
+from roamcast.overlay.tables.wants import Wants
 from roamcast.overlay.topology.discovery import Discovery, DiscoverySettings
 from roamcast.overlay.topology.messages import TOPOLOGY_MESSAGES
 from roamcast.overlay.topology.topology import NodeTopology, TopologySettings
 
-CARRIED: Final = Registry((*TOPOLOGY_MESSAGES, *TABLES_MESSAGES, *CUSTODY_MESSAGES))
+CARRIED: Final = Registry(
+    (*TOPOLOGY_MESSAGES, *TABLES_MESSAGES, *CUSTODY_MESSAGES, *FLOWS_MESSAGES)
+)
 """What parts say to each other inside frames."""
 
 
@@ -49,6 +55,10 @@ class OverlayNode(msgspec.Struct, frozen=True):
     """Parts that handle parcels and ask tables; they hear events last."""
     kinds: frozenset[str] = frozenset()
     """The kinds of parcels that they handle."""
+    flows: FlowSettings | None = None
+    """How events flow; None: this node neither publishes nor delivers any, and passes none on."""
+    wants: Wants | None = None
+    """The table that events are routed by, if others fill it, too."""
     verify: Verify = verify
     public_key: bytes = b""
     """What its neighbours know it by, for people to read."""
@@ -90,7 +100,14 @@ class Overlay:
             verify=node.verify,
         )
         self.topology = NodeTopology(node.name, settings.topology)
-        self.exchange = Exchange(node.tables)
+        self.flows: Flows | None = None
+        tables = node.tables
+        wants = node.wants or Wants()
+        if node.flows is not None and wants not in tables:
+            tables = (*tables, wants)
+        self.exchange = Exchange(tables)
+        if node.flows is not None:
+            self.flows = Flows(self.topology, self.exchange, wants, node.flows)
         self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=node.kinds)
         search = Discovery(
             node.name,
@@ -105,6 +122,7 @@ class Overlay:
             self.topology,
             self.exchange,
             self.custody,
+            *((self.flows,) if self.flows is not None else ()),
             *node.users,
         )
 

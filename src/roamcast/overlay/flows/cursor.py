@@ -1,0 +1,64 @@
+"""A consumer's own end: what it has had, whoever served it.
+
+The SDK holds one for each subscription and gives its vector to the next home. With two homes at
+once, or deliveries that overlap, each event comes out once and in its producer's order (trap 15).
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from roamcast.overlay.flows.events import EventsDelivered, EventsLost, EventsStanding
+from roamcast.overlay.flows.messages import Event
+from roamcast.overlay.flows.reader import Numbers
+from roamcast.overlay.flows.vector import Position, pairs
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What a delivery brings: new events; or that something before it is missing."""
+
+    events: tuple[Event, ...] = ()
+    missing: bool = False
+    """Subscribe again with the vector: a delivery before this one was lost."""
+
+
+class ConsumerCursor:
+    """The vector of one subscription, and the numbers of its producers."""
+
+    def __init__(self) -> None:
+        self.vector: dict[str, Position] = {}
+        self._numbers = Numbers()
+
+    @property
+    def pairs(self) -> tuple[tuple[str, Position], ...]:
+        """The vector as it travels."""
+        return pairs(self.vector)
+
+    def standing(self, given: EventsStanding) -> None:
+        """Begin with origins that were not known before; known ones stay where they are."""
+        for origin, position in given.vector:
+            self.vector.setdefault(origin, position)
+
+    def lost(self, given: EventsLost) -> bool:
+        """Move over what is lost; return whether it was lost to this consumer."""
+        known = self.vector.get(given.origin)
+        if known is not None and not given.after <= known < given.upto:
+            return False
+        self.vector[given.origin] = given.upto
+        return True
+
+    def take(self, given: EventsDelivered) -> Taken:
+        """Take a delivery: give its events that are new."""
+        cursor = self.vector.setdefault(given.origin, given.after)
+        if given.after > cursor:
+            return Taken(missing=True)
+        if given.upto <= cursor:
+            return Taken()
+        self.vector[given.origin] = given.upto
+        return Taken(self._fresh(given, cursor))
+
+    def _fresh(self, given: EventsDelivered, cursor: Position) -> tuple[Event, ...]:
+        ahead: Sequence[Event] = [
+            event for number, event in given.events if Position(given.upto.epoch, number) > cursor
+        ]
+        return tuple(event for event in ahead if self._numbers.is_new(event))
