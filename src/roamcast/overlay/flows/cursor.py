@@ -1,17 +1,19 @@
-"""A consumer's own end: what it has had, whoever served it.
+"""The ends of flows at people: what a consumer has had and a producer published, wherever it was.
 
-The SDK holds one for each subscription and gives its vector to the next home. With two homes at
-once, or deliveries that overlap, each event comes out once and in its producer's order (trap 15).
+The SDK holds a `ConsumerCursor` for each subscription and gives its vector to the next home. With
+two homes at once, or deliveries that overlap, each event comes out once and in its producer's order
+(trap 15). A `ProducerCursor` says what each event of its producer needs.
 """
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import msgspec
 
 from roamcast.overlay.flows.events import EventsDelivered, EventsLost, EventsStanding
-from roamcast.overlay.flows.messages import Event
+from roamcast.overlay.flows.messages import NEEDS_MAX, Event
 from roamcast.overlay.flows.reader import Numbers
-from roamcast.overlay.flows.vector import Position, pairs
+from roamcast.overlay.flows.vector import Pairs, Position, Vector, merge, pairs
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -30,7 +32,7 @@ class ConsumerCursor:
         self._numbers = Numbers()
 
     @property
-    def pairs(self) -> tuple[tuple[str, Position], ...]:
+    def pairs(self) -> Pairs:
         """The vector as it travels."""
         return pairs(self.vector)
 
@@ -62,3 +64,32 @@ class ConsumerCursor:
             event for number, event in given.events if Position(given.upto.epoch, number) > cursor
         ]
         return tuple(event for event in ahead if self._numbers.is_new(event))
+
+
+class ProducerCursor:
+    """Where one producer has published, and the number of its next event."""
+
+    def __init__(self, life: int) -> None:
+        self.life = life
+        self.number = 0
+        self._published: dict[str, Position] = {}
+
+    def following(self) -> int:
+        """Give the number of the next event."""
+        self.number += 1
+        return self.number
+
+    def published(self, origin: str, at: Position) -> None:
+        """Note where an event is, as its acknowledgement says."""
+        self._published.pop(origin, None)
+        self._published[origin] = at
+        if len(self._published) > NEEDS_MAX:
+            del self._published[next(iter(self._published))]
+
+    def needs(self, seen: Vector = MappingProxyType({})) -> Pairs:
+        """Say what must be delivered before the next event: all of its own, and what it has seen.
+
+        All of its own, not the last only: a consumer may begin to read between the two, and would
+        take the older ones for repetitions.
+        """
+        return pairs(merge(self._published, seen))

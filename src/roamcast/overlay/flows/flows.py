@@ -69,6 +69,9 @@ from roamcast.overlay.tables.wants import Wants
 from roamcast.overlay.topology.topology import NodeTopology
 
 COUNT_MAX: Final = 2**63 - 1
+MARK_WAVES: Final = 3
+"""A mark that was not answered is forgotten after so many times the patience of its home."""
+
 _TAKEN: Final = frozenset(FLOWS_MESSAGES)
 _READ: Final = msgspec.msgpack.Decoder(Flow | FlowPage)
 
@@ -183,6 +186,8 @@ class Flows(Part):
                 effects += self._trim(now)
             elif what == "open":
                 effects += self._begin_log()
+            elif what == "marks":
+                self.waves.forget(now - MARK_WAVES * self._settings.wave_us)
         return [*effects, *self._settle(now)]
 
     def deadline(self) -> int | None:
@@ -216,7 +221,7 @@ class Flows(Part):
         if self._wave_wanted and self.home.consumers and self._open:
             self._wave_wanted = False
             self._wave_for = tuple(self.home.waiting)
-            self.waves.begin()
+            self.waves.begin(now)
             self._timers.set("wave", now + self._settings.wave_us)
         effects += self._pass_waves(now)
         effects += self.home.release(now)
@@ -224,6 +229,8 @@ class Flows(Part):
             effects += self._fetch(fetch)
         effects += self.home.release(now)
         effects += self._pump(now)
+        if len(self.waves):
+            self._timers.sooner("marks", now + MARK_WAVES * self._settings.wave_us)
         if self.home.has_untold or any(link.untold for link in self.relay.links.values()):
             self._timers.sooner("empty", now + self._settings.empty_us)
         return effects
@@ -235,7 +242,7 @@ class Flows(Part):
             self._timers.cancel("wave")
             for origin, position in start.items():
                 self._heard(origin, position, None)
-            effects += self.home.stood(start, self._wave_for)
+            effects += self.home.stood(start, self.relay.known, self._wave_for)
             if self.home.waiting:
                 self._wave_wanted = True
                 self._timers.sooner("more", now)
@@ -437,7 +444,7 @@ class Flows(Part):
                 return self._fetch(message)
             case FlowMark():
                 self._timers.sooner("more", now)
-                return _sent(self.waves.marked(message, link))
+                return _sent(self.waves.marked(message, link, now))
             case FlowStood():
                 self.waves.stood(message, link)
             case FlowReset():

@@ -140,8 +140,11 @@ class Home:
         """Trust no flow until a new wave was answered."""
         self._readers[HOME].doubt()
 
-    def stood(self, start: Vector, names: Iterable[str]) -> list[Effect]:
-        """Take a wave's answer: flows behind it count, and these consumers stand."""
+    def stood(self, start: Vector, known: Vector, names: Iterable[str]) -> list[Effect]:
+        """Take a wave's answer: flows behind it count, and these consumers stand.
+
+        `known`: how far logs reach by now; a flow may have come while nobody read it.
+        """
         home = self._readers[HOME]
         fresh = [origin for origin in start if origin not in home.streams]
         for origin, position in start.items():
@@ -149,12 +152,11 @@ class Home:
                 home.begin(origin, position)
             if home.streams[origin].proven is None:
                 home.prove(origin, position)
-            home.heard(origin, position)
+            home.heard(origin, max(position, known.get(origin, position)))
         effects: list[Effect] = []
-        if fresh:
-            for consumer in self.consumers.values():
-                if consumer.stands:
-                    effects += self._widen(consumer, start, fresh)
+        for consumer in self.consumers.values():
+            if consumer.stands:
+                effects += self._widen(consumer, start, fresh)
         for name in names:
             found = self.consumers.get(name)
             if found is not None and not found.stands:
@@ -179,18 +181,19 @@ class Home:
 
     def _widen(self, consumer: _Consumer, start: Vector, fresh: list[str]) -> list[Effect]:
         """Let a consumer have the events of origins that are new here."""
-        known = [origin for origin in fresh if origin in consumer.told]
-        for origin in fresh:
-            consumer.told.setdefault(origin, start[origin])
+        served = [origin for origin in fresh if origin in consumer.told]
+        more = {one: at for one, at in start.items() if one not in consumer.told}
+        consumer.told |= more
         if consumer.reader is not None:
             reader = self._readers[consumer.reader]
-            for origin in fresh:
+            for origin, position in start.items():
                 if origin not in reader.streams:
                     reader.begin(origin, consumer.told[origin])
-                reader.prove(origin, start[origin])
-        elif known:  # it was served there before, elsewhere: it has to catch up
+                if reader.streams[origin].proven is None:
+                    reader.prove(origin, position)
+        elif served:  # elsewhere, before: it has to catch up
             self._own_reader(consumer, self.vector)
-        return [EventsStanding(consumer.name, pairs(consumer.told))]
+        return [EventsStanding(consumer.name, pairs(consumer.told))] if more else []
 
     def _own_reader(self, consumer: _Consumer, start: Vector) -> None:
         self._number += 1
@@ -201,6 +204,8 @@ class Home:
             reader.begin(origin, position)
             if origin in start:
                 reader.prove(origin, start[origin])
+        for origin, position in self.vector.items():  # the home may have come further meanwhile
+            reader.heard(origin, position)
 
     def _end_reader(self, consumer: _Consumer) -> None:
         if consumer.reader is None:

@@ -23,8 +23,11 @@ HOMES_MAX: Final = ORIGINS_MAX
 class _Mark:
     """One wave as it passes through this node."""
 
-    def __init__(self, wave: Position, came_from: str | None, links: Collection[str]) -> None:
+    def __init__(
+        self, wave: Position, came_from: str | None, links: Collection[str], now: int
+    ) -> None:
         self.wave = wave
+        self.since = now
         self.came_from = came_from
         self.waiting = {link: None for link in links if link != came_from}
         self.out: set[str] = set()
@@ -65,10 +68,10 @@ class Waves:
         self._number += 1
         return Position(self.epoch, self._number)
 
-    def begin(self) -> Position:
+    def begin(self, now: int) -> Position:
         """Begin a wave of this home; an earlier one is over."""
         wave = self._next()
-        self._marks[self.node] = _Mark(wave, None, self._links)
+        self._marks[self.node] = _Mark(wave, None, self._links, now)
         return wave
 
     def end(self) -> None:
@@ -91,7 +94,7 @@ class Waves:
             del self._resets[next(iter(self._resets))]
         return [(link, given) for link in self._links if link != came_from]
 
-    def marked(self, given: FlowMark, came_from: str) -> Sent:
+    def marked(self, given: FlowMark, came_from: str, now: int) -> Sent:
         """Take another home's mark."""
         known = self._marks.get(given.home)
         if given.home == self.node or (known is not None and given.wave < known.wave):
@@ -101,7 +104,7 @@ class Waves:
             return [(came_from, FlowStood(given.home, given.wave, ()))]
         if len(self._marks) >= HOMES_MAX and known is None:
             return []
-        self._marks[given.home] = _Mark(given.wave, came_from, self._links)
+        self._marks[given.home] = _Mark(given.wave, came_from, self._links, now)
         return []
 
     def stood(self, given: FlowStood, came_from: str) -> None:
@@ -116,6 +119,12 @@ class Waves:
         for home, mark in list(self._marks.items()):
             needed = {*mark.waiting, *mark.out, *([mark.came_from] if mark.came_from else ())}
             if begun or not needed <= set(self._links):
+                del self._marks[home]
+
+    def forget(self, until: int) -> None:
+        """Forget other homes' marks that are older: nobody waits for their answers any more."""
+        for home, mark in list(self._marks.items()):
+            if mark.since <= until and mark.came_from is not None:
                 del self._marks[home]
 
     def advance(self) -> tuple[Sent, Vector | None]:
