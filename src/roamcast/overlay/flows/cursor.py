@@ -36,10 +36,16 @@ class ConsumerCursor:
         """The vector as it travels."""
         return pairs(self.vector)
 
-    def standing(self, given: EventsStanding) -> None:
-        """Begin with origins that were not known before; known ones stay where they are."""
+    def standing(self, given: EventsStanding) -> bool:
+        """Begin with origins that were not known before; known ones stay where they are.
+
+        Return whether the home begins too late: another one said where to begin before it did.
+        Then it is asked again with the vector.
+        """
+        late = False
         for origin, position in given.vector:
-            self.vector.setdefault(origin, position)
+            late |= position > self.vector.setdefault(origin, position)
+        return late
 
     def lost(self, given: EventsLost) -> bool:
         """Move over what is lost; return whether it was lost to this consumer."""

@@ -252,8 +252,10 @@ class Consumer(Person):
     def _arrived(self, host: Host, effect: Effect) -> None:
         before = dict(self.cursor.vector)
         if isinstance(effect, EventsStanding):
-            self.cursor.standing(effect)
-            if host.name == self.node:
+            late = self.cursor.standing(effect)
+            if host.name == self.node and late:
+                self.attach(host.name)
+            elif host.name == self.node:
                 self.standing = True
                 self.leave(but=host.name)
         elif isinstance(effect, EventsLost):
