@@ -8,6 +8,7 @@ from typing import Any
 from roamcast.model.machine import Effect, Input, Received, Send, Store, Stored, StoreFailed
 from roamcast.model.parts import Part, Router
 from roamcast.overlay.flows.settings import FlowSettings
+from roamcast.overlay.handoff.handoff import HandoffNode
 from roamcast.overlay.links.settings import NeighbourSettings
 from roamcast.overlay.overlay import Overlay, OverlayNode, OverlaySettings
 from roamcast.overlay.tables.table import Table
@@ -34,6 +35,7 @@ class OneNode(Router):
         users: tuple[Part, ...] = (),
         sign: Any = None,
         flows: FlowSettings | None = None,
+        handoff: HandoffNode | None = None,
     ) -> None:
         draw = random.Random(f"{name} {epoch}")
         node = OverlayNode(
@@ -48,6 +50,7 @@ class OneNode(Router):
             frozenset({"note"}),
             flows,
             None if flows is None else Wants(linger_us=LINGER_US),
+            handoff,
         )
         self.name = name
         self.disk = {} if disk is None else disk

@@ -15,6 +15,8 @@ from roamcast.overlay.custody.messages import CUSTODY_MESSAGES
 from roamcast.overlay.flows.flows import Flows
 from roamcast.overlay.flows.messages import FLOWS_MESSAGES
 from roamcast.overlay.flows.settings import FlowSettings
+from roamcast.overlay.handoff.handoff import Handoff, HandoffNode
+from roamcast.overlay.handoff.messages import HANDOFF_MESSAGES
 from roamcast.overlay.links.links import NodeLinks
 from roamcast.overlay.links.neighbour import LinkView
 from roamcast.overlay.links.proof import Sign, Verify, verify
@@ -28,7 +30,7 @@ from roamcast.overlay.topology.messages import TOPOLOGY_MESSAGES
 from roamcast.overlay.topology.topology import NodeTopology, TopologySettings
 
 CARRIED: Final = Registry(
-    (*TOPOLOGY_MESSAGES, *TABLES_MESSAGES, *CUSTODY_MESSAGES, *FLOWS_MESSAGES)
+    (*TOPOLOGY_MESSAGES, *TABLES_MESSAGES, *CUSTODY_MESSAGES, *FLOWS_MESSAGES, *HANDOFF_MESSAGES)
 )
 """What parts say to each other inside frames."""
 
@@ -59,6 +61,8 @@ class OverlayNode(msgspec.Struct, frozen=True):
     """How events flow; None: this node neither publishes nor delivers any, and passes none on."""
     wants: Wants | None = None
     """The table that events are routed by, if others fill it, too."""
+    handoff: HandoffNode | None = None
+    """How consumers of events are handed over; None: each comes by its vector alone."""
     verify: Verify = verify
     public_key: bytes = b""
     """What its neighbours know it by, for people to read."""
@@ -101,6 +105,7 @@ class Overlay:
         )
         self.topology = NodeTopology(node.name, settings.topology)
         self.flows: Flows | None = None
+        self.handoff: Handoff | None = None
         tables = node.tables
         wants = node.wants or Wants()
         if node.flows is not None and wants not in tables:
@@ -108,6 +113,8 @@ class Overlay:
         self.exchange = Exchange(tables)
         if node.flows is not None:
             self.flows = Flows(self.topology, self.exchange, wants, node.flows)
+            if node.handoff is not None:
+                self.handoff = Handoff(self.topology, self.flows, node.handoff)
         self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=node.kinds)
         search = Discovery(
             node.name,
@@ -123,6 +130,7 @@ class Overlay:
             self.exchange,
             self.custody,
             *((self.flows,) if self.flows is not None else ()),
+            *((self.handoff,) if self.handoff is not None else ()),
             *node.users,
         )
 

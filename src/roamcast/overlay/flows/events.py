@@ -29,6 +29,8 @@ class SubscribeEvents(Input, frozen=True):
     consumer: str
     wanted: Filter
     vector: Pairs = ()
+    buffered: bool = False
+    """It is not there: hold its events, within bounds, until it is (a virtual consumer)."""
 
 
 class UnsubscribeEvents(Input, frozen=True):
@@ -47,6 +49,13 @@ class EventPublished(Effect, frozen=True):
 
 class EventsStanding(Effect, frozen=True):
     """All routes to a consumer stand: it gets everything after these positions."""
+
+    consumer: str
+    vector: Pairs
+
+
+class VirtualStanding(Effect, frozen=True):
+    """All routes to a consumer stand that is not there yet: everything after these is held."""
 
     consumer: str
     vector: Pairs

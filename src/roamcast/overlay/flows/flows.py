@@ -178,7 +178,7 @@ class Flows(Part):
         effects: list[Effect] = []
         for what in list(self._timers.due(now)):
             if what == "empty":
-                effects += self._tell_empty()
+                effects += self._tell_empty(now)
             elif what == "wave":
                 self.waves.end()
                 self._wave_wanted = True
@@ -357,7 +357,9 @@ class Flows(Part):
 
     def _subscribe(self, given: SubscribeEvents, now: int) -> list[Effect]:
         try:
-            effects = self.home.subscribe(given.consumer, given.wanted, dict(given.vector))
+            effects = self.home.subscribe(
+                given.consumer, given.wanted, dict(given.vector), given.buffered, now
+            )
         except RoamcastError as error:
             return [Failed(given.ticket, error)]
         if self.home.waiting:
@@ -413,8 +415,8 @@ class Flows(Part):
             for number, page in enumerate(pages)
         ]
 
-    def _tell_empty(self) -> list[Effect]:
-        effects = self.home.tell_empty()
+    def _tell_empty(self, now: int) -> list[Effect]:
+        effects = self.home.tell_empty(now)
         for name, link in self.relay.links.items():
             if link.full or link.queue:  # in order, behind what waits
                 continue

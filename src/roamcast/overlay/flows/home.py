@@ -12,7 +12,14 @@ from roamcast.matching.filter_set import FilterSet
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, earliest
 from roamcast.model.parts import Occupancy, Timers
-from roamcast.overlay.flows.events import EventsDelivered, EventsLost, EventsStanding
+from roamcast.model.wire import NAME_LENGTH_MAX
+from roamcast.overlay.flows.buffer import Buffer
+from roamcast.overlay.flows.events import (
+    EventsDelivered,
+    EventsLost,
+    EventsStanding,
+    VirtualStanding,
+)
 from roamcast.overlay.flows.messages import (
     FILTERS_BYTES_MAX,
     FILTERS_MAX,
@@ -47,6 +54,8 @@ class _Consumer:
         self.told: dict[str, Position] = {}
         self.reader: int | None = None
         """Its own reader while it is behind."""
+        self.buffer: Buffer | None = None
+        """What is held for it while it is not there."""
 
 
 class Home:
@@ -91,25 +100,69 @@ class Home:
 
     # --- consumers
 
-    def subscribe(self, name: str, wanted: Filter, vector: Vector) -> list[Effect]:
+    def subscribe(
+        self, name: str, wanted: Filter, vector: Vector, buffered: bool, now: int
+    ) -> list[Effect]:
         """Take a consumer; it stands at once if its filter does already."""
         if len(vector) > ORIGINS_MAX:
             raise LimitError(f"a vector has at most {ORIGINS_MAX} origins")
-        if not 0 < len(name) <= 256:
-            raise InputError("a consumer's name has 1 to 256 characters")
+        if not 0 < len(name) <= NAME_LENGTH_MAX:
+            raise InputError(f"a consumer's name has 1 to {NAME_LENGTH_MAX} characters")
         consumers_max = self._settings.consumers_max
-        if name not in self.consumers and len(self.consumers) >= consumers_max:
+        old = self.consumers.get(name)
+        if old is None and len(self.consumers) >= consumers_max:
             raise LimitError(f"a node has at most {consumers_max} consumers of events")
+        if old is not None and old.stands and old.wanted == wanted:
+            if buffered:
+                self._buffer(old)
+                return [VirtualStanding(name, pairs(old.told))]
+            if old.buffer is not None and self._in_reach(old, vector):
+                return self._wake(old, vector, now)
         standing = wanted.text in self._texts
-        old = self.consumers.pop(name, None)
         if old is not None:
+            del self.consumers[name]
             self._forget(old)
         self._wants.subscribe(name, VIEW, wanted)
         consumer = self.consumers[name] = _Consumer(name, wanted, dict(vector))
+        if buffered:
+            self._buffer(consumer)
         if standing:
             return self._stand(consumer, self.vector)
         self.waiting[name] = None
         return []
+
+    def _buffer(self, consumer: _Consumer) -> None:
+        """Hold what comes for a consumer that is not there."""
+        if consumer.buffer is None:
+            settings = self._settings
+            consumer.buffer = Buffer(
+                consumer.told, bytes_max=settings.buffer_bytes_max, age_us=settings.buffer_age_us
+            )
+
+    def _in_reach(self, consumer: _Consumer, vector: Vector) -> bool:
+        """Whether what is held, and nothing else, brings a consumer from its vector to here."""
+        told = consumer.told
+        return (
+            consumer.buffer is not None
+            and consumer.buffer.holds(vector)
+            and all(at <= told[one] for one, at in vector.items() if one in told)
+        )
+
+    def _wake(self, consumer: _Consumer, vector: Vector, now: int) -> list[Effect]:
+        """Give a consumer that has come what was held for it: no gap (JIT 3.1)."""
+        assert consumer.buffer is not None
+        consumer.buffer.trim(now)
+        held, start = consumer.buffer.deliveries(), consumer.buffer.start
+        consumer.buffer = None
+        consumer.told = {**start, **vector}
+        effects: list[Effect] = [EventsStanding(consumer.name, pairs(consumer.told))]
+        for one in held:
+            after = consumer.told[one.origin]
+            if one.upto > after:
+                rest = Interval(start[one.origin], one.upto, one.events).beyond(after)
+                effects += self._tell(consumer, one.origin, one.upto, rest.events, now)
+        self._untold[consumer.name] = None
+        return effects
 
     def unsubscribe(self, name: str) -> bool:
         """Forget a consumer; return whether there was one."""
@@ -177,13 +230,22 @@ class Home:
                 consumer.told[origin] = position
                 effects.append(EventsLost(consumer.name, origin, asked, position, TOO_FAR))
         self._own_reader(consumer, start)
-        return [EventsStanding(consumer.name, pairs(consumer.told)), *effects]
+        if consumer.buffer is not None:
+            consumer.buffer = None
+            self._buffer(consumer)
+        return [self._says_standing(consumer), *effects]
+
+    def _says_standing(self, consumer: _Consumer) -> Effect:
+        kind = EventsStanding if consumer.buffer is None else VirtualStanding
+        return kind(consumer.name, pairs(consumer.told))
 
     def _widen(self, consumer: _Consumer, start: Vector, fresh: list[str]) -> list[Effect]:
         """Let a consumer have the events of origins that are new here."""
         served = [origin for origin in fresh if origin in consumer.told]
         more = {one: at for one, at in start.items() if one not in consumer.told}
         consumer.told |= more
+        if consumer.buffer is not None:
+            consumer.buffer.start |= more
         if consumer.reader is not None:
             reader = self._readers[consumer.reader]
             for origin, position in start.items():
@@ -193,7 +255,7 @@ class Home:
                     reader.prove(origin, position)
         elif served:  # elsewhere, before: it has to catch up
             self._own_reader(consumer, self.vector)
-        return [EventsStanding(consumer.name, pairs(consumer.told))] if more else []
+        return [self._says_standing(consumer)] if more else []
 
     def _own_reader(self, consumer: _Consumer, start: Vector) -> None:
         self._number += 1
@@ -255,7 +317,10 @@ class Home:
         for consumer in self._read_by(reader):
             if consumer.told[origin] < lost.upto:
                 after, consumer.told[origin] = consumer.told[origin], lost.upto
-                effects.append(EventsLost(consumer.name, origin, after, lost.upto, reason))
+                if consumer.buffer is not None:
+                    consumer.buffer.lost(origin, lost.upto)
+                else:
+                    effects.append(EventsLost(consumer.name, origin, after, lost.upto, reason))
         if reader == HOME:
             for name in self._owners.values():
                 own = self._readers[self.consumers[name].reader or HOME]
@@ -273,16 +338,16 @@ class Home:
         """Give consumers what is complete and in order."""
         effects: list[Effect] = []
         for origin, interval in self._readers[HOME].release(now):
-            effects += self._deliver(origin, interval)
+            effects += self._deliver(origin, interval, now)
         for number, name in list(self._owners.items()):
             consumer = self.consumers[name]
             for origin, interval in self._readers[number].release(now):
-                effects += self._tell(consumer, origin, interval.upto, interval.events)
+                effects += self._tell(consumer, origin, interval.upto, interval.events, now)
             if self._caught_up(self._readers[number]):
                 self._end_reader(consumer)
         return effects
 
-    def _deliver(self, origin: str, interval: Interval) -> list[Effect]:
+    def _deliver(self, origin: str, interval: Interval, now: int) -> list[Effect]:
         events: dict[str, list[tuple[int, Event]]] = {}
         for one in interval.events:
             for name in self._set.match(one[1].context):
@@ -293,19 +358,28 @@ class Home:
                 continue
             own = tuple(events.get(consumer.name, ()))
             if consumer.reader is None:
-                effects += self._tell(consumer, origin, interval.upto, own)
+                effects += self._tell(consumer, origin, interval.upto, own, now)
             else:
                 part = Interval(interval.after, interval.upto, own)
                 self._readers[consumer.reader].take(origin, part)
         return effects
 
     def _tell(
-        self, consumer: _Consumer, origin: str, upto: Position, events: Events
+        self, consumer: _Consumer, origin: str, upto: Position, events: Events, now: int
     ) -> list[Effect]:
         if not events:
             self._untold[consumer.name] = None
             return []
+        return self._hand(consumer, origin, upto, events, now)
+
+    def _hand(
+        self, consumer: _Consumer, origin: str, upto: Position, events: Events, now: int
+    ) -> list[Effect]:
+        """Give a consumer an interval, or hold it."""
         after, consumer.told[origin] = consumer.told[origin], upto
+        if consumer.buffer is not None:
+            consumer.buffer.add(origin, after, upto, events, now)
+            return []
         return [EventsDelivered(consumer.name, origin, after, upto, events)]
 
     def _caught_up(self, reader: Reader) -> bool:
@@ -315,17 +389,15 @@ class Home:
             for origin, stream in home.items()
         )
 
-    def tell_empty(self) -> list[Effect]:
+    def tell_empty(self, now: int) -> list[Effect]:
         """Tell consumers how far they have come although there was nothing for them."""
         effects: list[Effect] = []
         for name in self._untold:
             consumer = self.consumers[name]
             vector = self._readers[consumer.reader or HOME].vector
             for origin, upto in vector.items():
-                after = consumer.told[origin]
-                if after < upto:
-                    consumer.told[origin] = upto
-                    effects.append(EventsDelivered(name, origin, after, upto, ()))
+                if consumer.told[origin] < upto:
+                    effects += self._hand(consumer, origin, upto, (), now)
         self._untold.clear()
         return effects
 
@@ -383,7 +455,10 @@ class Home:
         """How much is held of what, and the bound of each."""
         settings = self._settings
         most = max(reader.bytes for reader in self._readers.values())
+        buffers = (one.buffer.bytes for one in self.consumers.values() if one.buffer is not None)
+        held = max(buffers, default=0)
         return {
             "consumers": (len(self.consumers), settings.consumers_max),
+            "bytes of one buffer": (held, settings.buffer_bytes_max),
             "bytes of one reader": (most, settings.reader_bytes_max + 2 * 1024 * 1024),
         }

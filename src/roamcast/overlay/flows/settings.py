@@ -27,3 +27,6 @@ class FlowSettings(msgspec.Struct, frozen=True):
     """Delay before a wave that was not answered is begun again."""
     hold_us: int = 60_000_000
     """How long an event waits for what it needs; then its order is given up, and said so."""
+    buffer_bytes_max: int = 1024 * 1024
+    buffer_age_us: int = 120_000_000
+    """What is held for one consumer that is not there; beyond, its start moves."""

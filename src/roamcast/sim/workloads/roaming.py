@@ -168,7 +168,7 @@ class RoamingWorkload(Workload):
             consumer = draw.choice(self.consumers)
             at = draw.randrange(duration_us)
             until = at + draw.randrange(3_000_000)
-            call(at, lambda _, one=consumer: one.leave())
+            call(at, partial(self._sleep, consumer))
             call(min(until, duration_us), partial(self._attach, consumer))
         for at in range(WATCH_US, duration_us, WATCH_US):
             call(at, lambda _: self._watch(world))
@@ -180,6 +180,10 @@ class RoamingWorkload(Workload):
     def _move(self, consumer: Consumer, node: str, hold: bool, now: int) -> None:
         if consumer.node is not None:
             consumer.attach(node, now, hold=hold)
+
+    def _sleep(self, consumer: Consumer, now: int) -> None:
+        del now
+        consumer.leave()
 
     def _attach(self, consumer: Consumer, now: int) -> None:
         nodes = list(self._beside) or ["n0"]
