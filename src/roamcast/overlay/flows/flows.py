@@ -115,8 +115,8 @@ class Flows(Part):
         """Whether the log's epoch is on disk."""
         self._tickets: dict[int, list[int]] = {}
         """Numbers that wait for the disk → who asked."""
-        self._stores: dict[int, int | None] = {}
-        """Store tokens → the number that is written; None: the log's head, or what was trimmed."""
+        self._stores: dict[int, int | Writes] = {}
+        """Store tokens → the number that is written; or the log's head, or what was trimmed."""
         self._token = 0
         self._coming: dict[str, _Coming] = {}
         self._wave_for: tuple[str, ...] = ()
@@ -266,7 +266,7 @@ class Flows(Part):
     def _begin_log(self) -> list[Effect]:
         writes = self.log.begin(self._epoch)
         if writes:
-            return [self._store(writes, None)]
+            return [self._store(writes)]
         self._open = True
         return self._announce()
 
@@ -312,13 +312,14 @@ class Flows(Part):
     def _at(self, number: int) -> Position:
         return Position(self.log.epoch, number)
 
-    def _store(self, writes: Writes, number: int | None) -> Effect:
+    def _store(self, writes: Writes, number: int | None = None) -> Effect:
         self._token += 1
-        self._stores[self._token] = number
+        self._stores[self._token] = writes if number is None else number
         return Store(self._token, writes)
 
-    def _stored(self, number: int | None, now: int) -> list[Effect]:
-        if number is None:
+    def _stored(self, number: int | Writes, now: int) -> list[Effect]:
+        if isinstance(number, tuple):
+            self.log.forgotten(number)
             if not self._open:
                 self.log.epoch = self._epoch
                 self._open = True
@@ -333,10 +334,10 @@ class Flows(Part):
             self._timers.sooner("trim", oldest)
         return [EventPublished(ticket, self.node, self._at(number)) for ticket in tickets]
 
-    def _failed(self, number: int | None, reason: str, now: int) -> list[Effect]:
-        if number is None:
-            if not self._open:
-                self._timers.set("open", now + self._settings.fetch_us)
+    def _failed(self, number: int | Writes, reason: str, now: int) -> list[Effect]:
+        if isinstance(number, tuple):
+            what = "trim" if self._open else "open"
+            self._timers.sooner(what, now + self._settings.fetch_us)
             return []
         tickets = self._tickets.pop(number)
         self._released(self.log.refused(number))
@@ -351,7 +352,7 @@ class Flows(Part):
         oldest = self.log.oldest_us()
         if oldest is not None:
             self._timers.sooner("trim", max(oldest, now + 1))
-        return [self._store(writes, None)] if writes else []
+        return [self._store(writes)] if writes else []
 
     # --- subscribing
 

@@ -46,6 +46,8 @@ class OriginLog:
         self._entries: dict[int, _Logged] = {}
         self._open: dict[int, None] = {}
         """Numbers that wait for the disk."""
+        self._leftover: dict[str, None] = {}
+        """Keys of what was trimmed that may still be on disk."""
         self._adopted: dict[int, dict[str, bytes]] = {}
         self._numbers: dict[str, dict[tuple[int, int], int]] = {}
         """Producers → (life, number) → where it is in the log."""
@@ -69,6 +71,9 @@ class OriginLog:
                 pieces.setdefault(int(key[len(ENTRY) :].partition("/")[0]), []).append(stored[key])
         self._last = self.trimmed
         for number, parts in sorted(pieces.items()):
+            if number <= self.trimmed:  # the disk refused to delete it
+                self._leftover.update((_key(number, one), None) for one in range(len(parts)))
+                continue
             self._put(number, msgspec.msgpack.decode(b"".join(parts), type=_Logged))
             self._last = number
         self.upto = self._last
@@ -152,15 +157,19 @@ class OriginLog:
                 break
             gone.append(number)
             bytes_left -= logged.event.size
-        if not gone:
-            return ()
-        writes: Writes = ()
         for number in gone:
             count = len(_pieces(number, msgspec.msgpack.encode(self._entries[number])))
-            writes += tuple((_key(number, piece), None) for piece in range(count))
+            self._leftover.update((_key(number, piece), None) for piece in range(count))
             self._drop(number)
-        self.trimmed = gone[-1]
-        return (*writes, self._head(self.trimmed))
+            self.trimmed = number
+        if not self._leftover:
+            return ()
+        return (*((key, None) for key in self._leftover), self._head(self.trimmed))
+
+    def forgotten(self, writes: Writes) -> None:
+        """Note that what was trimmed is gone from the disk."""
+        for key, _ in writes:
+            self._leftover.pop(key, None)
 
     def oldest_us(self) -> int | None:
         """When the first event is too old."""

@@ -22,6 +22,8 @@ from roamcast.overlay.flows.events import (
 )
 from roamcast.overlay.flows.messages import Event
 from roamcast.overlay.flows.vector import Position
+from roamcast.overlay.handoff.events import AttachConsumer, DetachConsumer, ReportPlace
+from roamcast.overlay.handoff.messages import Attachment
 from roamcast.sim.checkers import Violation
 from roamcast.sim.host import Host, HostState
 from roamcast.sim.world import World
@@ -194,6 +196,8 @@ class Consumer(Person):
         self.cursor = ConsumerCursor()
         self.standing = False
         self.attachment = 0
+        self.over = False
+        """It will not come again."""
         self._record = record
         self._sessions: dict[str, tuple[int, int]] = {}
         """Nodes → the attachment, and the boot of the host."""
@@ -214,6 +218,10 @@ class Consumer(Person):
         self._sessions[node] = (self.attachment, host.boots)
         self._subscribe(host)
 
+    def report(self, place: str) -> None:
+        """Be in another place of the same node."""
+        del place
+
     def _subscribe(self, host: Host) -> None:
         self.world.give(
             host, SubscribeEvents(self.attachment, self.name, self.wanted, self.cursor.pairs)
@@ -222,13 +230,14 @@ class Consumer(Person):
     def leave(self, but: str = "") -> None:
         """End sessions; what is on its way to them is lost."""
         for node in [one for one in self._sessions if one != but]:
-            del self._sessions[node]
+            attachment, _ = self._sessions.pop(node)
             if self.world.hosts[node].state is not HostState.DOWN:  # a paused one hears it later
-                self._unsubscribe(self.world.hosts[node])
+                self._unsubscribe(self.world.hosts[node], attachment)
         if not but:
             self.node = None
 
-    def _unsubscribe(self, host: Host) -> None:
+    def _unsubscribe(self, host: Host, attachment: int) -> None:
+        del attachment
         self.world.give(host, UnsubscribeEvents(self.name))
 
     def look(self) -> bool:
@@ -277,3 +286,39 @@ class Consumer(Person):
 def ticket_of(producer: str, number: int) -> int:
     """Make a ticket that names a producer and a number of its own."""
     return (int(producer[1:]) + 1) * TICKETS + number
+
+
+class Walker(Consumer):
+    """A consumer whose home prepares the next one; it says where it is."""
+
+    previous = ""
+    place = ""
+
+    def attach(self, node: str, now: int = 0, *, hold: bool = False) -> None:
+        """Go to a node: from its neighbour through the border between them."""
+        self.place = f"{node}/{self.previous}" if self.previous else f"{node}/in"
+        super().attach(node, now, hold=hold)
+        if self.node is not None:
+            self.previous = self.node
+
+    def report(self, place: str) -> None:
+        """Say where it is, if it is anywhere."""
+        host = self.up(self.node)
+        if host is not None:
+            self.place = place
+            self.world.give(host, ReportPlace(self.name, place))
+
+    def _subscribe(self, host: Host) -> None:
+        attachment = Attachment(1, self.attachment)
+        previous = "" if self.previous == host.name else self.previous
+        self.world.give(
+            host,
+            AttachConsumer(
+                self.attachment, self.name, "owner", attachment, self.wanted.text,
+                self.cursor.pairs, self.place, previous,
+            ),
+        )  # fmt: skip
+
+    def _unsubscribe(self, host: Host, attachment: int) -> None:
+        gone = DetachConsumer(self.name, Attachment(1, attachment), final=self.over)
+        self.world.give(host, gone)

@@ -24,6 +24,9 @@ from roamcast.overlay.flows.events import (
     EventsStanding,
 )
 from roamcast.overlay.flows.settings import FlowSettings
+from roamcast.overlay.handoff.events import ConsumerAttached, ConsumerGone
+from roamcast.overlay.handoff.handoff import HandoffNode
+from roamcast.overlay.handoff.settings import HandoffSettings, Surroundings
 from roamcast.overlay.links.messages import LINK_MESSAGES, NONCE_BYTES
 from roamcast.overlay.links.settings import NeighbourSettings
 from roamcast.overlay.overlay import OverlayNode
@@ -32,7 +35,14 @@ from roamcast.sim.checkers import Violation, check_bounds
 from roamcast.sim.host import Boot, Host
 from roamcast.sim.workload import Sizes, Workload
 from roamcast.sim.workloads._overlay_parts import key_pair, overlay_of
-from roamcast.sim.workloads._roaming_parts import FILTERS, TICKETS, Consumer, Producer, Record
+from roamcast.sim.workloads._roaming_parts import (
+    FILTERS,
+    TICKETS,
+    Consumer,
+    Producer,
+    Record,
+    Walker,
+)
 from roamcast.sim.workloads.overlay import LINGER_US, SETTINGS, BareNode
 from roamcast.sim.world import World
 
@@ -53,6 +63,14 @@ FLOWS: Final = FlowSettings(
     wave_us=600_000,
     hold_us=600_000_000,
 )
+HANDOFF: Final = HandoffSettings(
+    still_us=1_500_000,
+    lease_us=1_500_000,
+    dwell_us=700_000,
+    sleep_us=1_500_000,
+    retry_us=150_000,
+    arrived_us=2_000_000,
+)
 SHORT: Final = msgspec.structs.replace(FLOWS, log_age_us=1_200_000, log_bytes_max=20_000)
 
 
@@ -63,6 +81,7 @@ class RoamingWorkload(Workload):
     registry = Registry(LINK_MESSAGES)
     effects: ClassVar = (
         Failed, HangUp, EventPublished, EventsDelivered, EventsLost, EventsStanding,
+        ConsumerAttached, ConsumerGone,
     )  # fmt: skip
     sizes: ClassVar = {
         "nodes": (2, 8),
@@ -75,6 +94,7 @@ class RoamingWorkload(Workload):
         "large": (0, 2),
         "causal": (0, 1),
         "short_log": (0, 1),
+        "walkers": (0, 1),
     }
 
     def __init__(self) -> None:
@@ -84,6 +104,7 @@ class RoamingWorkload(Workload):
         self._beside: dict[str, list[str]] = {}
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
+        self._prepared = 0
         self._over = False
         """Consumers have left: everything goes to rest."""
 
@@ -118,7 +139,8 @@ class RoamingWorkload(Workload):
             draw.choice(self.producers).large += 1
 
     def _consumer(self, name: str, world: World, wanted: str) -> Consumer:
-        return Consumer(name, world, self._draw, self._record, wanted)
+        kind = Walker if self._sizes["walkers"] else Consumer
+        return kind(name, world, self._draw, self._record, wanted)
 
     def _join(self, one: str, other: str) -> None:
         if other not in self._beside.setdefault(one, []):
@@ -143,9 +165,18 @@ class RoamingWorkload(Workload):
             LINKED,
             flows=self.flow_settings,
             wants=Wants(linger_us=LINGER_US),
+            handoff=HandoffNode(self._surroundings(node), HANDOFF),
         )
         epoch = epoch_at(boot.now, 0, 0)
         return BareNode(made, epoch=epoch, now=boot.now, load=boot.disk.open().load)
+
+    def _surroundings(self, node: str) -> Surroundings:
+        """One place inside each node, and one at each border with a neighbour."""
+        beside = self._beside.get(node, ())
+        return Surroundings(
+            lambda place: tuple(far for far in beside if place == f"{node}/{far}"),
+            lambda place: tuple(f"{node}/{far}" for far in beside if place == f"{far}/{node}"),
+        )
 
     # --- what people do
 
@@ -163,7 +194,10 @@ class RoamingWorkload(Workload):
                 call(at, partial(self._move_producer, draw.choice(self.producers), node))
             else:
                 hold = draw.random() < 0.5
-                call(at, partial(self._move, draw.choice(self.consumers), node, hold))
+                consumer = draw.choice(self.consumers)
+                ahead = max(0, at - draw.randrange(600_000))
+                call(ahead, partial(self._approach, consumer, node))
+                call(at, partial(self._move, consumer, node, hold))
         for _ in range(self._sizes["sleeps"]):
             consumer = draw.choice(self.consumers)
             at = draw.randrange(duration_us)
@@ -176,6 +210,13 @@ class RoamingWorkload(Workload):
     def _move_producer(self, producer: Producer, node: str, now: int) -> None:
         del now
         producer.node = node
+
+    def _approach(self, consumer: Consumer, node: str, now: int) -> None:
+        """Come near a border before it is crossed, or turn away from it."""
+        del now
+        if consumer.node is not None:
+            near = node in self._beside.get(consumer.node, ())
+            consumer.report(f"{consumer.node}/{node if near else 'in'}")
 
     def _move(self, consumer: Consumer, node: str, hold: bool, now: int) -> None:
         if consumer.node is not None:
@@ -222,6 +263,7 @@ class RoamingWorkload(Workload):
         if not self._over and self._lacking(world) is None:
             self._over = True
             for consumer in self.consumers:
+                consumer.over = True
                 consumer.leave()
         return self._over and self._held(world) is None
 
@@ -248,6 +290,10 @@ class RoamingWorkload(Workload):
             assert overlay is not None
             assert overlay.flows is not None
             home = overlay.flows.home
+            assert overlay.handoff is not None
+            held = {**overlay.handoff.locals, **overlay.handoff.virtuals}
+            if held or not overlay.handoff.idle():
+                return "virtual consumers are gone at rest", f"{host.name} has {list(held)}"
             if home.consumers or home.behind():
                 return "tables are empty at rest", f"{host.name} serves {list(home.consumers)}"
             table = overlay.exchange.tables["wants"].occupancy()
@@ -270,6 +316,7 @@ class RoamingWorkload(Workload):
         return {
             "published": len(self._record.facts),
             "delivered": sum(map(len, self._record.had.values())),
+            "prepared": self._prepared,
             "gaps": sum(map(len, self._record.gaps.values())),
         }
 
@@ -277,6 +324,8 @@ class RoamingWorkload(Workload):
         if isinstance(effect, EventPublished | Failed):
             if effect.ticket >= TICKETS:  # consumers ask again when they are not served
                 self.producers[effect.ticket // TICKETS - 1].heard(effect)
+        elif isinstance(effect, ConsumerAttached):
+            self._prepared += effect.prepared
         elif isinstance(effect, EventsDelivered | EventsLost | EventsStanding):
             consumer = next(one for one in self.consumers if one.name == effect.consumer)
             consumer.carry(host, effect, now)
