@@ -12,7 +12,7 @@ from roamcast.overlay.topology.items import LinkItem, TopologyTable
 from roamcast.overlay.topology.trees import path_of, tree_from
 from roamcast.sim.movement.waypoint import RoamingArea
 
-FIGURES = ["oo-6", "oo-7", "oo-8"]
+FIGURES = [f"oo-{number}" for number in range(6, 14)]
 NOT_HELD = {"oo-8": ["our frames at 50 s, Kbps"]}
 
 

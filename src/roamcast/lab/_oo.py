@@ -10,6 +10,7 @@ change travels one overlay hop a period. Paths have the fewest overlay hops, by 
 
 import random
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -44,6 +45,7 @@ class Trace(msgspec.Struct, frozen=True):
         return len(self.hops) - 1
 
 
+@lru_cache(maxsize=2)
 def trace(
     seed: int,
     *,
@@ -52,7 +54,7 @@ def trace(
     area: RoamingArea | None = None,
     range_m: float = OO_RANGE_M,
 ) -> Trace:
-    """Let nodes roam, and take the hops between them every second."""
+    """Let nodes roam, and take the hops between them every second; do not write to them."""
     model = RandomWaypoint(nodes, area or RoamingArea(), random.Random(seed))
     hops = np.empty((seconds + 1, nodes, nodes))
     for second in range(seconds + 1):
@@ -134,6 +136,10 @@ class Overlay:
         links[self._one[up], self._other[up]] = True
         return links | links.T
 
+    def weights(self, hops: Floats) -> Floats:
+        """Give the physical hops of the links that a choice made now would give."""
+        return np.where(self._chosen(hops), hops, np.inf)
+
     def trees(self) -> Trees:
         """Give each broker's paths by what it knows."""
         return trees([self.view(broker) for broker in range(len(self.links))])
@@ -178,6 +184,26 @@ def mean_length(lengths: Floats) -> Floats:
     return total / np.maximum(counts.sum(axis=(1, 2)), 1)
 
 
+def follow(overlay: Overlay, hops: Floats, period_s: int) -> Floats:
+    """Renew an overlay every period; give the length of each broker's paths in each second."""
+    parts = [path_lengths(overlay.trees(), hops[:period_s])]
+    for second in range(period_s, len(hops), period_s):
+        overlay.renew(hops[second])
+        parts.append(path_lengths(overlay.trees(), hops[second : second + period_s]))
+    return np.concatenate(parts)
+
+
+def shortest(weights: Floats) -> Floats:
+    """Give the shortest paths over weighted links, in each second (Floyd and Warshall)."""
+    lengths = weights.copy()
+    everyone = np.arange(lengths.shape[1])
+    lengths[:, everyone, everyone] = 0.0
+    for middle in everyone:
+        through = lengths[:, :, middle, None] + lengths[:, None, middle, :]
+        np.minimum(lengths, through, out=lengths)
+    return lengths
+
+
 class Run(msgspec.Struct, frozen=True):
     """Path lengths in each second, and what one broker sent on average."""
 
@@ -196,15 +222,11 @@ def run_brokers(found: Trace, seed: int, period_s: int, brokers: int = BROKERS) 
     hops = found.hops[:, :brokers, :brokers]
     overlay = Overlay(hops[0], NEIGHBOURS, np.random.default_rng(seed))
     first = overlay.trees()
-    parts = [mean_length(path_lengths(first, hops[:period_s]))]
-    for second in range(period_s, found.seconds + 1, period_s):
-        overlay.renew(hops[second])
-        until = min(second + period_s, found.seconds + 1)
-        parts.append(mean_length(path_lengths(overlay.trees(), hops[second:until])))
+    lengths = follow(overlay, hops, period_s)
     shares = brokers * found.seconds
     return Run(
         mean_length(path_lengths(first, hops)),
-        np.concatenate(parts),
+        mean_length(lengths),
         mean_length(hops),
         overlay.items_sent / shares,
         overlay.messages_sent / shares,
