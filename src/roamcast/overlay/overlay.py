@@ -12,6 +12,9 @@ from roamcast.model.parts import Part
 from roamcast.model.wire import Registry
 from roamcast.overlay.custody.custody import Custody, CustodySettings
 from roamcast.overlay.custody.messages import CUSTODY_MESSAGES
+from roamcast.overlay.homes.homes import Homes
+from roamcast.overlay.homes.managers import HomeSettings
+from roamcast.overlay.homes.messages import HOMES_MESSAGES
 from roamcast.overlay.links.links import NodeLinks
 from roamcast.overlay.links.neighbour import LinkView
 from roamcast.overlay.links.proof import Sign, Verify, verify
@@ -23,7 +26,9 @@ from roamcast.overlay.topology.discovery import Discovery, DiscoverySettings
 from roamcast.overlay.topology.messages import TOPOLOGY_MESSAGES
 from roamcast.overlay.topology.topology import NodeTopology, TopologySettings
 
-CARRIED: Final = Registry((*TOPOLOGY_MESSAGES, *TABLES_MESSAGES, *CUSTODY_MESSAGES))
+CARRIED: Final = Registry(
+    (*TOPOLOGY_MESSAGES, *TABLES_MESSAGES, *CUSTODY_MESSAGES, *HOMES_MESSAGES)
+)
 """What parts say to each other inside frames."""
 
 
@@ -49,6 +54,8 @@ class OverlayNode(msgspec.Struct, frozen=True):
     """Parts that handle parcels and ask tables; they hear events last."""
     kinds: frozenset[str] = frozenset()
     """The kinds of parcels that they handle."""
+    homes: HomeSettings | None = None
+    """How clients' homes are chosen; None: they stay where they are."""
     verify: Verify = verify
     public_key: bytes = b""
     """What its neighbours know it by, for people to read."""
@@ -92,6 +99,9 @@ class Overlay:
         self.topology = NodeTopology(node.name, settings.topology)
         self.exchange = Exchange(node.tables)
         self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=node.kinds)
+        self.homes: Homes | None = None
+        if node.homes is not None:
+            self.homes = Homes(self.topology, node.homes, draw=node.draw)
         search = Discovery(
             node.name,
             address=node.address,
@@ -105,6 +115,7 @@ class Overlay:
             self.topology,
             self.exchange,
             self.custody,
+            *((self.homes,) if self.homes is not None else ()),
             *node.users,
         )
 

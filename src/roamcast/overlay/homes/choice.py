@@ -6,6 +6,7 @@ and draws the home upstream. A loaded broker is not chosen, though nearer (OO 2.
 """
 
 import enum
+import math
 from collections.abc import Iterable
 from typing import Final
 
@@ -41,6 +42,8 @@ class Policy(msgspec.Struct, frozen=True, gc=False):
     def cost(self, candidate: Candidate, passed: float) -> float:
         """Weigh a candidate; `passed` is the share of bytes that leave the client's modulator."""
         hops = candidate.before + candidate.after
+        if hops == math.inf:  # which no weight of 0 makes cheaper
+            return math.inf
         carried = candidate.before + passed * candidate.after
         weighed = self.latency * hops + self.bytes * carried
         return weighed + self.power * carried / max(candidate.battery, 0.01)
@@ -83,11 +86,10 @@ def choose_home(
     A candidate must be cheaper than the home by more than `gain`. With `leave` the home is
     overloaded itself: any candidate that is not will do.
     """
-    infinite = float("inf")
     found = list(candidates)
     costs = {other.broker: policy.cost(other, passed) for other in found}
-    here = policy.cost(home, passed) if home is not None else infinite
-    within = infinite if leave else here - gain
+    here = policy.cost(home, passed) if home is not None else math.inf
+    within = math.inf if leave else here - gain
     better = [
         other
         for other in found
@@ -100,7 +102,7 @@ def choose_home(
     best = min(free, key=lambda other: (costs[other.broker], other.broker)).broker
     if home is None:
         return Choice(best, Reason.FIRST)
-    if here == infinite:
+    if here == math.inf:
         return Choice(best, Reason.UNREACHABLE)
     return Choice(best, Reason.LOAD if leave else Reason.SHORTER)
 
