@@ -386,6 +386,9 @@ class Broker(Router):
         self._server.merging.is_stored = self._publications.holds
         self._admission = Admission(self._hub, rules, self._policy)
         self.overlay = None if overlay is None else Overlay(overlay, epoch=epoch, now=now)
+        if self.overlay is not None:
+            self.overlay.feeding.under(rules.is_public, rules.restricted)
+            self._past.followers.append(self.overlay.feeding)
         # The order is that of events and of restoring: rules before what they hide, who may see
         # before what is shown, the store before the map that is handed over with it.
         super().__init__(
@@ -404,6 +407,8 @@ class Broker(Router):
             disk=self._replication,
         )
         self.restore(load, now)
+        if self.overlay is not None and self._past.lives:
+            self.overlay.feeding.unknown_until(now + self._past.settings.return_us)
         self.receive_event(MapTouched(), now)  # nobody subscribes yet
 
     def _viewer_of(self, client: str) -> Viewer:

@@ -286,6 +286,26 @@ def test_rules_of_then_and_of_now_both_hold() -> None:
     assert world.at(began + SECOND, staff) == {}
 
 
+def test_states_under_a_clock_that_was_set_back_have_times_of_their_own() -> None:
+    world = World()
+    world.publish("p", "a/1")
+    world.sync()
+    began, world.now = world.now, world.now - 100 * SECOND
+    for number in range(3):
+        viewers = ("staff",) if number % 2 == 0 else ("*",)
+        world.give(SetRules(1, "owner", "p", (Rule(viewers=viewers, precision="exact"),)))
+        world.sync()
+    world.publish("p", "a/2")
+    world.give(UnpublishFor(2, "owner", "p"))
+    world.sync()
+    world.publish("p", "a/2")
+    world.sync()
+    log = read(world.log(), world.broker.remembers(ANN, world.now).known)
+    times = [(piece.begin, piece.end) for piece in log.pieces]
+    ends: list[int | None] = [*range(began + 1, began + 6), None]
+    assert times == list(zip(range(began, began + 6), ends, strict=True))
+
+
 def test_the_present_alone_shows_nothing_of_the_past() -> None:
     world = World()
     world.give(SetRules(1, "owner", "p", (Rule(viewers=("*",), precision="exact"),)))

@@ -53,13 +53,18 @@ def trace(
     seconds: int = SECONDS,
     area: RoamingArea | None = None,
     range_m: float = OO_RANGE_M,
+    first: int | None = None,
 ) -> Trace:
-    """Let nodes roam, and take the hops between them every second; do not write to them."""
+    """Let nodes roam, and take the hops between the `first` ones, else all, every second.
+
+    Traces are shared: do not write to them.
+    """
     model = RandomWaypoint(nodes, area or RoamingArea(), random.Random(seed))
-    hops = np.empty((seconds + 1, nodes, nodes))
+    wanted = first or nodes
+    hops = np.empty((seconds + 1, wanted, wanted))
     for second in range(seconds + 1):
         graph = radio_graph(model.positions(second * 1_000_000), range_m).graph()
-        hops[second] = rx.distance_matrix(graph, null_value=np.inf)
+        hops[second] = rx.distance_matrix(graph, null_value=np.inf)[:wanted, :wanted]
     return Trace(hops)
 
 

@@ -12,6 +12,9 @@ from roamcast.model.parts import Part
 from roamcast.model.wire import Registry
 from roamcast.overlay.custody.custody import Custody, CustodySettings
 from roamcast.overlay.custody.messages import CUSTODY_MESSAGES
+from roamcast.overlay.filters.messages import FILTER_MESSAGES
+from roamcast.overlay.filters.part import NodeFilters
+from roamcast.overlay.filters.planning import FilterSettings
 from roamcast.overlay.homes.homes import Homes
 from roamcast.overlay.homes.managers import HomeSettings
 from roamcast.overlay.homes.messages import HOMES_MESSAGES
@@ -20,6 +23,7 @@ from roamcast.overlay.links.neighbour import LinkView
 from roamcast.overlay.links.proof import Sign, Verify, verify
 from roamcast.overlay.links.settings import LinkSettings, NeighbourSettings
 from roamcast.overlay.tables.exchange import Exchange
+from roamcast.overlay.tables.feeding import TableFeeding, TableSettings
 from roamcast.overlay.tables.messages import TABLES_MESSAGES
 from roamcast.overlay.tables.table import Table
 from roamcast.overlay.topology.discovery import Discovery, DiscoverySettings
@@ -27,7 +31,7 @@ from roamcast.overlay.topology.messages import TOPOLOGY_MESSAGES
 from roamcast.overlay.topology.topology import NodeTopology, TopologySettings
 
 CARRIED: Final = Registry(
-    (*TOPOLOGY_MESSAGES, *TABLES_MESSAGES, *CUSTODY_MESSAGES, *HOMES_MESSAGES)
+    (*TOPOLOGY_MESSAGES, *TABLES_MESSAGES, *CUSTODY_MESSAGES, *FILTER_MESSAGES, *HOMES_MESSAGES)
 )
 """What parts say to each other inside frames."""
 
@@ -38,6 +42,8 @@ class OverlaySettings(msgspec.Struct, frozen=True):
     links: LinkSettings = LinkSettings()
     topology: TopologySettings = TopologySettings()
     custody: CustodySettings = CustodySettings()
+    tables: TableSettings = TableSettings()
+    filters: FilterSettings = FilterSettings()
 
 
 class OverlayNode(msgspec.Struct, frozen=True):
@@ -64,6 +70,8 @@ class OverlayNode(msgspec.Struct, frozen=True):
     keys: Mapping[str, bytes] = {}
     """Nodes that a search may make neighbours, and their public keys; empty: no search."""
     discovery: DiscoverySettings = DiscoverySettings()
+    places: tuple[str, ...] = ()
+    """The places that it serves; none for all."""
 
 
 class OverlayView(msgspec.Struct, frozen=True):
@@ -97,8 +105,10 @@ class Overlay:
             verify=node.verify,
         )
         self.topology = NodeTopology(node.name, settings.topology)
+        self.feeding = TableFeeding(node.tables, node.places, settings.tables)
         self.exchange = Exchange(node.tables)
         self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=node.kinds)
+        self.filters = NodeFilters(self.topology, settings.filters, now=now)
         self.homes: Homes | None = None
         if node.homes is not None:
             self.homes = Homes(self.topology, node.homes, draw=node.draw)
@@ -113,8 +123,10 @@ class Overlay:
             self.links,
             *((search,) if node.keys else ()),
             self.topology,
+            self.feeding,
             self.exchange,
             self.custody,
+            self.filters,
             *((self.homes,) if self.homes is not None else ()),
             *node.users,
         )

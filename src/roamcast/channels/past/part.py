@@ -29,7 +29,7 @@ from roamcast.channels.past.messages import (
     PastGrew,
 )
 from roamcast.channels.past.settings import BATCH_PIECES_MAX, PastSettings
-from roamcast.channels.past.steps import Lives, Step, Uptime, encode_step, key_of
+from roamcast.channels.past.steps import Lives, Step, Uptime, after, encode_step, key_of
 from roamcast.channels.server.messages import Answer
 from roamcast.errors import LimitError, StoreError
 from roamcast.model.contexts import Context, body_of
@@ -285,7 +285,7 @@ class Past(Part):
         """The map shows a vid no more: write that soon; its owner is answered then."""
         known = self._shown.get(vid)
         if known is not None:
-            row = self._add(vid, Step(max(at, known.begin)), now)
+            row = self._add(vid, Step(after(known.begin, at)), now)
             if known.life:
                 self._rows_of[owner] = row
             self.gone(vid, at)
@@ -297,7 +297,7 @@ class Past(Part):
             self._add(vid, Step(now), now)
             return
         stated = msgspec.structs.replace(known.context, t_r=known.begin)
-        begin = max(now, known.begin)
+        begin = after(known.begin, now)
         known.row = self._add(vid, Step(begin, body_of(stated), known.rules, known.life), now)
 
     def gone(self, vid: str, at: int) -> None:
@@ -307,7 +307,7 @@ class Past(Part):
             return
         self._soft -= bool(known.life)
         self._gone.pop(vid, None)
-        ended = self._gone[vid] = max(at, known.begin)
+        ended = self._gone[vid] = after(known.begin, at)
         if len(self._gone) > self.settings.gone_max:
             del self._gone[next(iter(self._gone))]
         if self.followers:
@@ -354,7 +354,7 @@ class Past(Part):
         """Say when a state begins: as its publisher says, but after what came before it."""
         known = self._shown.get(vid)
         if known is not None:
-            return t_r if t_r > known.begin else max(now, known.begin)
+            return t_r if t_r > known.begin else after(known.begin, now)
         return t_r if t_r >= self._gone.get(vid, t_r) else max(now, self._gone[vid])
 
     def _note(self, vid: str, shown: OnMap) -> None:
@@ -441,7 +441,7 @@ class Past(Part):
             return
         rules, writes = self._rules(vid)
         self.again(writes)
-        begin = max(now, known.begin)
+        begin = after(known.begin, now)
         row = self._add(vid, Step(begin, body_of(known.context), rules, known.life), now)
         self._note(vid, OnMap(known.context, begin, rules, known.life, row))
 

@@ -466,6 +466,13 @@ class OverlaySection(Section, frozen=True, kw_only=True):
         tuple[str, ...],
         msgspec.Meta(max_length=64, description="places that it serves; none for all"),
     ] = ()
+    filters: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^(all|paying|[0-9]{1,6})$",
+            description="nodes that match what passes: `all`, those that are `paying`, or how many",
+        ),
+    ] = "all"
     tls_ca: Annotated[str, _text("PEM file of who signs the neighbours' certificates")] = ""
     neighbours: Annotated[
         dict[str, NeighbourSection],

@@ -35,7 +35,6 @@ from roamcast.live.store.store import SqliteStore
 from roamcast.live.trust.host import RunningTrust
 from roamcast.model.places import Places
 from roamcast.model.places_geojson import read_places
-from roamcast.transport.driver import wall_clock
 
 ADDRESS_FILE: Final = "roamcast.json"
 JOURNAL_FOLDER: Final = "journal"
@@ -139,7 +138,7 @@ async def serve(
         places=_places(settings) or places,
         epoch=epoch,
         trust=trust,
-        node=node_of(settings.overlay, data, wall_clock()()),
+        node=node_of(settings.overlay, data),
     )
     if trust is not None:
         trust.start()
