@@ -20,6 +20,9 @@ from roamcast.overlay.flows.messages import FLOWS_MESSAGES
 from roamcast.overlay.flows.settings import FlowSettings
 from roamcast.overlay.handoff.handoff import Handoff, HandoffNode
 from roamcast.overlay.handoff.messages import HANDOFF_MESSAGES
+from roamcast.overlay.homes.homes import Homes
+from roamcast.overlay.homes.managers import HomeSettings
+from roamcast.overlay.homes.messages import HOMES_MESSAGES
 from roamcast.overlay.links.links import NodeLinks
 from roamcast.overlay.links.neighbour import LinkView
 from roamcast.overlay.links.proof import Sign, Verify, verify
@@ -41,6 +44,7 @@ CARRIED: Final = Registry(
         *FILTER_MESSAGES,
         *FLOWS_MESSAGES,
         *HANDOFF_MESSAGES,
+        *HOMES_MESSAGES,
     )
 )
 """What parts say to each other inside frames."""
@@ -76,6 +80,8 @@ class OverlayNode(msgspec.Struct, frozen=True):
     """The table that events are routed by, if others fill it, too."""
     handoff: HandoffNode | None = None
     """How consumers of events are handed over; None: each comes by its vector alone."""
+    homes: HomeSettings | None = None
+    """How clients' homes are chosen; None: they stay where they are."""
     verify: Verify = verify
     public_key: bytes = b""
     """What its neighbours know it by, for people to read."""
@@ -133,6 +139,9 @@ class Overlay:
             self.flows = Flows(self.topology, self.exchange, wants, node.flows)
             if node.handoff is not None:
                 self.handoff = Handoff(self.topology, self.flows, node.handoff)
+        self.homes: Homes | None = None
+        if node.homes is not None:
+            self.homes = Homes(self.topology, node.homes, draw=node.draw)
         search = Discovery(
             node.name,
             address=node.address,
@@ -150,6 +159,7 @@ class Overlay:
             self.filters,
             *((self.flows,) if self.flows is not None else ()),
             *((self.handoff,) if self.handoff is not None else ()),
+            *((self.homes,) if self.homes is not None else ()),
             *node.users,
         )
 
