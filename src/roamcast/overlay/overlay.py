@@ -12,6 +12,7 @@ from roamcast.model.parts import Part
 from roamcast.model.wire import Registry
 from roamcast.overlay.custody.custody import Custody, CustodySettings
 from roamcast.overlay.custody.messages import CUSTODY_MESSAGES
+from roamcast.overlay.filters.forwarding import SwitchedForwarding
 from roamcast.overlay.filters.messages import FILTER_MESSAGES
 from roamcast.overlay.filters.part import NodeFilters
 from roamcast.overlay.filters.planning import FilterSettings
@@ -137,6 +138,8 @@ class Overlay:
         self.filters = NodeFilters(self.topology, settings.filters, now=now)
         if node.flows is not None:
             self.flows = Flows(self.topology, self.exchange, wants, node.flows)
+            here = self.flows.home.wants
+            self.flows.relay.forwarding = SwitchedForwarding(self.filters, wants, here)
             if node.handoff is not None:
                 self.handoff = Handoff(self.topology, self.flows, node.handoff)
         self.homes: Homes | None = None

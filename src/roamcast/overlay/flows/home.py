@@ -9,6 +9,7 @@ from typing import Final
 
 from roamcast.errors import InputError, LimitError
 from roamcast.matching.filter_set import FilterSet
+from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, earliest
 from roamcast.model.parts import Occupancy, Timers
@@ -99,6 +100,10 @@ class Home:
         return list(self._owners.values())
 
     # --- consumers
+
+    def wants(self, context: Context) -> bool:
+        """Return whether some consumer here wants a context."""
+        return bool(self._set.match(context))
 
     def subscribe(
         self, name: str, wanted: Filter, vector: Vector, buffered: bool, now: int
