@@ -52,7 +52,7 @@ from roamcast.sim.workloads._cast_parts import (
     drawn_present,
 )
 from roamcast.sim.workloads._map_parts import ScanMatcher, quick_settings
-from roamcast.sim.workloads._overlay_parts import area_at, key_pair
+from roamcast.sim.workloads._overlay_parts import key_pair
 from roamcast.sim.workloads._trust_parts import (
     Answered,
     Drew,
@@ -179,8 +179,6 @@ class CastsWorkload(Workload):
 
     def _boot(self, boot: Boot) -> CastNode:
         node = boot.host
-        areas = Areas(linger_us=LINGER_US)
-        areas.put("own", area_at(f"campus/{node}"))
         made = OverlayNode(
             node,
             key_pair(node)[0],
@@ -191,7 +189,8 @@ class CastsWorkload(Workload):
             boot.generator.random,
             lambda: boot.generator.randbytes(NONCE_BYTES),
             SETTINGS,
-            (areas, Crowd(linger_us=LINGER_US, watermark_us=250_000)),
+            (Areas(linger_us=LINGER_US), Crowd(linger_us=LINGER_US, watermark_us=250_000)),
+            places=(f"campus/{node}",),
         )
         broker = Broker(
             node,
