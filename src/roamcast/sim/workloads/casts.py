@@ -350,7 +350,8 @@ class CastsWorkload(Workload):
         live = [cast for cast in self.truth.casts.values() if cast.promised and not cast.ended]
         if not live:
             return
-        cast = self._draw.choice(live)
+        # Often the newest: its end may overtake it.
+        cast = live[-1] if self._draw.random() < 0.6 else self._draw.choice(live)
         if world.hosts[cast.origin].state is not HostState.UP:
             return
         update = "" if self._draw.random() < 0.5 else f"update-of-{cast.id}"
@@ -390,6 +391,8 @@ class CastsWorkload(Workload):
                 _check_blind(deposit)
             case DepositMail():
                 _check_blind(effect)
+                if len(effect.parcels) > CASTS.page_pairs:
+                    raise Violation("bounded state", f"{len(effect.parcels)} vids in one deposit")
                 if b"person-" in msgspec.msgpack.encode(effect):
                     raise Violation("no broker knows a person", f"{effect}")
 
