@@ -276,6 +276,7 @@ BROKER_READS = (
     *("name", "epoch", "map_settings", "class_of_group", "class_of_client", "takes"),  # for links
     *("held", "overlay_view"),  # for operators
     "remembers",  # for questions about the past
+    *("cast_view", "cast_body", "key_of"),  # for senders, and receipts
 )
 """What drivers may read of a broker beside giving it inputs; none of these changes it."""
 

@@ -13,7 +13,7 @@ from roamcast.transport.http import HttpClient
 Answer = TypeVar("Answer")
 
 
-class SentCast(msgspec.Struct, frozen=True):
+class CastProgress(msgspec.Struct, frozen=True):
     """What its sender may know of a cast: counts of pseudonyms, of at least 5, rounded down."""
 
     id: str
@@ -29,26 +29,26 @@ class SentCast(msgspec.Struct, frozen=True):
     refused: int
 
 
-class PlaceCount(msgspec.Struct, frozen=True):
+class PlaceAbout(msgspec.Struct, frozen=True):
     """About how many pseudonyms are at a place."""
 
     place: str
     about: int
 
 
-class Counted(msgspec.Struct, frozen=True):
+class About(msgspec.Struct, frozen=True):
     """About how many; 0: fewer than 5, perhaps nobody."""
 
     about: int
-    places: list[PlaceCount]
+    places: list[PlaceAbout]
 
 
 class CastPreview(msgspec.Struct, frozen=True):
     """About how many a cast would reach."""
 
     tense: str
-    past: Counted
-    present: Counted
+    past: About
+    present: About
     future: int | None
 
 
@@ -76,13 +76,13 @@ class Casting:
         expires: str | None = None,
         lifetime_s: float | None = None,
         cast_id: str = "",
-    ) -> SentCast:
+    ) -> CastProgress:
         """Send a text to everybody who satisfies a filter; it is on the service's disk then.
 
         A repeat with the same `cast_id` sends nothing again.
         """
         body = _body(where, text, kind, priority, expires, lifetime_s, cast_id)
-        return _read(await self._asked.ask("POST", "/casts", body=body), SentCast)
+        return _read(await self._asked.ask("POST", "/casts", body=body), CastProgress)
 
     async def preview(self, where: Where, text: str = "?") -> CastPreview:
         """Say about how many a cast would reach; nothing is sent."""
@@ -90,9 +90,9 @@ class Casting:
         answer = await self._asked.ask("POST", "/casts", {"preview": "true"}, body=body)
         return _read(answer, CastPreview)
 
-    async def progress(self, cast: str) -> SentCast:
+    async def progress(self, cast: str) -> CastProgress:
         """Say what became of a cast."""
-        return _read(await self._asked.ask("GET", _path(cast)), SentCast)
+        return _read(await self._asked.ask("GET", _path(cast)), CastProgress)
 
     async def why(self, cast: str) -> CastReason:
         """Say which node, filter, rule or limit decided."""

@@ -59,7 +59,7 @@ class OpenedMail(msgspec.Struct, frozen=True):
         return self.letter.payload.decode("utf-8", "replace")
 
 
-class MailBody(msgspec.Struct, frozen=True):
+class ReceivedMail(msgspec.Struct, frozen=True):
     """One sealed mail as the trusted node writes it."""
 
     id: str
@@ -78,13 +78,13 @@ class HeldKey(msgspec.Struct, frozen=True):
     seed: str
 
 
-class HeldKeys(msgspec.Struct, frozen=True):
+class HeldKeyList(msgspec.Struct, frozen=True):
     """All vids that the service holds for a person."""
 
     keys: list[HeldKey]
 
 
-class Inbox:
+class MailInbox:
     """Mail of one person from one trusted node, through their key store."""
 
     def __init__(self, store: KeyStore, trust: HttpClient, clock: Clock) -> None:
@@ -162,21 +162,21 @@ class Inbox:
         """Fetch the keys of vids that the service holds for this person's phone."""
         try:
             answer = await self._trust.ask("GET", "/me/keys")
-            held = msgspec.convert(answer, HeldKeys).keys
+            held = msgspec.convert(answer, HeldKeyList).keys
         except (NotFoundError, msgspec.ValidationError):
             return  # a trusted node of its own holds none
         credentials = [one.credential for one in held]
         seeds = [VidSecrets(b64decode(one.seed)) for one in held]
         self._store.add_pool(credentials, seeds, "held by the service")
 
-    async def _waiting(self) -> AsyncIterator[Iterable[MailBody]]:
+    async def _waiting(self) -> AsyncIterator[Iterable[ReceivedMail]]:
         try:
             answer = await self._trust.ask("GET", "/mailbox")
         except NotFoundError:
             answer = {"mails": []}  # nobody drew a pool under this name: there is no mailbox yet
         yield _decoded(answer.get("mails") if isinstance(answer, dict) else None)
 
-    async def _stream(self) -> AsyncIterator[Iterable[MailBody]]:
+    async def _stream(self) -> AsyncIterator[Iterable[ReceivedMail]]:
         """Follow the mailbox; a stream that ends is opened again, until the token is refused."""
         yield ()  # what is on this disk already
         while True:
@@ -190,20 +190,20 @@ class Inbox:
             await asyncio.sleep(AGAIN_S)
 
 
-def _mail_body(text: bytes) -> MailBody:
+def _mail_body(text: bytes) -> ReceivedMail:
     try:
-        return msgspec.json.decode(text, type=MailBody)
+        return msgspec.json.decode(text, type=ReceivedMail)
     except msgspec.DecodeError as error:
         raise UnreachableError(f"the trusted node sent no mail of ours: {error}") from None
 
 
-def _decoded(mails: Any) -> list[MailBody]:
+def _decoded(mails: Any) -> list[ReceivedMail]:
     try:
-        return msgspec.convert(mails, list[MailBody])
+        return msgspec.convert(mails, list[ReceivedMail])
     except msgspec.ValidationError as error:
         raise UnreachableError(f"the trusted node sent no mail of ours: {error}") from None
 
 
-def _mail(body: MailBody) -> Mail:
+def _mail(body: ReceivedMail) -> Mail:
     told = (body.id, body.vid, body.sender, body.kind, b64decode(body.sealed))
     return Mail(*told, parse_instant(body.arrived), body.seen_until_us)

@@ -95,18 +95,18 @@ class OwnVids:
             for one in own
         ]
         answer = await self._trust.ask("POST", "/pools", body={"keys": keys})
-        self.store.add_pool(_told(answer, "credentials", list), own)
+        self.store.add_pool(_field(answer, "credentials", list), own)
 
 
 async def registered(own: OwnVid, url: str, http: HttpClient) -> VidToken:
     """Register a vid at a service; `http` shows no token, and each request is a connection."""
     answer = await http.ask("GET", "/registrations/nonce")
-    nonce = b64decode(_told(answer, "nonce", str))
+    nonce = b64decode(_field(answer, "nonce", str))
     signature = sign_registration(own.credential, nonce, _audience(url), own.secrets.signing)
     body = {"credential": own.credential, "nonce": _text(nonce), "signature": _text(signature)}
     answer = await http.ask("POST", "/registrations", body=body)
-    expires_us = parse_instant(_told(answer, "expires", str))
-    return VidToken(own, _told(answer, "token", str), expires_us)
+    expires_us = parse_instant(_field(answer, "expires", str))
+    return VidToken(own, _field(answer, "token", str), expires_us)
 
 
 def keys_path(trust: ServiceAddress, environment: Mapping[str, str] = os.environ) -> Path:
@@ -128,7 +128,7 @@ def _audience(url: str) -> str:
     return host if parts.port in (None, usual) else f"{host}:{parts.port}"
 
 
-def _told(answer: Any, name: str, kind: type) -> Any:
+def _field(answer: Any, name: str, kind: type) -> Any:
     found = answer.get(name) if isinstance(answer, dict) else None
     if not isinstance(found, kind):
         raise UnreachableError("the service does not answer as a Roamcast service does")

@@ -14,8 +14,8 @@ import msgspec
 
 from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, FILTER_LENGTH_MAX
 from roamcast.client.asking import Asking, Where
-from roamcast.client.casting import Casting, CastPreview, SentCast
-from roamcast.client.inbox import Inbox, OpenedMail
+from roamcast.client.casting import Casting, CastPreview, CastProgress
+from roamcast.client.inbox import MailInbox, OpenedMail
 from roamcast.client.own_vids import OwnVids, keys_path
 from roamcast.client.runner import Runner
 from roamcast.client.views import View
@@ -194,7 +194,7 @@ class Session(Asking):
         expires: str | None = None,
         lifetime_s: float | None = None,
         cast_id: str = "",
-    ) -> SentCast:
+    ) -> CastProgress:
         """Send a text to everybody who was, is or will be where a filter says.
 
         It goes under the token's name, also from an anonymous session: people may stop a sender. A
@@ -222,7 +222,7 @@ class Session(Asking):
         """
         store = KeyStore.open(self._keys)
         try:
-            inbox = Inbox(store, self._trust, wall_clock())
+            inbox = MailInbox(store, self._trust, wall_clock())
             async for mail in inbox.mails(follow=follow, keep=keep):
                 yield mail
         finally:

@@ -18,7 +18,7 @@ from roamcast.commands._service import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from roamcast.client.casting import Casting, CastPreview, SentCast
+    from roamcast.client.casting import Casting, CastPreview, CastProgress
 
 CastArgument = Annotated[str, typer.Argument(help="Id of the cast.")]
 
@@ -109,7 +109,7 @@ def _print(value: Any, text: str, *, json: bool) -> None:
     typer.echo(msgspec.json.encode(value).decode() if json else text)
 
 
-def _show_sent(sent: "SentCast", *, json: bool) -> None:
+def _show_sent(sent: "CastProgress", *, json: bool) -> None:
     lines = (
         f"sent {sent.id} ({sent.tense}); it expires at {sent.expires}\n"
         f"  roamcast why {sent.id}      says whom it reached and why\n"

@@ -8,7 +8,7 @@ import typer
 from roamcast.commands._service import DataOption, JsonOption, run
 
 if TYPE_CHECKING:
-    from roamcast.client.inbox import Inbox, OpenedMail
+    from roamcast.client.inbox import MailInbox, OpenedMail
 
 
 def register(root: typer.Typer) -> None:
@@ -40,8 +40,10 @@ def inbox(
     run(_show(_inbox(data, person, keys, trust), follow=follow, keep=keep, json=json))
 
 
-def _inbox(data: Path | None, person: str | None, keys: Path | None, trust: str | None) -> "Inbox":
-    from roamcast.client.inbox import Inbox
+def _inbox(
+    data: Path | None, person: str | None, keys: Path | None, trust: str | None
+) -> "MailInbox":
+    from roamcast.client.inbox import MailInbox
     from roamcast.client.own_vids import keys_path
     from roamcast.identity.key_store import KeyStore, store_of
     from roamcast.transport.address import ServiceAddress, check_url, find
@@ -56,7 +58,7 @@ def _inbox(data: Path | None, person: str | None, keys: Path | None, trust: str 
     if trust is not None:
         address = ServiceAddress(check_url(trust), address.token)
     store = KeyStore.open(keys or keys_path(address))
-    return Inbox(store, HttpClient(address), wall_clock())
+    return MailInbox(store, HttpClient(address), wall_clock())
 
 
 def _token_of(folder: Path, person: str) -> str:
@@ -73,7 +75,7 @@ def _token_of(folder: Path, person: str) -> str:
     return TokenKeys.open(folder).issue(person, ("subscribe",), lifetime_s=86_400, now=now)
 
 
-async def _show(inbox: "Inbox", *, follow: bool, keep: bool, json: bool) -> None:
+async def _show(inbox: "MailInbox", *, follow: bool, keep: bool, json: bool) -> None:
     import sys
 
     count = 0

@@ -47,11 +47,11 @@ def trust(
     _check(settings.identity.node)
     configure(settings.log)
 
-    def started(told: dict[str, str]) -> None:
+    def started(greeting: dict[str, str]) -> None:
         if json:
-            typer.echo(msgspec.json.encode(told))
+            typer.echo(msgspec.json.encode(greeting))
         else:
-            typer.echo(_text(told, data))
+            typer.echo(_text(greeting, data))
         sys.stdout.flush()
 
     run(settings, started=started)
@@ -66,14 +66,14 @@ def _check(node: str) -> None:
     parse_settings(f'[identity]\nnode = "{node}"', "--node")
 
 
-def _text(told: dict[str, str], data: Path) -> str:
-    name, url = told["node"], told["url"]
+def _text(greeting: dict[str, str], data: Path) -> str:
+    name, url = greeting["node"], greeting["url"]
     return (
         f"The trusted node {name} is ready at {url}\n\n"
         "Let a service accept its people, and deposit their mail, in its settings:\n"
         "  [identity]\n"
         '  node = ""\n'
-        f'  accept = {{ "{name}" = "{told["key"]}" }}\n'
+        f'  accept = {{ "{name}" = "{greeting["key"]}" }}\n'
         f'  [identity.mail."{name}"]\n'
         f'  url = "{url}"\n'
         '  token_file = "deposit.token"\n\n'

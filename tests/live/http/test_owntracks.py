@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from roamcast.client.inbox import Inbox
+from roamcast.client.inbox import MailInbox
 from roamcast.errors import StoreError
 from roamcast.identity.credentials import own_credential
 from roamcast.identity.key_store import KeyStore
@@ -222,7 +222,7 @@ def test_a_phones_owner_gets_mail_to_its_vid_through_the_keys_that_the_service_h
 
     async def read() -> list[str]:
         store = KeyStore.open(tmp_path / "flo.keys")
-        inbox = Inbox(store, HttpClient(ServiceAddress(running.url, token)), wall_clock())
+        inbox = MailInbox(store, HttpClient(ServiceAddress(running.url, token)), wall_clock())
         return [mail.text async for mail in inbox.mails(follow=False)]
 
     assert asyncio.run(read()) == ["for flo"]

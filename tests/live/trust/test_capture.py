@@ -57,14 +57,21 @@ def world(tmp_path: Path) -> Iterator[World]:
     for name in ("trust", "broker"):
         (tmp_path / name).mkdir()
     node = '[identity]\nnode = "trust.example"\n'
-    with RunningService(tmp_path / "trust", node, command=("trust",)) as trust:
+    token_file = tmp_path / "deposit.token"
+    with (
+        RunningService(tmp_path / "trust", node, command=("trust",)) as trust,
+        Capture(trust.port) as at_trust,
+    ):
+        token_file.touch(0o600)
+        token_file.write_text(trust.token("broker", ("deposit",)))
         settings = (
             f'[identity]\nnode = ""\naccept = {{ "trust.example" = "{trust.greeting["key"]}" }}\n'
+            f'[identity.mail."trust.example"]\nurl = "{at_trust.url}"\n'
+            f'token_file = "{token_file}"\n'
         )
         with (
             RunningService(tmp_path / "broker", settings) as broker,
             Capture(broker.port) as at_broker,
-            Capture(trust.port) as at_trust,
         ):
             yield World(broker, trust, at_broker, at_trust, tmp_path / "ada.keys")
 
@@ -110,13 +117,18 @@ def test_neither_side_learns_the_others_half_and_each_planted_leak_is_seen(world
 async def _neither_side_learns(world: World) -> None:
     me = await walked(world)
     first, *_ = [one.vid for one in await me.who(FILTER)]
-    deposit(world, first, "c1")
+    body = {"filter": FILTER, "text": TEXT}
+    sent = world.broker.ask(
+        "POST", "/casts", world.broker.operator, body, port=world.at_broker.port
+    )
+    assert sent.status == 201, sent
     async with asyncio.timeout(30):
         async for mail in me.inbox():
             assert mail.text == TEXT
             assert mail.letter.reason == FILTER
             break
-    # The captures hold what passed: the place at the broker, the name at the trusted node.
+    # The captures hold what passed: the place and the text at the broker, the name at the node.
+    assert TEXT.encode() in world.at_broker.read()
     assert PLACE.encode() in world.at_broker.read()
     assert SUBJECT.encode() in world.at_trust.read()
     assert first.encode() in disk_of(world.trust.data) + world.at_trust.read()

@@ -17,7 +17,7 @@ from roamcast.identity.credentials import VidKeys
 from roamcast.identity.letters import REASON_LENGTH_MAX, Letter, encode_letter
 from roamcast.identity.sealing import seal_payload
 from roamcast.identity.trusted.mailboxes import Deposit, SealedParcel
-from roamcast.live.config.settings import TrustedMailSection
+from roamcast.live.config.identity import TrustedMailSection
 from roamcast.live.observe.logs import Log
 from roamcast.live.store.store import SqliteStore
 from roamcast.live.trust.host import RunningTrust

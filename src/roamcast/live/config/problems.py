@@ -10,7 +10,8 @@ from roamcast.errors import InputError, SettingsError
 from roamcast.model.contexts import check_path
 
 if TYPE_CHECKING:
-    from roamcast.live.config.settings import Cluster, Identity, OverlaySection, Settings
+    from roamcast.live.config.identity import Identity
+    from roamcast.live.config.settings import Cluster, OverlaySection, Settings
 
 REPLICA_FRAME_BYTES: Final = 1024 * 1024
 """Replicas copy the store in messages of this size."""

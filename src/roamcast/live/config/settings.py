@@ -16,14 +16,17 @@ from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.errors import SettingsError
 from roamcast.identity.policy import PUBLIC
 from roamcast.identity.rules import Precision, Rule
+from roamcast.live.config.identity import Identity
 from roamcast.live.config.lines import located, read_document
 from roamcast.live.config.problems import (
-    TRUSTED_NAME_MAX,
     cluster_problem,
     is_loopback,
     problem,
     public_key,
 )
+from roamcast.live.config.sections import Section
+from roamcast.live.config.sections import number as _number
+from roamcast.live.config.sections import text as _text
 from roamcast.model.filters.scan import LENGTH_MAX
 from roamcast.model.time import MICROSECONDS
 from roamcast.model.wire import FRAME_BYTES_MAX
@@ -37,18 +40,6 @@ REPLICAS_MAX: Final = 16
 SECRET_BYTES_MIN: Final = 32
 SECRET_BYTES_MAX: Final = 4_096
 _MODES: Final = {"unicast": Mode.UNICAST, "single": Mode.SINGLE, "many": Mode.MANY}
-
-
-def _number(least: float, most: float, description: str) -> msgspec.Meta:
-    return msgspec.Meta(ge=least, le=most, description=description)
-
-
-def _text(description: str, most: int = 1_024) -> msgspec.Meta:
-    return msgspec.Meta(max_length=most, description=description)
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file."""
 
 
 class ServerSection(Section, frozen=True, kw_only=True):
@@ -409,50 +400,6 @@ class Cluster(Section, frozen=True, kw_only=True):
                 source=str(path),
             )
         return secret
-
-
-class TrustedMailSection(Section, frozen=True, kw_only=True):
-    """Where mail for the people of a trusted node goes."""
-
-    url: Annotated[str, _text("address of the trusted node")]
-    token_file: Annotated[
-        str, _text("file with a token of its own, of scope `deposit`; readable by its owner only")
-    ]
-    tls_ca: Annotated[str, _text("PEM file of who signs its certificate")] = ""
-
-
-class Identity(Section, frozen=True, kw_only=True):
-    """Who vouches for people without naming them (docs/trust.md)."""
-
-    node: Annotated[
-        str,
-        msgspec.Meta(
-            max_length=TRUSTED_NAME_MAX,
-            description="name of the trusted node that runs inside this service; empty for none",
-        ),
-    ] = "trust.localhost"
-    accept: Annotated[
-        dict[str, str],
-        msgspec.Meta(
-            max_length=1_000,
-            description="other trusted nodes whose credentials are accepted, each with its key: "
-            '`"trust.example.org" = "ed25519:…"`',
-        ),
-    ] = msgspec.field(default_factory=dict)
-    mail: Annotated[
-        dict[str, TrustedMailSection],
-        msgspec.Meta(max_length=1_000, description="tables `[identity.mail.NODE]`: see below"),
-    ] = msgspec.field(default_factory=dict)
-    key_days: Annotated[
-        float,
-        _number(
-            0.001, 36_600, "longest that the key of a vid is kept, to seal casts into its past"
-        ),
-    ] = 60.0
-
-    def accepted(self) -> dict[str, bytes]:
-        """Give the public keys of the trusted nodes in `accept`."""
-        return {name: public_key(text) for name, text in self.accept.items()}
 
 
 class NeighbourSection(Section, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from roamcast.errors import InputError, LimitError
 from roamcast.live.auth.authority import Priority
-from roamcast.live.casts.desk import CastWish, Preview
+from roamcast.live.casts.office import CastWish, Preview
 from roamcast.live.casts.why import Why, why
 from roamcast.live.http.mail import Base64, CastId
 from roamcast.live.http.routes import Asked, route, service_of
@@ -32,7 +32,7 @@ Kind = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 Body = TypeVar("Body")
 
 
-class UpdateBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class UpdateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is said: a text, or bytes in base64 with their media type."""
 
     text: str = ""
@@ -42,7 +42,7 @@ class UpdateBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     id: Annotated[Id, Meta(description="its own id, for repeats; without one, it gets one")] = ""
 
 
-class CastBody(UpdateBody, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CastRequest(UpdateRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A cast: to everybody who satisfies the filter, was there, is there, or will be."""
 
     filter: Annotated[
@@ -54,7 +54,7 @@ class CastBody(UpdateBody, frozen=True, forbid_unknown_fields=True, kw_only=True
     policy: Annotated[str, Meta(pattern="^(NH|FBTH|BTH[1-9][0-9]?)$")] = "NH"
 
 
-class CastAnswer(msgspec.Struct, frozen=True):
+class CastAnswer(msgspec.Struct, frozen=True, tag="cast"):
     """What its sender may know of a cast: counts of at least 5, rounded down."""
 
     id: str
@@ -76,13 +76,13 @@ class UpdateAnswer(msgspec.Struct, frozen=True):
     id: str
 
 
-@route("POST", "/casts", scope="cast", tag="casts", body=CastBody, answer=CastAnswer | Preview,
+@route("POST", "/casts", scope="cast", tag="casts", body=CastRequest, answer=CastAnswer | Preview,
        answers={201: "sent, or counted"}, problems=(403, 409, 429),
        summary="Send a cast, or preview it")  # fmt: skip
 async def post_cast(request: Asked, preview: WantsPreview = False) -> Response[bytes]:
     """Send a message to everybody who satisfies a filter; answered when it is on disk."""
     service, grant = service_of(request), request.auth
-    given = _read(await request.body(), CastBody)
+    given = _read(await request.body(), CastRequest)
     most = service.settings.limits.filter_length_max
     if len(given.filter) > most:
         raise LimitError(f"a filter has at most {most} characters")
@@ -119,12 +119,12 @@ async def delete_cast(request: Asked, cast: CastId) -> None:
     await service_of(request).casts.cancel(request.auth, cast)
 
 
-@route("POST", "/casts/{cast:str}/updates", scope="cast", tag="casts", body=UpdateBody,
+@route("POST", "/casts/{cast:str}/updates", scope="cast", tag="casts", body=UpdateRequest,
        answer=UpdateAnswer, answers={201: "sent"}, problems=(404, 409),
        summary="Update a cast")  # fmt: skip
 async def post_update(request: Asked, cast: CastId) -> Response[bytes]:
     """Stop a cast, and write to exactly those whom it has reached."""
-    given = _read(await request.body(), UpdateBody)
+    given = _read(await request.body(), UpdateRequest)
     service = service_of(request)
     wish = CastWish(
         filter="",
@@ -138,7 +138,7 @@ async def post_update(request: Asked, cast: CastId) -> Response[bytes]:
     return answer
 
 
-def _wish(given: CastBody, now: int) -> CastWish:
+def _wish(given: CastRequest, now: int) -> CastWish:
     if given.expires is not None and given.lifetime_s is not None:
         raise InputError("give expires or lifetime_s, not both")
     expires = None if given.expires is None else parse_instant(given.expires)
@@ -156,7 +156,7 @@ def _wish(given: CastBody, now: int) -> CastWish:
     )
 
 
-def _payload(given: UpdateBody) -> bytes:
+def _payload(given: UpdateRequest) -> bytes:
     if bool(given.text) == bool(given.payload):
         raise InputError("a cast says something: give text or payload, one of the two")
     return given.text.encode() if given.text else b64decode(given.payload)

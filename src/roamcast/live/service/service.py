@@ -54,7 +54,7 @@ from roamcast.live.auth.grants import OpenGrants
 from roamcast.live.auth.provider import Provider, key_id_of
 from roamcast.live.auth.registrations import Registrations
 from roamcast.live.casts.deposits import Deposits
-from roamcast.live.casts.desk import CastDesk
+from roamcast.live.casts.office import CastOffice
 from roamcast.live.cluster.proof import Caller
 from roamcast.live.cluster.replicas import Replicas
 from roamcast.live.config.settings import Settings
@@ -199,7 +199,7 @@ class Service:
             clock=self.clock,
             give=self.driver.give,
         )
-        self.casts = CastDesk(
+        self.casts = CastOffice(
             self.broker,
             self.past,
             tickets=self._tickets,

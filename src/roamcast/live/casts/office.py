@@ -1,4 +1,4 @@
-"""The desk for casts of a running service: checks who asks, previews, sends, and says what became.
+"""The office for casts of a running service: who may send what, previews, and what became of it.
 
 Everything that is refused is refused here or by the machine before anything is written, in one
 line. What a sender is told are counts of at least k, rounded.
@@ -53,7 +53,7 @@ class CastWish(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = "NH"
 
 
-class Preview(msgspec.Struct, frozen=True):
+class Preview(msgspec.Struct, frozen=True, tag="preview"):
     """Whom a cast would reach at this node: pseudonyms, rounded; one person may have several."""
 
     tense: Tense
@@ -63,7 +63,7 @@ class Preview(msgspec.Struct, frozen=True):
     """An estimate: about as many as are at the filter's places now; None where none may come."""
 
 
-class CastDesk:
+class CastOffice:
     """Casts of one service."""
 
     def __init__(
