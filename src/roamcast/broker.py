@@ -388,6 +388,7 @@ class Broker(Router):
         self.overlay = None if overlay is None else Overlay(overlay, epoch=epoch, now=now)
         if self.overlay is not None:
             self.overlay.feeding.under(rules.is_public, rules.restricted)
+            self._server.contexts.check_place = self.overlay.feeding.check_place
             self._past.followers.append(self.overlay.feeding)
             self._past.companions = self.overlay.feeding.unstored
         # The order is that of events and of restoring: rules before what they hide, who may see

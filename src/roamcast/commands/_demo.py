@@ -35,15 +35,21 @@ ON_THE_WAY_US = 2 * MINUTE_US
 def campus(people: int) -> tuple[Places, Callable[[str, str], Awaitable[None]]]:
     """Make the campus: its places, and what publishes its people at a service."""
     places = _places()
-    workload = brisk(normal(people, places=places, moves_per_minute=2.0 * people))
 
     async def move(url: str, token: str) -> None:
         from roamcast.client import connect
 
         async with connect(url, token, device="campus") as me:
-            await _publish(me, workload, people)
+            await move_about(me, people, places)
 
     return places, move
+
+
+async def move_about(me: Any, people: int, places: Places | None = None) -> None:
+    """Publish the campus's people through a session, or what has its `publish`."""
+    places = places or _places()
+    workload = brisk(normal(people, places=places, moves_per_minute=2.0 * people))
+    await _publish(me, workload, people)
 
 
 def _places() -> Places:

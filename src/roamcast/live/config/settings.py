@@ -466,6 +466,7 @@ class OverlaySection(Section, frozen=True, kw_only=True):
         tuple[str, ...],
         msgspec.Meta(max_length=64, description="places that it serves; none for all"),
     ] = ()
+    url: Annotated[str, _text("where people reach this service; others are sent there")] = ""
     tls_ca: Annotated[str, _text("PEM file of who signs the neighbours' certificates")] = ""
     neighbours: Annotated[
         dict[str, NeighbourSection],
