@@ -398,6 +398,7 @@ class Broker(Router):
             node = msgspec.structs.replace(overlay, kinds=overlay.kinds | CAST_KINDS)
             self.overlay = Overlay(node, epoch=epoch, now=now)
             self.overlay.feeding.under(rules.is_public, rules.restricted)
+            self._server.contexts.check_place = self.overlay.feeding.check_place
             self._past.followers.append(self.overlay.feeding)
             self._past.companions = self.overlay.feeding.unstored
         self._casts = Casts(

@@ -27,7 +27,7 @@ from roamcast.overlay.events import (
     WayLost,
 )
 from roamcast.overlay.links.chunks import CHUNK_BYTES, Assembly, chunks_of
-from roamcast.overlay.links.messages import Greeting, LinkFrame
+from roamcast.overlay.links.messages import Greeting, LinkFrame, LinkRefusal
 from roamcast.overlay.links.proof import signed_text, verify
 from roamcast.overlay.links.settings import NeighbourSettings
 from roamcast.overlay.tables.messages import TableReceipt
@@ -132,6 +132,23 @@ def test_a_wrong_key_is_refused_and_never_linked() -> None:
     net.run(2 * SECOND)
     assert "refused: wrong key" in net.steps("a")
     assert not net.nodes["a"].overlay.links.up()
+
+
+def test_who_is_refused_for_its_key_is_told_why_on_its_own_side() -> None:
+    forged = OneNode("b", beside("a"), sign=key_pair("mallory")[0])
+    net = Net(OneNode("a", beside("b")), forged)
+    net.run(4 * SECOND)
+    (link,) = net.nodes["b"].overlay.links.view()
+    assert "refused: wrong key" in " ".join((link.reason, *net.steps("b")))
+
+
+def test_a_refusal_that_anybody_may_send_does_not_end_a_link() -> None:
+    net = pair()
+    net.run(SECOND)
+    net.give("a", Received("b", LinkRefusal("b", "wrong key")))
+    net.run(4 * SECOND)
+    assert net.nodes["a"].overlay.links.up() == ["b"]
+    assert not [step for step in net.steps("a") if step.startswith("down")]
 
 
 def test_the_newest_epoch_of_a_node_wins_and_an_older_one_is_refused() -> None:

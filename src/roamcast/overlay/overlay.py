@@ -28,8 +28,9 @@ from roamcast.overlay.links.links import NodeLinks
 from roamcast.overlay.links.neighbour import LinkView
 from roamcast.overlay.links.proof import Sign, Verify, verify
 from roamcast.overlay.links.settings import LinkSettings, NeighbourSettings
+from roamcast.overlay.tables.directory import NodeEntry
 from roamcast.overlay.tables.exchange import Exchange
-from roamcast.overlay.tables.feeding import TableFeeding, TableSettings
+from roamcast.overlay.tables.feeding import NodeView, TableFeeding, TableSettings
 from roamcast.overlay.tables.messages import TABLES_MESSAGES
 from roamcast.overlay.tables.table import Table
 from roamcast.overlay.tables.wants import Wants
@@ -93,6 +94,8 @@ class OverlayNode(msgspec.Struct, frozen=True):
     discovery: DiscoverySettings = DiscoverySettings()
     places: tuple[str, ...] = ()
     """The places that it serves; none for all."""
+    url: str = ""
+    """Where people reach it."""
 
 
 class OverlayView(msgspec.Struct, frozen=True):
@@ -104,6 +107,7 @@ class OverlayView(msgspec.Struct, frozen=True):
     links: list[LinkView]
     graph: Annotated[dict[str, list[str]], Meta(description="who is linked with whom")]
     tree: Annotated[list[str], Meta(description="our links of the tree that all share")]
+    nodes: Annotated[list[NodeView], Meta(description="who serves which places, and where")]
     held: Annotated[dict[str, tuple[int, int]], Meta(description="what is held, and its bound")]
 
 
@@ -132,7 +136,8 @@ class Overlay:
         wants = node.wants or next((one for one in tables if isinstance(one, Wants)), Wants())
         if node.flows is not None and wants not in tables:
             tables = (*tables, wants)
-        self.feeding = TableFeeding(tables, node.places, settings.tables)
+        own = NodeEntry(node.name, node.url, node.places)
+        self.feeding = TableFeeding(tables, own, settings.tables)
         self.exchange = Exchange(tables)
         self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=node.kinds)
         self.filters = NodeFilters(self.topology, settings.filters, now=now)
@@ -175,6 +180,7 @@ class Overlay:
             self.links.view(),
             {node: sorted(others) for node, others in sorted(self.topology.graph().items())},
             sorted(self.topology.tree_links),
+            self.feeding.nodes(),
             {
                 f"{part.part}: {what}": (int(held), int(bound))
                 for part in self.parts
