@@ -12,7 +12,7 @@ batch on disk, the batch is appended to the archive, and only then its steps lea
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -25,6 +25,7 @@ from roamcast.channels.past.messages import (
     EndedFound,
     ErasePast,
     FeedArchive,
+    Follower,
     LookForEnded,
     PastGrew,
 )
@@ -55,18 +56,6 @@ LIVES_MAX: Final = 64
 RULES_MAX: Final = 100_000
 WRITE_ROWS_MAX: Final = 1_000
 """Steps in one write."""
-
-
-class Follower(Protocol):
-    """A part that follows what the map shows; it takes notes, and acts when it is next advanced."""
-
-    def shows(self, context: Context) -> None:
-        """The map shows this state of a vid; `t_r` is since when."""
-        ...
-
-    def ends(self, context: Context) -> None:
-        """The map shows a vid no more; `t_d` is when its last state ended."""
-        ...
 
 
 RulesOf = Callable[[str], bytes | None]
