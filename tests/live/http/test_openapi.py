@@ -23,7 +23,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
         yield one
 
 
-BRIEFLY = ("--phases=examples,coverage,fuzzing", "--max-examples=2")
+BRIEFLY = ("--phases=examples,fuzzing", "--max-examples=5")
 THOROUGHLY = ("--max-examples=5",)
 
 
