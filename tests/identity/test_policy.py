@@ -4,7 +4,7 @@ import pytest
 
 from roamcast.errors import LimitError
 from roamcast.identity.policy import PUBLIC, RuleBook, RulesPolicy, is_own, subject_of
-from roamcast.identity.rules import Rule, Viewer, visible
+from roamcast.identity.rules import Rule, Viewer, showing, visible
 from roamcast.model.contexts import Context
 
 
@@ -83,6 +83,31 @@ def test_every_way_tells_since_when_a_part_lasts_and_nothing_of_a_hidden_move() 
     shown = Context("v", "c/b/2/r2", None, {}, 30)
     made.note(shown, "ada", 31, before=hidden, since=30)
     assert seen(shown, 32) == {30}
+
+
+def test_the_journal_gets_what_everybody_may_see_now_and_later() -> None:
+    context = Context("v", "c/b/1/r1", None, {"mood": "tired"}, 10)
+    floor = Rule(viewers=("*",), precision="floor", past=True, attributes=())
+    present = Rule(viewers=("*",), precision="exact")
+    for rules, place in (
+        (PUBLIC, "c/b/1/r1"),
+        ((floor,), "c/b/1"),
+        ((present,), None),
+        (naming("ada"), None),
+        ((), None),
+    ):
+        made = RulesPolicy(lambda _vid, rules=rules: rules, Viewer)  # type: ignore[misc]
+        recorded = made.recorded(context, 11)
+        assert (recorded and recorded.place) == place
+        assert (recorded and recorded.attributes) == {
+            None: None, "c/b/1": {}, "c/b/1/r1": context.attributes,
+        }[place]  # fmt: skip
+
+
+def test_a_rule_that_hides_is_no_form_to_see_something_in() -> None:
+    hides, shows = (Rule(viewers=("*",), precision=one) for one in ("hidden", "exact"))
+    context = Context("v", "c/b", None, {}, 1)
+    assert showing(context, (hides, shows), 5) == [shows]
 
 
 def test_a_part_lasts_since_its_rule_began_though_an_earlier_rule_showed_it() -> None:
