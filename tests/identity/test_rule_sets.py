@@ -55,3 +55,13 @@ def test_a_vid_is_its_first_owners_until_no_write_of_its_rules_is_under_way() ->
     assert made.publishers == {}
     (store,) = made.receive(SetRules(4, "bob", "v", everybody), 0)
     assert isinstance(store, Store)
+
+
+def test_rules_that_an_operator_sets_for_a_vid_bind_no_publisher() -> None:
+    made = rule_sets()
+    (store,) = made.receive(SetRules(1, "op", "v", (), any_owner=True), 0)
+    assert isinstance(store, Store)
+    assert made.publishers == {}
+    made.receive(Stored(store.token), 0)
+    assert made.publishers == {}
+    assert made.owner_of("v") == "op"
