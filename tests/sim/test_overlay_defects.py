@@ -13,7 +13,10 @@ from roamcast.overlay.custody.held import Held, ParcelEvent, ParcelState
 from roamcast.overlay.links import links
 from roamcast.overlay.links.links import SKEWED_CLOCK, NodeLinks
 from roamcast.overlay.tables.areas import Areas
+from roamcast.overlay.tables.crowd import Crowd
 from roamcast.overlay.tables.exchange import Exchange
+from roamcast.overlay.tables.feeding import TableFeeding
+from roamcast.overlay.tables.link_table import LinkTable
 from roamcast.overlay.topology.items import LinkItem, TopologyTable
 from roamcast.overlay.topology.topology import NodeTopology
 from roamcast.sim.workloads.overlay import OverlayWorkload
@@ -161,7 +164,7 @@ def test_tables_that_are_not_repeated_after_a_reconnect_are_found(
 
     def once(self: Exchange, link: str) -> None:
         for table in self.tables.values():
-            assert isinstance(table, Areas)
+            assert isinstance(table, LinkTable)
             known = table._links.get(link)
             if known is None:
                 table.reset(link)
@@ -184,3 +187,42 @@ def test_archives_that_move_with_the_area_are_found(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Areas, "put", moving)
     assert found() == "every table is right in the end"
+
+
+def test_a_past_that_moves_with_the_nodes_places_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 7, by whole brokers: their settings change, their past does not."""
+    real = TableFeeding._take
+
+    def forgetful(self: TableFeeding, ever: Sequence[str]) -> None:
+        del ever
+        real(self, ())
+
+    monkeypatch.setattr(TableFeeding, "_take", forgetful)
+    assert found() == "every table is right in the end"
+
+
+def test_places_that_are_not_on_disk_before_a_context_is_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """0131: the disk may refuse them, and take the context."""
+    monkeypatch.setattr(TableFeeding, "unstored", lambda _: ())
+    assert found() == "every table is right in the end"
+
+
+def test_a_summary_that_forgets_at_once_who_ended_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 2: it begins and ends between two offers, and no neighbour ever hears of it."""
+
+    def hasty(self: Crowd, vid: str) -> None:
+        if self._members.pop(vid, None) is not None:
+            self._new = [one for one in self._new if one.vid != vid]
+            self._grown = self._summarised(self._members.values())
+            self._mark("crowd", None)
+
+    monkeypatch.setattr(Crowd, "end", hasty)
+    assert found() == "no summary refuses a member"
+
+
+def test_a_summary_without_those_that_rules_hide_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0130: staff would not find them."""
+    monkeypatch.setattr(Crowd, "veil", lambda *_: None)
+    assert found() == "no summary refuses a member"
