@@ -25,6 +25,7 @@ from roamcast.channels.past.messages import (
     EndedFound,
     ErasePast,
     FeedArchive,
+    Follower,
     LookForEnded,
     PastGrew,
 )
