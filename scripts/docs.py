@@ -35,6 +35,9 @@ from roamcast.model.filters.scan import LENGTH_MAX, PARENTHESES_DEPTH_MAX, TERMS
 from roamcast.model.filters.shapes import VERTICES_MAX
 from roamcast.model.wire import FRAME_BYTES_MAX, Reason, Registry, page_of
 from roamcast.overlay.custody.held import PARCEL_TABLE, ParcelState
+from roamcast.overlay.filters.states import FILTER_TABLE, FilterState
+from roamcast.overlay.homes.choice import LOAD_TABLE, LoadState
+from roamcast.overlay.homes.managers import CLIENT_TABLE, ClientState
 from roamcast.overlay.links.messages import LINK_MESSAGES as OVERLAY_LINKS
 from roamcast.overlay.links.neighbour import LINKS_TABLE, NeighbourState
 from roamcast.overlay.overlay import CARRIED
@@ -102,10 +105,16 @@ SECTIONS = (
     ),
     Section(
         "Inside frames between nodes",
-        "What the overlay's parts say over links: topology, tables, parcels "
-        "(`overlay/topology/`, `overlay/tables/`, `overlay/custody/`).",
+        "What the overlay's parts say over links: topology, tables, parcels, filters, homes "
+        "(`overlay/topology/`, `overlay/tables/`, `overlay/custody/`, `overlay/filters/`, "
+        "`overlay/homes/`).",
         CARRIED,
-        (("The parcel", ParcelState.NEW, PARCEL_TABLE),),
+        (
+            ("The parcel", ParcelState.NEW, PARCEL_TABLE),
+            ("The filter", FilterState.ABSENT, FILTER_TABLE),
+            ("The load of a broker", LoadState.OPEN, LOAD_TABLE),
+            ("The change of a client's home", ClientState.SETTLED, CLIENT_TABLE),
+        ),
     ),
     Section(
         "Links",

@@ -11,6 +11,7 @@ RoamcastError            [400]  root; the text is one line: what is wrong, what 
 │   ├── PlaceError              a place or a hierarchy of places is not valid
 │   ├── MessageError            a cast, an item or a wire message is not valid
 │   ├── TreeError               a dissemination tree or a placement request is not valid
+│   ├── ModulatorError          a modulator is refused, or was stopped
 │   ├── ConflictError    [409]  it belongs to somebody else
 │   ├── NotFoundError    [404]  it does not exist, or the caller may not see it: both look alike
 │   ├── SettingsError           the settings file, or a command-line option, is wrong
@@ -79,6 +80,10 @@ class PlaceError(InputError):
 
 class MessageError(InputError):
     """A cast, an item or a wire message that is not valid."""
+
+
+class ModulatorError(InputError):
+    """A modulator that is refused, or was stopped; the text is the reason."""
 
 
 class TreeError(InputError):

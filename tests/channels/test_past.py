@@ -286,6 +286,26 @@ def test_rules_of_then_and_of_now_both_hold() -> None:
     assert world.at(began + SECOND, staff) == {}
 
 
+def test_states_under_a_clock_that_was_set_back_have_times_of_their_own() -> None:
+    world = World()
+    world.publish("p", "a/1")
+    world.sync()
+    began, world.now = world.now, world.now - 100 * SECOND
+    for number in range(3):
+        viewers = ("staff",) if number % 2 == 0 else ("*",)
+        world.give(SetRules(1, "owner", "p", (Rule(viewers=viewers, precision="exact"),)))
+        world.sync()
+    world.publish("p", "a/2")
+    world.give(UnpublishFor(2, "owner", "p"))
+    world.sync()
+    world.publish("p", "a/2")
+    world.sync()
+    log = read(world.log(), world.broker.remembers(ANN, world.now).known)
+    times = [(piece.begin, piece.end) for piece in log.pieces]
+    ends: list[int | None] = [*range(began + 1, began + 6), None]
+    assert times == list(zip(range(began, began + 6), ends, strict=True))
+
+
 def test_the_present_alone_shows_nothing_of_the_past() -> None:
     world = World()
     world.give(SetRules(1, "owner", "p", (Rule(viewers=("*",), precision="exact"),)))
@@ -467,6 +487,35 @@ def test_a_piece_leaves_the_log_after_the_archive_has_it() -> None:
     world.give(leaving(world))
     world.sync()
     assert looked(world, FeedArchive).batch.after == batch.number
+
+
+def test_a_batch_whose_steps_died_with_another_host_is_named_anew() -> None:
+    """0132: it would block the feed for good."""
+    world = World(archive=True, store_us=0, look_us=SECOND, patience_us=3 * SECOND)
+    ended(world, 2)
+    world.run(1)
+    looked(world, LookForEnded)
+    world.give(leaving(world))
+    world.sync()
+    first = looked(world, FeedArchive).batch
+    lost = world.log()[0][0]
+    world.disk.pop(lost)
+    for _ in range(4):  # not at once: the other host's store may still be coming
+        world.give(BatchRefused(first.number, "steps are missing", lacking=True))
+        world.run(1)
+    world.sync()
+    looked(world, LookForEnded)
+    world.start()  # it stays given up after a crash
+    world.run(1)
+    looked(world, LookForEnded)
+    world.give(leaving(world))
+    world.sync()
+    batch = looked(world, FeedArchive).batch
+    assert batch.after == first.after
+    assert lost not in {key for piece in batch.pieces for key in piece.keys}
+    world.give(BatchLanded(batch.number))
+    world.sync()
+    assert world.log() == []
 
 
 def test_without_an_archive_the_past_is_forgotten_in_the_end() -> None:

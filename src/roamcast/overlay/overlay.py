@@ -12,18 +12,41 @@ from roamcast.model.parts import Part
 from roamcast.model.wire import Registry
 from roamcast.overlay.custody.custody import Custody, CustodySettings
 from roamcast.overlay.custody.messages import CUSTODY_MESSAGES
+from roamcast.overlay.filters.messages import FILTER_MESSAGES
+from roamcast.overlay.filters.part import NodeFilters
+from roamcast.overlay.filters.planning import FilterSettings
+from roamcast.overlay.flows.flows import Flows
+from roamcast.overlay.flows.messages import FLOWS_MESSAGES
+from roamcast.overlay.flows.settings import FlowSettings
+from roamcast.overlay.handoff.handoff import Handoff, HandoffNode
+from roamcast.overlay.handoff.messages import HANDOFF_MESSAGES
+from roamcast.overlay.homes.homes import Homes
+from roamcast.overlay.homes.managers import HomeSettings
+from roamcast.overlay.homes.messages import HOMES_MESSAGES
 from roamcast.overlay.links.links import NodeLinks
 from roamcast.overlay.links.neighbour import LinkView
 from roamcast.overlay.links.proof import Sign, Verify, verify
 from roamcast.overlay.links.settings import LinkSettings, NeighbourSettings
 from roamcast.overlay.tables.exchange import Exchange
+from roamcast.overlay.tables.feeding import TableFeeding, TableSettings
 from roamcast.overlay.tables.messages import TABLES_MESSAGES
 from roamcast.overlay.tables.table import Table
+from roamcast.overlay.tables.wants import Wants
 from roamcast.overlay.topology.discovery import Discovery, DiscoverySettings
 from roamcast.overlay.topology.messages import TOPOLOGY_MESSAGES
 from roamcast.overlay.topology.topology import NodeTopology, TopologySettings
 
-CARRIED: Final = Registry((*TOPOLOGY_MESSAGES, *TABLES_MESSAGES, *CUSTODY_MESSAGES))
+CARRIED: Final = Registry(
+    (
+        *TOPOLOGY_MESSAGES,
+        *TABLES_MESSAGES,
+        *CUSTODY_MESSAGES,
+        *FILTER_MESSAGES,
+        *FLOWS_MESSAGES,
+        *HANDOFF_MESSAGES,
+        *HOMES_MESSAGES,
+    )
+)
 """What parts say to each other inside frames."""
 
 
@@ -33,6 +56,8 @@ class OverlaySettings(msgspec.Struct, frozen=True):
     links: LinkSettings = LinkSettings()
     topology: TopologySettings = TopologySettings()
     custody: CustodySettings = CustodySettings()
+    tables: TableSettings = TableSettings()
+    filters: FilterSettings = FilterSettings()
 
 
 class OverlayNode(msgspec.Struct, frozen=True):
@@ -49,6 +74,14 @@ class OverlayNode(msgspec.Struct, frozen=True):
     """Parts that handle parcels and ask tables; they hear events last."""
     kinds: frozenset[str] = frozenset()
     """The kinds of parcels that they handle."""
+    flows: FlowSettings | None = None
+    """How events flow; None: this node neither publishes nor delivers any, and passes none on."""
+    wants: Wants | None = None
+    """The table that events are routed by, if others fill it, too."""
+    handoff: HandoffNode | None = None
+    """How consumers of events are handed over; None: each comes by its vector alone."""
+    homes: HomeSettings | None = None
+    """How clients' homes are chosen; None: they stay where they are."""
     verify: Verify = verify
     public_key: bytes = b""
     """What its neighbours know it by, for people to read."""
@@ -57,6 +90,8 @@ class OverlayNode(msgspec.Struct, frozen=True):
     keys: Mapping[str, bytes] = {}
     """Nodes that a search may make neighbours, and their public keys; empty: no search."""
     discovery: DiscoverySettings = DiscoverySettings()
+    places: tuple[str, ...] = ()
+    """The places that it serves; none for all."""
 
 
 class OverlayView(msgspec.Struct, frozen=True):
@@ -90,8 +125,23 @@ class Overlay:
             verify=node.verify,
         )
         self.topology = NodeTopology(node.name, settings.topology)
-        self.exchange = Exchange(node.tables)
+        self.flows: Flows | None = None
+        self.handoff: Handoff | None = None
+        tables = node.tables
+        wants = node.wants or next((one for one in tables if isinstance(one, Wants)), Wants())
+        if node.flows is not None and wants not in tables:
+            tables = (*tables, wants)
+        self.feeding = TableFeeding(tables, node.places, settings.tables)
+        self.exchange = Exchange(tables)
         self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=node.kinds)
+        self.filters = NodeFilters(self.topology, settings.filters, now=now)
+        if node.flows is not None:
+            self.flows = Flows(self.topology, self.exchange, wants, node.flows)
+            if node.handoff is not None:
+                self.handoff = Handoff(self.topology, self.flows, node.handoff)
+        self.homes: Homes | None = None
+        if node.homes is not None:
+            self.homes = Homes(self.topology, node.homes, draw=node.draw)
         search = Discovery(
             node.name,
             address=node.address,
@@ -103,8 +153,13 @@ class Overlay:
             self.links,
             *((search,) if node.keys else ()),
             self.topology,
+            self.feeding,
             self.exchange,
             self.custody,
+            self.filters,
+            *((self.flows,) if self.flows is not None else ()),
+            *((self.handoff,) if self.handoff is not None else ()),
+            *((self.homes,) if self.homes is not None else ()),
             *node.users,
         )
 

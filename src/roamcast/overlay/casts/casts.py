@@ -44,7 +44,7 @@ from roamcast.overlay.casts.held import (
     name_of,
     plan_of,
 )
-from roamcast.overlay.casts.keeping import PastAreas, read_stored, written
+from roamcast.overlay.casts.keeping import read_stored, written
 from roamcast.overlay.casts.lookups import Lookups
 from roamcast.overlay.casts.messages import (
     CAST,
@@ -81,7 +81,6 @@ from roamcast.overlay.events import (
     ParcelArrived,
     ParcelHandled,
     ParcelPosted,
-    TablesTouched,
     TreeChanged,
 )
 from roamcast.overlay.overlay import Overlay
@@ -144,9 +143,7 @@ class Casts(Part):
         self._handing = Handing(desk, self._reports.soon)
         self._results = Results(desk, self._handing)
         self._endings = Endings(desk, self._handing)
-        self._past_areas = PastAreas(desk)
         self._notes: list[Context] = []
-        self._touched = False
 
     # --- reads
 
@@ -167,20 +164,11 @@ class Casts(Part):
 
     def shows(self, context: Context) -> None:
         """Note a state that the map shows."""
-        if self._desk.spreading is not None and self._desk.spreading.crowd is not None:
-            self._touched = True
-            try:
-                self._desk.spreading.crowd.put(context)
-            except LimitError:
-                return  # a map has fewer contexts than a crowd has members
         if self._desk.casts:
             self._notes.append(context)
 
     def ends(self, context: Context) -> None:
         """Note that the map shows a vid no more."""
-        if self._desk.spreading is not None and self._desk.spreading.crowd is not None:
-            self._touched = True
-            self._desk.spreading.crowd.end(context.vid)
         if self._desk.casts:
             self._notes.append(context)
 
@@ -246,9 +234,6 @@ class Casts(Part):
         notes, self._notes = self._notes, []
         for note in notes:
             effects += self._lookups.note(note, now)
-        if self._touched:
-            self._touched = False
-            effects.append(TablesTouched())
         effects += self._lookups.spot(self._desk.waiting.fire(now), now)
         for what, cast, number in list(self._desk.timers.due(now)):
             effects += self._due(what, cast, number, now)
@@ -256,7 +241,7 @@ class Casts(Part):
 
     def deadline(self) -> int | None:
         """When the next thing is due; at once if the map has changed."""
-        if self._notes or self._touched:
+        if self._notes:
             return 0
         return earliest(self._desk.timers.deadline(), self._desk.waiting.deadline())
 
@@ -461,8 +446,6 @@ class Casts(Part):
                 return [desk.requests.store(((END + name_of(cast), None),), ignore)]
             case "erase":
                 return self._endings.erase(cast)
-            case "area":
-                return self._past_areas.keep()
         held = desk.casts.get(cast)
         if held is None:
             return ()
@@ -498,7 +481,7 @@ class Casts(Part):
     def _load(self, stored: Mapping[str, bytes], now: int) -> list[Effect]:
         desk = self._desk
         effects: list[Effect] = []
-        fresh, ended = read_stored(stored, desk, self._past_areas.known)
+        fresh, ended = read_stored(stored, desk)
         for end in ended:
             self._endings.remember(end)
         for held in fresh:
@@ -506,5 +489,4 @@ class Casts(Part):
                 effects += self._hold(held, now, restored=True)
             else:
                 effects += self._endings.resume(held, now)
-        desk.timers.set(("area", "", 0), now)
         return [*effects, *desk.delivery.pump(now)]

@@ -68,7 +68,9 @@ class Endings:
             self.remember(end)
             return []
 
-        return self._desk.handle(given.parcel, _end_writes(end, content), handled)
+        # Without its cast nobody here was reached: an update has nobody to go to.
+        writes = _end_writes(end, None if held is None else content)
+        return self._desk.handle(given.parcel, writes, handled)
 
     def end(self, held: HeldCast, end: StoredEnd, now: int) -> list[Effect]:
         """A cast is over, on disk: stop it here and beyond; an update follows who was reached."""

@@ -1,19 +1,17 @@
 """What is on disk of casts: how it is written, and how it is read again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-from roamcast.model.areas import Area
-from roamcast.model.machine import Effect, Writes
+from roamcast.model.machine import Writes
 from roamcast.overlay.casts.desk import CastDesk
 from roamcast.overlay.casts.held import (
     BODY,
     END,
     PAGE,
     PAYLOADS,
-    PREFIX,
     REPORTED,
     SENT,
     SETTLED,
@@ -24,9 +22,7 @@ from roamcast.overlay.casts.held import (
     name_of,
 )
 from roamcast.overlay.casts.messages import CastReport
-from roamcast.overlay.events import TablesTouched
 
-AREA: Final = PREFIX + "area/"
 _decode: Final = msgspec.msgpack.decode
 
 
@@ -37,7 +33,7 @@ def written(held: HeldCast, payload: bytes) -> Writes:
 
 
 def read_stored(
-    stored: Mapping[str, bytes], desk: CastDesk, areas: dict[str, Area]
+    stored: Mapping[str, bytes], desk: CastDesk
 ) -> tuple[list[HeldCast], list[StoredEnd]]:
     """Read casts that are not held yet, with all that belongs to them, and those that are over."""
     fresh: dict[str, HeldCast] = {}
@@ -48,8 +44,6 @@ def read_stored(
             held = HeldCast(_decode(stored[key], type=StoredCast))
             if held.id not in desk.casts:
                 fresh[name_of(held.id)] = held
-        elif key.startswith(AREA):
-            areas[key] = _decode(stored[key], type=Area)
         elif key.startswith(END):
             end = _decode(stored[key], type=StoredEnd)
             found = fresh.get(name_of(end.cast)) or known.get(name_of(end.cast))
@@ -74,41 +68,3 @@ def _take_up(held: HeldCast, key: str, value: bytes, desk: CastDesk) -> None:
         held.reports[report.node] = report
     elif key.startswith(PAGE):
         desk.delivery.take_up(held, _decode(value, type=StoredPage))
-
-
-class PastAreas:
-    """Areas may change; what lies in the past of the old ones is still found there (trap 7)."""
-
-    def __init__(self, desk: CastDesk) -> None:
-        self.known: dict[str, Area] = {}
-        """All areas that this node ever had, by their keys."""
-        self._desk = desk
-
-    def keep(self) -> list[Effect]:
-        """Offer the areas of earlier settings, and remember those of now."""
-        desk = self._desk
-        areas = None if desk.spreading is None else desk.spreading.areas
-        if areas is None:
-            return []
-        for key, area in self.known.items():
-            if area not in areas.local().values():
-                areas.put(key, area)
-        new = {
-            AREA + name_of(msgspec.msgpack.encode(area).hex()): area
-            for area in areas.local().values()
-        }
-        writes = tuple(
-            (key, msgspec.msgpack.encode(area))
-            for key, area in new.items()
-            if key not in self.known
-        )
-
-        def then(done: bool, now: int) -> Sequence[Effect]:
-            if not done:
-                for key, _ in writes:
-                    self.known.pop(key, None)
-                desk.timers.set(("area", "", 0), now + desk.settings.retry_us)
-            return []
-
-        self.known.update(new)
-        return [TablesTouched(), *([desk.requests.store(writes, then)] if writes else [])]

@@ -8,7 +8,6 @@ life, since the cast was sent: then it goes wherever its area is served.
 
 from collections.abc import Sequence
 
-from roamcast.model.areas import EVERYWHERE
 from roamcast.overlay.casts.held import plan_of
 from roamcast.overlay.casts.messages import CastBody
 from roamcast.overlay.casts.settings import CastSettings
@@ -35,8 +34,6 @@ class Spreading:
         self._nodes = {self.node}
         self._began: dict[str, int] = {}
         """Links in use → since when."""
-        if self.areas is not None and not self.areas.local():
-            self.areas.put("casts", EVERYWHERE)
 
     def learn(self, items: Sequence[LinkItem], now: int) -> None:
         """Note nodes whose items are of a new life."""

@@ -39,10 +39,6 @@ class Areas(SharedTable[Area]):
         self._local: dict[str, str] = {}
         self._values: dict[str, bytes] = {}
 
-    def local(self) -> dict[str, Area]:
-        """Give this broker's areas by name."""
-        return {name: _decode(self._values[key]) for name, key in self._local.items()}
-
     def put(self, name: str, area: Area) -> None:
         """Set an area of this broker: its own, or one of its archive."""
         value = msgspec.msgpack.encode(check(area))
@@ -60,6 +56,10 @@ class Areas(SharedTable[Area]):
         key = self._local.pop(name, None)
         if key is not None and key not in self._local.values():
             self._discard(key, None)
+
+    def names(self) -> list[str]:
+        """Name the areas of this broker."""
+        return list(self._local)
 
     def beyond(self, thing: Area, came_from: str | None) -> list[str]:
         """Name the links behind which a context may lie in the area."""

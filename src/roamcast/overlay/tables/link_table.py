@@ -160,6 +160,11 @@ class LinkTable(ABC, Generic[V]):
         """Whether no link in use has anything to send or to be confirmed."""
         return all(link.sending.idle for link in self._links.values() if link.up)
 
+    def settled(self, link: str) -> bool:
+        """Whether a link in use has confirmed everything that is to be offered to it."""
+        found = self._links.get(link)
+        return found is not None and found.up and found.sending.idle
+
     def _unknown(self, came_from: str | None) -> set[str]:
         """Name the links of which nothing is known yet: they count for every question."""
         return {

@@ -52,7 +52,7 @@ from roamcast.sim.workloads._cast_parts import (
     drawn_present,
 )
 from roamcast.sim.workloads._map_parts import ScanMatcher, quick_settings
-from roamcast.sim.workloads._overlay_parts import area_at, key_pair
+from roamcast.sim.workloads._overlay_parts import key_pair
 from roamcast.sim.workloads._trust_parts import (
     Answered,
     Drew,
@@ -179,8 +179,6 @@ class CastsWorkload(Workload):
 
     def _boot(self, boot: Boot) -> CastNode:
         node = boot.host
-        areas = Areas(linger_us=LINGER_US)
-        areas.put("own", area_at(f"campus/{node}"))
         made = OverlayNode(
             node,
             key_pair(node)[0],
@@ -191,7 +189,8 @@ class CastsWorkload(Workload):
             boot.generator.random,
             lambda: boot.generator.randbytes(NONCE_BYTES),
             SETTINGS,
-            (areas, Crowd(linger_us=LINGER_US, watermark_us=250_000)),
+            (Areas(linger_us=LINGER_US), Crowd(linger_us=LINGER_US, watermark_us=250_000)),
+            places=(f"campus/{node}",),
         )
         broker = Broker(
             node,
@@ -351,7 +350,8 @@ class CastsWorkload(Workload):
         live = [cast for cast in self.truth.casts.values() if cast.promised and not cast.ended]
         if not live:
             return
-        cast = self._draw.choice(live)
+        # Often the newest: its end may overtake it.
+        cast = live[-1] if self._draw.random() < 0.6 else self._draw.choice(live)
         if world.hosts[cast.origin].state is not HostState.UP:
             return
         update = "" if self._draw.random() < 0.5 else f"update-of-{cast.id}"
@@ -391,6 +391,8 @@ class CastsWorkload(Workload):
                 _check_blind(deposit)
             case DepositMail():
                 _check_blind(effect)
+                if len(effect.parcels) > CASTS.page_pairs:
+                    raise Violation("bounded state", f"{len(effect.parcels)} vids in one deposit")
                 if b"person-" in msgspec.msgpack.encode(effect):
                     raise Violation("no broker knows a person", f"{effect}")
 
