@@ -271,6 +271,9 @@ class Flows(Part):
         return self._announce()
 
     def _announce(self) -> list[Effect]:
+        oldest = self.log.oldest_us()
+        if oldest is not None:
+            self._timers.sooner("trim", oldest)
         self._heard(self.node, self.log.position, None)
         return []
 
@@ -487,8 +490,11 @@ class Flows(Part):
     def _flow(self, flow: Flow, link: str | None) -> None:
         if flow.origin == self.node and link is not None:
             return
-        if flow.origin not in self.relay.known and len(self.relay.known) >= ORIGINS_MAX:
-            return
+        if flow.origin not in self.relay.known:
+            if len(self.relay.known) >= ORIGINS_MAX:
+                return
+            # Its log may have been opened after the last wave was there.
+            self._wave_wanted = True
         self.relay.passes(flow, link)
         self.home.flow(flow)
 

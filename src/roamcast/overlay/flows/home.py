@@ -116,7 +116,7 @@ class Home:
             if buffered:
                 self._buffer(old)
                 return [VirtualStanding(name, pairs(old.told))]
-            if old.buffer is not None and self._in_reach(old, vector):
+            if old.buffer is not None and old.buffer.holds(vector):
                 return self._wake(old, vector, now)
         standing = wanted.text in self._texts
         if old is not None:
@@ -127,7 +127,7 @@ class Home:
         if buffered:
             self._buffer(consumer)
         if standing:
-            return self._stand(consumer, self.vector)
+            return self._stand(consumer, self.vector, {})
         self.waiting[name] = None
         return []
 
@@ -139,22 +139,13 @@ class Home:
                 consumer.told, bytes_max=settings.buffer_bytes_max, age_us=settings.buffer_age_us
             )
 
-    def _in_reach(self, consumer: _Consumer, vector: Vector) -> bool:
-        """Whether what is held, and nothing else, brings a consumer from its vector to here."""
-        told = consumer.told
-        return (
-            consumer.buffer is not None
-            and consumer.buffer.holds(vector)
-            and all(at <= told[one] for one, at in vector.items() if one in told)
-        )
-
     def _wake(self, consumer: _Consumer, vector: Vector, now: int) -> list[Effect]:
         """Give a consumer that has come what was held for it: no gap (JIT 3.1)."""
         assert consumer.buffer is not None
         consumer.buffer.trim(now)
         held, start = consumer.buffer.deliveries(), consumer.buffer.start
         consumer.buffer = None
-        consumer.told = {**start, **vector}
+        before, consumer.told = consumer.told, {**start, **vector}
         effects: list[Effect] = [EventsStanding(consumer.name, pairs(consumer.told))]
         for one in held:
             after = consumer.told[one.origin]
@@ -162,6 +153,13 @@ class Home:
                 rest = Interval(start[one.origin], one.upto, one.events).beyond(after)
                 effects += self._tell(consumer, one.origin, one.upto, rest.events, now)
         self._untold[consumer.name] = None
+        if any(at > before.get(origin, at) for origin, at in vector.items()):
+            # Its old home had come further than this one: read on from there.
+            for origin, at in before.items():
+                if consumer.told[origin] < at:
+                    effects += self._hand(consumer, origin, at, (), now)
+            self._end_reader(consumer)
+            self._own_reader(consumer, self.vector)
         return effects
 
     def unsubscribe(self, name: str) -> bool:
@@ -213,17 +211,18 @@ class Home:
         for name in names:
             found = self.consumers.get(name)
             if found is not None and not found.stands:
-                effects += self._stand(found, start)
+                effects += self._stand(found, start, start)
         return effects
 
-    def _stand(self, consumer: _Consumer, start: Vector) -> list[Effect]:
+    def _stand(self, consumer: _Consumer, start: Vector, ends: Vector) -> list[Effect]:
+        """Serve a consumer; `ends`: where logs end for certain, as a wave says."""
         consumer.stands = True
         self.waiting.pop(consumer.name, None)
         self._set.add(consumer.name, consumer.wanted)
         self._texts.setdefault(consumer.wanted.text, {})[consumer.name] = None
         effects: list[Effect] = []
         consumer.told = {**start, **consumer.asked}
-        for origin, position in start.items():
+        for origin, position in ends.items():
             asked = consumer.asked.get(origin)
             if asked is not None and asked > position:
                 # Nobody who was served honestly can be there.

@@ -62,6 +62,7 @@ FLOWS: Final = FlowSettings(
     fetch_us=300_000,
     wave_us=600_000,
     hold_us=600_000_000,
+    buffer_bytes_max=1_500,
 )
 HANDOFF: Final = HandoffSettings(
     still_us=1_500_000,
