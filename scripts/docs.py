@@ -35,6 +35,14 @@ from roamcast.model.filters.scan import LENGTH_MAX, PARENTHESES_DEPTH_MAX, TERMS
 from roamcast.model.filters.shapes import VERTICES_MAX
 from roamcast.model.wire import FRAME_BYTES_MAX, Reason, Registry, page_of
 from roamcast.overlay.custody.held import PARCEL_TABLE, ParcelState
+from roamcast.overlay.handoff.states import (
+    ASKED_TABLE,
+    HOME_TABLE,
+    NEXT_TABLE,
+    AskedState,
+    HomeState,
+    NextState,
+)
 from roamcast.overlay.links.messages import LINK_MESSAGES as OVERLAY_LINKS
 from roamcast.overlay.links.neighbour import LINKS_TABLE, NeighbourState
 from roamcast.overlay.overlay import CARRIED
@@ -102,10 +110,16 @@ SECTIONS = (
     ),
     Section(
         "Inside frames between nodes",
-        "What the overlay's parts say over links: topology, tables, parcels "
-        "(`overlay/topology/`, `overlay/tables/`, `overlay/custody/`).",
+        "What the overlay's parts say over links: topology, tables, parcels, flows, handoffs "
+        "(`overlay/topology/`, `overlay/tables/`, `overlay/custody/`, `overlay/flows/`, "
+        "`overlay/handoff/`).",
         CARRIED,
-        (("The parcel", ParcelState.NEW, PARCEL_TABLE),),
+        (
+            ("The parcel", ParcelState.NEW, PARCEL_TABLE),
+            ("A consumer at its home (JIT's A1)", HomeState.HOME, HOME_TABLE),
+            ("A neighbour that was asked", AskedState.ASKED, ASKED_TABLE),
+            ("A virtual consumer (JIT's A2)", NextState.PREPARING, NEXT_TABLE),
+        ),
     ),
     Section(
         "Links",

@@ -73,7 +73,7 @@ def test_flows_that_count_before_wants_stand_are_found(monkeypatch: pytest.Monke
 def test_a_buffer_without_a_bound_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trap 17."""
     monkeypatch.setattr(Buffer, "trim", lambda *_: None)
-    assert found(FIRST["buffer"]) == "bounded memory"
+    assert found(FIRST["buffer"]) == "bounded state"
 
 
 def test_a_buffer_that_forgets_where_it_begins_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
