@@ -8,7 +8,7 @@ from roamcast.overlay.flows.cursor import ConsumerCursor, ProducerCursor
 from roamcast.overlay.flows.events import EventsDelivered, EventsStanding
 from roamcast.overlay.flows.log import OriginLog
 from roamcast.overlay.flows.messages import Event
-from roamcast.overlay.flows.reader import Interval, Numbers, Reader
+from roamcast.overlay.flows.reader import LogInterval, LogReader, Numbers
 from roamcast.overlay.flows.vector import Position, covers, merge, pairs
 
 EPOCH = 7
@@ -25,9 +25,9 @@ def event(number: int) -> tuple[int, Event]:
     return number, Event("p", 1, number, BODY)
 
 
-def interval(after: int, upto: int, wanted: frozenset[int]) -> Interval:
+def interval(after: int, upto: int, wanted: frozenset[int]) -> LogInterval:
     events = tuple(event(one) for one in range(after + 1, upto + 1) if one in wanted)
-    return Interval(at(after), at(upto), events)
+    return LogInterval(at(after), at(upto), events)
 
 
 @given(VECTORS, VECTORS, VECTORS)
@@ -50,7 +50,7 @@ def test_a_reader_gives_every_event_once_in_order_whatever_comes_first(
     wanted: frozenset[int], parts: list[tuple[int, int]], draw: object
 ) -> None:
     """Flows come in any order and with holes; the log answers what is missing, whenever asked."""
-    reader = Reader(bytes_max=1_000, hold_us=10)
+    reader = LogReader(bytes_max=1_000, hold_us=10)
     reader.begin("a", at(0))
     reader.prove("a", at(0))
     given_on: list[int] = []
@@ -63,7 +63,7 @@ def test_a_reader_gives_every_event_once_in_order_whatever_comes_first(
         reader.take("a", interval(min(first, second), max(first, second), wanted))
         if draw.random() < 0.5:  # type: ignore[attr-defined]
             release()
-    reader.heard("a", at(20))
+    reader.reaches("a", at(20))
     for _ in range(100):
         release()
         missing = reader.missing("a")

@@ -7,13 +7,13 @@ import pytest
 from roamcast.model.machine import Effect
 from roamcast.overlay.flows import reader
 from roamcast.overlay.flows.buffer import Buffer
-from roamcast.overlay.flows.cursor import ConsumerCursor, Taken
+from roamcast.overlay.flows.cursor import ConsumerCursor, TakenEvents
 from roamcast.overlay.flows.events import EventsDelivered
 from roamcast.overlay.flows.flows import Flows
 from roamcast.overlay.flows.home import Home
 from roamcast.overlay.flows.log import OriginLog
 from roamcast.overlay.flows.messages import Event
-from roamcast.overlay.flows.reader import Numbers, Reader
+from roamcast.overlay.flows.reader import LogReader, Numbers
 from roamcast.overlay.flows.relay import RelayLink
 from roamcast.overlay.flows.waves import Waves
 from roamcast.overlay.handoff.handoff import Handoff
@@ -38,9 +38,9 @@ def test_deliveries_of_two_homes_taken_as_they_come_are_found(
 ) -> None:
     """Trap 15: in flight at the switch."""
 
-    def trusting(self: ConsumerCursor, given: EventsDelivered) -> Taken:
+    def trusting(self: ConsumerCursor, given: EventsDelivered) -> TakenEvents:
         self.vector[given.origin] = given.upto
-        return Taken(tuple(event for _, event in given.events))
+        return TakenEvents(tuple(event for _, event in given.events))
 
     monkeypatch.setattr(ConsumerCursor, "take", trusting)
     assert found(FIRST["two homes"]) in ("no duplicate", "FIFO per producer", "no loss")
@@ -60,13 +60,13 @@ def test_a_mark_that_overtakes_the_wants_is_found(monkeypatch: pytest.MonkeyPatc
 
 def test_flows_that_count_before_wants_stand_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trap 16: the start vector is not looked at."""
-    real = Reader.take
+    real = LogReader.take
 
-    def trusting(self: Reader, origin: str, interval: Any, *, proven: bool = False) -> None:
+    def trusting(self: LogReader, origin: str, interval: Any, *, proven: bool = False) -> None:
         del proven
         real(self, origin, interval, proven=True)
 
-    monkeypatch.setattr(Reader, "take", trusting)
+    monkeypatch.setattr(LogReader, "take", trusting)
     assert found(FIRST["unproven"]) in ("no loss", "FIFO per producer", "causal order")
 
 

@@ -68,7 +68,7 @@ LEGS: Final = OverlaySettings(
 CONTROL: Final = frozenset({*HANDOFF_MESSAGES, FlowMark, FlowStood, *TABLES_MESSAGES})
 
 
-class Move(msgspec.Struct):
+class Crossing(msgspec.Struct):
     """One crossing between two areas."""
 
     gap_us: int | None = None
@@ -129,7 +129,7 @@ class Walk:
         self.place = ""
         self.bordering: dict[str, int] = {}
         """Nodes → since when it is in a place that borders them."""
-        self.move: Move | None = None
+        self.move: Crossing | None = None
         self.had: list[tuple[str, int]] = []
         self.owed: list[tuple[str, int, str, int]] = []
         """(producer, number, origin, position) of every event for it."""
@@ -147,7 +147,7 @@ class Trial(Journal):
         super().__init__()
         self.policy = policy
         self.grid = CellGrid(CellGridSize(8 * areas, 8 * areas, 8, 8, cell_m))
-        self.moves: list[Move] = []
+        self.moves: list[Crossing] = []
         self.meters: list[Meter] = []
         self.virtual_s = 0.0
         self.buffered: list[int] = []
@@ -269,7 +269,7 @@ class Trial(Journal):
         if previous:
             key = (walk.name, node)
             local = self._part(previous).locals.get(walk.name)
-            walk.move = Move(
+            walk.move = Crossing(
                 travel_us=now - walk.bordering.get(node, now),
                 set_up_us=self._set_up.get(key),
                 asked=local is not None and node in local.asked,

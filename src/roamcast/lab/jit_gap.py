@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from roamcast.lab._jit import POLICIES, Move, Policy, Trial
+from roamcast.lab._jit import POLICIES, Crossing, Policy, Trial
 from roamcast.lab.report import Claim, Report, Steps
 
 TITLE = "delivery gap and cost of handoff, by policy, speed and size of cells (JIT has no figure)"
@@ -23,7 +23,7 @@ def run(quick: bool, progress: Steps) -> Report:
         (cell, speed) for cell in (100.0, 300.0, 1_000.0) for speed in (1.5, 8.0, 30.0)
     ]  # fmt: skip
     rows: list[dict[str, Any]] = []
-    moves: dict[Policy, list[Move]] = {policy: [] for policy in POLICIES}
+    moves: dict[Policy, list[Crossing]] = {policy: [] for policy in POLICIES}
     wrong = 0
     with progress("runs", len(grid) * len(POLICIES) * seeds) as step:
         for cell_m, speed in grid:
@@ -63,7 +63,9 @@ def _row(policy: Policy, cell_m: float, speed: float, made: list[Trial]) -> dict
     }  # fmt: skip
 
 
-def _claims(rows: list[dict[str, Any]], moves: dict[Policy, list[Move]], wrong: int) -> list[Claim]:
+def _claims(
+    rows: list[dict[str, Any]], moves: dict[Policy, list[Crossing]], wrong: int
+) -> list[Claim]:
     def seconds(policy: Policy) -> float:
         return float(sum(row["virtual_s_per_crossing"] for row in rows if row["policy"] == policy))
 
@@ -94,7 +96,7 @@ def _claims(rows: list[dict[str, Any]], moves: dict[Policy, list[Move]], wrong: 
     ]  # fmt: skip
 
 
-def is_late(move: Move, moves: list[Move]) -> bool:
+def is_late(move: Crossing, moves: list[Crossing]) -> bool:
     """Whether a crossing should have had no gap, and had one (JIT section 3)."""
     if move.rested or not move.asked or not move.gap_us:
         return False
