@@ -19,11 +19,13 @@ from roamcast.overlay.homes.choice import (
     POWER,
     Candidate,
     Choice,
+    Direction,
     LoadGauge,
     LoadState,
     Policy,
     Reason,
     choose_home,
+    direction,
 )
 from roamcast.overlay.homes.events import (
     AddHomeClient,
@@ -83,6 +85,14 @@ def test_an_overloaded_home_is_left_even_for_a_longer_path():
     home = Candidate("a", 0, 1, loaded=True)
     assert choose_home(home, [Candidate("b", 0, 3)], leave=True) == Choice("b", Reason.LOAD)
     assert choose_home(home, [Candidate("b", 0, 3, loaded=True)], leave=True).broker == "a"
+
+
+def test_a_move_goes_upstream_downstream_or_neither():
+    home = Candidate("a", 2, 2)
+    assert direction(home, Candidate("b", 1, 3)) is Direction.UPSTREAM
+    assert direction(home, Candidate("b", 3, 1)) is Direction.DOWNSTREAM
+    assert direction(home, Candidate("b", 2, 1)) is Direction.HORIZONTAL
+    assert direction(home, Candidate("b", 3, 3)) is Direction.HORIZONTAL
 
 
 def test_policies_for_bytes_and_power_differ_from_latency():

@@ -158,7 +158,7 @@ def trees(views: Sequence[Flags]) -> Trees:
     parents = np.full((brokers, brokers), -1)
     parents[everyone, everyone] = everyone
     level = np.eye(brokers, dtype=bool)
-    levels = []
+    levels: list[tuple[Ints, Ints]] = []
     while True:
         reach = adjacent & level[:, :, None]
         level = reach.any(axis=1) & (parents < 0)
@@ -186,7 +186,8 @@ def mean_length(lengths: Floats) -> Floats:
     apart = ~np.eye(lengths.shape[1], dtype=bool)
     counts = np.isfinite(lengths) & apart
     total: Floats = np.where(counts, lengths, 0.0).sum(axis=(1, 2))
-    return total / np.maximum(counts.sum(axis=(1, 2)), 1)
+    means: Floats = total / np.maximum(counts.sum(axis=(1, 2)), 1)
+    return means
 
 
 def follow(overlay: Overlay, hops: Floats, period_s: int) -> Floats:

@@ -123,7 +123,7 @@ class Homes:
     def _loads(self) -> Floats:
         homes = self._home[len(self._roles.producers) :]
         counts = np.bincount(homes[homes >= 0], minlength=self._roles.brokers)
-        loads: Floats = counts * self._share
+        loads: Floats = counts.astype(np.float64) * self._share
         return loads
 
     def _discover(self, client: int, before: Floats, away: Floats) -> None:

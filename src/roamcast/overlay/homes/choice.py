@@ -107,6 +107,23 @@ def choose_home(
     return Choice(best, Reason.LOAD if leave else Reason.SHORTER)
 
 
+class Direction(enum.StrEnum):
+    """Which way a modulator moves (OO 3.4)."""
+
+    UPSTREAM = "upstream"
+    DOWNSTREAM = "downstream"
+    HORIZONTAL = "horizontal"
+
+
+def direction(home: Candidate, to: Candidate) -> Direction:
+    """Say whether a new home lies nearer to the producers, else nearer to the client."""
+    if to.before < home.before:
+        return Direction.UPSTREAM
+    if to.before > home.before and to.after < home.after:
+        return Direction.DOWNSTREAM
+    return Direction.HORIZONTAL
+
+
 class LoadState(enum.StrEnum):
     """Whether a broker takes clients."""
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from roamcast.model.machine import Effect, Input
-from roamcast.overlay.homes.choice import Reason
+from roamcast.overlay.homes.choice import Direction, Reason
 
 # --- inputs of the driver
 
@@ -60,6 +60,7 @@ class MoveClient(Effect, frozen=True, gc=False):
     client: str
     to: str
     reason: Reason
+    direction: Direction = Direction.HORIZONTAL
 
 
 # --- the system channel

@@ -214,8 +214,9 @@ class Homes(Part):
         self._timers.cancel(name)
         self._leaving.pop(name, None)
         client.step(ClientEvent.ACCEPTED)
+        way = self._known.direction(client, client.target)
         return [
-            events.MoveClient(name, client.target, client.reason),
+            events.MoveClient(name, client.target, client.reason, way),
             OverlayStep("homes", "move", client.target, reason=client.reason),
         ]
 
