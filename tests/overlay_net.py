@@ -7,11 +7,14 @@ from typing import Any
 
 from roamcast.model.machine import Effect, Input, Received, Send, Store, Stored, StoreFailed
 from roamcast.model.parts import Part, Router
+from roamcast.overlay.flows.settings import FlowSettings
+from roamcast.overlay.handoff.handoff import HandoffNode
 from roamcast.overlay.links.settings import NeighbourSettings
 from roamcast.overlay.overlay import Overlay, OverlayNode, OverlaySettings
 from roamcast.overlay.tables.table import Table
+from roamcast.overlay.tables.wants import Wants
 from roamcast.sim.workloads._overlay_parts import key_pair
-from roamcast.sim.workloads.overlay import SETTINGS
+from roamcast.sim.workloads.overlay import LINGER_US, SETTINGS
 
 EPOCH = 1_000_000
 
@@ -31,6 +34,8 @@ class OneNode(Router):
         tables: tuple[Table, ...] = (),
         users: tuple[Part, ...] = (),
         sign: Any = None,
+        flows: FlowSettings | None = None,
+        handoff: HandoffNode | None = None,
     ) -> None:
         draw = random.Random(f"{name} {epoch}")
         node = OverlayNode(
@@ -43,6 +48,9 @@ class OneNode(Router):
             tables,
             users,
             frozenset({"note"}),
+            flows,
+            None if flows is None else Wants(linger_us=LINGER_US),
+            handoff,
         )
         self.name = name
         self.disk = {} if disk is None else disk

@@ -37,7 +37,8 @@ MAY_IMPORT = {
     "pipeline": {"model", "matching", "placement", "journal", "identity", "channels"}
     | {"files", "errors"},
     "transport": {"model", "channels", "files", "errors"},
-    "client": {"model", "matching", "channels", "transport", "files", "errors"},
+    # identity: the SDK signs registrations and opens mail with the person's own keys
+    "client": {"model", "matching", "channels", "identity", "transport", "files", "errors"},
     "sim": PURE | {"journal", "errors"},
     "live": PURE | {"journal", "pipeline", "transport", "files", "errors"},
 }

@@ -489,6 +489,35 @@ def test_a_piece_leaves_the_log_after_the_archive_has_it() -> None:
     assert looked(world, FeedArchive).batch.after == batch.number
 
 
+def test_a_batch_whose_steps_died_with_another_host_is_named_anew() -> None:
+    """0132: it would block the feed for good."""
+    world = World(archive=True, store_us=0, look_us=SECOND, patience_us=3 * SECOND)
+    ended(world, 2)
+    world.run(1)
+    looked(world, LookForEnded)
+    world.give(leaving(world))
+    world.sync()
+    first = looked(world, FeedArchive).batch
+    lost = world.log()[0][0]
+    world.disk.pop(lost)
+    for _ in range(4):  # not at once: the other host's store may still be coming
+        world.give(BatchRefused(first.number, "steps are missing", lacking=True))
+        world.run(1)
+    world.sync()
+    looked(world, LookForEnded)
+    world.start()  # it stays given up after a crash
+    world.run(1)
+    looked(world, LookForEnded)
+    world.give(leaving(world))
+    world.sync()
+    batch = looked(world, FeedArchive).batch
+    assert batch.after == first.after
+    assert lost not in {key for piece in batch.pieces for key in piece.keys}
+    world.give(BatchLanded(batch.number))
+    world.sync()
+    assert world.log() == []
+
+
 def test_without_an_archive_the_past_is_forgotten_in_the_end() -> None:
     world = World(look_us=SECOND)
     ended(world)

@@ -13,12 +13,19 @@ from roamcast.identity.policy import PUBLIC
 from roamcast.identity.rules import Rule, Viewer
 from roamcast.model.areas import area_of
 from roamcast.model.filters import Filter
+from roamcast.model.machine import Store, StoreFailed
 from roamcast.model.time import format_instant
 from roamcast.overlay.overlay import OverlayNode
 from roamcast.overlay.tables import areas as areas_table
 from roamcast.overlay.tables import crowd as crowds
 from roamcast.overlay.tables.crowd import CROWD, Crowd
-from roamcast.overlay.tables.feeding import TableFeeding, TableSettings, standard_tables
+from roamcast.overlay.tables.feeding import (
+    PLACES_MAX,
+    RETRY_US,
+    TableFeeding,
+    TableSettings,
+    standard_tables,
+)
 from roamcast.sim.workloads._overlay_parts import key_pair
 from tests.strategies_hub import Desk
 
@@ -174,6 +181,42 @@ def test_a_context_outside_the_own_area_is_in_the_areas() -> None:
     assert not any(area.meets(wanted) for area in _local(own))
     node.keep("ann", "elsewhere/1")
     assert any(area.meets(wanted) for area in _local(own))
+
+
+def test_the_past_stays_where_it_was_when_the_nodes_places_change() -> None:
+    """Trap 7."""
+    node = Node()
+    node.keep("ann", "campus/b1/2")
+    node.release("ann")
+    node.places = ("campus/b2",)
+    for _ in range(3):  # each restart but the first has the same places
+        node.run(1_000)
+        node.boot()
+        wanted = area_of(Filter.parse("within(place, 'campus/b1')"))
+        assert any(area.meets(wanted) for area in _local(node.feeding.areas))
+        elsewhere = area_of(Filter.parse("within(place, 'campus/b3')"))
+        assert not any(area.meets(elsewhere) for area in _local(node.feeding.areas))
+
+
+def test_a_node_with_more_places_than_it_can_name_has_its_past_anywhere() -> None:
+    node = Node()
+    for number in range(PLACES_MAX + 2):
+        node.places = (f"campus/c{number}",)
+        node.boot()
+        node.run(1_000)
+        assert node.feeding.occupancy()["former places"][0] <= PLACES_MAX
+    wanted = area_of(Filter.parse("within(place, 'campus/b1')"))
+    assert any(area.meets(wanted) for area in _local(node.feeding.areas))
+
+
+def test_the_places_of_old_are_written_again_when_the_disk_refuses_them() -> None:
+    feeding = TableFeeding(standard_tables(SETTINGS), ("campus/b1",), SETTINGS)
+    feeding.under(lambda _: True, dict)
+    (write,) = feeding.restore({}, 0)
+    assert isinstance(write, Store)
+    feeding.receive(StoreFailed(write.token, "full"), 0)
+    assert not any(isinstance(one, Store) for one in feeding.advance(RETRY_US - 1))
+    assert any(isinstance(one, Store) for one in feeding.advance(RETRY_US))
 
 
 @st.composite

@@ -6,7 +6,7 @@ from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
 from roamcast.sim.workloads.broker import BrokerWorkload
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("first", [0, pytest.param(60, marks=pytest.mark.soak)])
 def test_nothing_is_lost_and_nobody_sees_what_rules_hide(first: int) -> None:
     counts: dict[str, float] = {}
     for seed in range(first, first + 60):

@@ -46,7 +46,9 @@ def serve(
     if demo:
         from roamcast.commands._demo import campus
 
-        places, move = campus(people)
+        # Without a trusted node in this service everybody is published by one program.
+        keys_in = Path(settings.server.data) if settings.identity.node else None
+        places, move = campus(people, keys_in)
         beside.append(move)
 
     def started(url: str, token: str) -> None:
@@ -66,6 +68,7 @@ def _print_address(url: str, token: str, data: str, *, demo: bool, json: bool) -
     program = "roamcast" if shutil.which("roamcast") else sys.argv[0]
     where = "" if data == "roamcast-data" else f" --data {data}"
     example = "within(place, 'campus/b1')" if demo else "true"
+    casts = _cast_commands(program, where) if demo else ""
     typer.echo(
         f"Roamcast is ready at {url}\n"
         f"token: {token}\n\n"
@@ -73,7 +76,22 @@ def _print_address(url: str, token: str, data: str, *, demo: bool, json: bool) -
         "Or try, in another terminal:\n"
         f'  {program} who --where "{example}"{where}\n'
         f'  {program} watch --where "{example}"{where}\n'
-        f'  curl -N -H "Authorization: Bearer {token}" {url}/changes\n\n'
+        f'  curl -N -H "Authorization: Bearer {token}" {url}/changes\n'
+        f"{casts}\n"
         "Ctrl-C stops it."
     )
     sys.stdout.flush()
+
+
+def _cast_commands(program: str, where: str) -> str:
+    """Give a cast to who has been somewhere since now, and whose inbox may show it."""
+    import time
+
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    during = f"overlaps(time, INTERVAL('{since}', '$(date -u +%FT%TZ)'))"
+    return (
+        "In a minute, write to everybody who has been on the campus since now, and read it:\n"
+        f"  {program} cast --where \"within(place, 'campus') AND {during}\" "
+        f'"You were here, and nobody knows who you are"{where}\n'
+        f"  {program} inbox --as visitor-0001{where}\n"
+    )

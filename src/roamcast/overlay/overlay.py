@@ -12,9 +12,15 @@ from roamcast.model.parts import Part
 from roamcast.model.wire import Registry
 from roamcast.overlay.custody.custody import Custody, CustodySettings
 from roamcast.overlay.custody.messages import CUSTODY_MESSAGES
+from roamcast.overlay.filters.forwarding import SwitchedForwarding
 from roamcast.overlay.filters.messages import FILTER_MESSAGES
 from roamcast.overlay.filters.part import NodeFilters
 from roamcast.overlay.filters.planning import FilterSettings
+from roamcast.overlay.flows.flows import Flows
+from roamcast.overlay.flows.messages import FLOWS_MESSAGES
+from roamcast.overlay.flows.settings import FlowSettings
+from roamcast.overlay.handoff.handoff import Handoff, HandoffNode
+from roamcast.overlay.handoff.messages import HANDOFF_MESSAGES
 from roamcast.overlay.homes.homes import Homes
 from roamcast.overlay.homes.managers import HomeSettings
 from roamcast.overlay.homes.messages import HOMES_MESSAGES
@@ -26,12 +32,21 @@ from roamcast.overlay.tables.exchange import Exchange
 from roamcast.overlay.tables.feeding import TableFeeding, TableSettings
 from roamcast.overlay.tables.messages import TABLES_MESSAGES
 from roamcast.overlay.tables.table import Table
+from roamcast.overlay.tables.wants import Wants
 from roamcast.overlay.topology.discovery import Discovery, DiscoverySettings
 from roamcast.overlay.topology.messages import TOPOLOGY_MESSAGES
 from roamcast.overlay.topology.topology import NodeTopology, TopologySettings
 
 CARRIED: Final = Registry(
-    (*TOPOLOGY_MESSAGES, *TABLES_MESSAGES, *CUSTODY_MESSAGES, *FILTER_MESSAGES, *HOMES_MESSAGES)
+    (
+        *TOPOLOGY_MESSAGES,
+        *TABLES_MESSAGES,
+        *CUSTODY_MESSAGES,
+        *FILTER_MESSAGES,
+        *FLOWS_MESSAGES,
+        *HANDOFF_MESSAGES,
+        *HOMES_MESSAGES,
+    )
 )
 """What parts say to each other inside frames."""
 
@@ -60,6 +75,12 @@ class OverlayNode(msgspec.Struct, frozen=True):
     """Parts that handle parcels and ask tables; they hear events last."""
     kinds: frozenset[str] = frozenset()
     """The kinds of parcels that they handle."""
+    flows: FlowSettings | None = None
+    """How events flow; None: this node neither publishes nor delivers any, and passes none on."""
+    wants: Wants | None = None
+    """The table that events are routed by, if others fill it, too."""
+    handoff: HandoffNode | None = None
+    """How consumers of events are handed over; None: each comes by its vector alone."""
     homes: HomeSettings | None = None
     """How clients' homes are chosen; None: they stay where they are."""
     verify: Verify = verify
@@ -105,10 +126,22 @@ class Overlay:
             verify=node.verify,
         )
         self.topology = NodeTopology(node.name, settings.topology)
-        self.feeding = TableFeeding(node.tables, node.places, settings.tables)
-        self.exchange = Exchange(node.tables)
+        self.flows: Flows | None = None
+        self.handoff: Handoff | None = None
+        tables = node.tables
+        wants = node.wants or next((one for one in tables if isinstance(one, Wants)), Wants())
+        if node.flows is not None and wants not in tables:
+            tables = (*tables, wants)
+        self.feeding = TableFeeding(tables, node.places, settings.tables)
+        self.exchange = Exchange(tables)
         self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=node.kinds)
         self.filters = NodeFilters(self.topology, settings.filters, now=now)
+        if node.flows is not None:
+            self.flows = Flows(self.topology, self.exchange, wants, node.flows)
+            here = self.flows.home.wants
+            self.flows.relay.forwarding = SwitchedForwarding(self.filters, wants, here)
+            if node.handoff is not None:
+                self.handoff = Handoff(self.topology, self.flows, node.handoff)
         self.homes: Homes | None = None
         if node.homes is not None:
             self.homes = Homes(self.topology, node.homes, draw=node.draw)
@@ -127,6 +160,8 @@ class Overlay:
             self.exchange,
             self.custody,
             self.filters,
+            *((self.flows,) if self.flows is not None else ()),
+            *((self.handoff,) if self.handoff is not None else ()),
             *((self.homes,) if self.homes is not None else ()),
             *node.users,
         )

@@ -63,6 +63,8 @@ class BatchRefused(Input, frozen=True, gc=False):
 
     number: int
     reason: str
+    lacking: bool = False
+    """Steps of it are not on this disk; the archive does not have it."""
 
 
 class ErasePast(Input, frozen=True):

@@ -96,6 +96,13 @@ def _identity_problem(identity: "Identity") -> Problem | None:
         identity.accepted()
     except SettingsError as error:
         return ("identity.accept",), str(error)
+    for name, mail in identity.mail.items():
+        key = f"identity.mail.{name}"
+        if name not in identity.accept:
+            return (key, "identity.mail"), f"{name[:60]!r} is not in accept: whose key is it?"
+        misplaced = _replica_problem("node", mail.url)
+        if misplaced:
+            return (f"{key}.url", key), misplaced.replace("replicas", "trusted nodes")
     return None
 
 

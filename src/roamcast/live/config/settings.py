@@ -243,7 +243,7 @@ class OidcSection(Section, frozen=True, kw_only=True):
     ] = ""
     audience: Annotated[str, _text("audience that its tokens must name", 256)] = "roamcast"
     scopes: Annotated[
-        dict[str, Literal["read", "publish", "subscribe", "cast", "admin"]],
+        dict[str, Literal["read", "publish", "subscribe", "cast", "deposit", "admin"]],
         msgspec.Meta(
             max_length=100,
             description='its scopes or roles and what each grants here, `"map:read" = "read"`; '
@@ -411,6 +411,16 @@ class Cluster(Section, frozen=True, kw_only=True):
         return secret
 
 
+class TrustedMailSection(Section, frozen=True, kw_only=True):
+    """Where mail for the people of a trusted node goes."""
+
+    url: Annotated[str, _text("address of the trusted node")]
+    token_file: Annotated[
+        str, _text("file with a token of its own, of scope `deposit`; readable by its owner only")
+    ]
+    tls_ca: Annotated[str, _text("PEM file of who signs its certificate")] = ""
+
+
 class Identity(Section, frozen=True, kw_only=True):
     """Who vouches for people without naming them (docs/trust.md)."""
 
@@ -429,6 +439,16 @@ class Identity(Section, frozen=True, kw_only=True):
             '`"trust.example.org" = "ed25519:…"`',
         ),
     ] = msgspec.field(default_factory=dict)
+    mail: Annotated[
+        dict[str, TrustedMailSection],
+        msgspec.Meta(max_length=1_000, description="tables `[identity.mail.NODE]`: see below"),
+    ] = msgspec.field(default_factory=dict)
+    key_days: Annotated[
+        float,
+        _number(
+            0.001, 36_600, "longest that the key of a vid is kept, to seal casts into its past"
+        ),
+    ] = 60.0
 
     def accepted(self) -> dict[str, bytes]:
         """Give the public keys of the trusted nodes in `accept`."""
@@ -501,6 +521,16 @@ class Settings(Section, frozen=True, kw_only=True):
     def seats(self) -> tuple[str, ...]:
         """The names of all replicas in their order; this service's alone without a cluster."""
         return tuple(self.cluster.replicas) or (self.server.name,)
+
+    def vid_key_us(self) -> int:
+        """Give how long after its credential a vid's past may be asked, in microseconds.
+
+        Its context may be on the map for a lifetime, and then in the store or the archive.
+        """
+        past, days = self.past, self.identity.key_days
+        kept_days = (past.archive_days or days) if past.archive else past.store_hours / 24
+        kept_s = kept_days * DAY_S + self.limits.context_lifetime_s_max
+        return round(min(kept_s, days * DAY_S) * MICROSECONDS)
 
     def map_settings(self) -> MapSettings:
         """Give the settings of the map's machines."""

@@ -18,7 +18,8 @@ from roamcast.live.auth.admission import Bucket, Grant
 from roamcast.live.http.problems import MISTAKE, SEE_LOG, position_in
 from roamcast.live.links.sockets import TRY_AGAIN, WebSocket, text_frame
 from roamcast.live.observe.logs import Log
-from roamcast.live.service.service import Service, answered
+from roamcast.live.service.answering import answered
+from roamcast.live.service.service import Service
 from roamcast.model import time
 from roamcast.model.contexts import to_context
 from roamcast.model.filters import Filter

@@ -149,9 +149,7 @@ async def serve(
     address_file = data / ADDRESS_FILE
 
     def began(port: int) -> None:
-        scheme = "https" if settings.server.tls_cert else "http"
-        host = settings.server.host
-        url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        url = url_of(settings.server, port)
         operator = OperatorToken(keys, address_file, url)
         token = operator.renew(service.clock())
         started(url, token)
@@ -196,6 +194,12 @@ def listen(server: ServerSection) -> socket.socket:
         ) from None
     taken.set_inheritable(False)
     return taken
+
+
+def url_of(server: ServerSection, port: int) -> str:
+    """Give the address at which this machine is reached."""
+    scheme, host = "https" if server.tls_cert else "http", server.host
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _places(settings: Settings) -> Places | None:

@@ -8,7 +8,8 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
 
 from roamcast.broker import (
     Acknowledged,
@@ -21,6 +22,7 @@ from roamcast.broker import (
     DropReplica,
     Failed,
     Frame,
+    KeepVidKey,
     LimitSession,
     OpenSession,
     PostWebhook,
@@ -51,6 +53,8 @@ from roamcast.live.auth.admission import SCOPES, Connections, Grant, Rates, Toke
 from roamcast.live.auth.grants import OpenGrants
 from roamcast.live.auth.provider import Provider, key_id_of
 from roamcast.live.auth.registrations import Registrations
+from roamcast.live.casts.deposits import Deposits
+from roamcast.live.casts.desk import CastDesk
 from roamcast.live.cluster.proof import Caller
 from roamcast.live.cluster.replicas import Replicas
 from roamcast.live.config.settings import Settings
@@ -66,9 +70,9 @@ from roamcast.live.service.making import broker_of
 from roamcast.live.service.reading import FilterReader
 from roamcast.live.service.webhooks import WebhookDriver
 from roamcast.live.store.store import DiskDriver, SqliteStore
+from roamcast.live.trust.held import HeldKeys
 from roamcast.matching import FilterSet
 from roamcast.matching.live import questions
-from roamcast.matching.live.slices import Question
 from roamcast.model.addresses import Client, Neighbour
 from roamcast.model.contexts import Context, context_of
 from roamcast.model.filters import Filter
@@ -84,6 +88,7 @@ from roamcast.model.machine import (
 from roamcast.model.places import Places
 from roamcast.model.records import ChannelStep, Record, UpdateMatched
 from roamcast.model.time import format_instant
+from roamcast.overlay.casts.messages import DepositMail, LookUpPast, ReadPayload
 from roamcast.overlay.events import HangUp, ParcelExpired
 from roamcast.overlay.overlay import OverlayNode
 from roamcast.transport.driver import Carriers, Driver, Tickets, nothing, wall_clock
@@ -97,19 +102,6 @@ FOLLOWER_STEPS: Final = {"follower current": "current", "follower gone": "gone"}
 """Steps of replication → what `/metrics` calls them."""
 
 _LOG = Log("followers")
-
-Answer = TypeVar("Answer")
-
-
-async def answered(question: Question[Answer]) -> Answer:
-    """Go through the slices of a question, and let everybody else through between two of them."""
-    while True:
-        try:
-            next(question)
-        except StopIteration as end:
-            answer: Answer = end.value
-            return answer
-        await asyncio.sleep(0)
 
 
 class Service:
@@ -157,6 +149,9 @@ class Service:
             random_bytes=secrets.token_bytes,
             skew_us=int(settings.limits.clock_skew_s_max * SECOND),
         )
+        self.held_keys = None
+        if trust is not None:
+            self.held_keys = HeldKeys(Path(settings.server.data), trust, self.keep_vid_key)
         self._serving = False
         self._disk = disk
         self._journal = journal
@@ -203,6 +198,21 @@ class Service:
             archive_days=settings.past.archive_days,
             clock=self.clock,
             give=self.driver.give,
+        )
+        self.casts = CastDesk(
+            self.broker,
+            self.past,
+            tickets=self._tickets,
+            give=self.driver.give,
+            clock=self.clock,
+            charge=self.charge_past,
+        )
+        self._deposits = Deposits(
+            disk,
+            trust,
+            settings.identity.mail,
+            give=self.driver.give,
+            reason_of=self.casts.receipt_of,
         )
         self.driver.carry = self._carriers()
         self._delivered = {form: self.metrics.deliveries.labels(form) for form in FORMS}
@@ -270,6 +280,7 @@ class Service:
         await self.replicas.close()
         await self.neighbours.close()
         await self.webhooks.close()
+        await self._deposits.close()
 
     async def stop(self) -> None:
         """Write down what is held; nothing runs any more."""
@@ -295,6 +306,9 @@ class Service:
                 ReadPage: self._store.carry,
                 LookForEnded: self.past.carry,
                 FeedArchive: self.past.carry,
+                LookUpPast: self.past.look_up,
+                ReadPayload: self._deposits.read,
+                DepositMail: self._deposits.deposit,
                 Acknowledged: lambda effect: tickets.answer(effect.ticket, effect.fresh),
                 Admitted: lambda effect: tickets.answer(effect.ticket, effect.view_class),
                 Failed: lambda effect: tickets.refuse(effect.ticket, effect.error),
@@ -391,6 +405,11 @@ class Service:
         """Take a publication off the map and wait until that is on disk."""
         give = self.driver.give
         await self._tickets.ask(lambda ticket: give(UnpublishFor(ticket, owner, vid, any_owner)))
+
+    async def keep_vid_key(self, vid: str, sealing: bytes, expires_us: int) -> None:
+        """Keep the key of a vid whose credential expires then, and wait until it is on disk."""
+        give, until = self.driver.give, expires_us + self.settings.vid_key_us()
+        await self._tickets.ask(lambda ticket: give(KeepVidKey(ticket, vid, sealing, until)))
 
     async def grant_of(self, token: str) -> Grant:
         """Check a token, of this service or of its identity provider."""

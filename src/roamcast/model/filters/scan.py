@@ -74,6 +74,15 @@ def check_text(text: str) -> list[Group]:
     return scanner.groups
 
 
+def tokens(text: str) -> list[tuple[str, str, int, int]]:
+    """Give what a text is made of: kind, as written, where it begins and ends; spaces left out."""
+    return [
+        (token.lastgroup or "other", token[0], token.start(), token.end())
+        for token in _TOKEN.finditer(text)
+        if token.lastgroup != "space"
+    ]
+
+
 _ESCAPED = re.compile(r"(?<!\\)(?P<pairs>(?:\\\\)*)(?P<escape>\\?)'")
 
 

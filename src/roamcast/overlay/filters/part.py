@@ -65,6 +65,8 @@ class NodeFilters(Part):
         self._epoch = 0
         self._number = 0
         self._wanted = 0
+        self._fresh = False
+        """Whether something was counted that no report is due for."""
         self._changed_us = now
         self._reports: dict[str, NodeReport] = {}
         """The newest report of every node of our side of the tree; of all nodes at the root."""
@@ -129,7 +131,7 @@ class NodeFilters(Part):
 
     # --- what passes ---------------------------------------------------------------------------
 
-    def count(self, beyond: Sequence[str], here: bool, came_from: str | None, now: int) -> None:
+    def count(self, beyond: Sequence[str], here: bool, came_from: str | None) -> None:
         """Count a sampled item that passed: the links that want it, and whether own clients do.
 
         f(v) counts what must cross the link from above. What comes from below needs no such link,
@@ -141,8 +143,7 @@ class NodeFilters(Part):
             self._wanted += any(link != came_from for link in beyond)
         elif came_from == parent:
             self._wanted += here or any(link != parent for link in beyond)
-        if self._wanted > before:
-            self._stir(now)
+        self._fresh = self._fresh or (self._wanted > before and "report" not in self._timers)
 
     # --- the part ------------------------------------------------------------------------------
 
@@ -169,6 +170,9 @@ class NodeFilters(Part):
     def advance(self, now: int) -> Sequence[Effect]:
         """Report, plan, and ask again for what was not installed."""
         effects: list[Effect] = []
+        if self._fresh:
+            self._fresh = False
+            self._stir(now)
         for timer in list(self._timers.due(now)):
             if timer == "report":
                 effects += self._report()
@@ -179,8 +183,8 @@ class NodeFilters(Part):
         return effects
 
     def deadline(self) -> int | None:
-        """When the next of these is due."""
-        return self._timers.deadline()
+        """When the next of these is due; at once if a report is to be set."""
+        return 0 if self._fresh else self._timers.deadline()
 
     # --- reports -------------------------------------------------------------------------------
 

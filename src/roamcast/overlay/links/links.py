@@ -188,6 +188,11 @@ class NodeLinks(Part):
 
     # --- reads
 
+    @property
+    def neighbours(self) -> list[str]:
+        """Name the neighbours, linked or not."""
+        return list(self._neighbours)
+
     def up(self) -> list[str]:
         """Name the neighbours that are linked."""
         return [name for name, each in self._neighbours.items() if each.session is not None]

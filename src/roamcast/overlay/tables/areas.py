@@ -57,6 +57,10 @@ class Areas(SharedTable[Area]):
         if key is not None and key not in self._local.values():
             self._discard(key, None)
 
+    def names(self) -> list[str]:
+        """Name the areas of this broker."""
+        return list(self._local)
+
     def beyond(self, thing: Area, came_from: str | None) -> list[str]:
         """Name the links behind which a context may lie in the area."""
         found = self._unknown(came_from)

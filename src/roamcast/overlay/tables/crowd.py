@@ -117,6 +117,11 @@ class Crowd(LinkTable[Summary | int]):
         """Return whether a context of this broker itself may satisfy the filter."""
         return self._local().admits(wanted) or self._veil.admits(wanted)
 
+    @property
+    def has_watermarks(self) -> bool:
+        """Whether links tell up to when everything beyond them is accounted for."""
+        return self._watermark_us is not None
+
     def watermark(self, link: str) -> int | None:
         """Give the time up to which everything beyond a link is accounted for, if known."""
         found = self._links.get(link)

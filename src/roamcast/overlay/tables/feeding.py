@@ -5,19 +5,22 @@ tell neighbours only what everybody may see (decision 0130): a context that rule
 is no member of the crowd; a veil stands for all of those, as long as there are any rules at all.
 
 `Crowd` and `Areas` are this part's. `Wants` is there for the parts that subscribe.
+
+A node's past stays where it was when its places change (trap 7). So all places that it ever served
+are on disk, and those that it serves no more are an area of their own (decision 0131).
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import msgspec
 
 from roamcast.errors import LimitError
 from roamcast.matching.aggregate import BUDGET, EMPTY, anything_in
-from roamcast.model.areas import EVERYWHERE, Area, Patch
+from roamcast.model.areas import EVERYWHERE, PIECES_MAX, Area, Patch
 from roamcast.model.contexts import Context, path_within
 from roamcast.model.events import RulesChanged
-from roamcast.model.machine import Effect
+from roamcast.model.machine import Effect, Entry, Store, Stored, StoreFailed, Writes, earliest
 from roamcast.model.parts import Occupancy, Part
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.events import TablesTouched
@@ -28,6 +31,19 @@ from roamcast.overlay.tables.wants import Wants
 
 OWN: Final = "own"
 """The name of the broker's own area, beside those of its past."""
+
+
+FORMER: Final = "former"
+"""The name of the area where the node's past may lie, beside its own."""
+
+SERVED: Final = "areas/served"
+PLACES_MAX: Final = PIECES_MAX
+"""Places that a node ever served; one with more may have its past anywhere."""
+
+OUTSIDE_MAX: Final = 1_024
+"""Places of restored contexts that wait for the places of old; more count as anywhere."""
+
+RETRY_US: Final = 200_000
 
 
 class TableSettings(msgspec.Struct, frozen=True):
@@ -56,6 +72,7 @@ class TableFeeding(Part):
 
     part: ClassVar[str] = "feeding"
     inputs: ClassVar = (RulesChanged,)
+    prefix: ClassVar[str] = "areas/"
 
     def __init__(
         self, tables: Sequence[Table], places: Sequence[str], settings: TableSettings
@@ -70,8 +87,18 @@ class TableFeeding(Part):
         self._is_public: Callable[[str], bool] = lambda _: True
         self._restricted: Callable[[], Collection[str] | None] = lambda: ()
         self._unknown_until = 0
+        self._fed = False
+        self._full = False
+        """Whether some member had no room in the crowd."""
         self._astray = False
-        """Whether something that rules hide lies outside the node's places, or has no room."""
+        """Whether something lies outside all places that the node ever served."""
+        self._former: tuple[str, ...] = ()
+        """Places that this node served before."""
+        self._outside: set[str] | None = set()
+        """Places of contexts that were restored before `_former` was; None: it is known."""
+        self._unwritten = False
+        self._writing = False
+        self._retry_at: int | None = None
         self._touched = True
         self._flushed = 0
 
@@ -97,10 +124,9 @@ class TableFeeding(Part):
         self, is_public: Callable[[str], bool], restricted: Callable[[], Collection[str] | None]
     ) -> None:
         """Ask this whether everybody sees all of a vid, and which vids have rules; None: any."""
+        self._fed = True
         self._is_public = is_public
         self._restricted = restricted
-        if self._areas is not None:
-            self.areas.put(OWN, served(self.places))
 
     def unknown_until(self, instant: int) -> None:
         """Admit everything until then: clients of an earlier life are on their way back."""
@@ -114,18 +140,16 @@ class TableFeeding(Part):
         if self._crowd is None:
             return
         self._touched = True
+        self._place(context)
         if not self._is_public(context.vid):
             self.crowd.end(context.vid)
-            self._astray = self._astray or not self._serves(context)
             self._draw_veil()
             return
         try:
             self.crowd.put(msgspec.structs.replace(context, t_d=None))
         except LimitError:  # unknown means yes
-            self._astray = True
+            self._full = True
             self._draw_veil()
-        if not self._serves(context):
-            self._stray(context)
 
     def ends(self, context: Context) -> None:
         """A vid is on the map no more; summaries keep it for a while."""
@@ -133,64 +157,156 @@ class TableFeeding(Part):
             self._touched = True
             self.crowd.end(context.vid)
 
-    def _serves(self, context: Context) -> bool:
+    def _place(self, context: Context) -> None:
+        """Note a context that lies outside all places that this node serves or served."""
         place = context.place
-        if place is None or not self.places:
-            return True
-        return any(path_within(place, own) for own in self.places)
+        if place is None or self._served(place):
+            return
+        if self._outside is None:
+            self._go_astray()
+        elif len(self._outside) < OUTSIDE_MAX:
+            self._outside.add(place)
+        else:
+            self._astray = True
 
-    def _stray(self, context: Context) -> None:
-        """Something lies outside of the node's own area: it will be in its past."""
-        del context
-        if self._areas is not None:
-            self.areas.put("astray", EVERYWHERE)
+    def _served(self, place: str) -> bool:
+        ever = (*self.places, *self._former)
+        return not self.places or any(path_within(place, own) for own in ever)
+
+    def _go_astray(self) -> None:
+        """Something lies where this node never was: its past may be anywhere, for good."""
+        if not self._astray:
+            self._astray = self._unwritten = True
+            self._offer_areas()
+            self._draw_veil()
+
+    def _offer_areas(self) -> None:
+        if self._areas is None or not self._fed:
+            return
+        self.areas.put(OWN, served(self.places))
+        if self._astray:
+            self.areas.put(FORMER, EVERYWHERE)
+        elif self._former:
+            self.areas.put(FORMER, served(self._former))
+        self._touched = True
 
     def _draw_veil(self) -> None:
         """Admit what rules hide; whether somebody is there makes no difference to it."""
+        if self._crowd is None:
+            return
         restricted = self._restricted()
-        if self._astray or self._unknown_until:
+        if self._full or self._unknown_until:
             self.crowd.veil(anything_in(()))
         elif restricted is None or len(restricted):
-            self.crowd.veil(anything_in(self.places))
+            anywhere = self._astray or not self.places
+            self.crowd.veil(anything_in(() if anywhere else (*self.places, *self._former)))
         else:
             self.crowd.veil(EMPTY)
 
     # --- the machine --------------------------------------------------------------------------
 
-    def receive(self, given: Any, now: int) -> Sequence[Effect]:
-        """Rules have changed: the veil stands as long as there are any."""
+    def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
+        """Take up the places that this node ever served, and write those that are new."""
         del now
-        assert isinstance(given, RulesChanged)
-        if self._crowd is not None:
-            self._touched = True
-            self._draw_veil()
+        value = stored.get(SERVED)
+        self._take(() if value is None else _decode(value))
+        outside, self._outside = self._outside, None
+        if not all(self._served(place) for place in sorted(outside or ())):
+            self._go_astray()
+        self._draw_veil()
+        return self._write()
+
+    def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
+        """Take up what another host of this node knew."""
+        del now
+        for entry in entries:
+            if entry.key == SERVED and entry.value is not None:
+                self._take(_decode(entry.value))
+        return self._write()
+
+    def _take(self, ever: Sequence[str]) -> None:
+        """Add places that this node served; without a name it is anywhere."""
+        known = {*self.places, *self._former}
+        former = tuple(place for place in ever if place and place not in known)
+        self._former = (*self._former, *former)[:PLACES_MAX]
+        self._astray = self._astray or "" in ever or len(known) + len(former) > PLACES_MAX
+        self._unwritten = self._unwritten or set(ever) != set(self._ever)
+        self._offer_areas()
+
+    @property
+    def _ever(self) -> tuple[str, ...]:
+        """Every place that this node served; an empty one is anywhere."""
+        own = self.places or ("",)
+        return tuple(sorted({*own, *self._former, *(("",) if self._astray else ())}))[:PLACES_MAX]
+
+    def receive(self, given: Any, now: int) -> Sequence[Effect]:
+        """Rules have changed: the veil stands as long as there are any. Or the disk answered."""
+        match given:
+            case RulesChanged():
+                self._touched = True
+                self._draw_veil()
+            case Stored():
+                self._writing = False
+            case StoreFailed():
+                self._writing = False
+                self._unwritten = True
+                self._retry_at = now + RETRY_US
+            case _:
+                raise AssertionError(f"the feeding takes no {type(given).__name__}")
         return ()
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Offer what has changed."""
-        due = self.deadline()
-        if self._crowd is None or due is None or due > now:
-            return ()
+        effects: list[Effect] = []
+        if self._retry_at is not None and self._retry_at <= now:
+            self._retry_at = None
+        if self._retry_at is None:
+            effects += self._write()
+        due = self._flush_at()
+        if due is None or due > now:
+            return effects
         if self._unknown_until <= now:
             self._unknown_until = 0
         self._draw_veil()
         self._touched = False
         self._flushed = now
-        return (TablesTouched(),)
+        return [*effects, TablesTouched()]
 
     def deadline(self) -> int | None:
-        """When changes are offered."""
+        """When changes are offered, or written again."""
+        return earliest(self._flush_at(), self._retry_at)
+
+    def _flush_at(self) -> int | None:
         if self._crowd is None:
             return None
         if self._touched:
             return self._flushed + self._settings.flush_us
         return self._unknown_until or None
 
+    def unstored(self) -> Writes:
+        """Give what must be on disk before a context is: otherwise its past might not be found."""
+        return self._row() if self._writing or self._unwritten else ()
+
+    def _row(self) -> Writes:
+        return ((SERVED, msgspec.msgpack.encode(self._ever)),)
+
+    def _write(self) -> list[Effect]:
+        if not self._unwritten or self._writing or not self._fed:
+            return []
+        self._unwritten, self._writing = False, True
+        return [Store(1, self._row())]
+
     def occupancy(self) -> Occupancy:
-        """Nothing is held here."""
-        return {}
+        """How many places are known."""
+        return {
+            "former places": (len(self._former), PLACES_MAX),
+            "outside": (len(self._outside or ()), OUTSIDE_MAX),
+        }
 
 
 def served(places: Sequence[str]) -> Area:
     """Give the area that a node serves."""
     return Area((Patch(places=tuple(places)),)) if places else EVERYWHERE
+
+
+_decode: Final = msgspec.msgpack.Decoder(tuple[str, ...]).decode

@@ -150,10 +150,20 @@ class LinkTable(ABC, Generic[V]):
             f"{self.name}.bytes": (sum(h.size for h in hearings), links * self.bounds.bytes_max),
         }
 
+    def knows(self, link: str) -> bool:
+        """Whether a link has offered all that lies beyond it."""
+        found = self._links.get(link)
+        return found is not None and found.hearing.version is not None
+
     @property
     def idle(self) -> bool:
         """Whether no link in use has anything to send or to be confirmed."""
         return all(link.sending.idle for link in self._links.values() if link.up)
+
+    def settled(self, link: str) -> bool:
+        """Whether a link in use has confirmed everything that is to be offered to it."""
+        found = self._links.get(link)
+        return found is not None and found.up and found.sending.idle
 
     def _unknown(self, came_from: str | None) -> set[str]:
         """Name the links of which nothing is known yet: they count for every question."""

@@ -105,6 +105,10 @@ class Wants(SharedTable[Want]):
         """Give the time of the next step."""
         return self._now + 1 if self._settling else super().deadline()
 
+    def settled(self, link: str) -> bool:
+        """Whether a link has confirmed everything, and nothing is about to change."""
+        return not self._settling and super().settled(link)
+
     def occupancy(self) -> Occupancy:
         """Give how much is held of what, and the bound of each."""
         return super().occupancy() | {

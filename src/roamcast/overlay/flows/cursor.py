@@ -1,0 +1,101 @@
+"""The ends of flows at people: what a consumer has had and a producer published, wherever it was.
+
+The SDK holds a `ConsumerCursor` for each subscription and gives its vector to the next home. With
+two homes at once, or deliveries that overlap, each event comes out once and in its producer's order
+(trap 15). A `ProducerCursor` says what each event of its producer needs.
+"""
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from roamcast.overlay.flows.events import EventsDelivered, EventsLost, EventsStanding
+from roamcast.overlay.flows.messages import NEEDS_MAX, Event
+from roamcast.overlay.flows.reader import Numbers
+from roamcast.overlay.flows.vector import Pairs, Position, Vector, merge, pairs
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What a delivery brings: new events; or that something before it is missing."""
+
+    events: tuple[Event, ...] = ()
+    missing: bool = False
+    """Subscribe again with the vector: a delivery before this one was lost."""
+
+
+class ConsumerCursor:
+    """The vector of one subscription, and the numbers of its producers."""
+
+    def __init__(self) -> None:
+        self.vector: dict[str, Position] = {}
+        self._numbers = Numbers()
+
+    @property
+    def pairs(self) -> Pairs:
+        """The vector as it travels."""
+        return pairs(self.vector)
+
+    def standing(self, given: EventsStanding) -> bool:
+        """Begin with origins that were not known before; known ones stay where they are.
+
+        Return whether the home begins too late: another one said where to begin before it did.
+        Then it is asked again with the vector.
+        """
+        late = False
+        for origin, position in given.vector:
+            late |= position > self.vector.setdefault(origin, position)
+        return late
+
+    def lost(self, given: EventsLost) -> bool:
+        """Move over what is lost; return whether it was lost to this consumer."""
+        known = self.vector.get(given.origin)
+        if known is not None and not given.after <= known < given.upto:
+            return False
+        self.vector[given.origin] = given.upto
+        return True
+
+    def take(self, given: EventsDelivered) -> Taken:
+        """Take a delivery: give its events that are new."""
+        cursor = self.vector.setdefault(given.origin, given.after)
+        if given.after > cursor:
+            return Taken(missing=True)
+        if given.upto <= cursor:
+            return Taken()
+        self.vector[given.origin] = given.upto
+        return Taken(self._fresh(given, cursor))
+
+    def _fresh(self, given: EventsDelivered, cursor: Position) -> tuple[Event, ...]:
+        ahead: Sequence[Event] = [
+            event for number, event in given.events if Position(given.upto.epoch, number) > cursor
+        ]
+        return tuple(event for event in ahead if self._numbers.is_new(event))
+
+
+class ProducerCursor:
+    """Where one producer has published, and the number of its next event."""
+
+    def __init__(self, life: int) -> None:
+        self.life = life
+        self.number = 0
+        self._published: dict[str, Position] = {}
+
+    def following(self) -> int:
+        """Give the number of the next event."""
+        self.number += 1
+        return self.number
+
+    def published(self, origin: str, at: Position) -> None:
+        """Note where an event is, as its acknowledgement says."""
+        self._published.pop(origin, None)
+        self._published[origin] = at
+        if len(self._published) > NEEDS_MAX:
+            del self._published[next(iter(self._published))]
+
+    def needs(self, seen: Vector = MappingProxyType({})) -> Pairs:
+        """Say what must be delivered before the next event: all of its own, and what it has seen.
+
+        All of its own, not the last only: a consumer may begin to read between the two, and would
+        take the older ones for repetitions.
+        """
+        return pairs(merge(self._published, seen))

@@ -1,0 +1,50 @@
+"""Vectors: how far a consumer has come in the log of each origin.
+
+A pure value. Merging is commutative, associative and idempotent. Positions are compared within one
+origin only: an epoch names a life of that origin's log, and a newer log begins above any older.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from roamcast.model.wire import Count
+from roamcast.overlay.links.messages import NodeName
+
+ORIGINS_MAX: Final = 10_000
+"""Origins of one vector."""
+
+
+class Position(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
+    """A place in an origin's log: everything up to this number."""
+
+    epoch: Count
+    number: Count
+
+
+Vector = Mapping[str, Position]
+"""Origins → positions."""
+
+Pairs = tuple[tuple[NodeName, Position], ...]
+"""A vector as it travels."""
+
+
+def merge(*vectors: Vector) -> dict[str, Position]:
+    """Give the furthest position of each origin."""
+    found: dict[str, Position] = {}
+    for vector in vectors:
+        for origin, position in vector.items():
+            if origin not in found or position > found[origin]:
+                found[origin] = position
+    return found
+
+
+def covers(vector: Vector, needs: Iterable[tuple[str, Position]]) -> bool:
+    """Return whether a vector has come at least as far as each of these."""
+    return all(origin in vector and vector[origin] >= at for origin, at in needs)
+
+
+def pairs(vector: Vector) -> Pairs:
+    """Give a vector as it travels: in the order of its origins."""
+    return tuple(sorted(vector.items()))

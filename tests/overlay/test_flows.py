@@ -1,0 +1,317 @@
+"""Flows between nodes: every event, once, in order, and gaps that are told."""
+
+from typing import Any
+
+import pytest
+
+from roamcast.model.contexts import Context
+from roamcast.model.events import Failed
+from roamcast.model.filters import Filter
+from roamcast.overlay.flows.cursor import ConsumerCursor
+from roamcast.overlay.flows.events import (
+    EventPublished,
+    EventsDelivered,
+    EventsLost,
+    EventsStanding,
+    PublishEvent,
+    SubscribeEvents,
+    UnsubscribeEvents,
+)
+from roamcast.overlay.flows.messages import DATA_BYTES_MAX, FlowChunk
+from roamcast.overlay.flows.relay import Everything
+from roamcast.overlay.flows.settings import FlowSettings
+from roamcast.overlay.flows.vector import Position
+from tests.overlay_net import Net, OneNode, beside
+
+QUICK = FlowSettings(
+    empty_us=50_000, doubt_us=200_000, fetch_us=200_000, wave_us=400_000, hold_us=2_000_000
+)
+ALL = Filter.parse("true")
+RED = Filter.parse("colour = 'red'")
+
+
+def line(*names: str, **settings: Any) -> Net:
+    """Nodes in a line."""
+    nodes = []
+    for number, name in enumerate(names):
+        near = [*names[max(0, number - 1) : number], *names[number + 1 : number + 2]]
+        nodes.append(OneNode(name, beside(*near), **{"flows": QUICK, **settings}))
+    net = Net(*nodes)
+    net.run(3_000_000)
+    return net
+
+
+def publish(net: Net, node: str, number: int, *, colour: str = "red", **more: Any) -> list[Any]:
+    context = Context("event", attributes={"colour": colour})
+    made = {"producer": "p", "life": 1, **more}
+    return net.give(
+        node, PublishEvent(number, made.pop("producer"), made.pop("life"), number, context, **made)
+    )
+
+
+def subscribe(net: Net, node: str, name: str, wanted: Filter = RED, vector: Any = ()) -> None:
+    net.give(node, SubscribeEvents(0, name, wanted, vector))
+
+
+def numbers(net: Net, name: str, cursor: ConsumerCursor | None = None) -> list[int]:
+    """The numbers a consumer sees, through its own cursor."""
+    cursor = cursor or ConsumerCursor()
+    seen = []
+    for _, effect in net.out:
+        if isinstance(effect, EventsStanding) and effect.consumer == name:
+            cursor.standing(effect)
+        elif isinstance(effect, EventsLost) and effect.consumer == name:
+            cursor.lost(effect)
+        elif isinstance(effect, EventsDelivered) and effect.consumer == name:
+            taken = cursor.take(effect)
+            assert not taken.missing
+            seen += [event.number for event in taken.events]
+    return seen
+
+
+def standing(net: Net, name: str) -> dict[str, Position]:
+    """The first vector that a consumer was told."""
+    for _, effect in net.out:
+        if isinstance(effect, EventsStanding) and effect.consumer == name:
+            return dict(effect.vector)
+    raise AssertionError(f"{name} does not stand")
+
+
+def test_a_consumer_three_nodes_away_gets_what_it_wants_in_order() -> None:
+    net = line("a", "b", "c", "d")
+    subscribe(net, "d", "reader")
+    net.run(500_000)
+    assert set(standing(net, "reader")) == {"a", "b", "c", "d"}
+    for number in range(1, 21):
+        publish(net, "a", number, colour="red" if number % 2 else "blue")
+        net.run(3_000)
+    net.run(1_000_000)
+    assert numbers(net, "reader") == list(range(1, 21, 2))
+    assert all(net.nodes[name].overlay.flows.idle() for name in "abcd")
+
+
+def test_what_nobody_wants_crosses_no_link() -> None:
+    net = line("a", "b", "c")
+    subscribe(net, "b", "reader")
+    net.run(3_000_000)
+    before = len(chunks(net))
+    for number in range(1, 11):
+        publish(net, "a", number, colour="blue")
+    net.run(500_000)
+    assert len(chunks(net)) == before
+    publish(net, "a", 11)
+    net.run(500_000)
+    assert len(chunks(net)) == before + 1  # to b, and not to c
+
+
+def chunks(net: Net) -> list[Any]:
+    from roamcast.overlay.overlay import CARRIED
+
+    found = []
+    for source, to, frame in net.frames:
+        part = getattr(frame, "part", None)
+        data = getattr(part, "payload", None)
+        if data is not None and isinstance(CARRIED.decode(data), FlowChunk):
+            found.append((source, to))
+    return found
+
+
+def test_a_publication_sent_again_is_acknowledged_and_not_repeated() -> None:
+    net = line("a", "b")
+    subscribe(net, "b", "reader")
+    net.run(500_000)
+    first = [one for one in publish(net, "a", 1) if isinstance(one, EventPublished)]
+    again = [one for one in publish(net, "a", 1) if isinstance(one, EventPublished)]
+    net.run(500_000)
+    assert first[0].at == again[0].at
+    assert numbers(net, "reader") == [1]
+
+
+def test_a_publication_sent_again_elsewhere_reaches_a_consumer_once() -> None:
+    net = line("a", "b", "c")
+    subscribe(net, "b", "reader")
+    net.run(500_000)
+    publish(net, "a", 1)
+    publish(net, "c", 1)
+    publish(net, "c", 2)
+    net.run(500_000)
+    assert numbers(net, "reader") == [1, 2]
+
+
+def test_a_consumer_goes_on_elsewhere_from_its_vector() -> None:
+    net = line("a", "b", "c")
+    subscribe(net, "b", "reader")
+    net.run(500_000)
+    for number in range(1, 6):
+        publish(net, "a", number)
+    net.run(500_000)
+    cursor = ConsumerCursor()
+    assert numbers(net, "reader", cursor) == [1, 2, 3, 4, 5]
+    net.give("b", UnsubscribeEvents("reader"))
+    for number in range(6, 11):
+        publish(net, "a", number)
+    net.run(500_000)
+    net.out.clear()
+    subscribe(net, "c", "reader", vector=cursor.pairs)
+    for number in range(11, 16):
+        publish(net, "a", number)
+        net.run(4_000)
+    net.run(1_000_000)
+    assert numbers(net, "reader", cursor) == list(range(6, 16))
+    assert not net.nodes["c"].overlay.flows.home.behind()
+
+
+def test_what_a_broken_link_did_not_deliver_is_fetched_from_the_log() -> None:
+    net = line("a", "b", "c")
+    subscribe(net, "c", "reader")
+    net.run(500_000)
+    net.cut |= {("a", "b"), ("b", "a")}
+    for number in range(1, 6):
+        publish(net, "a", number)
+    net.run(5_000_000)
+    net.cut.clear()
+    net.run(5_000_000)
+    assert numbers(net, "reader") == [1, 2, 3, 4, 5]
+
+
+def test_a_log_too_short_is_told_as_a_gap() -> None:
+    short = FlowSettings(empty_us=50_000, log_age_us=1_000_000, fetch_us=200_000)
+    net = line("a", "b", flows=short)
+    subscribe(net, "b", "reader")
+    net.run(500_000)
+    publish(net, "a", 1)
+    net.run(200_000)
+    cursor = ConsumerCursor()
+    assert numbers(net, "reader", cursor) == [1]
+    net.give("b", UnsubscribeEvents("reader"))
+    publish(net, "a", 2)
+    net.run(3_000_000)
+    publish(net, "a", 3)
+    net.run(100_000)
+    net.out.clear()
+    subscribe(net, "b", "reader", vector=cursor.pairs)
+    net.run(1_000_000)
+    lost = [one for _, one in net.out if isinstance(one, EventsLost)]
+    assert [(one.consumer, one.origin, one.after.number, one.upto.number) for one in lost] == [
+        ("reader", "a", 1, 2)
+    ]
+    assert numbers(net, "reader", cursor) == [3]
+    assert not any(key.startswith("flows/log/0000000000000000002") for key in net.nodes["a"].disk)
+
+
+def test_an_event_waits_for_what_it_needs() -> None:
+    net = line("a", "b", "c")
+    subscribe(net, "b", "reader")
+    net.run(500_000)
+    net.cut |= {("a", "b"), ("b", "a")}
+    at = next(one.at for one in publish(net, "a", 1) if isinstance(one, EventPublished))
+    publish(net, "c", 2, needs=(("a", at),))
+    net.run(1_000_000)
+    assert numbers(net, "reader") == []
+    net.cut.clear()
+    net.run(5_000_000)
+    assert numbers(net, "reader") == [1, 2]
+
+
+def test_what_is_needed_and_never_comes_is_given_up() -> None:
+    net = line("a", "b")
+    subscribe(net, "b", "reader")
+    net.run(500_000)
+    publish(net, "a", 1, needs=(("nowhere", Position(1, 5)),))
+    publish(net, "a", 2)
+    net.run(1_000_000)
+    assert numbers(net, "reader") == []
+    net.run(2_000_000)
+    assert numbers(net, "reader") == [1, 2]
+
+
+def test_a_vector_of_the_far_future_is_told_and_set_right() -> None:
+    net = line("a", "b")
+    epoch = net.nodes["a"].overlay.flows.log.epoch
+    subscribe(net, "b", "reader", vector=(("a", Position(epoch, 999)),))
+    net.run(500_000)
+    lost = [one for _, one in net.out if isinstance(one, EventsLost)]
+    assert [one.reason for one in lost] == ["the vector lies beyond the end of the log"]
+    publish(net, "a", 1)
+    net.run(500_000)
+    assert [one.upto.number for _, one in net.out if isinstance(one, EventsDelivered)][-1:] == [1]
+
+
+def test_a_megabyte_travels_in_chunks_and_one_byte_more_is_refused() -> None:
+    net = line("a", "b", "c")
+    subscribe(net, "c", "reader")
+    net.run(500_000)
+    data = bytes(DATA_BYTES_MAX)
+    publish(net, "a", 1, data=data)
+    publish(net, "a", 2, data=b"small")
+    net.run(3_000_000)
+    got = [
+        event.data
+        for _, one in net.out
+        if isinstance(one, EventsDelivered)
+        for _, event in one.events
+    ]
+    assert got == [data, b"small"]
+    refused = publish(net, "a", 3, data=data + b"x")
+    assert "bytes of data" in str(next(one for one in refused if isinstance(one, Failed)).error)
+
+
+def test_what_the_disk_refuses_is_not_delivered_and_leaves_a_hole() -> None:
+    net = line("a", "b")
+    subscribe(net, "b", "reader")
+    net.run(500_000)
+    net.nodes["a"].refuses = True
+    assert any(isinstance(one, Failed) for one in publish(net, "a", 1))
+    net.nodes["a"].refuses = False
+    publish(net, "a", 2)
+    net.run(500_000)
+    assert numbers(net, "reader") == [2]
+
+
+def test_the_log_survives_a_restart_and_goes_on_counting() -> None:
+    net = line("a", "b")
+    subscribe(net, "b", "reader")
+    net.run(500_000)
+    publish(net, "a", 1)
+    net.run(200_000)
+    disk = net.nodes["a"].disk
+    net.nodes["a"] = OneNode("a", beside("b"), now=net.now, epoch=2_000_000, disk=disk, flows=QUICK)
+    net.run(4_000_000)
+    publish(net, "a", 2)
+    net.run(1_000_000)
+    assert numbers(net, "reader") == [1, 2]
+
+
+@pytest.mark.parametrize("passive", [("a",), ("b",), ("a", "b")])
+def test_a_passive_node_forwards_everything_and_changes_nothing(passive: tuple[str, ...]) -> None:
+    net = line("a", "b", "c")
+    for name in passive:
+        net.nodes[name].overlay.flows.relay.forwarding = Everything()
+    subscribe(net, "c", "reader")
+    net.run(500_000)
+    for number in range(1, 7):
+        publish(net, "a", number, colour="red" if number % 2 else "blue")
+    net.run(500_000)
+    assert numbers(net, "reader") == [1, 3, 5]
+
+
+def test_an_equal_filter_stands_at_once() -> None:
+    net = line("a", "b")
+    subscribe(net, "b", "one")
+    net.run(500_000)
+    effects = net.give("b", SubscribeEvents(0, "other", RED))
+    assert any(isinstance(one, EventsStanding) for one in effects)
+    publish(net, "a", 1)
+    net.run(500_000)
+    assert numbers(net, "one") == numbers(net, "other") == [1]
+
+
+def test_a_full_log_drops_its_head() -> None:
+    small = FlowSettings(empty_us=50_000, log_bytes_max=5_000)
+    net = line("a", flows=small)
+    for number in range(1, 51):
+        publish(net, "a", number)
+        net.run(1_000)
+    log = net.nodes["a"].overlay.flows.log
+    assert log.bytes <= 5_000
+    assert log.trimmed == 50 - len(log)
