@@ -37,7 +37,7 @@ from roamcast.model.wire import FRAME_BYTES_MAX, Reason, Registry, page_of
 from roamcast.overlay.custody.held import PARCEL_TABLE, ParcelState
 from roamcast.overlay.filters.states import FILTER_TABLE, FilterState
 from roamcast.overlay.homes.choice import LOAD_TABLE, LoadState
-from roamcast.overlay.homes.managers import CLIENT_TABLE, ClientState
+from roamcast.overlay.homes.managers import CHANGE_TABLE, ChangeState
 from roamcast.overlay.links.messages import LINK_MESSAGES as OVERLAY_LINKS
 from roamcast.overlay.links.neighbour import LINKS_TABLE, NeighbourState
 from roamcast.overlay.overlay import CARRIED
@@ -113,7 +113,7 @@ SECTIONS = (
             ("The parcel", ParcelState.NEW, PARCEL_TABLE),
             ("The filter", FilterState.ABSENT, FILTER_TABLE),
             ("The load of a broker", LoadState.OPEN, LOAD_TABLE),
-            ("The change of a client's home", ClientState.SETTLED, CLIENT_TABLE),
+            ("The change of a client's home", ChangeState.SETTLED, CHANGE_TABLE),
         ),
     ),
     Section(

@@ -79,12 +79,12 @@ def _seed(seed: int, loads: tuple[float, ...]) -> dict[tuple[float, str, str], f
     roles = clients.OO_SMALL
     walked = oo.trace(seed, nodes=NODES, area=AREA)
     lengths = clients.broker_lengths(walked, roles, seed, UPDATE_S)
-    still = clients.Homes(walked, roles, lengths.static, discovery_s=None)
+    still = clients.ClientHomes(walked, roles, lengths.static, discovery_s=None)
     static = float(np.nanmean(still.hops))
     found: dict[tuple[float, str, str], float] = {}
 
-    def homes(control: Control, share: float) -> clients.Homes:
-        return clients.Homes(
+    def homes(control: Control, share: float) -> clients.ClientHomes:
+        return clients.ClientHomes(
             walked,
             roles,
             lengths.opportunistic,

@@ -9,18 +9,18 @@ from typing import ClassVar, Protocol
 
 from roamcast.overlay.homes import events
 from roamcast.overlay.homes.choice import (
-    Candidate,
     Choice,
     Direction,
-    Reason,
+    HomeCandidate,
+    HomeReason,
     choose_home,
     direction,
 )
 from roamcast.overlay.homes.managers import (
     BrokerManager,
+    ChangeState,
     ClientManager,
     ClientRecord,
-    ClientState,
     HomeSettings,
     ResourceMonitor,
 )
@@ -62,7 +62,7 @@ class Knowledge:
         """Say which way a client's modulators would move."""
         return direction(self._candidate(client, self.brokers.node), self._candidate(client, to))
 
-    def _candidate(self, client: ClientRecord, broker: str) -> Candidate:
+    def _candidate(self, client: ClientRecord, broker: str) -> HomeCandidate:
         return self.brokers.candidate(broker, client.found.get(broker, math.inf))
 
 
@@ -117,13 +117,13 @@ class LoadAdaptor:
         if not event.loaded:
             return chosen
         everybody = known.clients.clients.values()
-        staying = [one for one in everybody if one.state is ClientState.SETTLED and one.weight > 0]
-        leaving = sum(one.weight for one in everybody if one.state is not ClientState.SETTLED)
+        staying = [one for one in everybody if one.state is ChangeState.SETTLED and one.weight > 0]
+        leaving = sum(one.weight for one in everybody if one.state is not ChangeState.SETTLED)
         excess = known.monitor.gauge.load - known.settings.low - leaving
         for client in sorted(staying, key=lambda one: (-one.weight, one.name)):
             if excess <= 0:
                 break
-            if known.choice(client, leave=True).reason is Reason.LOAD:
+            if known.choice(client, leave=True).reason is HomeReason.LOAD:
                 chosen.append(client.name)
                 excess -= client.weight
         return chosen

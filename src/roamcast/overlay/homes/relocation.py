@@ -49,7 +49,7 @@ class Relocation(msgspec.Struct, frozen=True, gc=False):
     state: bool = True
 
 
-class Interval(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class LogSpan(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What was taken of an origin's log: (after, upto]."""
 
     origin: NodeName
@@ -72,11 +72,11 @@ class Saved(msgspec.Struct, frozen=True):
     specs: Annotated[tuple[Spec, ...], Meta(max_length=MODULATORS_MAX)]
     vector: Pairs
     checkpoint: Checkpoint
-    steps: Annotated[tuple[Interval, ...], Meta(max_length=STEPS_MAX)] = ()
+    steps: Annotated[tuple[LogSpan, ...], Meta(max_length=STEPS_MAX)] = ()
     mark: bytes = b""
 
 
-class Served:
+class ModulatedConsumer:
     """One consumer at its home."""
 
     def __init__(self, specs: Sequence[Spec], modulation: Modulation, vector: Vector) -> None:
@@ -93,12 +93,12 @@ class Served:
         """Why its modulators run no more; empty while they do."""
         return self._modulation.stopped
 
-    def missing(self, interval: Interval) -> Interval | None:
+    def missing(self, interval: LogSpan) -> LogSpan | None:
         """Give what lies between how far we are and an interval; it must be fetched first."""
         known = self.vector.get(interval.origin, interval.after)
-        return None if interval.after <= known else Interval(interval.origin, known, interval.after)
+        return None if interval.after <= known else LogSpan(interval.origin, known, interval.after)
 
-    def deliver(self, interval: Interval, events: Iterable[Located]) -> list[Sample]:
+    def deliver(self, interval: LogSpan, events: Iterable[Located]) -> list[Sample]:
         """Take an interval that follows what is known; give what the consumer gets of it.
 
         What is known already is left out. ModulatorError stops this consumer alone.
@@ -112,7 +112,7 @@ class Served:
             return []
         found = [self._modulation.apply(s, time) for at, s, time in events if at > known]
         self.vector[origin] = interval.upto
-        self._steps.append(Interval(origin, known, interval.upto))
+        self._steps.append(LogSpan(origin, known, interval.upto))
         if len(self._steps) >= STEPS_MAX:
             self._renew()
         return [sample for sample in found if sample is not None]
@@ -137,10 +137,10 @@ class Served:
         """Take a checkpoint; what comes from now on is recorded after it."""
         self._checkpoint = self._modulation.checkpoint()
         self._base = _pairs(self.vector)
-        self._steps: list[Interval] = []
+        self._steps: list[LogSpan] = []
 
 
-def take_over(frozen: Frozen, start: Vector, make: Make) -> tuple[Served, list[Interval]]:
+def take_over(frozen: Frozen, start: Vector, make: Make) -> tuple[ModulatedConsumer, list[LogSpan]]:
     """Go on with a consumer at its new home, whose routes stand from `start` on.
 
     The intervals that nobody will deliver come second; with events there are none, because the
@@ -150,19 +150,19 @@ def take_over(frozen: Frozen, start: Vector, make: Make) -> tuple[Served, list[I
     if frozen.checkpoint is not None:
         modulation.restore(frozen.checkpoint)
     vector = dict(frozen.vector)
-    skipped: list[Interval] = []
+    skipped: list[LogSpan] = []
     for origin, position in start.items():
         known = vector.setdefault(origin, position)
         # Never back: what was delivered at the old home is not delivered again.
         if position > known and not frozen.relocation.events:
-            skipped.append(Interval(origin, known, position))
+            skipped.append(LogSpan(origin, known, position))
             vector[origin] = position
-    return Served(frozen.specs, modulation, vector), skipped
+    return ModulatedConsumer(frozen.specs, modulation, vector), skipped
 
 
 def recover(
-    saved: Saved, fetch: Callable[[Interval], Sequence[Located]], make: Make
-) -> tuple[Served, list[Sample]]:
+    saved: Saved, fetch: Callable[[LogSpan], Sequence[Located]], make: Make
+) -> tuple[ModulatedConsumer, list[Sample]]:
     """Repeat what came since the checkpoint, in the same order; give the answers once more.
 
     They must be those of the first time, else `ModulatorError`: the consumer may have had some.
@@ -176,7 +176,7 @@ def recover(
         vector[interval.origin] = interval.upto
     if modulation.mark != saved.mark:
         raise ModulatorError(REPLAY)
-    return Served(saved.specs, modulation, vector), [a for a in answers if a is not None]
+    return ModulatedConsumer(saved.specs, modulation, vector), [a for a in answers if a is not None]
 
 
 def _pairs(vector: Vector) -> Pairs:
