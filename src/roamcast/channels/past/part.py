@@ -25,7 +25,6 @@ from roamcast.channels.past.messages import (
     EndedFound,
     ErasePast,
     FeedArchive,
-    Follower,
     LookForEnded,
     PastGrew,
 )
