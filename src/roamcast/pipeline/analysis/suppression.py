@@ -64,7 +64,7 @@ def groups_of(table: pa.Table, margins: Sequence[Margin]) -> list[Integers]:
 def published(counts: Integers, groups: Sequence[Integers], k: int) -> npt.NDArray[np.bool_]:
     """Say which cells may be published."""
     hidden = counts < k
-    while any([_hide_more(counts, hidden, groups, number, k) for number in range(len(groups))]):
+    while any(_hide_more(counts, hidden, groups, number, k) for number in range(len(groups))):
         pass  # each pass hides a cell at least
     keep: npt.NDArray[np.bool_] = ~hidden
     return keep
