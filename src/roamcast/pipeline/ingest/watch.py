@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 
 from roamcast import files
 from roamcast.errors import InputError, RoamcastError
@@ -295,10 +294,14 @@ class _StreamWork(_Work):
 
         The file is in the private folder, since lines name people, and goes with the next batch.
         """
+        from pyspark.sql import functions as f
+
         folder = self.state.folder / "streamed"
         files.remove_tree(folder)
         folder.mkdir(mode=0o700)
-        lines = names.select("value").toArrow()["value"].cast(pa.binary()).to_pylist()
+        # bytes that are no text cannot be given to Python as they are
+        lines = names.select(f.make_valid_utf8("value").alias("line")).toArrow()["line"].to_pylist()
         path = folder / f"{self.state.last.number + 1:08d}.jsonl"
-        path.write_bytes(b"".join(line.replace(b"\n", b" ") + b"\n" for line in lines))
+        text = "".join(" ".join(line.splitlines()) + "\n" for line in lines)
+        path.write_text(text, encoding="utf-8")
         return ([stated(str(path))] if lines else []), []
