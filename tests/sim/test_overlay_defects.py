@@ -209,14 +209,6 @@ def test_a_past_that_moves_with_the_nodes_places_is_found(monkeypatch: pytest.Mo
     assert found() == "every table is right in the end"
 
 
-def test_places_that_are_not_on_disk_before_a_context_is_are_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """0131: the disk may refuse them, and take the context."""
-    monkeypatch.setattr(TableFeeding, "unstored", lambda _: ())
-    assert found() == "every table is right in the end"
-
-
 def test_a_summary_that_forgets_at_once_who_ended_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trap 2: it begins and ends between two offers, and no neighbour ever hears of it."""
 
