@@ -308,7 +308,7 @@ def body(filter_text: str, policy: str = "NH", expires: int = 100_000) -> CastBo
     ("policy", "branches", "resolver"),
     [
         ("NH", ("a", "b"), "here"),
-        ("FBTH", ("a", "b"), "origin"),
+        ("FBTH", ("a", "b"), "a"),  # FBTH is BTH1
         ("BTH1", ("a", "b"), "a"),
         ("BTH2", ("a", "b"), "b"),
         ("BTH3", ("a", "b"), "here"),  # erratum: with fewer the access node resolves itself

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roamcast.broker import Acknowledged, Broker, Failed, OpenSession
+from roamcast.broker import Acknowledged, Broker, Failed, OpenSession, PublishFor
 from roamcast.channels.past.settings import PastSettings
 from roamcast.errors import MovedError
 from roamcast.identity.policy import PUBLIC
 from roamcast.identity.rules import Rule, Viewer
 from roamcast.model.areas import area_of
+from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Store, StoreFailed
 from roamcast.model.time import format_instant
@@ -24,6 +25,7 @@ from roamcast.overlay.tables.directory import Directory, NodeEntry
 from roamcast.overlay.tables.feeding import (
     PLACES_MAX,
     RETRY_US,
+    SERVED,
     TableFeeding,
     TableSettings,
     standard_tables,
@@ -253,6 +255,20 @@ def test_the_places_of_old_are_written_again_when_the_disk_refuses_them() -> Non
     feeding.receive(StoreFailed(write.token, "full"), 0)
     assert not any(isinstance(one, Store) for one in feeding.advance(RETRY_US - 1))
     assert any(isinstance(one, Store) for one in feeding.advance(RETRY_US))
+
+
+def test_the_places_of_old_are_on_disk_with_the_first_context() -> None:
+    """0131: the disk may refuse them, and take the context."""
+    node = Node()
+    node.feeding._unwritten = True
+    context = Context("ann", "campus/b1/2", None, {}, node.now)
+    writes = [
+        key
+        for effect in node.broker.receive(PublishFor(1, "ann", context), node.now)
+        if isinstance(effect, Store)
+        for key, _ in effect.writes
+    ]
+    assert SERVED in writes
 
 
 @st.composite

@@ -122,13 +122,13 @@ def test_in_a_static_hour_the_links_carry_exactly_what_the_placement_costs(
     assert cost(problem, [NAMES.index(n) for n in active]) == best.cost
     assert len(active) <= limit
     assert hour(net, wants, range(12)) == best.cost
-    view = net.nodes["a"].overlay.filters.view()
+    view = net.nodes["a"].overlay.filters.view().placement
     assert view is not None
     assert (view.traffic, view.best) == (best.cost, best.cost)
     assert view.nowhere == cost(problem, ())
     assert view.one_more == optimal(problem, limit + 1).cost
     assert {row.node: row.flow for row in view.nodes} == flow
-    assert net.nodes["b"].overlay.filters.view() is None
+    assert net.nodes["b"].overlay.filters.view().placement is None
 
 
 def test_whatever_the_states_every_item_reaches_those_who_want_it() -> None:

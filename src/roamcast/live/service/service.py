@@ -165,7 +165,7 @@ class Service:
             places=places,
             trusted_nodes=nodes,
             node=node,
-            charge=self._charge_link,
+            charge=self.charge,
         )
         self._tickets = Tickets()
         self._sinks: dict[str, Sink] = {}
@@ -568,19 +568,14 @@ class Service:
         """Count requests of a subject; too many are refused."""
         self.rates.take(subject, self.clock(), amount)
 
-    def charge(self, viewer: Viewer, wanted: Filter, times: int = 1) -> None:
+    def charge(self, viewer: Viewer, wanted: Filter, shares: int = 1, times: int = 1) -> None:
         """Charge a viewer for a question that is asked so many times; too dear is refused.
 
-        The price is an upper bound that is known before the question runs (docs/queries.md).
+        The price is an upper bound that is known before the question runs (docs/queries.md). A
+        relay asks for many clients at once, and pays a share for each.
         """
         now = self.clock()
-        steps = times * self.broker.price(viewer, wanted, now).steps
-        self.reader.work.take(viewer.name, now, steps)
-
-    def _charge_link(self, viewer: Viewer, wanted: Filter, shares: int) -> None:
-        """Charge a client on a link for a current set; a relay asks for many clients at once."""
-        now = self.clock()
-        steps = self.broker.price(viewer, wanted, now).steps // shares
+        steps = times * self.broker.price(viewer, wanted, now).steps // shares
         self.reader.work.take(viewer.name, now, steps)
 
     def charge_past(self, viewer: Viewer, wanted: Filter) -> None:

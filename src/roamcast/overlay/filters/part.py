@@ -10,7 +10,10 @@ nothing is reported.
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
 
 from roamcast.model.machine import Effect, step
 from roamcast.model.parts import Occupancy, Part, Timers
@@ -37,6 +40,15 @@ from roamcast.overlay.topology.topology import NodeTopology
 
 RANK_MAX = 2**53
 """Nobody plans so many batches: a higher number is garbage."""
+
+
+class NodeFilterView(msgspec.Struct, frozen=True):
+    """A node's filter, and the whole placement where this node plans it."""
+
+    node: str
+    state: Annotated[str, Meta(description="of this node's filter")]
+    root: Annotated[str, Meta(description="the node that plans: ask it for the placement")]
+    placement: PlacementView | None
 
 
 class _Job:
@@ -114,11 +126,13 @@ class NodeFilters(Part):
             return ()
         return [link for link in self._topology.tree_links if link != came_from]
 
-    def view(self) -> PlacementView | None:
-        """Describe the placement, if this node is the root."""
-        if self.root != self.node:
-            return None
-        return self._survey().view(self.rank.number, self.reason)
+    def view(self) -> NodeFilterView:
+        """Describe this node's filter; the root also describes all others."""
+        root = self.root
+        plan = None
+        if root == self.node:
+            plan = self._survey().view(self.rank.number, self.reason)
+        return NodeFilterView(self.node, self.state.value, root, plan)
 
     def occupancy(self) -> Occupancy:
         """How much is known of other nodes."""
