@@ -94,8 +94,9 @@ def future_run(
     total = np.zeros(len(FutureCounts._fields), np.int64)
     for cast in _casts(routers, edge, casts, seed):
         networks = len(routers.addressed(cast))
-        matched = (generator.random((networks, contexts)) < share).any(axis=1)
-        total += np.array(count_future(routers, cast, matched))
+        matches = generator.random((networks, contexts)) < share
+        matched = np.asarray(matches.any(axis=1), np.bool_)
+        total += np.array(list(count_future(routers, cast, matched)))
     return {"casts": casts, **dict(zip(FutureCounts._fields, total.tolist(), strict=True))}
 
 
