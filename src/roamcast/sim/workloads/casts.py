@@ -73,7 +73,7 @@ ROLES: Final = ("red", "blue")
 POLICIES: Final = ("NH", "NH", "FBTH", "BTH1", "BTH2", "BTH3")
 
 CASTS: Final = CastSettings(
-    casts_max=30,
+    casts_max=5,
     endings_max=200,
     batch_us=20_000,
     batch_casts=4,
@@ -422,6 +422,9 @@ class CastsWorkload(Workload):
                 return (
                     f"{node} holds {sorted(held)}, {casts.explain(first.id, host.local(world.now))}"  # type: ignore[attr-defined]
                 )
+            overlay = host.machine.overlay
+            if overlay is not None and overlay.custody.held:
+                return f"{node} has parcels: {list(overlay.custody.held)[:3]}"
             kept = [key for key in host.disk.keys if key.startswith(LEFT_OVER)]
             if kept:
                 return f"{node} has {kept[0]} on disk"
