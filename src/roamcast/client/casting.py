@@ -1,13 +1,16 @@
 """Casts from a program: preview, send, follow, cancel, update; asked under the sender's name."""
 
+from base64 import b64encode
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from roamcast.client.asking import Where
-from roamcast.errors import UnreachableError
+from roamcast.errors import InputError, UnreachableError
+from roamcast.model.alerts import MEDIA_TYPE, read_alert
 from roamcast.model.filters import Filter
+from roamcast.model.time import format_instant
 from roamcast.transport.http import HttpClient
 
 Answer = TypeVar("Answer")
@@ -82,6 +85,35 @@ class Casting:
         A repeat with the same `cast_id` sends nothing again.
         """
         body = _body(where, text, kind, priority, expires, lifetime_s, cast_id)
+        return _read(await self._asked.ask("POST", "/casts", body=body), CastProgress)
+
+    async def send_alert(
+        self, data: bytes, where: Where = "", *, kind: str = "alert"
+    ) -> CastProgress | str:
+        """Send an alert of the Common Alerting Protocol, as XML; to `where`, or to its own area.
+
+        An Update or a Cancel goes to exactly those whom the alert that it references has reached,
+        and stops copies that still wait; then the update's id is given.
+        """
+        alert = read_alert(data)
+        content = {
+            "payload": b64encode(data).decode(),
+            "media_type": MEDIA_TYPE,
+            "kind": kind,
+            "id": alert.cast_id,
+        }
+        if alert.step != "Alert":
+            if not alert.references:
+                raise InputError(f"an alert that is an {alert.step} references another")
+            path = _path(alert.references[-1]) + "/updates"
+            answer = await self._asked.ask("POST", path, body=content)
+            return str(answer["id"])
+        text = where.source if isinstance(where, Filter) else where or alert.filter
+        if not text:
+            raise InputError("the alert has neither a polygon nor a circle: say where it goes")
+        body = {**content, "filter": Filter.parse(text).source, "priority": alert.priority}
+        if alert.expires_us is not None:
+            body["expires"] = format_instant(alert.expires_us)
         return _read(await self._asked.ask("POST", "/casts", body=body), CastProgress)
 
     async def preview(self, where: Where, text: str = "?") -> CastPreview:

@@ -26,6 +26,7 @@ from roamcast.identity.trusted.inbox import (
     RemoveMail,
 )
 from roamcast.identity.trusted.mailboxes import Mail
+from roamcast.model.alerts import MEDIA_TYPE, read_alert
 from roamcast.model.events import Acknowledged
 from roamcast.model.machine import Effect, Input, Store, Stored, StoreFailed
 from roamcast.model.parts import Router
@@ -55,7 +56,16 @@ class OpenedMail(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The payload as text."""
+        """The payload as text; of an alert, what it says."""
+        return self.text_in("en")
+
+    def text_in(self, language: str) -> str:
+        """Give the text, of an alert in a language if it has it."""
+        if self.letter.media_type == MEDIA_TYPE:
+            try:
+                return read_alert(self.letter.payload).text_in(language)
+            except RoamcastError:
+                pass  # it is shown as it stands
         return self.letter.payload.decode("utf-8", "replace")
 
 

@@ -1,6 +1,7 @@
 """`roamcast cast`, `roamcast why`: write to everybody who was, is or will be somewhere."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,8 +17,6 @@ from roamcast.commands._service import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from roamcast.client.casting import Casting, CastPreview, CastProgress
 
 CastArgument = Annotated[str, typer.Argument(help="Id of the cast.")]
@@ -44,6 +43,10 @@ def cast(
     expires: Annotated[
         str | None, typer.Option(help="Last moment that counts, or a time from now such as 8h.")
     ] = None,
+    cap: Annotated[
+        Path | None,
+        typer.Option(help="Send this alert (CAP 1.2, XML), to its own area or to --where."),
+    ] = None,
     cancel: Annotated[str | None, typer.Option(help="Cancel this cast instead.")] = None,
     update: Annotated[
         str | None, typer.Option(help="Update this cast: write to those whom it has reached.")
@@ -68,6 +71,9 @@ def cast(
         name = run(casting.update(update, text, kind=kind))
         _print({"id": name}, f"updated {update} by {name}", json=json)
         return
+    if cap is not None:
+        _show_alert(casting, cap, where, json=json)
+        return
     if where is None and template is None:
         raise InputError("a cast needs --where: a filter that names a place")
     filter_ = wanted(where, template, values)
@@ -78,6 +84,20 @@ def cast(
     _show_sent(sent, json=json)
 
 
+def _show_alert(casting: "Casting", path: Path, where: str | None, *, json: bool) -> None:
+    from roamcast.errors import InputError
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read the alert: {error.strerror}", source=str(path)) from None
+    sent = run(casting.send_alert(data, where or ""))
+    if isinstance(sent, str):
+        _print({"id": sent}, f"sent {sent} to those whom the alert before it reached", json=json)
+    else:
+        _show_sent(sent, json=json)
+
+
 def why(cast: CastArgument, data: DataOption = None, json: JsonOption = False) -> None:
     """Say why a cast reached whom it did: which node, filter, rule or limit decided."""
     told = run(_casting(data).why(cast))
@@ -85,7 +105,7 @@ def why(cast: CastArgument, data: DataOption = None, json: JsonOption = False) -
     _print(told, "\n".join(lines), json=json)
 
 
-def _casting(data: "Path | None") -> "Casting":
+def _casting(data: Path | None) -> "Casting":
     from roamcast.client.casting import Casting
     from roamcast.transport.address import find
     from roamcast.transport.http import HttpClient

@@ -8,6 +8,8 @@ import typer
 from roamcast.commands._service import DataOption, JsonOption, run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from roamcast.client.inbox import MailInbox, OpenedMail
 
 
@@ -28,6 +30,10 @@ def inbox(
     trust: Annotated[
         str | None, typer.Option(help="Address of the trusted node; by default the service.")
     ] = None,
+    language: Annotated[str, typer.Option(help="Language of alerts that have several.")] = "en",
+    cap: Annotated[
+        bool, typer.Option("--cap", help="Print alerts as they came, CAP 1.2, and nothing else.")
+    ] = False,
     keep: Annotated[bool, typer.Option(help="Show the same mail again next time.")] = True,
     data: DataOption = None,
     json: JsonOption = False,
@@ -37,7 +43,14 @@ def inbox(
     The token has your name and goes to the trusted node. Its address and the token come from
     ROAMCAST_URL and ROAMCAST_TOKEN, or from the data folder of a service on this machine.
     """
-    run(_show(_inbox(data, person, keys, trust), follow=follow, keep=keep, json=json))
+
+    def shown(mail: "OpenedMail") -> str:
+        if cap:
+            return _as_cap(mail)
+        return _as_json(mail, language) if json else _as_text(mail, language)
+
+    quiet = json or cap
+    run(_show(_inbox(data, person, keys, trust), shown, follow=follow, keep=keep, quiet=quiet))
 
 
 def _inbox(
@@ -75,19 +88,35 @@ def _token_of(folder: Path, person: str) -> str:
     return TokenKeys.open(folder).issue(person, ("subscribe",), lifetime_s=86_400, now=now)
 
 
-async def _show(inbox: "MailInbox", *, follow: bool, keep: bool, json: bool) -> None:
+async def _show(
+    inbox: "MailInbox",
+    shown: "Callable[[OpenedMail], str]",
+    *,
+    follow: bool,
+    keep: bool,
+    quiet: bool,
+) -> None:
     import sys
 
     count = 0
     async for mail in inbox.mails(follow=follow, keep=keep):
-        typer.echo(_as_json(mail) if json else _as_text(mail))
-        sys.stdout.flush()
+        text = shown(mail)
+        if text:
+            typer.echo(text)
+            sys.stdout.flush()
         count += 1
-    if not count and not json:
+    if not count and not quiet:
         typer.echo("no mail")
 
 
-def _as_json(mail: "OpenedMail") -> str:
+def _as_cap(mail: "OpenedMail") -> str:
+    from roamcast.model.alerts import MEDIA_TYPE
+
+    letter = mail.letter
+    return letter.payload.decode("utf-8", "replace") if letter.media_type == MEDIA_TYPE else ""
+
+
+def _as_json(mail: "OpenedMail", language: str) -> str:
     import msgspec
 
     from roamcast.model.time import format_instant
@@ -96,7 +125,7 @@ def _as_json(mail: "OpenedMail") -> str:
         "cast": mail.cast,
         "sender": mail.sender,
         "kind": mail.kind,
-        "text": mail.text,
+        "text": mail.text_in(language),
         "media_type": mail.letter.media_type,
         "reason": mail.letter.reason,
         "arrived": format_instant(mail.arrived_us),
@@ -106,12 +135,12 @@ def _as_json(mail: "OpenedMail") -> str:
     return msgspec.json.encode(told).decode()
 
 
-def _as_text(mail: "OpenedMail") -> str:
+def _as_text(mail: "OpenedMail", language: str) -> str:
     from roamcast.model.time import format_instant
 
     arrived = format_instant(mail.arrived_us).partition(".")[0].rstrip("Z").replace("T", " ")
     lines = [f"{arrived} UTC  from {mail.sender}  ({mail.kind or 'text'})  {mail.cast}"]
-    lines.append(f"  {mail.problem or mail.text}")
+    lines.append(f"  {mail.problem or mail.text_in(language)}")
     if mail.letter.reason:
         lines.append(f"  you get this because a pseudonym of yours satisfies: {mail.letter.reason}")
     return "\n".join(lines)

@@ -103,6 +103,8 @@ class Scene:
         sealed: bytes = b"sealed",
         lasts_us: int = 10_000_000,
         back_s: int = 0,
+        urgent: bool = False,
     ) -> list[Effect]:
         parcels = tuple(SealedParcel(vid, sealed) for vid in vids)
-        return self.give(Deposit, cast, sender, kind, self.now + lasts_us, back_s, parcels)
+        until = self.now + lasts_us
+        return self.give(Deposit, cast, sender, kind, until, back_s, parcels, urgent)

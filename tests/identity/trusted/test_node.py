@@ -240,6 +240,17 @@ def test_quiet_hours_keep_mail_and_push_it_when_they_end() -> None:
     assert pushed(scene.wait(_MINUTE)) == [("phone", "c1")]
 
 
+def test_urgent_mail_comes_in_quiet_hours_and_no_rule_gives_way_to_it() -> None:
+    scene = Scene()
+    (vid, *_) = scene.vids("ada")
+    scene.give(SetReach, "ada", Reach(quiet=(Hours(),), stopped=("spam",)))
+    scene.give(OpenInbox, "ada", "phone")
+    assert pushed(scene.deposit("c1", vid)) == []
+    assert pushed(scene.deposit("c2", vid, urgent=True)) == [("phone", "c2")]
+    assert pushed(scene.deposit("c3", vid, urgent=True, sender="spam")) == []
+    assert casts(scene, "ada") == ["c1", "c2"]
+
+
 def test_rules_that_are_changed_end_quiet_hours_at_once() -> None:
     scene = Scene()
     (vid, *_) = scene.vids("ada")

@@ -44,7 +44,7 @@ BODIES: dict[str, Any] = {
 
 MEANT = (
     *("makeToken", "revokeToken", "putContexts", "makeWebhook"),
-    *("postRegistration", "postDeposit"),
+    *("postRegistration", "postDeposit", "postCast", "postUpdate"),
 )
 """Operations whose bodies mean something beyond their schema: their own tests have the limits."""
 
@@ -250,6 +250,8 @@ def test_every_answer_is_of_the_struct_that_describes_it(running: RunningService
                        n=1, on=True).status == 201  # fmt: skip
     rules = [{"viewers": ["*"], "precision": "exact", "past": True}]
     assert running.ask("PUT", "/contexts/shown/rules", running.operator, rules).status == 200
+    cast = {"filter": "within(place, 'hq')", "text": "hello", "id": "shown"}
+    assert running.ask("POST", "/casts", running.operator, cast).status == 201
     found = 0
     for handler in ROUTES:
         route = route_of(handler)
@@ -259,7 +261,8 @@ def test_every_answer_is_of_the_struct_that_describes_it(running: RunningService
         if handler.http_methods != {"GET"}:
             continue
         query = {"to": "0,0"} if path == "/nearest" else {}
-        answer = running.get(path.replace("{vid:str}", "shown"), **query)
+        path = path.replace("{vid:str}", "shown").replace("{cast:str}", "shown")
+        answer = running.get(path, **query)
         assert answer.status == 200, (path, answer.body)
         assert answer.headers["content-type"].startswith(route.kind.partition(";")[0])
         decoded = msgspec.json.decode(answer.body, type=route.answer)

@@ -68,6 +68,8 @@ class Deposit(Input, frozen=True):
     expires_us: int
     back_s: int
     parcels: Annotated[tuple[SealedParcel, ...], Meta(max_length=PARCELS_MAX)]
+    urgent: bool = False
+    """Whether it is pushed in quiet hours, too; reach rules hold for it as for all."""
 
 
 class OpenInbox(Input, frozen=True):
@@ -104,6 +106,7 @@ class Mail(msgspec.Struct, frozen=True, array_like=True):
     arrived_us: int
     seen_until_us: int
     """Until then copies of the cast may come, from here or from another trusted node."""
+    urgent: bool = False
 
     @property
     def size(self) -> int:
@@ -306,7 +309,7 @@ class Mailboxes(Part):
                 assert handle is not None
                 until = max(given.expires_us, now + self.settings.mail_us) + self.settings.grace_us
                 told = (given.cast, parcel.vid, given.sender, given.kind, parcel.sealed)
-                chosen[handle] = Mail(*told, now, until)
+                chosen[handle] = Mail(*told, now, until, given.urgent)
                 planned += size
         if not chosen:
             return [self._answer(given.ticket, counts)]
@@ -496,12 +499,11 @@ class Mailboxes(Part):
         until = quiet_until(reach, now)
         if until is not None:
             self._timers.set(_Quiet(handle), until)
-            return []
         effects: list[Effect] = []
         for cast, mail in box.mails.items():
             if len(box.pushed) >= self.settings.window:
                 break
-            if cast not in box.pushed:
+            if cast not in box.pushed and (until is None or mail.urgent):
                 box.pushed.add(cast)
                 effects.append(MailPushed(box.inbox, mail))
         return effects

@@ -17,6 +17,7 @@ from roamcast.identity.credentials import VidKeys
 from roamcast.identity.letters import REASON_LENGTH_MAX, Letter, encode_letter
 from roamcast.identity.sealing import seal_payload
 from roamcast.identity.trusted.mailboxes import Deposit, SealedParcel
+from roamcast.live.auth.authority import PRIORITIES
 from roamcast.live.config.identity import TrustedMailSection
 from roamcast.live.observe.logs import Log
 from roamcast.live.store.store import SqliteStore
@@ -126,7 +127,7 @@ class Deposits:
         if own:
             assert self._trust is not None
             told = (effect.cast, effect.sender, effect.kind, effect.expires_us, effect.back_s)
-            done = await self._trust.deposit(Deposit(0, *told, parcels))
+            done = await self._trust.deposit(Deposit(0, *told, parcels, _is_urgent(effect)))
             return done.unreachable, done.refused, done.full
         return await self._sent(effect, parcels)
 
@@ -140,6 +141,7 @@ class Deposits:
                 "kind": effect.kind,
                 "expires_us": effect.expires_us,
                 "back_s": effect.back_s,
+                "urgent": _is_urgent(effect),
                 "parcels": [
                     {"vid": one.vid, "sealed": b64encode(one.sealed).decode()} for one in page
                 ],
@@ -152,6 +154,10 @@ class Deposits:
                 total[number] += count
         unreachable, refused, full = total
         return unreachable, refused, full
+
+
+def _is_urgent(effect: DepositMail) -> bool:
+    return effect.priority >= PRIORITIES["emergency"]
 
 
 def _sealed(text: bytes, cast: str, vid: str, key: bytes) -> SealedParcel:

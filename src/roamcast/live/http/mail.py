@@ -140,6 +140,7 @@ class DepositBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expires_us: Annotated[int, Meta(ge=0, le=2**62)]
     parcels: Annotated[tuple[ParcelBody, ...], Meta(max_length=PARCELS_MAX)]
     back_s: Annotated[int, Meta(ge=0, le=PAST_S_MAX)] = 0
+    urgent: bool = False
 
 
 class DepositAnswer(msgspec.Struct, frozen=True):
@@ -330,7 +331,7 @@ async def post_deposit(request: Asked) -> Response[bytes]:
         )
     parcels = tuple(SealedParcel(one.vid, b64decode(one.sealed)) for one in given.parcels)
     fields = (given.cast, given.sender, given.kind, given.expires_us, given.back_s)
-    done = await _trust(request).deposit(Deposit(0, *fields, parcels))
+    done = await _trust(request).deposit(Deposit(0, *fields, parcels, given.urgent))
     return as_json(DepositAnswer(done.reached, done.unreachable, done.refused, done.full))
 
 

@@ -131,7 +131,7 @@ class RunningTrust:
     async def deposit(self, given: Deposit) -> Deposited:
         """Take mail for the people behind some vids; answered when it is on disk."""
         fields = (given.cast, given.sender, given.kind, given.expires_us, given.back_s)
-        return cast("Deposited", await self._ask(Deposit, *fields, given.parcels))
+        return cast("Deposited", await self._ask(Deposit, *fields, given.parcels, given.urgent))
 
     async def ack(self, subject: str, cast_id: str) -> None:
         """Delete a mail that the person has."""
