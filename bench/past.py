@@ -11,7 +11,8 @@ import os
 import random
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
 from pathlib import Path
 from time import monotonic, time_ns
 from typing import Any
@@ -53,10 +54,14 @@ class Told(msgspec.Struct):
 class Crowd:
     """Everybody who writes, and what they were told since the last kill."""
 
-    def __init__(self, sessions: list[Session], seed: int) -> None:
+    def __init__(self, sessions: list[Session], seed: int, steps: Iterator[int]) -> None:
+        """`steps`: one count for all rounds.
+
+        What comes again in the same state is the same piece, with its earlier begin.
+        """
         self._sessions = sessions
         self._draw = random.Random(seed)
-        self._step = 0
+        self._steps = steps
         self.told: dict[str, Told] = {}
         self.acknowledged = 0
 
@@ -64,8 +69,7 @@ class Crowd:
         """Put, change and remove contexts, until the service is gone."""
         me = self._sessions[number % len(self._sessions)]
         while True:
-            self._step += 1
-            vid = f"thing-{number}-{self._step}"
+            vid = f"thing-{number}-{next(self._steps)}"
             one = self.told[vid] = Told([])
             for _ in range(self._draw.randrange(1, 4)):
                 if not await self._put(me, vid, one):
@@ -78,8 +82,7 @@ class Crowd:
                 self.acknowledged += 1
 
     async def _put(self, me: Session, vid: str, one: Told) -> bool:
-        self._step += 1
-        step, place, t_r = self._step, f"hq/{self._draw.randrange(10)}", _now()
+        step, place, t_r = next(self._steps), f"hq/{self._draw.randrange(10)}", _now()
         context = Context(vid, place, None, {"type": "thing", "step": step}, t_r)
         if not await _try(me.put(context), one):
             return False
@@ -92,8 +95,7 @@ class Crowd:
         me, vid = self._sessions[number], f"person-{number}"
         one = self.told[vid] = Told([])
         while True:
-            self._step += 1
-            step, place = self._step, f"hq/{self._draw.randrange(10)}"
+            step, place = next(self._steps), f"hq/{self._draw.randrange(10)}"
             one.sure = False
             made = await me.publish(vid, place=place, type="person", step=step)
             one.states.append((step, made.t_r, place))
@@ -134,11 +136,12 @@ async def storm(data: Path, *, kills: int, seed: int, step: Any) -> list[Round]:
     """Kill the service so many times under load, and ask for the past each time."""
     found = []
     draw = random.Random(seed)
+    steps = count(1)
     async with kept(data) as ready:
         service: Ready = await ready()
         for number in range(kills):
             async with _sessions(service) as sessions:
-                crowd = Crowd(sessions, seed + number)
+                crowd = Crowd(sessions, seed + number, steps)
                 began = _now()
                 busy = [
                     *(asyncio.create_task(crowd.write(one)) for one in range(WRITERS)),

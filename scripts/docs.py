@@ -35,6 +35,7 @@ from roamcast.model.filters.scan import LENGTH_MAX, PARENTHESES_DEPTH_MAX, TERMS
 from roamcast.model.filters.shapes import VERTICES_MAX
 from roamcast.model.wire import FRAME_BYTES_MAX, Reason, Registry, page_of
 from roamcast.overlay.custody.held import PARCEL_TABLE, ParcelState
+from roamcast.overlay.filters.states import FILTER_TABLE, FilterState
 from roamcast.overlay.handoff.states import (
     ASKED_TABLE,
     HOME_TABLE,
@@ -43,6 +44,8 @@ from roamcast.overlay.handoff.states import (
     HomeState,
     NextState,
 )
+from roamcast.overlay.homes.choice import LOAD_TABLE, LoadState
+from roamcast.overlay.homes.managers import CLIENT_TABLE, ClientState
 from roamcast.overlay.links.messages import LINK_MESSAGES as OVERLAY_LINKS
 from roamcast.overlay.links.neighbour import LINKS_TABLE, NeighbourState
 from roamcast.overlay.overlay import CARRIED
@@ -110,15 +113,18 @@ SECTIONS = (
     ),
     Section(
         "Inside frames between nodes",
-        "What the overlay's parts say over links: topology, tables, parcels, flows, handoffs "
-        "(`overlay/topology/`, `overlay/tables/`, `overlay/custody/`, `overlay/flows/`, "
-        "`overlay/handoff/`).",
+        "What the overlay's parts say over links: topology, tables, parcels, flows, handoffs, "
+        "filters, homes (`overlay/topology/`, `overlay/tables/`, `overlay/custody/`, "
+        "`overlay/flows/`, `overlay/handoff/`, `overlay/filters/`, `overlay/homes/`).",
         CARRIED,
         (
             ("The parcel", ParcelState.NEW, PARCEL_TABLE),
             ("A consumer at its home (JIT's A1)", HomeState.HOME, HOME_TABLE),
             ("A neighbour that was asked", AskedState.ASKED, ASKED_TABLE),
             ("A virtual consumer (JIT's A2)", NextState.PREPARING, NEXT_TABLE),
+            ("The filter", FilterState.ABSENT, FILTER_TABLE),
+            ("The load of a broker", LoadState.OPEN, LOAD_TABLE),
+            ("The change of a client's home", ClientState.SETTLED, CLIENT_TABLE),
         ),
     ),
     Section(

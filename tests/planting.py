@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -10,6 +11,68 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
+from roamcast.sim.workload import Workload
+
+SEEDS = 1_000
+"""Within so many seeds the swarm finds what is planted."""
+
+LAST_FOUND: dict[str, int] = {
+    "test_a_batch_that_is_named_anew_after_a_crash_is_found": 20,
+    "test_a_client_on_a_wide_area_group_that_does_not_filter_is_found": 9,
+    "test_a_clock_that_nobody_looks_at_is_found": 7,
+    "test_a_cursor_that_slips_when_an_object_before_it_leaves_is_found": 23,
+    "test_a_departed_client_that_stays_a_listener_is_found": 105,
+    "test_a_duplicate_that_is_not_answered_is_found": 6,
+    "test_a_hand_over_that_loses_the_last_publication_is_found": 6,
+    "test_a_leak_in_the_map_is_told": 5,
+    "test_a_lost_ack_that_deletes_a_later_mail_is_found": 8,
+    "test_a_mailbox_beyond_its_bound_is_found": 10,
+    "test_a_parcel_taken_before_it_is_written_is_found": 5,
+    "test_a_relay_that_keeps_departures_to_itself_is_found": 7,
+    "test_a_row_lost_between_two_places_during_a_question_is_found": 6,
+    "test_a_server_that_takes_a_remote_client_for_a_local_one_is_found": 9,
+    "test_a_session_opened_twice_that_keeps_its_first_queries_is_found": 6,
+    "test_a_session_resumed_into_the_wrong_view_class_is_found": 26,
+    "test_a_step_written_after_the_acknowledgement_is_found": 6,
+    "test_an_end_at_the_notice_and_not_at_the_last_sighting_is_found": 71,
+    "test_an_epoch_that_is_not_remembered_is_found": 12,
+    "test_an_older_version_that_wins_is_found": 5,
+    "test_leaving_a_change_to_pages_that_have_passed_its_object_is_found": 18,
+    "test_skipping_an_announcement_is_found": 264,
+    "test_two_that_vouch_for_what_they_sent_each_other_are_found": 34,
+    "test_versions_by_the_clock_are_found": 94,
+}
+"""Tests → the seed that last found what they plant: they try it first."""
+
+
+def first_failure(
+    make: type[Workload],
+    seeds: int = SEEDS,
+    *,
+    sizes: dict[str, int] | None = None,
+    promise: str = "",
+) -> tuple[int, str] | None:
+    """Look for a seed that fails, or breaks this very promise; first at the last one that did."""
+    test = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].partition(" ")[0]
+    last = LAST_FOUND.get(test, 0)
+    assert last < seeds
+    for seed in dict.fromkeys((last, *range(seeds))):
+        scenario = narrow(draw_scenario(make.name, make, seed), Narrowing(settings=sizes or {}))
+        outcome = play(scenario, make)
+        if outcome.failed and promise in ("", outcome.promise):
+            return seed, outcome.promise
+    return None
+
+
+def promise_broken(
+    make: type[Workload], seeds: int = SEEDS, *, sizes: dict[str, int] | None = None
+) -> str:
+    """Give the promise that the first such seed breaks."""
+    found = first_failure(make, seeds, sizes=sizes)
+    assert found is not None, f"{seeds} seeds did not find it"
+    return found[1]
 
 
 @contextmanager

@@ -37,7 +37,8 @@ MAY_IMPORT = {
     "pipeline": {"model", "matching", "placement", "journal", "identity", "channels"}
     | {"files", "errors"},
     "transport": {"model", "channels", "files", "errors"},
-    "client": {"model", "matching", "channels", "transport", "files", "errors"},
+    # identity: the SDK signs registrations and opens mail with the person's own keys
+    "client": {"model", "matching", "channels", "identity", "transport", "files", "errors"},
     "sim": PURE | {"journal", "errors"},
     "live": PURE | {"journal", "pipeline", "transport", "files", "errors"},
 }
@@ -275,6 +276,7 @@ BROKER_READS = (
     *("name", "epoch", "map_settings", "class_of_group", "class_of_client", "takes"),  # for links
     *("held", "overlay_view"),  # for operators
     "remembers",  # for questions about the past
+    *("cast_view", "cast_body", "key_of"),  # for senders, and receipts
 )
 """What drivers may read of a broker beside giving it inputs; none of these changes it."""
 

@@ -62,6 +62,7 @@ from roamcast.identity.policy import PUBLIC, RuleBook, RulesPolicy, is_own, subj
 from roamcast.identity.revocations import Revocations, RevokeTokens, TokenRevoked
 from roamcast.identity.rule_sets import RuleSets, SetRules
 from roamcast.identity.rules import Rule, Viewer, visible
+from roamcast.identity.vid_keys import KeepVidKey, VidKeyStore
 from roamcast.matching.live.slices import ContextPage, Question, run
 from roamcast.model.contexts import Context
 from roamcast.model.events import (
@@ -81,6 +82,9 @@ from roamcast.model.machine import Effect, Input
 from roamcast.model.nearest import Found
 from roamcast.model.parts import Load, Occupancy, Part, Router
 from roamcast.model.places import Places
+from roamcast.overlay.casts.casts import Casts
+from roamcast.overlay.casts.messages import CAST_KINDS, CastBody, CastView
+from roamcast.overlay.casts.settings import CastSettings
 from roamcast.overlay.overlay import Overlay, OverlayNode, OverlayView
 
 RULES_DECODED: Final = 4_096
@@ -315,6 +319,7 @@ class Broker(Router):
         replication_settings: ReplicationSettings | None = None,
         webhook_settings: WebhookSettings | None = None,
         past_settings: PastSettings | None = None,
+        cast_settings: CastSettings | None = None,
         default_rules: Sequence[Rule] = PUBLIC,
         own_vids: bool = False,
         places: Places | None = None,
@@ -323,6 +328,7 @@ class Broker(Router):
         make_matcher: Callable[[], Matcher] = compiled_matcher,
         overlay: OverlayNode | None = None,
         charge: Charge | None = None,
+        key_of: Callable[[str], bytes | None] | None = None,
     ) -> None:
         """`load` reads stored values by prefix, `stamp` is the newest one on this disk.
 
@@ -330,7 +336,8 @@ class Broker(Router):
         `replicas`: the hosts that may serve this node, by seat, this one among them.
         `trusted_nodes`: those whose vids belong to who registered them alone. `overlay`: what
         makes this broker a node of many; without it, it has no part of the overlay. `charge` is
-        asked before a client on a link gets a current set.
+        asked before a client on a link gets a current set. `key_of` gives a vid's sealing key;
+        without one, what vids registered here is asked.
         """
         self.name = name
         self.epoch = epoch
@@ -385,7 +392,27 @@ class Broker(Router):
             self._server.contexts.may_name = is_own
         self._server.merging.is_stored = self._publications.holds
         self._admission = Admission(self._hub, rules, self._policy)
-        self.overlay = None if overlay is None else Overlay(overlay, epoch=epoch, now=now)
+        self._vid_keys = VidKeyStore()
+        self.overlay: Overlay | None = None
+        if overlay is not None:
+            node = msgspec.structs.replace(overlay, kinds=overlay.kinds | CAST_KINDS)
+            self.overlay = Overlay(node, epoch=epoch, now=now)
+            self.overlay.feeding.under(rules.is_public, rules.restricted)
+            self._server.contexts.check_place = self.overlay.feeding.check_place
+            self._past.followers.append(self.overlay.feeding)
+            self._past.companions = self.overlay.feeding.unstored
+        self._casts = Casts(
+            cast_settings or CastSettings(),
+            now=now,
+            draw=(lambda: 0.5) if overlay is None else overlay.draw,
+            see=self._policy.visible_to,
+            state_of=self._state_of,
+            key_of=key_of or self._vid_keys.key_of,
+            trusted_nodes=trusted_nodes,
+            make_matcher=make_matcher,
+            overlay=self.overlay,
+        )
+        self._past.followers.append(self._casts)
         # The order is that of events and of restoring: rules before what they hide, who may see
         # before what is shown, the store before the map that is handed over with it.
         super().__init__(
@@ -396,15 +423,23 @@ class Broker(Router):
                 self._admission,
                 self._publications,
                 Revocations(),
+                self._vid_keys,
                 self._server,
                 self._hub,
                 self._webhooks,
                 *(self.overlay.parts if self.overlay is not None else ()),
+                self._casts,
             ),
             disk=self._replication,
         )
         self.restore(load, now)
+        if self.overlay is not None and self._past.lives:
+            self.overlay.feeding.unknown_until(now + self._past.settings.return_us)
         self.receive_event(MapTouched(), now)  # nobody subscribes yet
+
+    def _state_of(self, vid: str) -> Context | None:
+        known = self._server.map.contexts.get(vid)
+        return None if known is None else known.context
 
     def _viewer_of(self, client: str) -> Viewer:
         return self._admission.viewers.get(client) or Viewer(subject_of(client))
@@ -428,6 +463,15 @@ class Broker(Router):
         """Describe this node among others; None for a broker on its own."""
         return None if self.overlay is None else self.overlay.view()
 
+    def cast_view(self, cast: str) -> CastView:
+        """Say what its sender may know of a cast that was sent here."""
+        return self._casts.view(cast)
+
+    def cast_body(self, cast: str) -> CastBody | None:
+        """Give a cast that is held here, None where there is none; its sender may know it."""
+        held = self._casts.casts.get(cast)
+        return None if held is None else held.body
+
     def held(self) -> dict[str, int]:
         """How much is held of what, for metrics."""
         server, replication = self._server, self._replication
@@ -450,6 +494,10 @@ class Broker(Router):
     def class_of_client(self, client: str) -> str:
         """Name the view class a client would be in if it came now."""
         return self._policy.name_of(self._viewer_of(client))
+
+    def key_of(self, vid: str) -> bytes | None:
+        """Give the key that casts to a vid are sealed to; None where nobody registered it here."""
+        return self._vid_keys.key_of(vid)
 
     def rules_for(self, owner: str, vid: str, any_owner: bool) -> tuple[Rule, ...] | None:
         """Give the rules of a vid to who set them."""
@@ -544,6 +592,7 @@ __all__ = [
     "DropReplica",
     "Failed",
     "Frame",
+    "KeepVidKey",
     "LimitSession",
     "OpenSession",
     "PostWebhook",

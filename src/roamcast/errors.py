@@ -11,6 +11,7 @@ RoamcastError            [400]  root; the text is one line: what is wrong, what 
 │   ├── PlaceError              a place or a hierarchy of places is not valid
 │   ├── MessageError            a cast, an item or a wire message is not valid
 │   ├── TreeError               a dissemination tree or a placement request is not valid
+│   ├── ModulatorError          a modulator is refused, or was stopped
 │   ├── ConflictError    [409]  it belongs to somebody else
 │   ├── NotFoundError    [404]  it does not exist, or the caller may not see it: both look alike
 │   ├── SettingsError           the settings file, or a command-line option, is wrong
@@ -81,6 +82,10 @@ class MessageError(InputError):
     """A cast, an item or a wire message that is not valid."""
 
 
+class ModulatorError(InputError):
+    """A modulator that is refused, or was stopped; the text is the reason."""
+
+
 class TreeError(InputError):
     """A dissemination tree or a placement request that is not valid."""
 
@@ -97,6 +102,32 @@ class NotFoundError(InputError):
 
     status = 404
     title = "Not Found"
+
+
+class MovedError(InputError):
+    """Another node serves this place; `url` is where, empty if nobody here knows."""
+
+    status = 421
+    title = "Misdirected Request"
+    url: str = ""
+
+    @classmethod
+    def to(cls, place: str, node: str, url: str) -> "MovedError":
+        """Say which node serves a place, and where."""
+        at = f" at {url}" if url else ""
+        who = f"node {node} serves it{at}" if node else "no node that is known here serves it"
+        found = cls(f"moved: {place[:100]!r} is not among the places of this node; {who}")
+        found.url = url
+        return found
+
+    @classmethod
+    def read(cls, text: str) -> "MovedError | None":
+        """Read what a service refused over a link, where errors are texts; None: another reason."""
+        if not text.startswith("moved: "):
+            return None
+        found = cls(text)
+        found.url = text.rpartition(" serves it at ")[2] if " serves it at " in text else ""
+        return found
 
 
 class SettingsError(InputError):

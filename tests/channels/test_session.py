@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 
 from roamcast.channels.client.link_messages import LinkWelcome, settings_bytes
 from roamcast.channels.client.map_client import SubscribeFilter, UnsubscribeFilter
@@ -25,7 +26,7 @@ from roamcast.channels.client.session import (
 )
 from roamcast.channels.client.watching import Current, Cut, Refusal
 from roamcast.channels.server.map_server import MapServer
-from roamcast.channels.server.messages import Batch, Request
+from roamcast.channels.server.messages import WELL_KNOWN, Batch, Request, ServerHere
 from roamcast.channels.server.settings import MapSettings
 from roamcast.errors import ContextError, FilterError, LimitError
 from roamcast.model.addresses import Client, Server
@@ -269,6 +270,18 @@ def test_without_other_hosts_an_older_map_is_begun_with() -> None:
     assert scene.sessions["ada"].client is not None
     assert scene.sessions["ada"].client.epoch == 1
     assert scene.seen("ada") == [("shown", "p"), ("shown", "p")]
+
+
+def test_what_comes_late_by_an_earlier_link_is_not_followed() -> None:
+    """A relay's epoch may be older than the service's, which was heard before."""
+    scene = two()
+    relay = structs.replace(scene.welcome("ada", epoch=1), server="relay")
+    scene.give("ada", LinkUp(relay))
+    late = Received("server", ServerHere(scene.epoch + 1, 0), WELL_KNOWN)
+    assert scene.give("ada", late) == []
+    client = scene.sessions["ada"].client
+    assert client is not None
+    assert (client.server, client.epoch) == ("relay", 1)
 
 
 def test_a_client_that_was_cut_off_asks_again() -> None:

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from roamcast.errors import InputError, LimitError
 from roamcast.identity.credentials import SEALING_KEY_BYTES_MAX, VidKeys
+from roamcast.identity.letters import LETTER_BYTES_MAX
 from roamcast.identity.sealing import HYBRID_BYTES, STEP_BYTES, VidSecrets, seal_payload
 from roamcast.identity.trusted.settings import SEALED_BYTES_MAX
-from roamcast.model.casts import PAYLOAD_BYTES_MAX
 
 VID = "A" * 24 + "@trust.example"
 
@@ -46,9 +46,9 @@ def test_lengths_tell_little_and_are_bounded(hybrid: bool) -> None:
     assert len(keys.sealing) <= SEALING_KEY_BYTES_MAX
     lengths = {len(seal_payload(b"x" * size, keys, "c", VID)) for size in range(STEP_BYTES - 4)}
     assert len(lengths) == 1
-    assert len(seal_payload(bytes(PAYLOAD_BYTES_MAX), keys, "c", VID)) <= SEALED_BYTES_MAX
+    assert len(seal_payload(bytes(LETTER_BYTES_MAX), keys, "c", VID)) <= SEALED_BYTES_MAX
     with pytest.raises(LimitError):
-        seal_payload(bytes(PAYLOAD_BYTES_MAX + 1), keys, "c", VID)
+        seal_payload(bytes(LETTER_BYTES_MAX + 1), keys, "c", VID)
     with pytest.raises(LimitError):
         VidSecrets(bytes(32), hybrid).open(bytes(SEALED_BYTES_MAX + 1), "c", VID)
 

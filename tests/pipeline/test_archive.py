@@ -18,7 +18,8 @@ from roamcast.model.time import LATEST
 from roamcast.pipeline.archive import care as archive_care
 from roamcast.pipeline.archive import layout as archive_layout
 from roamcast.pipeline.archive.append import append
-from roamcast.pipeline.archive.care import compact, grouped, vacuum
+from roamcast.pipeline.archive.care import compact, vacuum
+from roamcast.pipeline.archive.density import to_join
 from roamcast.pipeline.archive.files import BOUNDS, GROUP_ROWS, group_bounds, read_file
 from roamcast.pipeline.archive.layout import ArchiveSettings, context_name, placed, stored_name
 from roamcast.pipeline.archive.retention import erase, retain
@@ -456,7 +457,7 @@ def test_when_nobody_can_say_what_is_committed_all_files_stay(
 @pytest.mark.parametrize("job", ["compact", "retain", "erase", "lookup"])
 def test_a_committed_file_that_is_missing_is_told_in_one_line(job: str, tmp_path: Path) -> None:
     in_two_commits(tmp_path / "a")
-    small = [group for group in grouped(files(tmp_path / "a")) if len(group) > 1]
+    small = to_join(files(tmp_path / "a"))
     path = next(f["path"] for group in small for f in group if f["min.t_d"] is not None)
     (tmp_path / "a" / path).unlink()
     jobs: dict[str, Callable[[], object]] = {

@@ -11,6 +11,7 @@ import pytest
 from roamcast.model.context_arrow import to_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
+from roamcast.pipeline.archive import density
 from roamcast.pipeline.archive import files as archive_files
 from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.archive.bounds import Bounds, FileBounds, GroupBounds
@@ -85,6 +86,7 @@ def test_no_part_that_holds_a_match_is_ever_ruled_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_files, "GROUP_ROWS", 4)
+    monkeypatch.setattr(density, "DENSE_ROWS", 1)  # by day and cell, however few
     draw = random.Random(7)
     contexts = [some_context(draw, f"v{number}") for number in range(120)]
     append(to_arrow(contexts), tmp_path / "a")

@@ -164,6 +164,45 @@ def test_a_stream_gives_what_one_batch_gives_when_rows_are_no_later_than_promise
     assert not any(row["reason"] for batch in batches for row in batch.get(rows.DEAD, []))
 
 
+@given(people, agent_settings(), st.integers(0, 400), st.booleans())
+@settings(max_examples=60)
+def test_earlier_rows_after_later_ones_give_what_the_right_order_gives(
+    seen: list[Sighting], chosen: AgentSettings, cut_s: int, finished: bool
+) -> None:
+    """Before a silence longer than the heartbeat; closer rows cannot be joined any more."""
+    cut = cut_s * 1_000_000
+    later = [s for s in seen if s.time >= cut]
+    began: dict[str, int] = {}
+    for one in later:
+        began[one.person] = min(one.time, began.get(one.person, one.time))
+    silence = chosen.vector()[0]
+    gap = {name: begin - silence for name, begin in began.items()}
+    earlier = [s for s in seen if s.time < min(cut, gap.get(s.person, cut))]
+    first = run([row_of(s) for s in later], chosen, EVER if finished else 2**62)
+    second = run(again(first) + [row_of(s) for s in earlier], chosen, EVER)
+    assert contexts_of([first, second]) == live(later + earlier, chosen)
+    assert not second.get(rows.DEAD)
+
+
+def test_a_row_too_near_to_what_was_worked_in_is_late() -> None:
+    chosen = AgentSettings(heartbeat_s=10)
+    first = run([row_of(Sighting("ann", "gps", 100_000_000, "a/1"))], chosen, EVER)
+    near, far = (row_of(Sighting("ann", "gps", at, "a/1")) for at in (90_000_000, 89_999_999))
+    second = run([*again(first), near, far], chosen, EVER)
+    assert [row["time"] for row in second[rows.DEAD]] == [90_000_000]
+    assert [row["time"] for row in second[rows.CONTEXT]] == [89_999_999]
+    (ann,) = second[rows.PERSON]
+    assert (ann["file"], ann["time"]) == (89_999_999, 100_000_000)
+
+
+def test_people_of_a_register_that_does_not_say_since_when_get_nothing_filled_in() -> None:
+    first = run([row_of(Sighting("ann", "gps", 10**12, "a/1"))], AgentSettings(), EVER)
+    before = [{**row, "file": None} for row in again(first)]
+    second = run([*before, row_of(Sighting("ann", "gps", 1, "a/1"))], AgentSettings(), EVER)
+    assert len(second[rows.DEAD]) == 1
+    assert not second.get(rows.CONTEXT)
+
+
 def test_a_row_behind_what_was_worked_in_is_a_dead_letter_with_its_fields() -> None:
     chosen = AgentSettings()
     first = run([row_of(Sighting("ann", "gps", 100, "a/1"))], chosen, EVER)

@@ -18,6 +18,7 @@ import pytest
 
 from roamcast.errors import InputError, LimitError, MissingError, RoamcastError
 from roamcast.model.time import parse_instant
+from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.archive.table import Archive
@@ -25,7 +26,7 @@ from roamcast.pipeline.ingest import job as ingest_job
 from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest import run as ingest
 from roamcast.pipeline.ingest import state as ingest_done
-from roamcast.pipeline.ingest.dead_letters import dead_letters
+from roamcast.pipeline.ingest.dead_letters import dead_letters, replayed
 from roamcast.pipeline.ingest.files import Reading, SightingFile, listed
 from roamcast.pipeline.ingest.pack import packed
 from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
@@ -36,6 +37,7 @@ from roamcast.pipeline.ingest.trusted import (
     register_of,
     vids_of_person,
 )
+from roamcast.pipeline.ingest.watch import _Work
 from roamcast.pipeline.ingest.write import COLUMNS, ScanAndWrite, WriteTask
 from tests.pipeline.test_archive import everything
 
@@ -654,3 +656,66 @@ def test_folding_that_the_disk_refuses_is_done_later(
     with state_of(tmp_path) as state:
         assert all(file in state.done for file in listed(paths, Reading()))
         assert [p.name for p in (state.folder / "batches").iterdir()] == ["00000003"]
+
+
+def test_a_quiet_watch_ends_its_last_contexts_by_the_clock(tmp_path: Path) -> None:
+    settings = IngestSettings(late_s=60)
+    with state_of(tmp_path) as state:
+        run(state, write(tmp_path, "1.jsonl", seen("ann", 0)), finish=False, late_s=60)
+        clock = [NOW]
+        told: list[SightingBatch] = []
+        no_spark: Any = None
+        work = _Work(no_spark, state, tmp_path, settings, lambda: clock[0], tmp_path, told.append)
+        clock[0] += 360 * 1_000_000  # heartbeat and lateness, to the microsecond
+        assert work.end_quiet() is None
+        clock[0] += 1
+        batch = work.end_quiet()
+        assert told == [batch]
+        assert (batch.counts["contexts"], batch.counts["open"], batch.counts["pending"]) == (
+            1,
+            0,
+            0,
+        )
+        clock[0] += 10**12
+        assert work.end_quiet() is None, "nothing is open any more"
+
+
+def test_months_in_either_order_give_the_same_archive(tmp_path: Path) -> None:
+    def lived(archive: str) -> list[Any]:
+        opened_archive = Archive.open(tmp_path / archive)
+        paths = opened_archive.files()["path"].to_pylist()
+        found = [read_file(opened_archive.storage, path) for path in paths]
+        rows = pa.concat_tables(found).select(["place", "t_r", "t_d"]).to_pylist()
+        return sorted(tuple(row.values()) for row in rows)
+
+    parts = []
+    for n in range(3):
+        minutes = range(100 * n, 100 * n + 60, 2)
+        lines = [
+            seen(who, minute, f"a/{minute % 3}") for who in ("ann", "bob") for minute in minutes
+        ]
+        parts.append(write(tmp_path, f"{n}.jsonl", *lines))
+    for name, order in (("right", parts), ("wrong", parts[::-1])):
+        with state_of(tmp_path, name, f"{name}-private") as state:
+            for part in order:
+                counts = run(state, part, archive=ArchiveSettings(grid_s=0)).counts
+                assert counts["late"] == 0
+    assert lived("right") == lived("wrong")
+    assert len(lived("right")) == 6
+
+
+def test_dead_letters_are_ingested_again_once(tmp_path: Path) -> None:
+    with state_of(tmp_path) as state:
+        run(state, write(tmp_path, "1.jsonl", seen("ann", 10), "{no sighting"))
+        late = write(tmp_path, "2.jsonl", seen("ann", 9), seen("bob", 10))
+        assert run(state, late).counts["late"] == 1
+        with replayed(state) as found:
+            kinds = sorted(path.suffix for path in found)
+            assert kinds == [".jsonl", ".parquet"]
+            (rows_again,) = [pq.read_table(p).to_pylist() for p in found if p.suffix == ".parquet"]
+            assert [(row["person"], row["source"]) for row in rows_again] == [("ann", "badge")]
+        assert dead_letters(state).num_rows == 0
+        with pytest.raises(ZeroDivisionError), replayed(state):
+            _ = 1 / 0
+        with replayed(state) as found:
+            assert found == []

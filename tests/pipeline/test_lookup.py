@@ -16,6 +16,7 @@ from roamcast.matching import FilterSet, Pairs
 from roamcast.model.filters import Filter
 from roamcast.model.filters.syntax import PREDICATES
 from roamcast.model.time import format_instant
+from roamcast.pipeline.archive import density
 from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.archive.care import compact, vacuum
 from roamcast.pipeline.archive.layout import ArchiveSettings
@@ -151,6 +152,7 @@ def test_a_context_of_four_months_is_found_by_every_question_it_overlaps(tmp_pat
 def test_only_files_and_row_groups_that_can_match_are_read(
     small_groups: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(density, "DENSE_ROWS", 1)  # by day and cell, however few
     table = contexts(14, 2_000)
     t_r = BEGIN + np.arange(2_000) * (3 * DAY // 2_000)
     for number, moments in ((4, t_r), (5, t_r + DAY // 96)):

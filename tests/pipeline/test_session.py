@@ -83,3 +83,27 @@ def test_importing_the_pipeline_starts_and_imports_no_spark() -> None:
         "assert 'pyspark' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("master", ["sc://127.0.0.1:1", "spark://127.0.0.1:1,127.0.0.1:2"])
+def test_an_address_where_no_spark_answers_is_told_at_once(master: str) -> None:
+    with pytest.raises(MissingError, match=f"no Spark at {master}: .*refused"):
+        start(Settings(master=master))
+
+
+def test_one_of_several_masters_is_enough() -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        session.check_reachable(f"spark://127.0.0.1:1,127.0.0.1:{port}")
+        session.check_reachable(f"sc://127.0.0.1:{port}/;token=x")
+        session.check_reachable("local[2]")
+
+
+def test_options_of_spark_are_given_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(session.CONF_VARIABLE, "spark.ui.enabled=true\nspark.ui.port=4050")
+    assert session.given_options() == {"spark.ui.enabled": "true", "spark.ui.port": "4050"}
+    monkeypatch.setenv(session.CONF_VARIABLE, "ui=true")
+    with pytest.raises(InputError, match=r"no option of Spark: give spark\.NAME=VALUE"):
+        session.given_options()

@@ -1,6 +1,7 @@
 """Deliberate defects of a whole broker: the swarm finds each within a thousand seeds."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,24 +17,15 @@ from roamcast.identity.rule_sets import RuleSets
 from roamcast.model.contexts import body_of
 from roamcast.model.events import Acknowledged, MapTouched, RulesChanged
 from roamcast.model.machine import Effect, Store, Stored
-from roamcast.sim.scenario import draw_scenario, play
 from roamcast.sim.workloads.broker import BrokerWorkload
+from tests.planting import first_failure, promise_broken
 
-SEEDS = 1_000
-
-
-def first_failure(seeds: int = SEEDS) -> tuple[int, str]:
-    for seed in range(seeds):
-        outcome = play(draw_scenario("broker", BrokerWorkload, seed), BrokerWorkload)
-        if outcome.failed:
-            return seed, outcome.promise
-    raise AssertionError(f"{seeds} seeds did not find it")
+broken = partial(promise_broken, BrokerWorkload)
 
 
-def finds(promise: str, seeds: int = SEEDS) -> bool:
+def finds(promise: str) -> bool:
     """Whether some seed breaks this very promise; others may break first."""
-    scenarios = (draw_scenario("broker", BrokerWorkload, seed) for seed in range(seeds))
-    return any(play(one, BrokerWorkload).promise == promise for one in scenarios)
+    return first_failure(BrokerWorkload, promise=promise) is not None
 
 
 def test_acknowledged_before_stored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +38,7 @@ def test_acknowledged_before_stored_is_found(monkeypatch: pytest.MonkeyPatch) ->
             list(self._writing.values())[-1].token = 0  # nobody waits for the disk any more
 
     monkeypatch.setattr(Replication, "_store", hasty)
-    assert first_failure()[1] in (
+    assert broken() in (
         "acknowledged means on every current disk",
         "nothing is shown before it is stored",
     )
@@ -62,7 +54,7 @@ def test_acknowledged_before_the_follower_stored_is_found(monkeypatch: pytest.Mo
             self._read_offer(now)
 
     monkeypatch.setattr(Replication, "_release", hasty)
-    assert first_failure()[1] == "acknowledged means on every current disk"
+    assert broken() == "acknowledged means on every current disk"
 
 
 def test_rules_applied_after_the_context_is_shown_are_found(
@@ -75,7 +67,7 @@ def test_rules_applied_after_the_context_is_shown_are_found(
         return [effect for effect in effects if not isinstance(effect, RulesChanged)]
 
     monkeypatch.setattr(RuleSets, "_stored", late)
-    assert first_failure()[1] in (
+    assert broken() in (
         "nobody sees what rules hide",
         "every view is right in the end",
     )
@@ -103,7 +95,7 @@ def test_a_hand_over_that_loses_the_last_write_is_found(monkeypatch: pytest.Monk
         real(self, entries[:-1], now)
 
     monkeypatch.setattr(Replication, "_offer_page", lossy)
-    assert first_failure()[1] == "a hand-over loses nothing"
+    assert broken() == "a hand-over loses nothing"
 
 
 def test_a_hand_over_that_loses_the_last_publication_is_found(
@@ -117,7 +109,7 @@ def test_a_hand_over_that_loses_the_last_publication_is_found(
         real(self, tuple(entry for entry in entries if entry not in asked[-1:]), now)
 
     monkeypatch.setattr(Replication, "_offer_page", lossy)
-    assert first_failure()[1] == "a hand-over loses nothing"
+    assert broken() == "a hand-over loses nothing"
 
 
 @pytest.mark.slow
@@ -135,7 +127,7 @@ def test_a_session_resumed_into_the_wrong_view_class_is_found(
         return effects
 
     monkeypatch.setattr(Admission, "_open", resumed)
-    assert first_failure()[1] in (
+    assert broken() in (
         "nobody sees what rules hide",
         "every view is right in the end",
         "own assertion",
@@ -152,7 +144,7 @@ def test_a_failed_write_that_shows_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         return real(self, pending, reason)
 
     monkeypatch.setattr(StoredPublications, "_failed", shown)
-    assert first_failure()[1] in (
+    assert broken() in (
         "a refused write never shows",
         "nothing is shown before it is stored",
         "every view is right in the end",
@@ -170,7 +162,7 @@ def test_an_acknowledgement_without_any_write_is_found(monkeypatch: pytest.Monke
         return effects
 
     monkeypatch.setattr(StoredPublications, "_ask", forgetful)
-    assert first_failure()[1] == "acknowledged means on every current disk"
+    assert broken() == "acknowledged means on every current disk"
 
 
 def test_telling_a_class_what_it_may_not_see_has_changed_is_found(

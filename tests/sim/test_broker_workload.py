@@ -2,11 +2,11 @@
 
 import pytest
 
-from roamcast.sim.scenario import draw_scenario, play
+from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
 from roamcast.sim.workloads.broker import BrokerWorkload
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("first", [0, pytest.param(60, marks=pytest.mark.soak)])
 def test_nothing_is_lost_and_nobody_sees_what_rules_hide(first: int) -> None:
     counts: dict[str, float] = {}
     for seed in range(first, first + 60):
@@ -26,3 +26,10 @@ def test_the_same_seed_gives_the_same_journal() -> None:
         play(draw_scenario("broker", BrokerWorkload, 7), BrokerWorkload) for _ in range(2)
     )
     assert one.digest == other.digest
+
+
+def test_a_state_under_two_sets_of_rules_is_archived_once_by_a_host_whose_clock_is_behind() -> None:
+    sizes = {"calm": 1, "seats": 2, "vids": 1, "publishers": 1, "rules": 1, "queue": 8}
+    scenario = draw_scenario("broker", BrokerWorkload, 2_109)
+    outcome = play(narrow(scenario, Narrowing((5,), sizes)), BrokerWorkload)
+    assert outcome.promise == "", outcome.detail

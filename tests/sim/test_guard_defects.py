@@ -4,6 +4,7 @@ The first six are the survivors of an audit; the others are of the same kinds.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,18 +23,12 @@ from roamcast.channels.spread.streams import Ledger, Stream
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect, Listen
 from roamcast.sim.clocks import ORIGIN_US, Clock
-from roamcast.sim.workloads.map import Coarse
-from tests.sim.test_broker_defects import first_failure as first_broker_failure
-from tests.sim.test_map_defects import first_failure
+from roamcast.sim.workloads.broker import BrokerWorkload
+from roamcast.sim.workloads.map import Coarse, MapWorkload
+from tests.planting import promise_broken
 from tests.strategies_map import MapWorld
 
-SEEDS = 300
-
-
-def promise_broken() -> str:
-    found = first_failure(seeds=SEEDS)
-    assert found is not None
-    return found[1]
+broken = partial(promise_broken, MapWorkload, 300, sizes={"compiled": 0})
 
 
 # --- the survivors of the audit -----------------------------------------------------------------
@@ -78,7 +73,7 @@ def test_a_departed_client_that_stays_a_listener_is_found(monkeypatch: pytest.Mo
         return left
 
     monkeypatch.setattr(Stream, "leave", stays)
-    assert promise_broken() in ("bounded state", "empty when clients leave", "raises KeyError")
+    assert broken() in ("bounded state", "empty when clients leave", "raises KeyError")
 
 
 def test_streams_joined_and_kept_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +84,7 @@ def test_streams_joined_and_kept_are_found(monkeypatch: pytest.MonkeyPatch) -> N
         return []  # the channels are forgotten, and their groups never left
 
     monkeypatch.setattr(Tuner, "unlink", kept)
-    assert promise_broken() == "empty when clients leave"
+    assert broken() == "empty when clients leave"
 
 
 def equal_stamps_keep_a_context() -> bool:
@@ -138,7 +133,7 @@ def test_a_session_opened_twice_that_keeps_its_first_queries_is_found(
         return real(self, given)
 
     monkeypatch.setattr(Admission, "_open", twice)
-    assert first_broker_failure()[1] in (
+    assert promise_broken(BrokerWorkload) in (
         "bounded state",
         "own assertion",
         "no duplicate",
@@ -153,7 +148,7 @@ def test_a_leak_in_the_map_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         self._at[context.place].pop(context.vid)  # the empty place stays
 
     monkeypatch.setattr(ActiveMap, "_leave", leaks)
-    assert promise_broken() == "bounded state"
+    assert broken() == "bounded state"
 
 
 # --- more of their kinds ------------------------------------------------------------------------
@@ -203,7 +198,7 @@ def test_pending_updates_that_a_restart_leaves_pending_are_found(
         return [effect for effect in real(self) if not isinstance(effect, Pending)]
 
     monkeypatch.setattr(Watching, "restart", silent)
-    assert promise_broken() == "views equal the map"
+    assert broken() == "views equal the map"
 
 
 def test_a_newer_state_that_is_none_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,12 +209,12 @@ def test_a_newer_state_that_is_none_is_found(monkeypatch: pytest.MonkeyPatch) ->
         return [*effects, Overtaken("client-0/0", 1 << 60)] if effects else effects
 
     monkeypatch.setattr(Watching, "take", false_alarm)
-    assert promise_broken() in ("no duplicate", "views equal the map")
+    assert broken() in ("no duplicate", "views equal the map")
 
 
 def test_an_hour_that_begins_unnoticed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Coarse, "changes_at", lambda *_: None)
-    assert promise_broken() == "views equal the map"
+    assert broken() == "views equal the map"
 
 
 def test_hours_of_the_wrong_clock_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,14 +230,14 @@ def test_hours_of_the_wrong_clock_are_found(monkeypatch: pytest.MonkeyPatch) -> 
 
     touched = MapContexts._touched
     monkeypatch.setattr(MapContexts, "_touched", served)
-    assert promise_broken() == "views equal the map"
+    assert broken() == "views equal the map"
 
 
 def test_a_cancelled_context_that_only_leaves_the_books_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(MapContexts, "withdraw", lambda *_: True)
-    assert promise_broken() in ("views equal the map", "empty when clients leave")
+    assert broken() in ("views equal the map", "empty when clients leave")
 
 
 def test_a_client_collected_with_its_contexts_left_behind_is_found(
@@ -255,12 +250,12 @@ def test_a_client_collected_with_its_contexts_left_behind_is_found(
         real(self, client, reason)
 
     monkeypatch.setattr(MapServer, "remove", forgets)
-    assert promise_broken() in ("views equal the map", "empty when clients leave")
+    assert broken() in ("views equal the map", "empty when clients leave")
 
 
 def test_a_late_copy_of_an_old_batch_that_shows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watching, "unwatch", lambda *_: [])
-    assert promise_broken() in ("bounded state", "only what was asked for", "views equal the map")
+    assert broken() in ("bounded state", "only what was asked for", "views equal the map")
 
 
 def test_a_client_that_joins_no_group_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,14 +265,14 @@ def test_a_client_that_joins_no_group_is_found(monkeypatch: pytest.MonkeyPatch) 
         return [one for one in real(self, *given, **named) if not isinstance(one, Listen)]
 
     monkeypatch.setattr(Tuner, "tune", deaf)
-    assert promise_broken() in ("views equal the map", "liveness")
+    assert broken() in ("views equal the map", "liveness")
 
 
 def test_a_session_that_ends_and_stays_with_its_query_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Hub, "_leave", lambda *_: None)
-    assert first_broker_failure()[1] in (
+    assert promise_broken(BrokerWorkload) in (
         "bounded state",
         "own assertion",
         "raises KeyError",

@@ -1,5 +1,7 @@
 """Five deliberate defects: the swarm finds each of them, so it would find them if they happened."""
 
+from functools import partial
+
 import pytest
 
 from roamcast.channels.failover.merging import Merging
@@ -11,26 +13,12 @@ from roamcast.channels.server.view_class import ViewClass
 from roamcast.channels.spread import streams as streams_module
 from roamcast.channels.spread.dissemination import Dissemination
 from roamcast.model.contexts import context_of
-from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
 from roamcast.sim.workloads.map import MapWorkload
 from roamcast.sim.workloads.recovery import RecoveryWorkload
+from tests.planting import promise_broken
 
-SEEDS = 1_000
-
-
-def first_failure(
-    make: type[MapWorkload | RecoveryWorkload] = MapWorkload,
-    seeds: int = SEEDS,
-    *,
-    last_found: int = 0,
-) -> tuple[int, str] | None:
-    """Look for a seed that fails, first at the one that did when this was written."""
-    plain = Narrowing(settings={"compiled": 0} if make is MapWorkload else {})
-    for seed in (last_found, *range(seeds)):
-        outcome = play(narrow(draw_scenario(make.name, make, seed), plain), make)
-        if outcome.failed:
-            return seed, outcome.promise
-    return None
+PLAIN = {"compiled": 0}
+broken = partial(promise_broken, MapWorkload, sizes=PLAIN)
 
 
 @pytest.mark.slow
@@ -43,9 +31,7 @@ def test_skipping_an_announcement_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
     earn = Dissemination._earn_channel
     monkeypatch.setattr(Dissemination, "_earn_channel", silent)
-    found = first_failure(last_found=264)
-    assert found is not None
-    assert found[1] == "views equal the map"
+    assert broken() == "views equal the map"
 
 
 def test_forgetting_a_coalesced_change_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,9 +47,7 @@ def test_forgetting_a_coalesced_change_is_found(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Outbox, "add", forgetful)
     # The present state, asked for when a batch is made, would hide it.
     monkeypatch.setattr(MapContexts, "fresh", lambda _self, _view_class, state: state)
-    found = first_failure()
-    assert found is not None
-    assert found[1] == "views equal the map"
+    assert broken() == "views equal the map"
 
 
 def test_counting_bytes_without_headers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,9 +58,7 @@ def test_counting_bytes_without_headers_is_found(monkeypatch: pytest.MonkeyPatch
 
     for module in (desk_module, streams_module, outbox_module):
         monkeypatch.setattr(module, "size_of", body_only)
-    found = first_failure()
-    assert found is not None
-    assert found[1] == "never above a bandwidth limit"
+    assert broken() == "never above a bandwidth limit"
 
 
 def test_keeping_a_channel_after_its_last_client_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,9 +66,7 @@ def test_keeping_a_channel_after_its_last_client_is_found(monkeypatch: pytest.Mo
         del self, stream, reason
 
     monkeypatch.setattr(ViewClass, "close_stream", keep)
-    found = first_failure()
-    assert found is not None
-    assert found[1] == "empty when clients leave"
+    assert broken() == "empty when clients leave"
 
 
 @pytest.mark.slow
@@ -105,6 +85,4 @@ def test_merging_two_sides_by_the_older_timestamp_is_found(
         real(self, item, sender)
 
     monkeypatch.setattr(Merging, "_merge", older)
-    found = first_failure(RecoveryWorkload)
-    assert found is not None
-    assert found[1] in {"views equal the map", "one publisher"}
+    assert promise_broken(RecoveryWorkload) in {"views equal the map", "one publisher"}

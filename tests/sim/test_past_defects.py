@@ -1,5 +1,6 @@
 """Deliberate defects of the past: the swarm finds each within a thousand seeds."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,22 +11,15 @@ from roamcast.channels.past.part import Past
 from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.sessions.publications import StoredPublications
 from roamcast.model.machine import Effect, Store
-from roamcast.sim.scenario import draw_scenario, play
 from roamcast.sim.workloads import _past_parts
 from roamcast.sim.workloads._past_parts import SimArchive
 from roamcast.sim.workloads.broker import BrokerWorkload
-
-SEEDS = 1_000
+from tests.planting import promise_broken
 
 pytestmark = pytest.mark.slow
 
 
-def first_failure() -> str:
-    for seed in range(SEEDS):
-        outcome = play(draw_scenario("broker", BrokerWorkload, seed), BrokerWorkload)
-        if outcome.failed:
-            return outcome.promise
-    raise AssertionError(f"{SEEDS} seeds did not find it")
+broken = partial(promise_broken, BrokerWorkload)
 
 
 def test_a_step_written_after_the_acknowledgement_is_found(monkeypatch: Any) -> None:
@@ -42,7 +36,7 @@ def test_a_step_written_after_the_acknowledgement_is_found(monkeypatch: Any) -> 
 
     monkeypatch.setattr(StoredPublications, "_write", alone)
     monkeypatch.setattr(StoredPublications, "_stored", late)
-    assert first_failure() in (
+    assert broken() in (
         "what was acknowledged is found",
         "the past has the right interval",
     )
@@ -55,7 +49,7 @@ def test_a_deletion_before_the_archives_commit_is_found(monkeypatch: Any) -> Non
         return [self._forget()]
 
     monkeypatch.setattr(Past, "_named", hasty)
-    assert first_failure() == "what was acknowledged is found"
+    assert broken() == "what was acknowledged is found"
 
 
 def test_an_end_at_the_notice_and_not_at_the_last_sighting_is_found(monkeypatch: Any) -> None:
@@ -66,7 +60,7 @@ def test_an_end_at_the_notice_and_not_at_the_last_sighting_is_found(monkeypatch:
         return real(self, *given, **how)
 
     monkeypatch.setattr(MapContexts, "withdraw", noticed)
-    assert first_failure() == "silence ends a context at the last sighting"
+    assert broken() == "silence ends a context at the last sighting"
 
 
 def test_an_archive_that_is_fed_twice_is_found(monkeypatch: Any) -> None:
@@ -75,7 +69,7 @@ def test_an_archive_that_is_fed_twice_is_found(monkeypatch: Any) -> None:
         return BatchLanded(batch.number)
 
     monkeypatch.setattr(SimArchive, "append", careless)
-    assert first_failure() == "nothing is archived twice"
+    assert broken() == "nothing is archived twice"
 
 
 def test_a_batch_that_is_named_anew_after_a_crash_is_found(monkeypatch: Any) -> None:
@@ -95,7 +89,7 @@ def test_a_batch_that_is_named_anew_after_a_crash_is_found(monkeypatch: Any) -> 
 
     monkeypatch.setattr(SimArchive, "__init__", noted)
     monkeypatch.setattr(Past, "_resume", forgetful)
-    assert first_failure() == "nothing is archived twice"
+    assert broken() == "nothing is archived twice"
 
 
 def test_a_row_lost_between_two_places_during_a_question_is_found(monkeypatch: Any) -> None:
@@ -106,4 +100,4 @@ def test_a_row_lost_between_two_places_during_a_question_is_found(monkeypatch: A
         return real(*given, waiting=(), **how)
 
     monkeypatch.setattr(_past_parts, "found", against)
-    assert first_failure() == "a question about the past finds all of it"
+    assert broken() == "a question about the past finds all of it"

@@ -7,7 +7,7 @@ import pytest
 from roamcast.channels.relay.admission import RelayAdmission
 from roamcast.channels.relay.guests import GuestRecord, GuestState
 from roamcast.model.machine import Effect
-from roamcast.sim.scenario import draw_scenario, play
+from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
 from roamcast.sim.workloads.relay import RelayWorkload
 
 SEEDS = 200
@@ -21,6 +21,13 @@ def test_users_behind_a_relay_see_what_they_may_and_all_of_it() -> None:
         for name in counts:
             counts[name] += outcome.metrics[name]
     assert all(counts.values()), counts
+
+
+def test_a_late_announcement_of_the_service_draws_no_guest_away_from_its_relay() -> None:
+    scenario = draw_scenario("relay", RelayWorkload, 1_000_793)
+    narrowed = narrow(scenario, Narrowing(None, {"outbox": 24, "buffer": 4}))
+    outcome = play(narrowed, RelayWorkload)
+    assert outcome.promise == "", outcome.detail
 
 
 class Trusting(RelayAdmission):

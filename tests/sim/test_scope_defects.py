@@ -1,6 +1,7 @@
 """Deliberate defects of scopes, relays and pages: the swarm finds each of them within few seeds."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -14,16 +15,13 @@ from roamcast.channels.server.messages import Parcel, State
 from roamcast.channels.server.outbox import Pager, Waiting
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect
-from tests.sim.test_map_defects import first_failure
+from roamcast.sim.workloads.map import MapWorkload
+from tests.planting import promise_broken
 
-SEEDS = 100
 EVERYTHING = Filter.parse("true")
 
 
-def promise_broken() -> str:
-    found = first_failure(seeds=SEEDS)
-    assert found is not None
-    return found[1]
+broken = partial(promise_broken, MapWorkload, 100, sizes={"compiled": 0})
 
 
 def test_a_client_on_a_wide_area_group_that_does_not_filter_is_found(
@@ -44,14 +42,14 @@ def test_a_client_on_a_wide_area_group_that_does_not_filter_is_found(
         return effects
 
     monkeypatch.setattr(Watching, "take", shows_all)
-    assert promise_broken() == "only what matches"
+    assert broken() == "only what matches"
 
 
 def test_a_server_that_takes_a_remote_client_for_a_local_one_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server_module, "is_remote", lambda _site, _settings: False)
-    assert promise_broken() == "views equal the map"
+    assert broken() == "views equal the map"
 
 
 def test_a_relay_that_forgets_to_withdraw_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +61,7 @@ def test_a_relay_that_forgets_to_withdraw_is_found(monkeypatch: pytest.MonkeyPat
         self._forward = forward
 
     monkeypatch.setattr(RelayedSubscriptions, "_release", forgetful)
-    assert promise_broken() == "empty when clients leave"
+    assert broken() == "empty when clients leave"
 
 
 @pytest.mark.slow
@@ -79,7 +77,7 @@ def test_a_relay_that_keeps_departures_to_itself_is_found(
         return show(self, rest, copy, now)
 
     monkeypatch.setattr(RelayServer, "show", silent)
-    assert promise_broken() == "views equal the map"
+    assert broken() == "views equal the map"
 
 
 @pytest.mark.slow
@@ -100,7 +98,7 @@ def test_a_current_set_that_ends_with_its_first_page_is_found(
         return states, True
 
     monkeypatch.setattr(Pager, "page", first_only)
-    assert promise_broken() == "views equal the map"
+    assert broken() == "views equal the map"
 
 
 @pytest.mark.slow
@@ -119,7 +117,7 @@ def test_a_cursor_that_slips_when_an_object_before_it_leaves_is_found(
         return known
 
     monkeypatch.setattr(ActiveMap, "remove", closing_ranks)
-    assert promise_broken() == "views equal the map"
+    assert broken() == "views equal the map"
 
 
 @pytest.mark.slow
@@ -133,4 +131,4 @@ def test_leaving_a_change_to_pages_that_have_passed_its_object_is_found(
             deliver(self, client, item, listing=listing)
 
     monkeypatch.setattr(Desk, "deliver", to_the_pages)
-    assert promise_broken() == "views equal the map"
+    assert broken() == "views equal the map"

@@ -1,6 +1,7 @@
 """Deliberate defects of a trusted node and an inbox: the swarm finds each within 1,000 seeds."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,31 +11,24 @@ from roamcast.identity.trusted.inbox import PersonInbox
 from roamcast.identity.trusted.mailboxes import AckMail, Deposit, Mailboxes
 from roamcast.identity.trusted.register import Register
 from roamcast.model.machine import Effect, Store, Stored
-from roamcast.sim.scenario import draw_scenario, play
 from roamcast.sim.workloads.trust import TrustWorkload
-from tests.planting import planted
+from tests.planting import planted, promise_broken
 
-SEEDS = 1_000
 MAILBOXES = "roamcast.identity.trusted.mailboxes:Mailboxes"
 
 
-def promise_broken() -> str:
-    for seed in range(SEEDS):
-        outcome = play(draw_scenario("trust", TrustWorkload, seed), TrustWorkload)
-        if outcome.failed:
-            return outcome.promise
-    raise AssertionError(f"{SEEDS} seeds did not find it")
+broken = partial(promise_broken, TrustWorkload)
 
 
 @pytest.mark.slow
 def test_ten_vids_ten_deliveries_is_found() -> None:
     with planted(f"{MAILBOXES}._fate", "given.cast in box.seen", "False"):
-        assert promise_broken() == "at most once per user"
+        assert broken() == "at most once per user"
 
 
 def test_two_trusted_nodes_two_deliveries_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PersonInbox, "_remember", lambda *_: None)
-    assert promise_broken() in ("at most once per user", "no loss")
+    assert broken() in ("at most once per user", "no loss")
 
 
 @pytest.mark.soak
@@ -55,7 +49,7 @@ def test_acknowledged_before_stored_is_found(monkeypatch: pytest.MonkeyPatch) ->
     receive = Mailboxes.receive
     monkeypatch.setattr(Mailboxes, "_write", hasty)
     monkeypatch.setattr(Mailboxes, "receive", deaf)
-    assert promise_broken() in ("no loss", "at most once per user")
+    assert broken() in ("no loss", "at most once per user")
 
 
 @pytest.mark.soak
@@ -86,7 +80,7 @@ def test_seen_and_mail_in_two_transactions_is_found(
     monkeypatch.setattr(Mailboxes, "receive", stored)
     # The second half may also be written after its person was erased.
     left = "nothing is left of erased people"
-    assert promise_broken() in ("no loss", "at most once per user", left)
+    assert broken() in ("no loss", "at most once per user", left)
 
 
 @pytest.mark.slow
@@ -102,7 +96,7 @@ def test_a_destroyed_epoch_that_resolves_after_a_restart_is_found(
         return [Store(store.token, tuple((k, v) for k, v in store.writes if v is not None))]
 
     monkeypatch.setattr(TrustEpochs, "_change", kept)
-    assert promise_broken() == "a destroyed epoch never resolves"
+    assert broken() == "a destroyed epoch never resolves"
 
 
 @pytest.mark.soak
@@ -124,7 +118,7 @@ def test_a_destroyed_epoch_that_comes_back_with_its_number_is_found(
     made = TrustWorkload.__init__
     monkeypatch.setattr(TrustWorkload, "__init__", fresh)
     monkeypatch.setattr(TrustEpochs, "restore", padded)
-    assert promise_broken() == "a destroyed epoch never resolves"
+    assert broken() == "a destroyed epoch never resolves"
 
 
 @pytest.mark.slow
@@ -135,7 +129,7 @@ def test_mail_of_an_erased_person_that_is_kept_is_found(monkeypatch: pytest.Monk
         real(self, people_max, random_bytes, lambda _: [])
 
     monkeypatch.setattr(Register, "__init__", forgetful)
-    assert promise_broken() == "nothing is left of erased people"
+    assert broken() == "nothing is left of erased people"
 
 
 @pytest.mark.slow
@@ -150,16 +144,16 @@ def test_a_lost_ack_that_deletes_a_later_mail_is_found(monkeypatch: pytest.Monke
         return real(self, given, now)
 
     monkeypatch.setattr(Mailboxes, "_ask", by_position)
-    assert promise_broken() == "no loss"
+    assert broken() == "no loss"
 
 
 def test_a_stopped_sender_who_gets_through_is_found() -> None:
     where = "roamcast.identity.trusted.reach:refuses"
     with planted(where, "sender in reach.stopped", "not reach.stopped"):
-        assert promise_broken() == "who is stopped reaches nobody"
+        assert broken() == "who is stopped reaches nobody"
 
 
 @pytest.mark.slow
 def test_a_mailbox_beyond_its_bound_is_found() -> None:
     with planted(f"{MAILBOXES}._is_full", "len(box.mails) + len(box.writing)", "0"):
-        assert promise_broken() == "bounded state"
+        assert broken() == "bounded state"

@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from roamcast.channels.client.link_messages import LinkWelcome, Tune
-from roamcast.channels.server.messages import WELL_KNOWN
+from roamcast.channels.client.link_messages import LINK_PROTOCOL, LinkWelcome, Tune
+from roamcast.channels.server.messages import WELL_KNOWN, ServerHere
 from roamcast.errors import GroupsUnavailable
-from roamcast.transport import groups
+from roamcast.model.wire import Message
+from roamcast.transport import groups, ways
 from roamcast.transport.groups import PROBE, ChosenGroups, Deliver, chosen_groups, probe_frame
 
 SECOND = 1_000_000
@@ -194,3 +195,28 @@ def test_the_ways_follow_from_the_servers_welcome(welcome: LinkWelcome, ways: li
         return [way.name for way in groups._ways]
 
     assert asyncio.run(act()) == ways
+
+
+def test_what_comes_by_the_groups_of_an_earlier_link_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[FakeWay] = []
+
+    def chosen(welcome: LinkWelcome, *, deliver: Deliver, **_: object) -> FakeWay:
+        made.append(FakeWay(deliver))
+        return made[-1]
+
+    async def scene() -> list[Message]:
+        heard: list[Message] = []
+        own = ways.Ways(
+            send=lambda _: None, on_message=lambda _, one: heard.append(one), clock=lambda: 0
+        )
+        for epoch in (1, 2):
+            own.renew(LinkWelcome("c", "s", epoch, b""))
+        for epoch, way in enumerate(made, 1):
+            way.deliver(WELL_KNOWN, LINK_PROTOCOL.encode(ServerHere(epoch, 0)))
+        await own.close()
+        return heard
+
+    monkeypatch.setattr(ways, "chosen_groups", chosen)
+    assert asyncio.run(scene()) == [ServerHere(2, 0)]

@@ -7,12 +7,19 @@ In: an address, a key, contexts, filters in CQL2. Out: a `Session` whose views f
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from roamcast.client.inbox import OpenedMail
     from roamcast.client.session import Session, connect
     from roamcast.client.views import Change, View
 
-__all__ = ["Change", "Session", "View", "connect"]
+__all__ = ["Change", "OpenedMail", "Session", "View", "connect"]
 
-_MODULES = {"Change": "views", "Session": "session", "View": "views", "connect": "session"}
+_MODULES = {
+    "Change": "views",
+    "OpenedMail": "inbox",
+    "Session": "session",
+    "View": "views",
+    "connect": "session",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -75,7 +75,14 @@ class Asking:
 
     async def overlay(self) -> dict[str, Any]:
         """Give the overlay as the service's node sees it; for administrators."""
-        answer = await self._http.ask("GET", "/overlay")
+        return await self._object("/overlay")
+
+    async def placement(self) -> dict[str, Any]:
+        """Give the state of the node's filter, and the whole placement if it plans it."""
+        return await self._object("/placement")
+
+    async def _object(self, path: str) -> dict[str, Any]:
+        answer = await self._http.ask("GET", path)
         if not isinstance(answer, dict):
             raise UnreachableError("the service does not answer as a Roamcast service does")
         return answer

@@ -5,7 +5,7 @@ import random
 import re
 import secrets
 import ssl
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -14,12 +14,24 @@ import msgspec
 
 from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, FILTER_LENGTH_MAX
 from roamcast.client.asking import Asking, Where
+from roamcast.client.casting import Casting, CastPreview, CastProgress
+from roamcast.client.inbox import MailInbox, OpenedMail
+from roamcast.client.own_vids import OwnVids, keys_path
 from roamcast.client.runner import Runner
 from roamcast.client.views import View
 from roamcast.errors import ContextError, ForbiddenError, InputError, LimitError
+from roamcast.identity.key_store import KeyStore
 from roamcast.model.contexts import Attribute, Context, body_of, check
 from roamcast.model.filters import Filter
-from roamcast.transport.address import Hosts, Token, find, scopes_of
+from roamcast.transport.address import (
+    Hosts,
+    ServiceAddress,
+    Token,
+    check_url,
+    find,
+    scopes_of,
+)
+from roamcast.transport.driver import wall_clock
 from roamcast.transport.http import HttpClient
 
 FAREWELL_S: Final = 1.0
@@ -46,9 +58,22 @@ class Session(Asking):
     name, raises the reason wherever it is used.
     """
 
-    def __init__(self, runner: Runner, http: HttpClient) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        http: HttpClient,
+        *,
+        named: HttpClient,
+        trust: HttpClient,
+        keys: Path,
+    ) -> None:
+        """`named`: the service, and `trust` the trusted node, asked under the person's name."""
         super().__init__(http)
         self._runner = runner
+        self.casts = Casting(named)
+        """Follow, cancel and update casts."""
+        self._trust = trust
+        self._keys = keys
         self._own: str | None = None
 
     @property
@@ -118,8 +143,9 @@ class Session(Asking):
             known.point if isinstance(point, _Same) else point,
             {name: value for name, value in changed.items() if value is not None},
         )
-        self._runner.publish(made)
-        await self._runner.taken(made.vid)
+        runner = self._publisher()
+        runner.publish(made)
+        await runner.taken(made.vid)
         return made
 
     async def leave(self) -> None:
@@ -158,6 +184,50 @@ class Session(Asking):
             raise LimitError(f"a filter has at most {FILTER_LENGTH_MAX} characters")
         return View(self._runner.subscribe(wanted), self._runner.unsubscribe)
 
+    async def cast(
+        self,
+        where: Where,
+        text: str,
+        *,
+        kind: str = "text",
+        priority: str = "routine",
+        expires: str | None = None,
+        lifetime_s: float | None = None,
+        cast_id: str = "",
+    ) -> CastProgress:
+        """Send a text to everybody who was, is or will be where a filter says.
+
+        It goes under the token's name, also from an anonymous session: people may stop a sender. A
+        repeat with the same `cast_id` sends nothing again.
+        """
+        return await self.casts.cast(
+            where,
+            text,
+            kind=kind,
+            priority=priority,
+            expires=expires,
+            lifetime_s=lifetime_s,
+            cast_id=cast_id,
+        )
+
+    async def preview(self, where: Where) -> CastPreview:
+        """Say about how many a cast would reach; nothing is sent."""
+        return await self.casts.preview(where)
+
+    async def inbox(self, *, follow: bool = True, keep: bool = False) -> AsyncIterator[OpenedMail]:
+        """Read mail from the trusted node: what waits, and with `follow` what comes.
+
+        Each cast comes once. It is acknowledged when it is in the key store, and removed from there
+        when the next one is asked for, unless `keep` is set.
+        """
+        store = KeyStore.open(self._keys)
+        try:
+            inbox = MailInbox(store, self._trust, wall_clock())
+            async for mail in inbox.mails(follow=follow, keep=keep):
+                yield mail
+        finally:
+            store.close()
+
     async def close(self) -> None:
         """Leave, and end the session; every view comes to its end."""
         runner = self._runner
@@ -184,6 +254,9 @@ class Session(Asking):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+    def _publisher(self) -> Runner:
+        return self._runner
 
     def _check_scope(self, scope: str) -> None:
         """Raise for what the service would end the session for."""
@@ -214,9 +287,9 @@ class Session(Asking):
 class Connecting:
     """What `connect` returns: `async with connect(…) as me`, or `me = await connect(…)`."""
 
-    def __init__(self, runner: Runner, http: HttpClient) -> None:
-        self._runner = runner
-        self._session = Session(runner, http)
+    def __init__(self, make: Callable[[], Awaitable[Session]]) -> None:
+        self._make = make
+        self._session: Session | None = None
 
     def __await__(self) -> Generator[Any, None, Session]:
         return self._connect().__await__()
@@ -230,10 +303,11 @@ class Connecting:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        assert self._session is not None
         await self._session.close()
 
     async def _connect(self) -> Session:
-        await self._runner.start()
+        self._session = await self._make()
         return self._session
 
 
@@ -247,6 +321,10 @@ def connect(
     timeout_s: float = 10.0,
     interface: str = "",
     tls: ssl.SSLContext | None = None,
+    anonymous: bool = False,
+    trust: tuple[str, Token] | None = None,
+    keys: Path | None = None,
+    hybrid: bool = False,
 ) -> Connecting:
     """Open a session with a service.
 
@@ -258,17 +336,63 @@ def connect(
     second one of the same name takes its place. `limit_bytes` is the most that the service may send
     here in any second, 0 for no limit. `interface` is the address of the interface that UDP
     multicast comes by, where the system does not choose the right one.
+
+    By default the service knows the token's name. With `anonymous` it does not: each appearance has
+    a vid of the trusted node `trust` (address and token; without it, the one in the service), over
+    a connection of its own. `keys` is the file of the person's vids and inbox, by default one in
+    their home. `hybrid` seals their mail with ML-KEM-768 besides X25519.
     """
     if device is not None and _DEVICE.fullmatch(device) is None:
         raise InputError("a device's name has 1 to 64 of the characters A-Z a-z 0-9 _ . -")
-    hosts = Hosts(find(url, token, data=data))
-    runner = Runner(
-        hosts,
-        device or secrets.token_urlsafe(12),
-        draw=random.SystemRandom().random,
-        limit_bytes=limit_bytes,
-        open_s=timeout_s,
-        interface=interface,
-        tls=tls,
-    )
-    return Connecting(runner, HttpClient(hosts, timeout_s=timeout_s, tls=tls))
+    address = find(url, token, data=data)
+    trusted = address if trust is None else ServiceAddress(check_url(trust[0]), trust[1])
+    path = keys or keys_path(trusted)
+    draw = random.SystemRandom().random
+
+    def make_http(where: ServiceAddress | Hosts) -> HttpClient:
+        return HttpClient(where, timeout_s=timeout_s, tls=tls)
+
+    def make_runner(where: Hosts, name: str) -> Runner:
+        return Runner(
+            where,
+            name,
+            draw=draw,
+            limit_bytes=limit_bytes,
+            open_s=timeout_s,
+            interface=interface,
+            tls=tls,
+        )
+
+    async def named() -> Session:
+        hosts = Hosts(address)
+        runner, http = make_runner(hosts, device or secrets.token_urlsafe(12)), make_http(hosts)
+        await runner.start()
+        return Session(runner, http, named=http, trust=make_http(trusted), keys=path)
+
+    async def nameless() -> Session:
+        from roamcast.client.anonymous import AnonymousSession, VidLink
+
+        asked = make_http(trusted)
+        vids = OwnVids(KeyStore.open(path), asked, draw=draw, hybrid=hybrid)
+        viewer = VidLink(address.url, make_http)
+        try:
+            await viewer.register(vids)
+            runner = await viewer.open(make_runner)
+        except BaseException:
+            await viewer.close()
+            await vids.close()
+            raise
+        return AnonymousSession(
+            address.url,
+            vids,
+            viewer=viewer,
+            runner=runner,
+            make_runner=make_runner,
+            make_http=make_http,
+            draw=draw,
+            named=make_http(address),
+            trust=asked,
+            keys=path,
+        )
+
+    return Connecting(nameless if anonymous else named)

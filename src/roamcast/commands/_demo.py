@@ -6,13 +6,17 @@ hall, arrive within two minutes, and go back to work five minutes later.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from roamcast.model import buildings
 from roamcast.model.places import Place, Places, Point
 from roamcast.sim.movement.simmob import Activity
 from roamcast.sim.movement.workloads import MINUTE_US, BuildingWorkload, brisk, meeting, normal
+
+if TYPE_CHECKING:
+    from roamcast.commands._demo_people import NamelessPerson
 
 BUILDINGS = 3
 FLOORS = 4
@@ -22,6 +26,7 @@ HALL = "campus/hall"
 HALL_M = (6.0, -4.0, 58.0, 25.0)
 """The hall's box, in metres from the corner of the fourth building that the grid has room for."""
 
+NAME = "visitor-{:04}"
 PRINTERS = 12
 SEED = 7
 ACCURACY_M = 2.0
@@ -32,18 +37,41 @@ MEETING_LASTS_US = 5 * MINUTE_US
 ON_THE_WAY_US = 2 * MINUTE_US
 
 
-def campus(people: int) -> tuple[Places, Callable[[str, str], Awaitable[None]]]:
-    """Make the campus: its places, and what publishes its people at a service."""
+def campus(
+    people: int, data: Path | None = None
+) -> tuple[Places, Callable[[str, str], Awaitable[None]]]:
+    """Make the campus: its places, and what publishes its people at a service.
+
+    With the service's data folder, some of them come without a name.
+    """
     places = _places()
-    workload = brisk(normal(people, places=places, moves_per_minute=2.0 * people))
 
     async def move(url: str, token: str) -> None:
         from roamcast.client import connect
+        from roamcast.commands._demo_people import NAMELESS, NamelessPerson
 
+        nameless = {}
+        if data is not None:
+            nameless = {
+                person: NamelessPerson(url, NAME.format(person), data)
+                for person in range(min(NAMELESS, people))
+            }
         async with connect(url, token, device="campus") as me:
-            await _publish(me, workload, people)
+            await move_about(me, people, places, nameless)
 
     return places, move
+
+
+async def move_about(
+    me: Any,
+    people: int,
+    places: Places | None = None,
+    nameless: "Mapping[int, NamelessPerson] | None" = None,
+) -> None:
+    """Publish the campus's people through a session, or what has its `publish`."""
+    places = places or _places()
+    workload = brisk(normal(people, places=places, moves_per_minute=2.0 * people))
+    await _publish(me, workload, people, nameless or {})
 
 
 def _places() -> Places:
@@ -81,7 +109,12 @@ def _meetings(workload: BuildingWorkload, people: int) -> list[Activity]:
     return found
 
 
-async def _publish(me: Any, workload: BuildingWorkload, people: int) -> None:
+async def _publish(
+    me: Any,
+    workload: BuildingWorkload,
+    people: int,
+    nameless: "Mapping[int, NamelessPerson]",
+) -> None:
     """Publish everybody at their desk, then every move when it happens."""
     places = workload.places
     rooms = places.of_kind("kitchen") + places.of_kind("meeting")
@@ -91,10 +124,18 @@ async def _publish(me: Any, workload: BuildingWorkload, people: int) -> None:
             f"printer-{number:02}", place=room, point=places.centre(room), type="printer",
             colour=number % 3 == 0,
         )  # fmt: skip
-    names = [f"visitor-{person:04}" for person in range(people)]
+
+    async def show(person: int, place: str) -> None:
+        name = NAME.format(person)
+        point, known = _known(places, name, place, person)
+        if person in nameless:
+            nameless[person].show(place, point, known)
+        else:
+            await me.publish(name, place=place, point=point, **known)
+
     homes = [places.path(number) for number in workload.offices]
     for person, home in enumerate(homes):
-        await _show(me, places, names[person], home, person)
+        await show(person, home)
     loop = asyncio.get_running_loop()
     start = loop.time()
     drawn = random.Random(SEED)  # noqa: S311 - a demonstration
@@ -103,15 +144,17 @@ async def _publish(me: Any, workload: BuildingWorkload, people: int) -> None:
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         if move.place is not None:
-            await _show(me, places, names[move.person], move.place, move.person)
+            await show(move.person, move.place)
 
 
-async def _show(me: Any, places: Places, name: str, place: str, person: int) -> None:
-    """Publish what is known of a person: every other one has a phone, the rest only a badge."""
+def _known(
+    places: Places, name: str, place: str, person: int
+) -> tuple[Point | None, dict[str, Any]]:
+    """Say what is known of a person: every other one has a phone, the rest only a badge."""
     known: dict[str, Any] = {"type": "person", "group": f"group-{person % 8}"}
-    if person % 2 == 0 and place != "campus/yard":  # the yard's polygon has buildings in it
-        known |= {"point": _spot(places, place, name), "accuracy_m": ACCURACY_M}
-    await me.publish(name, place=place, **known)
+    if person % 2 or place == "campus/yard":  # the yard's polygon has buildings in it
+        return None, known
+    return _spot(places, place, name), {**known, "accuracy_m": ACCURACY_M}
 
 
 def _spot(places: Places, place: str, name: str) -> Point | None:

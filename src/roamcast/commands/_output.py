@@ -2,18 +2,28 @@
 
 import sys
 from collections.abc import Callable
+from inspect import signature
 from types import ModuleType
+from typing import Any
 
 import msgspec
 import typer
 from rich.console import Console
 
+from roamcast.errors import InputError
 from roamcast.lab.report import Report, Steps, to_json, to_text
 
 
 def steps(*, json: bool) -> Steps:
     """Give a progress display, shown on a terminal and not with --json."""
     return Steps(show=not json and sys.stderr.isatty())
+
+
+def larger_sizes(name: str, run: Callable[..., Report], *, full: bool) -> dict[str, Any]:
+    """Give what `--full` passes to a figure or a bench; InputError if it has no larger sizes."""
+    if full and "full" not in signature(run).parameters:
+        raise InputError(f"{name} has no larger sizes: run it without --full")
+    return {"full": True} if full else {}
 
 
 def print_report(report: Report, *, json: bool) -> None:

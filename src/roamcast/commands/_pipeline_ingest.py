@@ -23,10 +23,13 @@ def add(app: typer.Typer) -> None:
 
 
 def ingest(
-    sightings: Annotated[
-        list[Path], typer.Argument(help="Files or folders; .jsonl, .csv, .parquet.")
-    ],
     archive: Annotated[str, typer.Option(help="The archive's folder; made if it is missing.")],
+    sightings: Annotated[
+        list[Path] | None, typer.Argument(help="Files or folders; .jsonl, .csv, .parquet.")
+    ] = None,
+    replay_dead_letters: Annotated[
+        bool, typer.Option(help="Ingest the rows of all dead letters again, with these options.")
+    ] = False,
     watch: Annotated[
         bool, typer.Option(help="Keep running, and ingest files as they arrive in the folder.")
     ] = False,
@@ -111,6 +114,12 @@ def ingest(
     folder = private or private_folder(archive)
     # what is refused here leaves nothing behind: no folder, no keys, no archive
     work.check_archive(archive, settings.archive)
+    sightings = sightings or []
+    if bool(sightings) is replay_dead_letters:
+        raise InputError("give sightings, or --replay-dead-letters alone")
+    if replay_dead_letters:
+        _replay(archive, private, settings, where, clock, quiet=quiet, json=json)
+        return
     if not watch:
         work.check_files(sightings, settings)
     elif len(sightings) != 1 or not sightings[0].is_dir():
@@ -129,6 +138,33 @@ def ingest(
             batch = work.ingest_once(
                 session, state, sightings, settings, clock, finish=not keep_open
             )
+        _print(batch, json=json)
+
+
+def _replay(
+    archive: str,
+    private: Path | None,
+    settings: Any,
+    where: Any,
+    clock: Any,
+    *,
+    quiet: bool,
+    json: bool,
+) -> None:
+    from roamcast.pipeline.ingest.dead_letters import replayed
+    from roamcast.pipeline.ingest.run import ingest_once
+    from roamcast.pipeline.spark.session import started
+
+    with opened_private(archive, private) as state, replayed(state) as found:
+        if not found:
+            typer.echo("no dead letter holds a row to ingest again")
+            return
+        with (
+            bar("replay", json=json, quiet=quiet) as shown,
+            started(where) as session,
+            shown.watch(session),
+        ):
+            batch = ingest_once(session, state, found, settings, clock)
         _print(batch, json=json)
 
 

@@ -36,14 +36,9 @@ def run_bench(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run one bench; print its table and whether its bars held."""
-    from inspect import signature
-
-    from roamcast.commands._output import print_report, steps
-    from roamcast.errors import InputError
+    from roamcast.commands._output import larger_sizes, print_report, steps
     from roamcast.lab import registry
 
     run = registry.bench(name).run
-    more = {"full": True} if full else {}
-    if not more.keys() <= signature(run).parameters.keys():
-        raise InputError(f"{name} has no larger sizes: run it without --full")
+    more = larger_sizes(name, run, full=full)
     print_report(run(quick, steps(json=json), **more), json=json)

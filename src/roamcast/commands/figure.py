@@ -29,16 +29,20 @@ def list_figures(
 def run_figure(
     name: Annotated[str, typer.Argument(help="A name from `roamcast figure list`.")],
     quick: Annotated[bool, typer.Option(help="Fewer runs, smaller sizes.")] = False,
+    full: Annotated[
+        bool, typer.Option(help="The largest sizes as well, where a figure has them.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write NAME.png and NAME.json here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run one figure; print its table and whether the paper's claims held."""
-    from roamcast.commands._output import print_report, steps
+    from roamcast.commands._output import larger_sizes, print_report, steps
     from roamcast.lab import registry
     from roamcast.lab.report import to_json
 
     module = registry.figure(name)
-    report = module.run(quick, steps(json=json))
+    more = larger_sizes(name, module.run, full=full)
+    report = module.run(quick, steps(json=json), **more)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         module.draw(report, out / f"{name}.png")

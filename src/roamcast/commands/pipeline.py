@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from roamcast.pipeline.archive.care import Workers
     from roamcast.pipeline.archive.layout import ArchiveSettings
     from roamcast.pipeline.spark.progress import Bar
 
@@ -27,7 +28,30 @@ SparkOption = Annotated[
         "--spark", help="Spark master: local[*], spark://host:port, sc://host. [$ROAMCAST_SPARK]"
     ),
 ]
+OnOption = Annotated[
+    str,
+    typer.Option("--on", help="auto: Spark if the job is large; or always driver, or spark."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.callback()
+def _options(
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An option of Spark for the command that follows: spark.ui.enabled=true."
+        ),
+    ] = None,
+) -> None:
+    """Run the data pipeline; large jobs run on Spark."""
+    import os
+
+    from roamcast.pipeline.spark.session import CONF_VARIABLE, given_options
+
+    if conf:
+        os.environ[CONF_VARIABLE] = "\n".join(conf)
+    given_options()  # a wrong one is told before anything else
 
 
 def register(root: typer.Typer) -> None:
@@ -134,7 +158,12 @@ def lookup_messages(
             help="MESSAGES is a folder, or nats://host:port/STREAM: answer what comes, into --out."
         ),
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="With --watch: the folder for answers.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="A new folder of Parquet, columns id and vid; with --watch, for lines of answers."
+        ),
+    ] = None,
     once: Annotated[bool, typer.Option(help="With --watch: stop when all is answered.")] = False,
     password_file: Annotated[
         str,
@@ -142,9 +171,7 @@ def lookup_messages(
             help="File with the password of the user in nats://user@…; workers read it, too."
         ),
     ] = "",
-    on: Annotated[
-        str, typer.Option(help="auto: Spark if the plan is large; or always driver, or spark.")
-    ] = "auto",
+    on: OnOption = "auto",
     spark: SparkOption = None,
     quiet: QuietOption = False,
     json: Annotated[bool, typer.Option("--json", help="JSON lines, as always.")] = False,
@@ -154,8 +181,7 @@ def lookup_messages(
 
     from roamcast.errors import InputError
 
-    if on not in {"auto", "driver", "spark"}:
-        raise InputError(f"--on is auto, driver or spark, not {on!r}")
+    _check_on(on)
     with ExitStack() as stack:
         if watch:
             if out is None:
@@ -169,6 +195,13 @@ def lookup_messages(
         from roamcast.pipeline.lookup.run import Lookup, write_answers
 
         asked = dict(read_filters(Path(messages)))
+        if out is not None:
+            from roamcast.pipeline.lookup.tables import write_pairs
+
+            start = None if on == "driver" else _later(stack, spark, shown)
+            count = write_pairs(start, archive, asked, out)
+            typer.echo(f"{count:,} pairs of message and vid in {out}")
+            return
         session = None if on == "driver" else _later(stack, spark, shown)
         rows = 0 if on == "spark" else None
         found = Lookup(archive, session, driver_rows=rows, progress=shown).ask(asked)
@@ -197,6 +230,7 @@ def _watch(
 @app.command("compact")
 def compact_archive(
     archive: ArchiveOption,
+    on: OnOption = "auto",
     spark: SparkOption = None,
     quiet: QuietOption = False,
     json: JsonOption = False,
@@ -208,7 +242,7 @@ def compact_archive(
 
     with ExitStack() as stack:
         shown = stack.enter_context(bar("compact", json=json, quiet=quiet))
-        done = compact(archive, _if_named(stack, spark, shown), shown)
+        done = compact(archive, _workers(stack, on, spark, shown), shown)
     _tell(done, f"{done.files_replaced:,} files became {done.files_written:,}", json=json)
 
 
@@ -239,6 +273,7 @@ def retain_archive(
         int | None, typer.Option(help="Drop contexts that ended more than this many days ago.")
     ] = None,
     now: Annotated[str | None, typer.Option(help="Count from this RFC 3339 moment.")] = None,
+    on: OnOption = "auto",
     spark: SparkOption = None,
     quiet: QuietOption = False,
     json: JsonOption = False,
@@ -264,7 +299,7 @@ def retain_archive(
             archive,
             reduce_before=before[0],
             drop_before=before[1],
-            spark=_if_named(stack, spark, shown),
+            spark=_workers(stack, on, spark, shown),
             progress=shown,
         )
     _tell(done, f"{done.rows_dropped:,} dropped, {done.files_replaced:,} files changed", json=json)
@@ -274,6 +309,7 @@ def retain_archive(
 def blur_archive(
     archive: ArchiveOption,
     grid_s: Annotated[int, typer.Option(min=1, help="The new step in seconds.")] = 900,
+    on: OnOption = "auto",
     spark: SparkOption = None,
     quiet: QuietOption = False,
     json: JsonOption = False,
@@ -285,7 +321,7 @@ def blur_archive(
 
     with ExitStack() as stack:
         shown = stack.enter_context(bar("blur", json=json, quiet=quiet))
-        done = blur(archive, grid_s, _if_named(stack, spark, shown), shown)
+        done = blur(archive, grid_s, _workers(stack, on, spark, shown), shown)
     _tell(done, f"{done.rows:,} contexts rounded, {done.files_deleted:,} files deleted", json=json)
 
 
@@ -293,6 +329,7 @@ def blur_archive(
 def erase_vids(
     vids: Annotated[Path, typer.Argument(help="A file with a vid a line, or - for stdin.")],
     archive: ArchiveOption,
+    on: OnOption = "auto",
     spark: SparkOption = None,
     quiet: QuietOption = False,
     json: JsonOption = False,
@@ -311,7 +348,7 @@ def erase_vids(
     wanted = [line.strip() for line in text.splitlines() if line.strip()]
     with ExitStack() as stack:
         shown = stack.enter_context(bar("erase", json=json, quiet=quiet))
-        done = erase(archive, wanted, _if_named(stack, spark, shown), shown)
+        done = erase(archive, wanted, _workers(stack, on, spark, shown), shown)
     _tell(done, f"{done.rows_erased:,} contexts erased, {done.files_left:,} files left", json=json)
     if done.files_left:
         raise RoamcastError(
@@ -347,17 +384,27 @@ def _later(
     return start
 
 
-def _if_named(
-    stack: "ExitStack", master: str | None, shown: "Bar | None" = None
-) -> "SparkSession | None":
-    """Use Spark for upkeep only where a master was named: on one machine it would not pay."""
+def _check_on(on: str) -> None:
+    from roamcast.errors import InputError
+
+    if on not in {"auto", "driver", "spark"}:
+        raise InputError(f"--on is auto, driver or spark, not {on!r}")
+
+
+def _workers(
+    stack: "ExitStack", on: str, master: str | None, shown: "Bar | None" = None
+) -> "Workers | None":
+    """Use Spark for upkeep where it is asked for or a master was named: else it would not pay."""
     import os
 
+    from roamcast.pipeline.archive.care import Workers
     from roamcast.pipeline.spark.session import MASTER_VARIABLE
 
-    if master is None and MASTER_VARIABLE not in os.environ:
+    _check_on(on)
+    if on == "driver" or (on == "auto" and master is None and MASTER_VARIABLE not in os.environ):
         return None
-    return _later(stack, master, shown)()
+    session = _later(stack, master, shown)()
+    return Workers(session, bytes_min=0) if on == "spark" else Workers(session)
 
 
 def _tell(result: Any, text: str, *, json: bool) -> None:

@@ -22,6 +22,9 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port; 0 lets the system choose.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of keys, store and journal.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Add a simulated campus.")] = False,
+    brokers: Annotated[
+        int, typer.Option(help="With --demo: so many nodes, one for each building.")
+    ] = 1,
     people: Annotated[int, typer.Option(help="People on the simulated campus.")] = 200,
     json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
@@ -41,18 +44,49 @@ def serve(
     from roamcast.live.service.running import run
 
     configure(settings.log)
+    if brokers != 1:
+        _serve_brokers(settings, brokers, people, port=port, demo=demo, json=json)
+        return
     beside: list[Any] = []
     places = None
     if demo:
         from roamcast.commands._demo import campus
 
-        places, move = campus(people)
+        # Without a trusted node in this service everybody is published by one program.
+        keys_in = Path(settings.server.data) if settings.identity.node else None
+        places, move = campus(people, keys_in)
         beside.append(move)
 
     def started(url: str, token: str) -> None:
         _print_address(url, token, settings.server.data, demo=demo, json=json)
 
     run(settings, started=started, beside=beside, places=places)
+
+
+def _serve_brokers(
+    settings: Any, count: int, people: int, *, port: int | None, demo: bool, json: bool
+) -> None:
+    """Run several nodes as processes."""
+    import msgspec
+
+    from roamcast.commands import _demo_brokers as several
+    from roamcast.errors import SettingsError
+
+    if not demo:
+        raise SettingsError("--brokers needs --demo: each node of your own has its own settings")
+
+    def ready(nodes: Any) -> None:
+        if json:
+            typer.echo(msgspec.json.encode({"nodes": several.described(nodes)}))
+        else:
+            typer.echo(several.what_to_try(nodes, _program()))
+        sys.stdout.flush()
+
+    several.run(Path(settings.server.data), count, port or 0, people, ready=ready)
+
+
+def _program() -> str:
+    return "roamcast" if shutil.which("roamcast") else sys.argv[0]
 
 
 def _print_address(url: str, token: str, data: str, *, demo: bool, json: bool) -> None:
@@ -63,9 +97,10 @@ def _print_address(url: str, token: str, data: str, *, demo: bool, json: bool) -
         typer.echo(msgspec.json.encode({"url": url, "token": token}))
         sys.stdout.flush()
         return
-    program = "roamcast" if shutil.which("roamcast") else sys.argv[0]
+    program = _program()
     where = "" if data == "roamcast-data" else f" --data {data}"
     example = "within(place, 'campus/b1')" if demo else "true"
+    casts = _cast_commands(program, where) if demo else ""
     typer.echo(
         f"Roamcast is ready at {url}\n"
         f"token: {token}\n\n"
@@ -73,7 +108,22 @@ def _print_address(url: str, token: str, data: str, *, demo: bool, json: bool) -
         "Or try, in another terminal:\n"
         f'  {program} who --where "{example}"{where}\n'
         f'  {program} watch --where "{example}"{where}\n'
-        f'  curl -N -H "Authorization: Bearer {token}" {url}/changes\n\n'
+        f'  curl -N -H "Authorization: Bearer {token}" {url}/changes\n'
+        f"{casts}\n"
         "Ctrl-C stops it."
     )
     sys.stdout.flush()
+
+
+def _cast_commands(program: str, where: str) -> str:
+    """Give a cast to who has been somewhere since now, and whose inbox may show it."""
+    import time
+
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    during = f"overlaps(time, INTERVAL('{since}', '$(date -u +%FT%TZ)'))"
+    return (
+        "In a minute, write to everybody who has been on the campus since now, and read it:\n"
+        f"  {program} cast --where \"within(place, 'campus') AND {during}\" "
+        f'"You were here, and nobody knows who you are"{where}\n'
+        f"  {program} inbox --as visitor-0001{where}\n"
+    )

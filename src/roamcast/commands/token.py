@@ -29,12 +29,20 @@ def make(
     subject: Annotated[str, typer.Option(help="Owner of the token: a person or a program.")] = "me",
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="read, publish, subscribe, cast or admin; repeat for several."),
+        typer.Option(help="read, publish, subscribe, cast, deposit or admin; repeat for several."),
     ] = None,
     group: Annotated[
         list[str] | None, typer.Option(help="Group for privacy rules; repeat for several.")
     ] = None,
     lifetime: Annotated[str, typer.Option(help="Lifetime, such as 90s, 15m, 8h or 30d.")] = "30d",
+    cast_area: Annotated[
+        list[str] | None,
+        typer.Option(help="Place to which it may cast; repeat for several. Adds the scope cast."),
+    ] = None,
+    priority_max: Annotated[
+        str, typer.Option(help="Highest priority: routine, notice, warning or emergency.")
+    ] = "notice",
+    past: Annotated[str, typer.Option(help="How far back its casts may reach, as 14d.")] = "14d",
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -44,13 +52,17 @@ def make(
         return
     import msgspec
 
+    from roamcast.live.auth.authority import NOWHERE, checked
     from roamcast.model.time import format_instant
 
-    folder, seconds = data or DATA, _seconds(lifetime)
+    folder, seconds = data or DATA, seconds_of("--lifetime", lifetime)
+    authority = checked(cast_area or [], priority_max, seconds_of("--past", past))
+    authority = authority if cast_area else NOWHERE
     known = _has_keys(folder)
     keys, now = _keys(folder)
     scopes = scope or ["read", "publish", "subscribe"]
-    token = keys.issue(subject, scopes, group or [], lifetime_s=seconds, now=now)
+    scopes = [*scopes, "cast"] if cast_area and "cast" not in scopes else scopes
+    token = keys.issue(subject, scopes, group or [], lifetime_s=seconds, now=now, cast=authority)
     if not known:  # the keys may come first: a service beyond loopback does not start without
         typer.echo(
             f"there is no service in {folder} yet: made keys for it; "
@@ -68,6 +80,7 @@ def make(
         "scopes": grant.scopes,
         "groups": sorted(grant.groups),
         "expires": format_instant(grant.expires_us),
+        "cast_areas": grant.cast.areas,
     }
     typer.echo(msgspec.json.encode(printed).decode())
 
@@ -126,12 +139,11 @@ def _print(name: str, value: str, *, json: bool) -> None:
     typer.echo(msgspec.json.encode({name: value}).decode() if json else f"{name} {value}")
 
 
-def _seconds(lifetime: str) -> float:
+def seconds_of(option: str, text: str) -> int:
+    """Read a time such as 8h."""
     from roamcast.errors import InputError
 
-    number, unit = lifetime[:-1], lifetime[-1:]
+    number, unit = text[:-1], text[-1:]
     if unit not in _UNITS or not number.isdecimal():
-        raise InputError(
-            f"--lifetime takes a number with s, m, h or d such as 8h, not {lifetime!r}"
-        )
+        raise InputError(f"{option} takes a number with s, m, h or d such as 8h, not {text!r}")
     return int(number) * _UNITS[unit]

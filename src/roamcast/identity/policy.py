@@ -72,6 +72,10 @@ class RuleBook:
         """Give the rules in force for a vid."""
         return self._rules.get(vid, self.default)
 
+    def is_public(self, vid: str) -> bool:
+        """Whether everybody sees all of a vid, at any time."""
+        return self.of(vid) == PUBLIC
+
     def own(self, vid: str) -> tuple[Rule, ...] | None:
         """Give the rules set for this very vid."""
         return self._rules.get(vid)

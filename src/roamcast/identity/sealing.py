@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from roamcast.errors import InputError, LimitError
 from roamcast.identity.credentials import VidKeys, public_key
+from roamcast.identity.letters import LETTER_BYTES_MAX
 from roamcast.identity.trusted.settings import SEALED_BYTES_MAX
 from roamcast.model.casts import PAYLOAD_BYTES_MAX
 
@@ -85,7 +86,7 @@ class VidSecrets(msgspec.Struct, frozen=True):
 
 def seal_payload(payload: bytes, keys: VidKeys, cast: str, vid: str) -> bytes:
     """Seal a payload to a vid; the length of the key says which kind it is."""
-    if len(payload) > PAYLOAD_BYTES_MAX:
+    if len(payload) > LETTER_BYTES_MAX:
         raise LimitError(f"the payload exceeds the limit of {PAYLOAD_BYTES_MAX} bytes")
     whole = len(payload).to_bytes(_LENGTH_BYTES, "big") + payload
     padded = whole + bytes(-len(whole) % STEP_BYTES)

@@ -10,7 +10,7 @@ or forgets properties. A smaller budget goes further along the same chain, so it
 Vids are not among the bounds: a summary names nobody.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -22,7 +22,9 @@ from roamcast.matching.aggregate_parts import (
     ANYTHING,
     INTERVALS_MAX,
     TEXT_MAX,
+    WORLD,
     SummaryPart,
+    begun_whenever,
     coarser,
     grouped,
     merged,
@@ -31,8 +33,10 @@ from roamcast.matching.aggregate_parts import (
     without,
 )
 from roamcast.matching.aggregate_wire import PARTS_MAX, PROPERTIES_MAX
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, segments
 from roamcast.model.filters import Filter
+from roamcast.model.filters import values as sets
+from roamcast.model.filters.values import Intervals
 
 BUDGET: Final = 16 * 1024
 """Bytes of a summary, unless told otherwise."""
@@ -90,6 +94,29 @@ def combine(left: Summary, right: Summary, *, budget: int = BUDGET) -> Summary:
     watermark = None if None in known else min(mark for mark in known if mark is not None)
     parts = sorted((*left.parts, *right.parts), key=place_of_part)
     return _fitted(left.count + right.count, watermark, parts, budget)
+
+
+def begun_any_time(summary: Summary) -> Summary:
+    """Forget when members began."""
+    parts = tuple(begun_whenever(part) for part in summary.parts)
+    return msgspec.structs.replace(summary, parts=parts)
+
+
+def anything_in(places: Sequence[str]) -> Summary:
+    """Admit whatever may be in these places, or in a wider one to which rules cut a path.
+
+    Without places it admits everything.
+    """
+    if not places:
+        return Summary(1, (ANYTHING,))
+    found: list[Intervals] = []
+    for path in places:
+        parts = segments(path)
+        found.append(sets.inside_place(path))
+        found += (sets.point("/".join(parts[:end])) for end in range(1, len(parts)))
+    bounds = sets.union(*found, kind="string")
+    part = SummaryPart({("place", "string"): bounds}, frozenset(), WORLD, partial=True)
+    return Summary(1, (coarser(part, INTERVALS_MAX, TEXT_MAX),))
 
 
 def pack(summary: Summary) -> bytes:

@@ -201,6 +201,12 @@ def coarser(part: SummaryPart, intervals_max: int, text_max: int) -> SummaryPart
     return SummaryPart(values, part.every, part.box, part.partial)
 
 
+def begun_whenever(part: SummaryPart) -> SummaryPart:
+    """Allow any begin."""
+    values = {**part.values, (T_R, "instant"): (Interval(),)}
+    return SummaryPart(values, part.every, part.box, part.partial)
+
+
 def without(part: SummaryPart, names: frozenset[str]) -> SummaryPart:
     """Forget some properties: they may have any value, or none."""
     values = {key: found for key, found in part.values.items() if key[0] not in names}

@@ -41,27 +41,27 @@ def write_matches(
 def read_filters(path: Path) -> Iterator[tuple[str, Filter]]:
     """Read FILTERS.jsonl: a line is {"id": "f1", "filter": CQL2 text or JSON}; ids are unique."""
     seen: set[str] = set()
-    for number, line in _lines(path):
+    for number, line in numbered_lines(path):
         try:
             name, parsed = read_filter(line)
             if name in seen:
                 raise FilterError(f"duplicate id {name!r}")
         except InputError as error:
-            raise _located(error, path, number) from None
+            raise located(error, path, number) from None
         seen.add(name)
         yield name, parsed
 
 
 def read_contexts(path: Path) -> Iterator[Context]:
     """Read CONTEXTS.jsonl: a GeoJSON Feature a line."""
-    for number, line in _lines(path):
+    for number, line in numbered_lines(path):
         try:
             yield decode(line)
         except InputError as error:
-            raise _located(error, path, number) from None
+            raise located(error, path, number) from None
 
 
-def _located(error: InputError, path: Path, number: int) -> InputError:
+def located(error: InputError, path: Path, number: int) -> InputError:
     """Add file and line to an error; without a position, it is where the line's object begins."""
     located = error.located(str(path), number)
     located.position = 1 if error.position is None else error.position
@@ -81,7 +81,7 @@ def read_filter(line: str) -> tuple[str, Filter]:
     return name, Filter.parse(record["filter"])
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines that are not blank, with their numbers from 1; bounded, UTF-8."""
     try:
         with path.open("rb") as file:

@@ -1,7 +1,7 @@
 """`FilterSet`: the compiled set of filters. Add, remove, match one context or a batch."""
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from roamcast.matching.layout import ROW_OWNER, ROW_SIBLING, VERIFY, Array, Tuni
 from roamcast.matching.residuals import Residuals
 from roamcast.matching.searching import Searcher
 from roamcast.matching.vocabulary import Row, encode
-from roamcast.model.context_arrow import from_arrow, to_arrow
+from roamcast.model.context_arrow import to_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import All, Conjunction, Normal, conjunctions
@@ -149,7 +149,7 @@ class FilterSet:
         event = encode(index.vocabulary, context)
         found = self._searcher.search(index.arrays, index.vocabulary.defaults, event)
         if self._residuals.parts:
-            found = self._verified(found, (context,))
+            found = self._verified(found, context)
         found.sort()
         return _distinct(found) if self._split and len(found) > 1 else found
 
@@ -179,7 +179,7 @@ class FilterSet:
                 index.arrays, index.vocabulary.defaults, keys, given
             )
             if self._residuals.parts:
-                found = self._verified(found, _Contexts(part))
+                found = self._verified(found, part)
             if self._residuals.parts or self._split:  # otherwise rows are in order already
                 found.sort()
             if self._split and len(found) > 1:
@@ -198,7 +198,7 @@ class FilterSet:
         A throw-away set calls every kernel once; this set does not change.
         """
         filters = FilterSet()
-        filters.add("a", Filter.parse("a = 'x' AND b > 1"))
+        filters.add("a", Filter.parse("a = 'x' AND b > 1 AND near(geometry, POINT(0 0), 1)"))
         context = Context("v", None, (0.0, 0.0), {"a": "x", "b": 2})
         assert filters.match(context) == ["a"]
         assert len(filters.match_batch(to_arrow([context])).rows) == 1
@@ -336,39 +336,25 @@ class FilterSet:
             count += 1
         self._split -= count > 1
 
-    def _verified(self, found: Array, contexts: "Sequence[Context] | _Contexts") -> Array:
-        """Verify candidates that need the reference evaluator; return the owners of all matches."""
+    def _verified(self, found: Array, contexts: "Context | pa.RecordBatch | pa.Table") -> Array:
+        """Verify candidates that the index cannot decide; return the owners of all matches."""
         doubtful = -1 - found[found < 0]
         if not len(doubtful):
             return found
         rows, where = doubtful & 0xFFFFFFFF, doubtful >> 32
-        if isinstance(contexts, _Contexts):
-            contexts.make(where)
-        sure = found[found >= 0].tolist()
+        if isinstance(contexts, Context):
+            held = self._residuals.hold(rows, contexts)
+        else:
+            held = self._residuals.hold_batch(rows, where, contexts)
         arrays = self._index.arrays
-        for pair in doubtful[self._residuals.hold(rows, where, contexts)].tolist():
-            number = int(arrays.rows[pair & 0xFFFFFFFF, ROW_OWNER])
-            while number >= 0:
-                sure.append((pair >> 32 << 32) | number)
-                number = int(arrays.twins[number])
-        return np.array(sure, np.int64)
-
-
-class _Contexts:
-    """The contexts of a batch, converted from Arrow only where the reference needs them."""
-
-    def __init__(self, batch: pa.RecordBatch | pa.Table) -> None:
-        self._batch = batch
-        self._made: dict[int, Context] = {}
-
-    def make(self, rows: Array) -> None:
-        """Convert these rows, all at once."""
-        needed = np.unique(rows)
-        made = from_arrow(self._batch.take(pa.array(needed)))
-        self._made = dict(zip(needed.tolist(), made, strict=True))
-
-    def __getitem__(self, row: int) -> Context:
-        return self._made[row]
+        sure = [found[found >= 0]]
+        where = where[held] << 32
+        numbers = arrays.rows[rows[held], ROW_OWNER].astype(np.int64)
+        while len(numbers):  # an owner, its first twin, and so on
+            sure.append(where | numbers)
+            numbers = arrays.twins[numbers].astype(np.int64)
+            where, numbers = where[numbers >= 0], numbers[numbers >= 0]
+        return np.concatenate(sure)
 
 
 def digest(normal: Normal) -> bytes:

@@ -1,27 +1,36 @@
 """Predicates that the index cannot decide; they are evaluated for candidates only.
 
-The common case is a shape that the point must intersect, or must not: shapes are prepared once, and
-all candidates are tested together. Everything else goes to the reference evaluator.
+Circles, shapes and LIKE are tested for all candidates of a batch together, straight from its
+columns. Everything else, and everything for a single context, goes to the reference evaluator.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import shapely
 
-from roamcast.matching.layout import Array
+from roamcast.matching import circles
+from roamcast.matching.layout import Array, grown
+from roamcast.matching.regions import Region
+from roamcast.model.context_arrow import from_arrow
 from roamcast.model.contexts import Context
+from roamcast.model.earth import distance_metres
 from roamcast.model.filters.atoms import Normal, Residual
+from roamcast.model.filters.evaluate import evaluate, geometry, like
 from roamcast.model.filters.holds import holds
-from roamcast.model.filters.syntax import Spatial
+from roamcast.model.filters.syntax import Folded, Like, Near, Property, Spatial
 
+OTHER, CIRCLE, SHAPE = 0, 1, 2
+"""What a row's conditions are: one circle, one shape, or anything else."""
 
-class Contexts(Protocol):
-    """Contexts by number."""
+SHAPE_ALONE_MIN = 64
+"""Candidates from which a shape is tested by itself, not in one call with the other shapes."""
 
-    def __getitem__(self, number: int, /) -> Context:
-        """Return the context with this number."""
+Test = Callable[["Candidates", Array], Array]
+"""Says for candidates by number whether a condition is exactly what is wanted."""
 
 
 class Residuals:
@@ -30,42 +39,234 @@ class Residuals:
     def __init__(self) -> None:
         self.parts: dict[int, tuple[Normal, ...]] = {}
         self._shapes: dict[int, tuple[Any, bool]] = {}
+        self._kinds: Array = np.zeros(64, np.int8)
+        self._wanted: Array = np.zeros(64, bool)
+        self._circles: Array = np.zeros((64, circles.PARAMETERS))
+        self._tests: dict[int, list[Test]] = {}
 
     def add(self, row: int, parts: Sequence[Normal]) -> None:
         """Add a row's conditions."""
         self.parts[row] = tuple(parts)
+        self._kinds = grown(self._kinds, row + 1)
+        self._kinds[row] = OTHER
         part = parts[0]
-        if len(parts) == 1 and isinstance(part, Residual) and isinstance(part.expression, Spatial):
-            if part.expression.op != "s_intersects":
-                return
-            shape = shapely.from_wkb(part.expression.shape)
-            shapely.prepare(shape)
-            self._shapes[row] = (shape, part.wanted)
+        if len(parts) > 1 or not isinstance(part, Residual):
+            return
+        if isinstance(part.expression, Near):
+            self._wanted = grown(self._wanted, row + 1)
+            self._circles = grown(self._circles, row + 1)
+            self._kinds[row], self._wanted[row] = CIRCLE, part.wanted
+            self._circles[row] = circles.parameters(part.expression)
+        elif isinstance(part.expression, Spatial) and part.expression.op == "s_intersects":
+            self._kinds[row] = SHAPE
+            self._shapes[row] = (geometry(part.expression.shape), part.wanted)
 
     def drop(self, row: int) -> None:
         """Remove a row."""
-        self.parts.pop(row, None)
-        self._shapes.pop(row, None)
+        if self.parts.pop(row, None) is not None:
+            self._shapes.pop(row, None)
+            self._tests.pop(row, None)
 
-    def hold(self, rows: Array, where: Array, contexts: Contexts) -> Array:
-        """Return, for each row, whether its conditions hold for the context numbered in `where`."""
+    def hold(self, rows: Array, context: Context) -> Array:
+        """Return, for each row, whether its conditions hold for one context."""
         told = np.zeros(len(rows), bool)
         asked: list[int] = []
-        shapes: list[Any] = []
-        points: list[tuple[float, float]] = []
-        wanted: list[bool] = []
-        for place, (row, number) in enumerate(zip(rows.tolist(), where.tolist(), strict=True)):
-            context = contexts[number]
+        shapes: list[tuple[Any, bool]] = []
+        for place, row in enumerate(rows.tolist()):
             shape = self._shapes.get(row)
             if shape is None:
                 told[place] = all(holds(part, context) for part in self.parts[row])
             elif context.point is not None:
                 asked.append(place)
-                shapes.append(shape[0])
-                wanted.append(shape[1])
-                points.append(context.point)
-        if asked:
-            at = np.array(points)
-            inside = shapely.intersects_xy(np.array(shapes, object), at[:, 0], at[:, 1])
-            told[asked] = inside == np.array(wanted)
+                shapes.append(shape)
+        if context.point is not None and asked:
+            wanted = np.array([wanted for _, wanted in shapes])
+            many = np.array([shape for shape, _ in shapes], object)
+            told[asked] = shapely.intersects_xy(many, *context.point) == wanted
         return told
+
+    def hold_batch(self, rows: Array, where: Array, batch: pa.RecordBatch | pa.Table) -> Array:
+        """Return, for each row, whether its conditions hold for the batch's context in `where`."""
+        told = np.zeros(len(rows), bool)
+        candidates = Candidates(where, batch)
+        kinds = self._kinds[rows]
+        self._hold_circles(rows, np.flatnonzero(kinds == CIRCLE), candidates, told)
+        rest = np.flatnonzero(kinds != CIRCLE)
+        rest = rest[np.argsort(rows[rest], kind="stable")]
+        few: list[Array] = []
+        for same in _runs(rows, rest):
+            row = int(rows[same[0]])
+            if kinds[same[0]] == SHAPE and len(same) < SHAPE_ALONE_MIN:
+                few.append(same)
+                continue
+            for test in self._tests_of(row):
+                same = same[test(candidates, same)]
+            told[same] = True
+        if few:
+            self._hold_shapes(rows, np.concatenate(few), candidates, told)
+        return told
+
+    def _hold_circles(
+        self, rows: Array, chosen: Array, candidates: "Candidates", told: Array
+    ) -> None:
+        chosen = chosen[candidates.has_point(chosen)]
+        if not len(chosen):
+            return
+        lon, lat = candidates.points(chosen)
+        found = np.empty(len(chosen), np.int8)
+        circles.locate(self._circles, rows[chosen], lon, lat, found)
+        for place in np.flatnonzero(found == circles.DOUBTFUL).tolist():
+            part: Any = self.parts[int(rows[chosen[place]])][0]
+            found[place] = _is_near(part.expression, float(lon[place]), float(lat[place]))
+        told[chosen] = (found == circles.IN) == self._wanted[rows[chosen]]
+
+    def _hold_shapes(
+        self, rows: Array, chosen: Array, candidates: "Candidates", told: Array
+    ) -> None:
+        """Test many shapes with few candidates each in one call."""
+        chosen = chosen[candidates.has_point(chosen)]
+        known = [self._shapes[row] for row in rows[chosen].tolist()]
+        shapes = np.array([shape for shape, _ in known], object)
+        wanted = np.array([wanted for _, wanted in known], bool)
+        told[chosen] = shapely.intersects_xy(shapes, *candidates.points(chosen)) == wanted
+
+    def _tests_of(self, row: int) -> list[Test]:
+        found = self._tests.get(row)
+        if found is None:
+            found = self._tests[row] = [_test_of(part) for part in self.parts[row]]
+        return found
+
+
+class Candidates:
+    """Contexts of a batch by their numbers among the candidates."""
+
+    def __init__(self, where: Array, batch: pa.RecordBatch | pa.Table) -> None:
+        self._where = where
+        self._batch = batch
+        self._lon: Array | None = None
+        self._lat: Array | None = None
+
+    def has_point(self, chosen: Array) -> Array:
+        """Say which candidates have a point."""
+        valid: Array = ~np.isnan(self.points(chosen)[0])
+        return valid
+
+    def points(self, chosen: Array) -> tuple[Array, Array]:
+        """Give longitudes and latitudes; NaN where there is no point."""
+        if self._lon is None or self._lat is None:
+            self._lon = np.asarray(self._batch.column("lon"), np.float64)
+            self._lat = np.asarray(self._batch.column("lat"), np.float64)
+        at = self._where[chosen]
+        return self._lon[at], self._lat[at]
+
+    def texts(self, name: str, chosen: Array) -> pa.Array | None:
+        """Give a property's texts, null where it has none; None if no context has one."""
+        column = name if name in {"place", "vid"} else f"string:{name}"
+        if column not in self._batch.schema.names:
+            return None
+        found = self._batch.column(column).take(pa.array(self._where[chosen]))
+        return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+    def contexts(self, chosen: Array) -> list[Context]:
+        """Convert candidates for the reference evaluator, each context once."""
+        needed, which = np.unique(self._where[chosen], return_inverse=True)
+        made = from_arrow(self._batch.take(pa.array(needed)))
+        return [made[number] for number in which.tolist()]
+
+
+def _runs(rows: Array, ordered: Array) -> list[Array]:
+    """Divide numbers, ordered by their rows, into those of one row each."""
+    if not len(ordered):
+        return []
+    own = rows[ordered]
+    return np.split(ordered, np.flatnonzero(own[1:] != own[:-1]) + 1)
+
+
+def _test_of(part: Normal) -> Test:
+    if isinstance(part, Residual):
+        match part.expression:
+            case Spatial() as spatial:
+                return _shape_test(Region(spatial), part.wanted)
+            case Near() as near:
+                return _circle_test(near, part.wanted)
+            case Like(Property(name), pattern):
+                return _like_test(name, pattern, part.wanted)
+            case Like(Folded(_, Property(name))) as folded:
+                return _folded_test(name, folded, part.wanted)
+            case _:
+                pass
+    return lambda candidates, chosen: np.array(
+        [holds(part, context) for context in candidates.contexts(chosen)], bool
+    )
+
+
+def _shape_test(region: Region, wanted: bool) -> Test:
+    def test(candidates: Candidates, chosen: Array) -> Array:
+        told = candidates.has_point(chosen)
+        lon, lat = candidates.points(chosen[told])
+        told[told] = region.holds(lon, lat) == wanted
+        return told
+
+    return test
+
+
+def _circle_test(near: Near, wanted: bool) -> Test:
+    alone = np.array([circles.parameters(near)])
+
+    def test(candidates: Candidates, chosen: Array) -> Array:
+        told = candidates.has_point(chosen)
+        lon, lat = candidates.points(chosen[told])
+        found = np.empty(len(lon), np.int8)
+        circles.locate(alone, np.zeros(len(lon), np.int64), lon, lat, found)
+        for place in np.flatnonzero(found == circles.DOUBTFUL).tolist():
+            found[place] = _is_near(near, float(lon[place]), float(lat[place]))
+        told[told] = (found == circles.IN) == wanted
+        return told
+
+    return test
+
+
+def _is_near(near: Near, longitude: float, latitude: float) -> bool:
+    centre = (near.longitude, near.latitude)
+    return distance_metres((longitude, latitude), centre) <= near.metres
+
+
+def _like_test(name: str, pattern: str, wanted: bool) -> Test:
+    """Match distinct texts by Arrow, in time linear in the text as well."""
+    atomic = like(pattern)
+    # RE2 has no atomic groups and needs none; \z is its end of the text
+    plain = rf"(?s)\A(?:{atomic.pattern.replace('(?>', '(?:')})\z"
+
+    def decide(texts: pa.Array) -> Array:
+        try:
+            return np.asarray(pc.match_substring_regex(texts, plain))
+        except pa.ArrowInvalid:  # larger than RE2 takes
+            return np.array([bool(atomic.fullmatch(text)) for text in texts.to_pylist()], bool)
+
+    return _text_test(name, decide, wanted)
+
+
+def _folded_test(name: str, expression: Like, wanted: bool) -> Test:
+    def decide(texts: pa.Array) -> Array:
+        inner = [Context("v", attributes={"text": text}) for text in texts.to_pylist()]
+        assert isinstance(expression.operand, Folded)
+        asked = Like(Folded(expression.operand.name, Property("text")), expression.pattern)
+        return np.array([evaluate(asked, one) for one in inner], bool)
+
+    return _text_test(name, decide, wanted)
+
+
+def _text_test(name: str, decide: Callable[[pa.Array], Array], wanted: bool) -> Test:
+    def test(candidates: Candidates, chosen: Array) -> Array:
+        texts = candidates.texts(name, chosen)
+        if texts is None:
+            return np.zeros(len(chosen), bool)
+        coded = texts.dictionary_encode()
+        distinct = decide(coded.dictionary)
+        # the entry beyond the last is that of texts that are missing: unknown is never wanted
+        answers = np.append(distinct == wanted, False)
+        places = coded.indices.fill_null(len(distinct)) if texts.null_count else coded.indices
+        told: Array = answers[np.asarray(places)]
+        return told
+
+    return test

@@ -90,14 +90,15 @@ class Timers(Generic[Key]):
         """Do not fire."""
         self._times.pop(key, None)
 
-    def in_order(self, keys: Collection[Key]) -> list[Key]:
-        """Give those of these keys that are set, in the order in which they fire."""
+    def in_order(self, keys: Collection[Key]) -> list[tuple[Key, int]]:
+        """Give those of these keys that are set and their times, in the order of firing."""
         found = [
             entry
             for entry in self._heap
             if entry[2] in keys and self._times.get(entry[2]) == entry[0]
         ]
-        return list(dict.fromkeys(key for _, _, key in sorted(found, key=lambda one: one[:2])))
+        found.sort(key=lambda entry: entry[:2])
+        return list(dict.fromkeys((key, time) for time, _, key in found))
 
     def deadline(self) -> int | None:
         """Give the earliest time; timers that were moved or cancelled are discarded here."""

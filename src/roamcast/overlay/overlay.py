@@ -12,16 +12,25 @@ from roamcast.model.parts import Part
 from roamcast.model.wire import Registry
 from roamcast.overlay.custody.custody import Custody, CustodySettings
 from roamcast.overlay.custody.messages import CUSTODY_MESSAGES
+from roamcast.overlay.filters.forwarding import SwitchedForwarding
+from roamcast.overlay.filters.messages import FILTER_MESSAGES
+from roamcast.overlay.filters.part import NodeFilters
+from roamcast.overlay.filters.planning import FilterSettings
 from roamcast.overlay.flows.flows import Flows
 from roamcast.overlay.flows.messages import FLOWS_MESSAGES
 from roamcast.overlay.flows.settings import FlowSettings
 from roamcast.overlay.handoff.handoff import Handoff, HandoffNode
 from roamcast.overlay.handoff.messages import HANDOFF_MESSAGES
+from roamcast.overlay.homes.homes import Homes
+from roamcast.overlay.homes.managers import HomeSettings
+from roamcast.overlay.homes.messages import HOMES_MESSAGES
 from roamcast.overlay.links.links import NodeLinks
 from roamcast.overlay.links.neighbour import LinkView
 from roamcast.overlay.links.proof import Sign, Verify, verify
 from roamcast.overlay.links.settings import LinkSettings, NeighbourSettings
+from roamcast.overlay.tables.directory import NodeEntry
 from roamcast.overlay.tables.exchange import Exchange
+from roamcast.overlay.tables.feeding import NodeView, TableFeeding, TableSettings
 from roamcast.overlay.tables.messages import TABLES_MESSAGES
 from roamcast.overlay.tables.table import Table
 from roamcast.overlay.tables.wants import Wants
@@ -30,7 +39,15 @@ from roamcast.overlay.topology.messages import TOPOLOGY_MESSAGES
 from roamcast.overlay.topology.topology import NodeTopology, TopologySettings
 
 CARRIED: Final = Registry(
-    (*TOPOLOGY_MESSAGES, *TABLES_MESSAGES, *CUSTODY_MESSAGES, *FLOWS_MESSAGES, *HANDOFF_MESSAGES)
+    (
+        *TOPOLOGY_MESSAGES,
+        *TABLES_MESSAGES,
+        *CUSTODY_MESSAGES,
+        *FILTER_MESSAGES,
+        *FLOWS_MESSAGES,
+        *HANDOFF_MESSAGES,
+        *HOMES_MESSAGES,
+    )
 )
 """What parts say to each other inside frames."""
 
@@ -41,6 +58,8 @@ class OverlaySettings(msgspec.Struct, frozen=True):
     links: LinkSettings = LinkSettings()
     topology: TopologySettings = TopologySettings()
     custody: CustodySettings = CustodySettings()
+    tables: TableSettings = TableSettings()
+    filters: FilterSettings = FilterSettings()
 
 
 class OverlayNode(msgspec.Struct, frozen=True):
@@ -63,6 +82,8 @@ class OverlayNode(msgspec.Struct, frozen=True):
     """The table that events are routed by, if others fill it, too."""
     handoff: HandoffNode | None = None
     """How consumers of events are handed over; None: each comes by its vector alone."""
+    homes: HomeSettings | None = None
+    """How clients' homes are chosen; None: they stay where they are."""
     verify: Verify = verify
     public_key: bytes = b""
     """What its neighbours know it by, for people to read."""
@@ -71,6 +92,10 @@ class OverlayNode(msgspec.Struct, frozen=True):
     keys: Mapping[str, bytes] = {}
     """Nodes that a search may make neighbours, and their public keys; empty: no search."""
     discovery: DiscoverySettings = DiscoverySettings()
+    places: tuple[str, ...] = ()
+    """The places that it serves; none for all."""
+    url: str = ""
+    """Where people reach it."""
 
 
 class OverlayView(msgspec.Struct, frozen=True):
@@ -82,6 +107,7 @@ class OverlayView(msgspec.Struct, frozen=True):
     links: list[LinkView]
     graph: Annotated[dict[str, list[str]], Meta(description="who is linked with whom")]
     tree: Annotated[list[str], Meta(description="our links of the tree that all share")]
+    nodes: Annotated[list[NodeView], Meta(description="who serves which places, and where")]
     held: Annotated[dict[str, tuple[int, int]], Meta(description="what is held, and its bound")]
 
 
@@ -107,15 +133,23 @@ class Overlay:
         self.flows: Flows | None = None
         self.handoff: Handoff | None = None
         tables = node.tables
-        wants = node.wants or Wants()
+        wants = node.wants or next((one for one in tables if isinstance(one, Wants)), Wants())
         if node.flows is not None and wants not in tables:
             tables = (*tables, wants)
+        own = NodeEntry(node.name, node.url, node.places)
+        self.feeding = TableFeeding(tables, own, settings.tables)
         self.exchange = Exchange(tables)
+        self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=node.kinds)
+        self.filters = NodeFilters(self.topology, settings.filters, now=now)
         if node.flows is not None:
             self.flows = Flows(self.topology, self.exchange, wants, node.flows)
+            here = self.flows.home.wants
+            self.flows.relay.forwarding = SwitchedForwarding(self.filters, wants, here)
             if node.handoff is not None:
                 self.handoff = Handoff(self.topology, self.flows, node.handoff)
-        self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=node.kinds)
+        self.homes: Homes | None = None
+        if node.homes is not None:
+            self.homes = Homes(self.topology, node.homes, draw=node.draw)
         search = Discovery(
             node.name,
             address=node.address,
@@ -127,10 +161,13 @@ class Overlay:
             self.links,
             *((search,) if node.keys else ()),
             self.topology,
+            self.feeding,
             self.exchange,
             self.custody,
+            self.filters,
             *((self.flows,) if self.flows is not None else ()),
             *((self.handoff,) if self.handoff is not None else ()),
+            *((self.homes,) if self.homes is not None else ()),
             *node.users,
         )
 
@@ -143,6 +180,7 @@ class Overlay:
             self.links.view(),
             {node: sorted(others) for node, others in sorted(self.topology.graph().items())},
             sorted(self.topology.tree_links),
+            self.feeding.nodes(),
             {
                 f"{part.part}: {what}": (int(held), int(bound))
                 for part in self.parts

@@ -50,8 +50,9 @@ class ServiceAddress(msgspec.Struct, frozen=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that authorise a request."""
-        return {"Authorization": f"Bearer {self.key}"}
+        """The headers that authorise a request; none for somebody without a token."""
+        key = self.key
+        return {"Authorization": f"Bearer {key}"} if key else {}
 
     def link(self, device: str) -> str:
         """Give the WebSocket address of the link for a device of this name."""
@@ -99,6 +100,7 @@ class Hosts:
 
 class _Claims(msgspec.Struct, frozen=True):
     scopes: list[str]
+    sub: str = ""
 
 
 def scopes_of(key: str) -> frozenset[str] | None:
@@ -106,12 +108,23 @@ def scopes_of(key: str) -> frozenset[str] | None:
 
     The service decides. This serves to tell a programmer at once, before the session ends for it.
     """
+    claims = _claims(key)
+    return None if claims is None else frozenset(claims.scopes)
+
+
+def subject_of(key: str) -> str:
+    """Read whose a token is without checking it; empty where it is no token of ours."""
+    claims = _claims(key)
+    return "" if claims is None else claims.sub
+
+
+def _claims(key: str) -> _Claims | None:
     parts = key.split(".")
     if len(parts) != 3:
         return None
     try:
         payload = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-        return frozenset(msgspec.json.decode(payload, type=_Claims).scopes)
+        return msgspec.json.decode(payload, type=_Claims)
     except (ValueError, msgspec.DecodeError):
         return None
 

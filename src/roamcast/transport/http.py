@@ -2,8 +2,11 @@
 
 import asyncio
 import http.client
+import socket
 import ssl
-from collections.abc import Mapping
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
@@ -15,6 +18,7 @@ from roamcast.errors import (
     ForbiddenError,
     InputError,
     LimitError,
+    MovedError,
     NotFoundError,
     RoamcastError,
     UnreachableError,
@@ -23,6 +27,10 @@ from roamcast.transport.address import Hosts, ServiceAddress
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 DETAIL_LENGTH_MAX: Final = 500
+LINE_BYTES_MAX: Final = 4 * 1024 * 1024
+LINES_MAX: Final = 64
+"""Lines of an endless answer that wait for their reader."""
+
 CONNECT_S_MAX: Final = 3.0
 """Longest wait for a connection where there is another host to try."""
 
@@ -36,6 +44,7 @@ class ProblemBody(msgspec.Struct, frozen=True):
 
     title: str = ""
     detail: str = ""
+    url: str = ""
 
 
 class HttpClient:
@@ -102,6 +111,23 @@ class HttpClient:
         kind: str,
         alone: bool,
     ) -> tuple[int, bytes]:
+        headers = {**address.headers, "Accept": "application/json", "Connection": "close"}
+        if body is not None:
+            headers["Content-Type"] = kind
+        connection = self._connected(address, alone)
+        try:
+            connection.request(method, urlsplit(address.url).path + target, body, headers)
+            answer = connection.getresponse()
+            data = answer.read(RESPONSE_BYTES_MAX + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise unreachable(address.url, error) from None
+        finally:
+            connection.close()
+        if len(data) > RESPONSE_BYTES_MAX:
+            raise LimitError(f"the answer has more than {RESPONSE_BYTES_MAX} bytes; ask for less")
+        return answer.status, data
+
+    def _connected(self, address: ServiceAddress, alone: bool) -> http.client.HTTPConnection:
         parts = urlsplit(address.url)
         assert parts.hostname
         connection: http.client.HTTPConnection
@@ -114,9 +140,6 @@ class HttpClient:
             connection = http.client.HTTPConnection(
                 parts.hostname, parts.port, timeout=self._timeout_s
             )
-        headers = {**address.headers, "Accept": "application/json", "Connection": "close"}
-        if body is not None:
-            headers["Content-Type"] = kind
         try:
             connection.timeout = self._timeout_s if alone else min(self._timeout_s, CONNECT_S_MAX)
             connection.connect()
@@ -124,17 +147,60 @@ class HttpClient:
         except OSError as error:
             connection.close()
             raise _NotConnectedError(str(unreachable(address.url, error))) from None
+        return connection
+
+    @asynccontextmanager
+    async def lines(self, path: str, *, silence_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Read an endless answer line by line, until it ends or is silent for too long."""
+        address = self.hosts.current
+        loop = asyncio.get_running_loop()
+        held: asyncio.Queue[bytes | RoamcastError | None] = asyncio.Queue()
+        room = threading.Semaphore(LINES_MAX)
+        over = threading.Event()
+        connection = await asyncio.to_thread(self._connected, address, True)
+        connection.sock.settimeout(silence_s)
+
+        def put(line: bytes | RoamcastError | None) -> None:
+            # The thread waits for the reader: an endless answer is never held as a whole.
+            room.acquire()
+            with suppress(RuntimeError):  # the loop is closed: nobody reads
+                loop.call_soon_threadsafe(held.put_nowait, line)
+
+        def read() -> None:
+            try:
+                headers = {**address.headers, "Connection": "close"}
+                connection.request("GET", urlsplit(address.url).path + path, None, headers)
+                answer = connection.getresponse()
+                if answer.status >= 300:
+                    data = answer.read(RESPONSE_BYTES_MAX)
+                    put(error_of(answer.status, data, address.url))
+                while not over.is_set() and (line := answer.readline(LINE_BYTES_MAX + 1)):
+                    if len(line) > LINE_BYTES_MAX:
+                        put(LimitError(f"a line has more than {LINE_BYTES_MAX} bytes"))
+                    put(line)
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                put(unreachable(address.url, error))
+            put(None)
+
+        async def given() -> AsyncIterator[bytes]:
+            while (line := await held.get()) is not None:
+                room.release()
+                if isinstance(line, RoamcastError):
+                    raise line
+                yield line
+
+        # A thread of its own: the loop's few threads are for requests that end.
+        reading = threading.Thread(target=read, name="lines", daemon=True)
+        reading.start()
         try:
-            connection.request(method, parts.path + target, body, headers)
-            answer = connection.getresponse()
-            data = answer.read(RESPONSE_BYTES_MAX + 1)
-        except (OSError, http.client.HTTPException) as error:
-            raise unreachable(address.url, error) from None
+            yield given()
         finally:
+            with suppress(OSError, AttributeError):  # http.client lets go of a socket that ended
+                connection.sock.shutdown(socket.SHUT_RDWR)
+            over.set()
+            room.release(LINES_MAX)
+            await asyncio.to_thread(reading.join)
             connection.close()
-        if len(data) > RESPONSE_BYTES_MAX:
-            raise LimitError(f"the answer has more than {RESPONSE_BYTES_MAX} bytes; ask for less")
-        return answer.status, data
 
 
 def unreachable(url: str, error: BaseException) -> UnreachableError:
@@ -158,6 +224,10 @@ def error_of(status: int, data: bytes, url: str) -> RoamcastError:
         return NotFoundError(detail)
     if status == 409:
         return ConflictError(detail)
+    if status == 421:
+        moved = MovedError(detail)
+        moved.url = problem.url
+        return moved
     if status in {413, 414, 429, 431}:
         return LimitError(detail)
     if status >= 500 or status < 400:

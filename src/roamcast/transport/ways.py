@@ -49,10 +49,15 @@ class Ways:
     def renew(self, welcome: LinkWelcome) -> None:
         """Listen by what a new welcome offers, and over the link itself meanwhile."""
         self._part()
-        self._groups = chosen_groups(
+
+        def deliver(group: str, frame: bytes) -> None:
+            if self._groups is groups:  # else it came by a link that is over
+                self._deliver(group, frame)
+
+        groups = self._groups = chosen_groups(
             welcome,
             tune=self._send,
-            deliver=self._deliver,
+            deliver=deliver,
             clock=self._clock,
             mark=secrets.token_bytes(MARK_BYTES),
             interface=self._interface,

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from roamcast.client.inbox import MailInbox
 from roamcast.errors import StoreError
+from roamcast.identity.credentials import own_credential
+from roamcast.identity.key_store import KeyStore
+from roamcast.identity.sealing import seal_payload
 from roamcast.identity.sightings import SOURCES
 from roamcast.live.auth.admission import Grant
 from roamcast.live.config.settings import Settings, with_server
@@ -18,6 +22,9 @@ from roamcast.live.http import phones
 from roamcast.live.http.phones import Fix, fix_of, place_of
 from roamcast.model.buildings import FloorPlan, campus
 from roamcast.model.places_geojson import write_places
+from roamcast.transport.address import ServiceAddress
+from roamcast.transport.driver import wall_clock
+from roamcast.transport.http import HttpClient
 from tests.live.in_process import service_here
 from tests.running_service import Answer, RunningService
 
@@ -190,6 +197,35 @@ def test_traccar_client_posts_json(running: RunningService) -> None:
             "device_id": token}  # fmt: skip
     assert running.ask("POST", "/osmand", body=body).status == 200
     assert on_the_map(running)[0]["properties"]["accuracy_m"] == 4
+
+
+def test_a_phones_owner_gets_mail_to_its_vid_through_the_keys_that_the_service_holds(
+    running: RunningService, tmp_path: Path
+) -> None:
+    clear(running)
+    assert post(running, location(topic="owntracks/flo/x"), user="flo").status == 200
+    (shown,) = on_the_map(running)
+    vid = shown["id"]
+    assert vid.endswith("@trust.localhost")
+    token = running.token("flo", ("subscribe",))
+    (held,) = running.ask("GET", "/me/keys", token).json["keys"]
+    assert own_credential(held["credential"]).vid == vid
+    other = running.token("ann", ("subscribe",))
+    assert held["seed"] not in running.ask("GET", "/me/keys", other).body.decode()
+    sealed = seal_payload(b"for flo", own_credential(held["credential"]).keys, "c1", vid)
+    deposit = {
+        "cast": "c1", "sender": "ann", "kind": "text",
+        "expires_us": (int(time.time()) + 60) * 10**6,
+        "parcels": [{"vid": vid, "sealed": base64.b64encode(sealed).decode()}],
+    }  # fmt: skip
+    assert running.ask("POST", "/deposits", running.operator, deposit).status == 200
+
+    async def read() -> list[str]:
+        store = KeyStore.open(tmp_path / "flo.keys")
+        inbox = MailInbox(store, HttpClient(ServiceAddress(running.url, token)), wall_clock())
+        return [mail.text async for mail in inbox.mails(follow=False)]
+
+    assert asyncio.run(read()) == ["for flo"]
 
 
 def _settings(folder: Path) -> Settings:

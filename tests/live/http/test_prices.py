@@ -49,7 +49,7 @@ async def filled(asked: Asked, count: int) -> int:
 def test_a_question_is_asked_at_its_price_and_refused_one_step_below_it(tmp_path: Path) -> None:
     async def run(asked: Asked) -> None:
         reading = READ_STEPS * len(TEXT)
-        await check_at(asked, await filled(asked, 60) - reading, reading)
+        await check_at(asked, await filled(asked, 100) - reading, reading)
 
     asking(tmp_path, 10_000_000, run)
 
@@ -92,7 +92,7 @@ def test_reading_a_filter_is_charged_even_if_it_is_wrong(tmp_path: Path) -> None
         statuses = [(await asked.ask("GET", "/count", filter=wrong)).status for _ in range(4)]
         assert statuses == [400, 400, 429, 429]
 
-    asking(tmp_path, 20_000, run)
+    asking(tmp_path, 100 * READ_STEPS, run)
 
 
 def test_what_one_has_read_is_read_again_for_a_step_a_character(tmp_path: Path) -> None:

@@ -70,12 +70,21 @@ def test_three_nodes_learn_of_each_other_and_again_after_a_kill(tmp_path: Path) 
             for each in (a, b, c):
                 until(lambda each=each: overlay(each)["graph"] == graph, "a graph is not whole")
             assert overlay(a)["key"] == keys["a"]
+            page = b.ask("GET", "/metrics", b.operator).body.decode()
+            assert 'roamcast_held{what="neighbours linked"} 2.0' in page
+            assert 'roamcast_overlay_steps_total{what="links: up"} 2.0' in page
             a.kill()
             until(lambda: up(b) == {"c"}, "b does not miss a")
             a.start()
             until(lambda: up(b) == {"a", "c"}, "a is not linked again")
             with roamcast("brokers", "--json", "--data", str(folders["b"] / "data")) as asked:
                 assert {one["node"] for one in asked.answer()["links"]} == {"a", "c"}
+            with roamcast("placement", "--json", "--data", str(folders["b"] / "data")) as asked:
+                told = asked.answer()
+            assert (told["root"], told["state"], told["placement"]) == ("a", "active", None)
+            plan = a.ask("GET", "/placement", a.operator).json["placement"]
+            parents = {"a": "a", "b": "a", "c": "b"}
+            assert {row["node"]: row["parent"] for row in plan["nodes"]} == parents
 
 
 def test_a_neighbour_with_another_key_is_refused_by_name(tmp_path: Path) -> None:
@@ -120,6 +129,7 @@ def _insist(service: RunningService, frame: bytes) -> None:
 def test_a_service_on_its_own_is_no_node(tmp_path: Path) -> None:
     with RunningService(tmp_path) as alone:
         assert alone.ask("GET", "/overlay", alone.operator).status == 404
+        assert alone.ask("GET", "/placement", alone.operator).status == 404
         with (
             pytest.raises(Exception, match="400"),
             connect(alone.url.replace("http", "ws") + "/overlay", proxy=None),

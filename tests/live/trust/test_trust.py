@@ -235,6 +235,51 @@ async def _people_say_who_may_write_and_may_leave(tmp_path: Path) -> None:
         assert (await asked.ask("POST", "/deposits", body)).json["unreachable"] == 10
 
 
+def test_a_broker_vouches_for_senders_and_who_casts_deposits_under_their_own_name(
+    tmp_path: Path,
+) -> None:
+    asyncio.run(_a_broker_vouches_for_senders(tmp_path))
+
+
+async def _a_broker_vouches_for_senders(tmp_path: Path) -> None:
+    async with gate(tmp_path, trusted=True) as asked:
+        pool = await drawn(asked)
+        keys, now = asked.service.keys, asked.service.clock()
+
+        def as_one(subject: str, scope: str) -> dict[str, str]:
+            token = keys.issue(subject, (scope,), lifetime_s=60, now=now)
+            return {"authorization": f"Bearer {token}"}
+
+        body = {
+            "cast": "c1", "sender": "ann", "kind": "text", "expires_us": now + 60_000_000,
+            "parcels": [{"vid": _read(pool[0][0]).vid, "sealed": ""}],
+        }  # fmt: skip
+        forged = await asked.ask("POST", "/deposits", body, headers=as_one("mallory", "cast"))
+        assert forged.status == 403
+        assert "vouches" in forged.problem
+        for scope in ("read", "publish", "subscribe"):
+            assert await _status(asked, "POST", "/deposits", body, as_one("ann", scope)) == 403
+        assert (await asked.ask("GET", "/mailbox")).json["mails"] == []
+        assert await _status(asked, "POST", "/deposits", body, as_one("ann", "cast")) == 200
+        again = {**body, "cast": "c2"}
+        assert await _status(asked, "POST", "/deposits", again, as_one("broker", "deposit")) == 200
+        mails = (await asked.ask("GET", "/mailbox")).json["mails"]
+        assert [(one["id"], one["sender"]) for one in mails] == [("c1", "ann"), ("c2", "ann")]
+
+
+def test_a_registration_leaves_the_key_to_seal_to_also_after_a_restart(tmp_path: Path) -> None:
+    asyncio.run(_a_registration_leaves_the_key(tmp_path))
+
+
+async def _a_registration_leaves_the_key(tmp_path: Path) -> None:
+    async with gate(tmp_path, trusted=True) as asked:
+        (credential, own), (_, _), *_ = await drawn(asked)
+        vid = (await registered(asked, credential, own)).json["vid"]
+        assert asked.service.broker.key_of(vid) == own.public.sealing
+    async with gate(tmp_path, trusted=True) as asked:
+        assert asked.service.broker.key_of(vid) == own.public.sealing
+
+
 class Sink:
     def __init__(self) -> None:
         self.mails: list[str] = []

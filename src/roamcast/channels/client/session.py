@@ -192,9 +192,11 @@ class ClientSession:
                 if self._followed.pop(name, None) is None:
                     return ()
                 return self._pass(self._machine.receive(given, now), now)
-            case Received():
-                if self.client is None:
-                    return ()  # it was sent to an earlier life of this host
+            case Received(sender):
+                # It was sent to an earlier life of this host, or came by a link that is over: the
+                # server behind that may have a newer epoch, and we could not hear its groups.
+                if self.client is None or sender != self._server:
+                    return ()
                 return self._received(given, now)
             case _:
                 raise AssertionError(f"nobody takes {type(given).__name__}")

@@ -41,18 +41,18 @@ class Asked:
         self.wanted = wanted
         self.window = window
         conjunctions = wanted.conjunctions()
-        self._parts: list[tuple[Normal, Normal]] | None = None
+        self.parts: list[tuple[Normal, Normal]] | None = None
         """For each conjunction its terms about the times, and its other terms."""
         if conjunctions is not None:
-            self._parts = [_divided(part) for part in conjunctions]
+            self.parts = [_divided(part) for part in conjunctions]
 
     @cached_property
     def reach(self) -> tuple[int, int]:
         """The span whose pieces decide: the window, and all moments that the filter names."""
         low, high = self.window
-        if self._parts is None:
+        if self.parts is None:
             return EVER
-        for times, _ in self._parts:
+        for times, _ in self.parts:
             for moment in _moments(times):
                 low, high = min(low, moment), max(high, moment)
         return low, high
@@ -60,17 +60,17 @@ class Asked:
     @cached_property
     def without_times(self) -> Normal:
         """What every piece of an answer satisfies, whatever its interval."""
-        if self._parts is None:
+        if self.parts is None:
             return All(())
-        return any_of(other for _, other in self._parts)
+        return any_of(other for _, other in self.parts)
 
     def answer(self, run: Sequence[Context]) -> Context | None:
         """Give the last context in the window of a vid's contexts, in order, if it is wanted."""
         best: Context | None = None
-        if self._parts is None:  # too many alternatives to take apart: each piece by itself
+        if self.parts is None:  # too many alternatives to take apart: each piece by itself
             return self._last([one for one in run if holds(self.wanted.normal, one)], best)
-        for times, other in self._parts:
-            for stretch in _stretches([one for one in run if holds(other, one)]):
+        for times, other in self.parts:
+            for stretch in stretches([one for one in run if holds(other, one)]):
                 last = max(stretch, key=lambda one: one.end)
                 whole = msgspec.structs.replace(last, t_r=stretch[0].t_r)
                 if holds(times, whole):
@@ -109,7 +109,7 @@ def _moments(normal: Normal) -> Iterable[int]:
         yield from EVER
 
 
-def _stretches(contexts: Sequence[Context]) -> list[list[Context]]:
+def stretches(contexts: Sequence[Context]) -> list[list[Context]]:
     """Divide contexts at the gaps between them."""
     found: list[list[Context]] = []
     end = 0
@@ -170,8 +170,21 @@ def found(
     rows = dict(waiting)
     rows.update(log())
     archived = archive()
+    pieces = read(sorted(rows.items()), known).pieces
+    answers = {}
+    for vid, run in runs(asked, seen, pieces, archived):
+        answer = asked.answer(run)
+        if answer is not None:
+            answers[vid] = answer
+    return answers
+
+
+def runs(
+    asked: Asked, seen: Seen, pieces: Iterable[Piece], archived: Iterable[Context]
+) -> Iterable[tuple[str, list[Context]]]:
+    """Give the contexts of each vid that a question may be about, in order, as they may be seen."""
     by_vid: dict[str, list[Context]] = {}
-    for piece in within(read(sorted(rows.items()), known).pieces, asked.reach):
+    for piece in within(pieces, asked.reach):
         shown = seen(piece.context(), piece.rules)
         if shown is not None:
             by_vid.setdefault(piece.vid, []).append(shown)
@@ -180,12 +193,8 @@ def found(
         shown = seen(context, "")
         if shown is not None and not _known(shown, exact.get(context.vid, ())):
             by_vid.setdefault(context.vid, []).append(shown)
-    answers = {}
     for vid in sorted(by_vid):
-        answer = asked.answer(coalesced(by_vid[vid]))
-        if answer is not None:
-            answers[vid] = answer
-    return answers
+        yield vid, coalesced(by_vid[vid])
 
 
 def _known(archived: Context, exact: Sequence[Context]) -> bool:

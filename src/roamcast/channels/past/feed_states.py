@@ -23,6 +23,7 @@ class FeedEvent(enum.StrEnum):
     NAMED = "the batch is on disk"
     LANDED = "the archive has the batch, or there is no archive"
     DELETED = "its steps are gone"
+    LACKED = "steps of it never came, and the archive does not have it"
 
 
 _STATE, _EVENT = FeedState, FeedEvent
@@ -36,6 +37,7 @@ FEED_TABLE: Final = {
     (_STATE.NAMING, _EVENT.NAMED): _STATE.FEEDING,
     (_STATE.FEEDING, _EVENT.DUE): _STATE.FEEDING,
     (_STATE.FEEDING, _EVENT.LANDED): _STATE.FORGETTING,
+    (_STATE.FEEDING, _EVENT.LACKED): _STATE.RESTING,
     (_STATE.FORGETTING, _EVENT.DUE): _STATE.FORGETTING,
     (_STATE.FORGETTING, _EVENT.DELETED): _STATE.RESTING,
 }

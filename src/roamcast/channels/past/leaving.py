@@ -25,6 +25,10 @@ def ended(rows: Iterable[tuple[str, bytes]], known: Lives, looked: LookForEnded)
     return EndedFound(tuple(leaving), tuple(log.strays[:BATCH_PIECES_MAX]))
 
 
+class StepsMissingError(StoreError):
+    """Steps of a batch are not on this disk: not yet, or they died with another host."""
+
+
 def contexts(
     batch: ArchiveBatch, rows: Mapping[str, bytes], seen: Callable[[Context, str], Context | None]
 ) -> list[Context]:
@@ -32,7 +36,7 @@ def contexts(
     found = []
     if any(piece.keys[0] not in rows for piece in batch.pieces):
         # Another host's store is still being taken over: its batch came before its steps.
-        raise StoreError("steps of this batch are not on this disk yet")
+        raise StepsMissingError("steps of this batch are not on this disk yet")
     for piece in batch.pieces:
         said: Step = decode_step(rows[piece.keys[0]])
         context = context_of(said.body)

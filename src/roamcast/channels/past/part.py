@@ -12,7 +12,7 @@ batch on disk, the batch is appended to the archive, and only then its steps lea
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -25,11 +25,13 @@ from roamcast.channels.past.messages import (
     EndedFound,
     ErasePast,
     FeedArchive,
+    Follower,
     LookForEnded,
     PastGrew,
 )
 from roamcast.channels.past.settings import BATCH_PIECES_MAX, PastSettings
-from roamcast.channels.past.steps import Lives, Step, Uptime, encode_step, key_of
+from roamcast.channels.past.shown import Follower, OnMap, same
+from roamcast.channels.past.steps import Lives, Step, Uptime, after, encode_step, key_of
 from roamcast.channels.server.messages import Answer
 from roamcast.errors import LimitError, StoreError
 from roamcast.model.contexts import Context, body_of
@@ -57,31 +59,8 @@ WRITE_ROWS_MAX: Final = 1_000
 """Steps in one write."""
 
 
-class Follower(Protocol):
-    """A part that follows what the map shows; it takes notes, and acts when it is next advanced."""
-
-    def shows(self, context: Context) -> None:
-        """The map shows this state of a vid; `t_r` is since when."""
-        ...
-
-    def ends(self, context: Context) -> None:
-        """The map shows a vid no more; `t_d` is when its last state ended."""
-        ...
-
-
 RulesOf = Callable[[str], bytes | None]
 """Gives a vid's own rules, encoded; None if it has none."""
-
-
-class OnMap(msgspec.Struct):
-    """What the map shows of a vid, and since when."""
-
-    context: Context
-    begin: int
-    rules: str
-    life: int
-    row: int = 0
-    """The number of the step that waits for the disk; 0 if it came with a publication."""
 
 
 _Row = tuple[int, bytes | None]
@@ -133,6 +112,8 @@ class Past(Part):
         """When the life before this one was last known to be up."""
         self.followers: list[Follower] = []
         """Parts that are told of every state of the map, in the order in which it shows them."""
+        self.companions: Callable[[], Writes] = lambda: ()
+        """Gives rows that must be on disk before any step is, until they are."""
         self._began = now
         self._newest = newest
         self._rules_of = rules_of
@@ -157,6 +138,10 @@ class Past(Part):
         self._depending: Callable[[], int] = lambda: 0
         self.feed = FeedState.RESTING
         self.batch = ArchiveBatch()
+        self._feeding = 0
+        """Batches that the driver was given and has not answered for."""
+        self._lacking_since: int | None = None
+        """Since when steps of the batch are missing here."""
         self._erasing: dict[int, ErasePast] = {}
         self._token = _OWN_TOKENS
         self._timers: Timers[_Retry | _Alive | _Look] = Timers()
@@ -226,8 +211,9 @@ class Past(Part):
 
     def _resume(self) -> list[Effect]:
         """Go on with a batch that is on disk: nobody knows whether the archive has it."""
+        self._lacking_since = None
         self.feed = FeedState.FEEDING if self.batch.pieces else FeedState.RESTING
-        return [FeedArchive(self.batch)] if self.feed is FeedState.FEEDING else []
+        return [self._feed()] if self.feed is FeedState.FEEDING else []
 
     # --- what the map shows -------------------------------------------------------------------
 
@@ -242,11 +228,11 @@ class Past(Part):
         vid = context.vid
         rules, writes = self._rules(vid)
         known = self._shown.get(vid)
-        if alone and known is not None and not known.life and _same(known, context, rules):
+        if alone and known is not None and not known.life and same(known, context, rules):
             return known.begin, ()
         begin = self._begin(vid, context.t_r, now)
         value = encode_step(Step(begin, body, rules))
-        return begin, (*writes, (key_of(self._written(now), vid), value))
+        return begin, (*self.companions(), *writes, (key_of(self._written(now), vid), value))
 
     def end_of(self, vid: str, at: int, now: int) -> Writes:
         """Give the step to write with what ends a stored publication."""
@@ -269,13 +255,13 @@ class Past(Part):
         known = self._shown.get(vid)
         rules, writes = self._rules(vid)
         life = self.epoch if soft else 0
-        if known is not None and known.life == life and _same(known, context, rules):
+        if known is not None and known.life == life and same(known, context, rules):
             return
-        if known is not None and _same(known, context, rules):
+        if known is not None and same(known, context, rules):
             begin = known.begin  # only who publishes it has changed
         else:
             begin = self._begin(vid, context.t_r, now)
-        self.again(writes)
+        self.again((*self.companions(), *writes))
         row = self._add(vid, Step(begin, body, rules, life), now)
         if soft:
             self._rows_of[owner] = row
@@ -285,7 +271,7 @@ class Past(Part):
         """The map shows a vid no more: write that soon; its owner is answered then."""
         known = self._shown.get(vid)
         if known is not None:
-            row = self._add(vid, Step(max(at, known.begin)), now)
+            row = self._add(vid, Step(after(known.begin, at)), now)
             if known.life:
                 self._rows_of[owner] = row
             self.gone(vid, at)
@@ -297,7 +283,7 @@ class Past(Part):
             self._add(vid, Step(now), now)
             return
         stated = msgspec.structs.replace(known.context, t_r=known.begin)
-        begin = max(now, known.begin)
+        begin = after(known.begin, now)
         known.row = self._add(vid, Step(begin, body_of(stated), known.rules, known.life), now)
 
     def gone(self, vid: str, at: int) -> None:
@@ -307,7 +293,7 @@ class Past(Part):
             return
         self._soft -= bool(known.life)
         self._gone.pop(vid, None)
-        ended = self._gone[vid] = max(at, known.begin)
+        ended = self._gone[vid] = after(known.begin, at)
         if len(self._gone) > self.settings.gone_max:
             del self._gone[next(iter(self._gone))]
         if self.followers:
@@ -354,7 +340,7 @@ class Past(Part):
         """Say when a state begins: as its publisher says, but after what came before it."""
         known = self._shown.get(vid)
         if known is not None:
-            return t_r if t_r > known.begin else max(now, known.begin)
+            return t_r if t_r > known.begin else after(known.begin, now)
         return t_r if t_r >= self._gone.get(vid, t_r) else max(now, self._gone[vid])
 
     def _note(self, vid: str, shown: OnMap) -> None:
@@ -405,11 +391,14 @@ class Past(Part):
             case EndedFound():
                 return self._found(given, now)
             case BatchLanded(number):
+                self._feeding -= 1
                 return self._landed(number)
-            case BatchRefused(number, reason):
+            case BatchRefused(number, reason, lacking):
+                self._feeding -= 1
                 if number == self.batch.number and self.feed is FeedState.FEEDING:
                     self._timers.set(_Look(), now + self.settings.look_us)
-                return [Drop(reason[:200], "past.batch")]
+                    self._lack(lacking, now)
+                return [Drop(reason[:200], "past.batch"), *self._flush()]
             case ErasePast():
                 return self._erase(given)
             case _:
@@ -441,7 +430,7 @@ class Past(Part):
             return
         rules, writes = self._rules(vid)
         self.again(writes)
-        begin = max(now, known.begin)
+        begin = after(known.begin, now)
         row = self._add(vid, Step(begin, body_of(known.context), rules, known.life), now)
         self._note(vid, OnMap(known.context, begin, rules, known.life, row))
 
@@ -524,7 +513,7 @@ class Past(Part):
             case FeedState.LOOKING:
                 return [LookForEnded(now - self.settings.store_us, self.settings.steps_max)]
             case FeedState.FEEDING:
-                return [FeedArchive(self.batch)]
+                return [self._feed()]
             case FeedState.FORGETTING:
                 return [self._forget()]
             case _:
@@ -551,11 +540,28 @@ class Past(Part):
     def _named(self, now: int) -> list[Effect]:
         del now
         self._move(FeedEvent.NAMED)
-        return [FeedArchive(self.batch)]
+        return [self._feed()]
+
+    def _feed(self) -> FeedArchive:
+        self._feeding += 1
+        return FeedArchive(self.batch)
 
     def _forget_batch(self) -> None:
         self.batch = ArchiveBatch(self.batch.after, self.batch.after)
         self.feed = FeedState.RESTING
+
+    def _lack(self, lacking: bool, now: int) -> None:
+        """Give a batch up whose steps died with another host: what is left is named anew (0132)."""
+        if not lacking:
+            self._lacking_since = None
+            return
+        if self._lacking_since is None:
+            self._lacking_since = now
+        elif now - self._lacking_since >= self.settings.patience_us and not self._feeding:
+            self._lacking_since = None
+            self._move(FeedEvent.LACKED)
+            self.batch = ArchiveBatch(self.batch.after, self.batch.after)
+            self._rows[BATCH] = 0, msgspec.msgpack.encode(self.batch)
 
     def _landed(self, number: int) -> list[Effect]:
         if number != self.batch.number or self.feed is not FeedState.FEEDING:
@@ -587,16 +593,3 @@ _ROWS: Final = 1
 _BATCH: Final = 2
 _OWN_TOKENS: Final = 2
 """Tokens up to here are those of steps and of batches; erasures have later ones."""
-
-
-def _same(known: OnMap, context: Context, rules: str) -> bool:
-    """Whether the map shows this state already; when it began does not count."""
-    was, stated = known.context, context.attributes
-    return (
-        was.place == context.place
-        and was.point == context.point
-        and known.rules == rules
-        and was.attributes == stated
-        # 1, 1.0 and TRUE are equal in Python, and not in a filter
-        and all(type(stated[name]) is type(value) for name, value in was.attributes.items())
-    )

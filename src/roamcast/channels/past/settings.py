@@ -27,6 +27,8 @@ class PastSettings(msgspec.Struct, frozen=True):
     """How long after a restart a client may come back as if nothing had happened."""
     retry_us: int = 200_000
     """After how long a write that failed is tried again."""
+    patience_us: int = 120_000_000
+    """How long the steps of another host's batch are awaited; then it is named anew."""
     rows_max: int = 100_000
     """Steps that may wait for the disk; publications beyond it are refused."""
     gone_max: int = 100_000

@@ -100,6 +100,15 @@ def written_of(key: str) -> int:
     return int(key[len(PREFIX) : _VID - 1], 16)
 
 
+def after(begin: int, at: int) -> int:
+    """Give when a state ends that began then: as a clock says, but a microsecond later at least.
+
+    A clock may be far behind what is on disk. States of one vid that all began at one moment could
+    not be told apart, and one shown under two sets of rules would be archived twice.
+    """
+    return max(at, begin + 1)
+
+
 def read(rows: Iterable[tuple[str, bytes]], known: Lives) -> Pieces:
     """Make pieces of steps that come in the order of their keys."""
     lasting: dict[str, Piece] = {}
@@ -119,7 +128,7 @@ def read(rows: Iterable[tuple[str, bytes]], known: Lives) -> Pieces:
                 strays.append(key)
                 continue
             before.keys.append(key)
-            before.end = max(before.begin, step.at)
+            before.end = after(before.begin, step.at)
             ended.append(before)
             del lasting[vid]
         elif before is not None and (before.body, before.rules) == (step.body, step.rules):
@@ -128,7 +137,7 @@ def read(rows: Iterable[tuple[str, bytes]], known: Lives) -> Pieces:
         else:
             begin = step.at
             if before is not None:
-                before.end = begin = max(before.begin, begin)
+                before.end = begin = after(before.begin, begin)
                 ended.append(before)
             lasting[vid] = Piece(vid, [key], begin, step.body, step.rules, step.life)
     for piece in lasting.values():
@@ -160,4 +169,4 @@ def _fell(piece: Piece, known: Lives) -> int:
     """When a piece's life was last known to be up."""
     life = known.lives.get(piece.life)
     seen = written_of(piece.keys[-1])
-    return max(piece.begin, seen if life is None else max(life.alive, seen))
+    return after(piece.begin, seen if life is None else max(life.alive, seen))

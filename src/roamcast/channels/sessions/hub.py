@@ -517,9 +517,9 @@ class Hub(Part):
             for key, vid in waiting
             if vid in moves[key].events
         }
-        waited = [timer.key for timer in timers if isinstance(timer, _QueryTimer)]
+        waited = {timer.key: due for timer, due in timers if isinstance(timer, _QueryTimer)}
         for key in dict.fromkeys([*waited, *moves]):
-            self._settle_move(session, moves[key], now)
+            self._settle_move(session, moves[key], waited.get(key), now)
         self._place_all(session)
         self._serve(session, now)
         return self._done()
@@ -550,8 +550,12 @@ class Hub(Part):
             session.to_complete[moved] = {vid: None for vid in left if vid in events}
         return _Move(moved, wanted, shown, events, shared, query.ready_us)
 
-    def _settle_move(self, session: HubSession, move: "_Move", now: int) -> None:
-        """Let what a session lacks leave when it would have left without a move."""
+    def _settle_move(self, session: HubSession, move: "_Move", due: int | None, now: int) -> None:
+        """Let what a session lacks leave when it would have left without a move.
+
+        `due`: when the query's timer fires. One without a timer gets none as long as nothing waits:
+        of several that are ready at once the first to get one leaves first.
+        """
         self._number(move.key, move.filter, move.number)
         query = self.queries.get(move.key)
         fresh = query is None
@@ -563,8 +567,8 @@ class Hub(Part):
             query.events = move.events
             if now >= query.ready_us:
                 self._flush(query, now)
-            else:
-                self._timers.sooner(_QueryTimer(move.key), query.ready_us)
+            elif due is not None or query.events:
+                self._timers.sooner(_QueryTimer(move.key), due or query.ready_us)
         else:
             session.queue |= {(move.key, vid): event for vid, event in move.events.items()}
             self._join(session, move.key)

@@ -112,7 +112,7 @@ class Mail(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Deposited(Effect, frozen=True):
-    """What became of a deposit: vids, rounded down; what was `full` may be tried again later.
+    """What became of a deposit: vids, rounded down; `full` is rounded up, and may be tried again.
 
     Vids, not people: fewer people than vids would say that some of the vids are one person's.
     """
@@ -375,7 +375,10 @@ class Mailboxes(Part):
         names = ("reached", "unreachable", "refused", "full")
         # A repeat counts as reached: the answer to a repeated deposit is that of the first.
         told = {**counts, "reached": counts["reached"] + counts["repeated"]}
-        return Deposited(ticket, *(told.get(name, 0) // step * step for name in names))
+        rounded = {name: told.get(name, 0) // step * step for name in names}
+        # Up: who hears of nobody that is full would not try again.
+        rounded["full"] = -(-counts["full"] // step) * step
+        return Deposited(ticket, *rounded.values())
 
     # --- the disk -------------------------------------------------------------------------------
 

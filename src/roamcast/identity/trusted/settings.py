@@ -9,8 +9,8 @@ from roamcast.model.time import MICROSECONDS
 
 DAY_US: Final = 86_400 * MICROSECONDS
 
-SEALED_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + 2_048
-"""A payload with the envelope around it: `identity/sealing.py` adds less than this."""
+SEALED_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + 8_192
+"""A letter with the envelope around it: `letters.py` and `sealing.py` add less than this."""
 
 PARCELS_MAX: Final = 256
 """Vids of one deposit; a cast with more comes in pages."""

@@ -26,13 +26,16 @@ from joserfc.jwk import GuestProtocol, OKPKey
 from msgspec import Meta
 
 from roamcast.errors import AuthError, ForbiddenError, InputError, LimitError, RateError
+from roamcast.live.auth.authority import NOWHERE, CastAuthority
 from roamcast.live.auth.key_file import KeyFile, PublicKey, load_key_file, save_key_file
 from roamcast.live.config.settings import DAY_S, KEY_FILE
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.time import MICROSECONDS, format_instant
 
-Scope = Literal["read", "publish", "subscribe", "cast", "admin"]
+Scope = Literal["read", "publish", "subscribe", "cast", "deposit", "admin"]
+"""`deposit` is for brokers: they vouch for the senders of the mail that they deposit."""
+
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 TOKEN_LENGTH_MAX: Final = 8_192
@@ -80,6 +83,8 @@ class Grant(msgspec.Struct, frozen=True):
     """Ids of the tokens it was made from: it ends with each of them."""
     issuer: str = ""
     """The identity provider that signed it; empty: this service did."""
+    cast: CastAuthority = NOWHERE
+    """Where its casts may go."""
 
     def bound(self, wanted: Filter) -> Filter:
         """Give a filter within what the token may read."""
@@ -138,7 +143,7 @@ class NarrowerToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ) = None
 
 
-class _Claims(msgspec.Struct, frozen=True):
+class _Claims(msgspec.Struct, frozen=True, omit_defaults=True):
     sub: str
     exp: int
     iat: int
@@ -147,6 +152,7 @@ class _Claims(msgspec.Struct, frozen=True):
     groups: list[str] = []
     filter: str = ""
     ancestors: list[str] = []
+    cast: CastAuthority = NOWHERE
 
 
 class TokenKeys:
@@ -214,6 +220,7 @@ class TokenKeys:
         now: int,
         bound: str = "",
         ancestors: Sequence[str] = (),
+        cast: CastAuthority = NOWHERE,
     ) -> str:
         """Sign a token; `bound` is a filter that it may not reach beyond."""
         wanted, belongs = _check_claims(subject, scopes, groups)
@@ -229,6 +236,7 @@ class TokenKeys:
             groups=belongs,
             filter=bound,
             ancestors=list(ancestors),
+            cast=cast,
         )
         with self._changing() as file:
             current = file.keys[-1]
@@ -268,6 +276,7 @@ class TokenKeys:
             now=now,
             bound=bound,
             ancestors=(*grant.ancestors, grant.token_id),
+            cast=grant.cast,
         )
         return token, self.check(token, now)
 
@@ -373,6 +382,7 @@ class TokenKeys:
             key_id,
             claims.filter,
             tuple(claims.ancestors),
+            cast=claims.cast,
         )
         return grant, claims.iat * MICROSECONDS
 

@@ -10,7 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from roamcast.errors import AuthError, RateError
-from roamcast.identity.credentials import NONCE_BYTES, check_credential, check_registration
+from roamcast.identity.credentials import (
+    NONCE_BYTES,
+    Credential,
+    check_credential,
+    check_registration,
+)
 from roamcast.live.auth.admission import Scope, TokenKeys
 from roamcast.model.time import MICROSECONDS
 
@@ -51,18 +56,22 @@ class Registrations:
         body = (now + NONCE_US).to_bytes(_TIME_BYTES, "big") + self._random(_RANDOM_BYTES)
         return body + self._mac(body)
 
-    def register(
+    def check(
         self, text: str, nonce: bytes, signature: bytes, audience: str, now: int
-    ) -> tuple[str, str, int]:
-        """Give the vid, a token for it, and when the token expires."""
+    ) -> Credential:
+        """Give what a registration shows, or say by name what is wrong with it."""
         self._check_nonce(nonce, now)
         credential = check_credential(text, self.nodes, now, self._skew_us)
         check_registration(text, credential, nonce, audience, signature)
         self._use(nonce, now)
+        return credential
+
+    def token(self, credential: Credential, now: int) -> tuple[str, int]:
+        """Give a token for a vid that has registered, and when the token expires."""
         left_s = (credential.expires_us + self._skew_us - now) / MICROSECONDS
         lifetime_s = max(1, min(TOKEN_S_MAX, int(left_s)))
         token = self._keys.issue(credential.vid, SCOPES, (), lifetime_s=lifetime_s, now=now)
-        return credential.vid, token, now + lifetime_s * MICROSECONDS
+        return token, now + lifetime_s * MICROSECONDS
 
     def _check_nonce(self, nonce: bytes, now: int) -> None:
         body, mac = nonce[:-_MAC_BYTES], nonce[-_MAC_BYTES:]

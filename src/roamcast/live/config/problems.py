@@ -10,7 +10,8 @@ from roamcast.errors import InputError, SettingsError
 from roamcast.model.contexts import check_path
 
 if TYPE_CHECKING:
-    from roamcast.live.config.settings import Cluster, Identity, OverlaySection, Settings
+    from roamcast.live.config.identity import Identity
+    from roamcast.live.config.settings import Cluster, OverlaySection, Settings
 
 REPLICA_FRAME_BYTES: Final = 1024 * 1024
 """Replicas copy the store in messages of this size."""
@@ -96,6 +97,13 @@ def _identity_problem(identity: "Identity") -> Problem | None:
         identity.accepted()
     except SettingsError as error:
         return ("identity.accept",), str(error)
+    for name, mail in identity.mail.items():
+        key = f"identity.mail.{name}"
+        if name not in identity.accept:
+            return (key, "identity.mail"), f"{name[:60]!r} is not in accept: whose key is it?"
+        misplaced = _replica_problem("node", mail.url)
+        if misplaced:
+            return (f"{key}.url", key), misplaced.replace("replicas", "trusted nodes")
     return None
 
 

@@ -16,14 +16,17 @@ from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.errors import SettingsError
 from roamcast.identity.policy import PUBLIC
 from roamcast.identity.rules import Precision, Rule
+from roamcast.live.config.identity import Identity
 from roamcast.live.config.lines import located, read_document
 from roamcast.live.config.problems import (
-    TRUSTED_NAME_MAX,
     cluster_problem,
     is_loopback,
     problem,
     public_key,
 )
+from roamcast.live.config.sections import Section
+from roamcast.live.config.sections import number as _number
+from roamcast.live.config.sections import text as _text
 from roamcast.model.filters.scan import LENGTH_MAX
 from roamcast.model.time import MICROSECONDS
 from roamcast.model.wire import FRAME_BYTES_MAX
@@ -37,18 +40,6 @@ REPLICAS_MAX: Final = 16
 SECRET_BYTES_MIN: Final = 32
 SECRET_BYTES_MAX: Final = 4_096
 _MODES: Final = {"unicast": Mode.UNICAST, "single": Mode.SINGLE, "many": Mode.MANY}
-
-
-def _number(least: float, most: float, description: str) -> msgspec.Meta:
-    return msgspec.Meta(ge=least, le=most, description=description)
-
-
-def _text(description: str, most: int = 1_024) -> msgspec.Meta:
-    return msgspec.Meta(max_length=most, description=description)
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file."""
 
 
 class ServerSection(Section, frozen=True, kw_only=True):
@@ -243,7 +234,7 @@ class OidcSection(Section, frozen=True, kw_only=True):
     ] = ""
     audience: Annotated[str, _text("audience that its tokens must name", 256)] = "roamcast"
     scopes: Annotated[
-        dict[str, Literal["read", "publish", "subscribe", "cast", "admin"]],
+        dict[str, Literal["read", "publish", "subscribe", "cast", "deposit", "admin"]],
         msgspec.Meta(
             max_length=100,
             description='its scopes or roles and what each grants here, `"map:read" = "read"`; '
@@ -411,30 +402,6 @@ class Cluster(Section, frozen=True, kw_only=True):
         return secret
 
 
-class Identity(Section, frozen=True, kw_only=True):
-    """Who vouches for people without naming them (docs/trust.md)."""
-
-    node: Annotated[
-        str,
-        msgspec.Meta(
-            max_length=TRUSTED_NAME_MAX,
-            description="name of the trusted node that runs inside this service; empty for none",
-        ),
-    ] = "trust.localhost"
-    accept: Annotated[
-        dict[str, str],
-        msgspec.Meta(
-            max_length=1_000,
-            description="other trusted nodes whose credentials are accepted, each with its key: "
-            '`"trust.example.org" = "ed25519:…"`',
-        ),
-    ] = msgspec.field(default_factory=dict)
-
-    def accepted(self) -> dict[str, bytes]:
-        """Give the public keys of the trusted nodes in `accept`."""
-        return {name: public_key(text) for name, text in self.accept.items()}
-
-
 class NeighbourSection(Section, frozen=True, kw_only=True):
     """A node that this one links with."""
 
@@ -466,6 +433,14 @@ class OverlaySection(Section, frozen=True, kw_only=True):
         tuple[str, ...],
         msgspec.Meta(max_length=64, description="places that it serves; none for all"),
     ] = ()
+    filters: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^(all|paying|[0-9]{1,6})$",
+            description="nodes that match what passes: `all`, those that are `paying`, or how many",
+        ),
+    ] = "all"
+    url: Annotated[str, _text("where people reach this service; others are sent there")] = ""
     tls_ca: Annotated[str, _text("PEM file of who signs the neighbours' certificates")] = ""
     neighbours: Annotated[
         dict[str, NeighbourSection],
@@ -494,6 +469,16 @@ class Settings(Section, frozen=True, kw_only=True):
     def seats(self) -> tuple[str, ...]:
         """The names of all replicas in their order; this service's alone without a cluster."""
         return tuple(self.cluster.replicas) or (self.server.name,)
+
+    def vid_key_us(self) -> int:
+        """Give how long after its credential a vid's past may be asked, in microseconds.
+
+        Its context may be on the map for a lifetime, and then in the store or the archive.
+        """
+        past, days = self.past, self.identity.key_days
+        kept_days = (past.archive_days or days) if past.archive else past.store_hours / 24
+        kept_s = kept_days * DAY_S + self.limits.context_lifetime_s_max
+        return round(min(kept_s, days * DAY_S) * MICROSECONDS)
 
     def map_settings(self) -> MapSettings:
         """Give the settings of the map's machines."""

@@ -16,6 +16,7 @@ import roamcast
 from roamcast.errors import RoamcastError
 from roamcast.live.http import (
     about,
+    casts,
     changes,
     features,
     mail,
@@ -41,6 +42,7 @@ MODULES: Final = (
     tokens,
     phones,
     mail,
+    casts,
     overlay,
     page,
 )

@@ -36,7 +36,7 @@ from roamcast.live.http.shapes import (
     feature_at,
     linked,
 )
-from roamcast.live.service.service import answered
+from roamcast.live.service.answering import answered
 from roamcast.matching.live.slices import ContextPage
 from roamcast.model import time
 from roamcast.model.contexts import encode

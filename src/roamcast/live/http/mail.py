@@ -16,7 +16,7 @@ from litestar.params import Parameter
 from litestar.response import Stream
 from msgspec import Meta
 
-from roamcast.errors import InputError, NotFoundError
+from roamcast.errors import ForbiddenError, InputError, NotFoundError
 from roamcast.identity.credentials import CREDENTIAL_LENGTH_MAX, VidKeys
 from roamcast.identity.trusted.mailboxes import Deposit, Mail, SealedParcel
 from roamcast.identity.trusted.reach import PAST_S_MAX, Reach
@@ -111,6 +111,19 @@ class MailboxAnswer(msgspec.Struct, frozen=True):
     mails: tuple[MailBody, ...]
 
 
+class HeldKeyBody(msgspec.Struct, frozen=True):
+    """A vid that the service holds for you, and the seed of its keys."""
+
+    credential: str
+    seed: bytes
+
+
+class HeldKeysAnswer(msgspec.Struct, frozen=True):
+    """Keys that the service holds on your behalf, in the order of use."""
+
+    keys: tuple[HeldKeyBody, ...]
+
+
 class ParcelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A payload sealed to one vid."""
 
@@ -160,14 +173,17 @@ async def post_registration(request: Asked) -> Response[bytes]:
     given = _read(await request.body(), Registration)
     service = service_of(request)
     audience = request.headers.get("host", "")
-    vid, token, expires = service.registrations.register(
+    credential = service.registrations.check(
         given.credential,
         b64decode(given.nonce),
         b64decode(given.signature),
         audience,
         service.clock(),
     )
-    return as_json(Registered(vid, token, format_instant(expires)))
+    # Casts into the past are sealed to this key: it is on disk before anybody is on the map.
+    await service.keep_vid_key(credential.vid, credential.keys.sealing, credential.expires_us)
+    token, expires = service.registrations.token(credential, service.clock())
+    return as_json(Registered(credential.vid, token, format_instant(expires)))
 
 
 @route("POST", "/pools", scope="subscribe", tag="trust", body=PoolBody, answer=PoolAnswer,
@@ -261,6 +277,18 @@ async def post_ack(request: Asked, cast: CastId) -> None:
     await _trust(request).ack(request.auth.subject, cast)
 
 
+@route("GET", "/me/keys", scope="subscribe", tag="trust", answer=HeldKeysAnswer, problems=(404,),
+       summary="Fetch the keys that the service holds for your phone")  # fmt: skip
+async def get_held_keys(request: Asked) -> Response[bytes]:
+    """Give the seeds of vids under which apps of yours were on the map; nobody else gets them."""
+    held = service_of(request).held_keys
+    if held is None:
+        raise NotFoundError("this service holds no keys: it runs no trusted node")
+    own = await held.held_for(request.auth.subject)
+    listed = tuple(HeldKeyBody(one.credential, one.secrets.seed) for one in own)
+    return as_json(HeldKeysAnswer(listed))
+
+
 @route("GET", "/me/reach", scope="subscribe", tag="trust", answer=Reach, problems=(404,),
        summary="Read who may write to you")  # fmt: skip
 async def get_reach(request: Asked) -> Response[bytes]:
@@ -284,11 +312,22 @@ async def delete_me(request: Asked) -> Response[bytes]:
     return as_json(ErasureAnswer(await _trust(request).erase(request.auth.subject)))
 
 
-@route("POST", "/deposits", scope="cast", tag="trust", body=DepositBody, answer=DepositAnswer,
-       problems=(404, 409, 429), summary="Deposit sealed mail for vids")  # fmt: skip
+@route("POST", "/deposits", scope="any", tag="trust", body=DepositBody, answer=DepositAnswer,
+       problems=(403, 404, 409, 429), summary="Deposit sealed mail for vids")  # fmt: skip
 async def post_deposit(request: Asked) -> Response[bytes]:
-    """Keep sealed mail for the people behind vids; answered when it is on disk."""
+    """Keep sealed mail for the people behind vids; answered when it is on disk.
+
+    A broker (scope `deposit`) vouches for the sender; who casts deposits under their own name.
+    """
+    grant = request.auth
+    vouches = bool({"deposit", "admin"} & set(grant.scopes))
+    if not vouches:
+        grant.require("cast")
     given = _read(await request.body(), DepositBody)
+    if not vouches and given.sender != grant.subject:
+        raise ForbiddenError(
+            "mail has its sender's own name: only a broker (scope deposit) vouches for others"
+        )
     parcels = tuple(SealedParcel(one.vid, b64decode(one.sealed)) for one in given.parcels)
     fields = (given.cast, given.sender, given.kind, given.expires_us, given.back_s)
     done = await _trust(request).deposit(Deposit(0, *fields, parcels))

@@ -1,10 +1,11 @@
 """Phones: OwnTracks in HTTP mode and Traccar Client publish where they are.
 
 A phone shows a token: OwnTracks as the password of HTTP Basic, Traccar Client as its device
-identifier. It is on the map under a vid of the service's making, which changes every hour at a
-moment of its own; neither the user's name nor the battery's level is on the map, for both would
-link one vid to the next. Phones queue while they are offline. A fix that comes late, or after a
-newer one, is a sighting for the pipeline and never on the live map.
+identifier. It is on the map under a vid that changes every hour at a moment of its own: one of the
+trusted node in this service, so that casts reach its owner, else one of the service's making.
+Neither the user's name nor the battery's level is on the map, for both would link one vid to the
+next. Phones queue while they are offline. A fix that comes late, or after a newer one, is a
+sighting for the pipeline and never on the live map.
 """
 
 import asyncio
@@ -34,7 +35,8 @@ from roamcast.identity.rules import Viewer
 from roamcast.live.auth.admission import Grant
 from roamcast.live.http.routes import Asked, basic_of, route, service_of
 from roamcast.live.http.shapes import as_json
-from roamcast.live.service.service import Service, answered
+from roamcast.live.service.answering import answered
+from roamcast.live.service.service import Service
 from roamcast.model import contexts, time
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -159,14 +161,25 @@ class Phones:
         self._last.move_to_end((subject, device))
         if len(self._last) > DEVICES_REMEMBERED:
             self._last.popitem(last=False)
-        vid, before = self.vids(subject, device, now)
+        vid, before = await self._named(subject, device, now)
+        # A vid of the trusted node is its own publisher, whoever's phone it is.
+        owner, former = (subject, subject) if service.held_keys is None else (vid, before)
         context = contexts.check(
             Context(vid, place_of(fix, service.places), fix.point, attributes_of(fix), t_r=now)
         )
         grant.check_within(context)
-        await service.publish(subject, context, lifetime_us=STAYS_US)
+        await service.publish(owner, context, lifetime_us=STAYS_US)
         with contextlib.suppress(NotFoundError):  # most often the vid has not changed
-            await service.unpublish(subject, before)
+            await service.unpublish(former, before)
+
+    async def _named(self, subject: str, device: str, now: int) -> tuple[str, str]:
+        """Give a device's vid now and the one before: of the trusted node, where there is one."""
+        current, before = self.vids(subject, device, now)
+        held = self._service.held_keys
+        if held is None:
+            return current, before
+        vid = await held.vid_for(subject, current, now)
+        return vid, await held.used_for(subject, before) or before
 
     async def _keep(self, subject: str, fix: Fix) -> None:
         """Write a late fix down as a sighting; the pipeline gives it a vid of its own."""
@@ -201,7 +214,7 @@ class Phones:
             return []
         service = self._service
         now = service.clock()
-        own = self.vids(grant.subject, device, now)
+        own = await self._named(grant.subject, device, now)
         viewer = Viewer(grant.subject, grant.groups)
         people = grant.bound(PEOPLE)
         try:
@@ -246,7 +259,7 @@ def _friend(context: Context) -> Friend:
         context.point[1],
         context.point[0],
         context.t_r // SECOND_US,
-        context.vid[-2:],
+        context.vid[:2],
         f"owntracks/roamcast/{context.vid}",
         accuracy if isinstance(accuracy, int | float) else None,
     )

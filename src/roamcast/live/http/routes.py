@@ -212,7 +212,7 @@ class Gate:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection or request."""
         if scope["type"] != "websocket":
-            await self._http(scope, receive, send)
+            await answer_http(self.http, self.service.metrics, scope, receive, send)
             return
         await receive()
         try:
@@ -220,23 +220,6 @@ class Gate:
         except RoamcastError as error:
             self.service.metrics.refused.labels(error.title).inc()
             await reject(send, error)
-
-    async def _http(self, scope: Any, receive: Any, send: Any) -> None:
-        scope = {**scope}  # litestar writes the route into it, and HEAD is asked as GET
-        send = measured(self.service.metrics, scope, send)
-        if scope["method"] not in ("HEAD", "OPTIONS") or is_preflight(scope):
-            await self.http(scope, receive, send)
-            return
-        methods = self.http.state.methods_of(scope["path"])
-        if scope["method"] == "HEAD":
-            scope["method"] = "GET" if methods is None or "HEAD" in methods else "HEAD"
-            await self.http(scope, receive, without_body(send))
-        elif methods is None:
-            await self.http(scope, receive, send)
-        else:
-            headers = [(b"allow", methods.encode())]
-            await send({"type": "http.response.start", "status": 204, "headers": headers})
-            await send({"type": "http.response.body", "body": b""})
 
     async def _websocket(self, scope: Any, send: Any) -> None:
         """Admit a client by its token; its scopes are checked again with each message."""
@@ -292,6 +275,27 @@ class Gate:
             await SessionSocket(self.service, socket, grant, name).run()
         else:
             await self.service.serve_link(socket, grant, name)
+
+
+async def answer_http(
+    http: Litestar, metrics: Metrics, scope: Any, receive: Any, send: Send
+) -> None:
+    """Let litestar answer a request, and answer HEAD and OPTIONS by its routes."""
+    scope = {**scope}  # litestar writes the route into it, and HEAD is asked as GET
+    send = measured(metrics, scope, send)
+    if scope["method"] not in ("HEAD", "OPTIONS") or is_preflight(scope):
+        await http(scope, receive, send)
+        return
+    methods = http.state.methods_of(scope["path"])
+    if scope["method"] == "HEAD":
+        scope["method"] = "GET" if methods is None or "HEAD" in methods else "HEAD"
+        await http(scope, receive, without_body(send))
+    elif methods is None:
+        await http(scope, receive, send)
+    else:
+        headers = [(b"allow", methods.encode())]
+        await send({"type": "http.response.start", "status": 204, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
 
 
 def is_preflight(scope: Any) -> bool:

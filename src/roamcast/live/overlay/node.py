@@ -11,21 +11,15 @@ from typing import Final
 from roamcast.errors import SettingsError
 from roamcast.files import OWNER_ONLY, write_whole
 from roamcast.live.config.settings import OverlaySection
-from roamcast.model.areas import Area, Patch
-from roamcast.model.time import MICROSECONDS
+from roamcast.overlay.filters.planning import FilterSettings
 from roamcast.overlay.links.messages import NONCE_BYTES
 from roamcast.overlay.links.proof import signer
 from roamcast.overlay.links.settings import NeighbourSettings
-from roamcast.overlay.overlay import OverlayNode
-from roamcast.overlay.tables.areas import Areas
+from roamcast.overlay.overlay import OverlayNode, OverlaySettings
+from roamcast.overlay.tables.feeding import standard_tables
 
 NODE_KEY_FILE: Final = "node.key"
 KEY_BYTES: Final = 32
-OWN: Final = "own"
-"""The name of the broker's own area in the table, beside those of its archive."""
-
-_LIFE_BEGINS_S: Final = 1_577_836_800
-"""2020-01-01: seconds since then number the lives of a table until 2088."""
 
 
 def private_key(folder: Path) -> bytes:
@@ -43,15 +37,15 @@ def private_key(folder: Path) -> bytes:
     return key
 
 
-def node_of(section: OverlaySection, folder: Path, now: int) -> OverlayNode | None:
+def node_of(section: OverlaySection, folder: Path) -> OverlayNode | None:
     """Make the node of these settings; None where they name none."""
     if not section.node:
         return None
     sign, public_key = signer(private_key(folder))
-    areas = Areas(epoch=now // MICROSECONDS - _LIFE_BEGINS_S)
-    own = area_of(section)
-    if own is not None:
-        areas.put(OWN, own)
+    filters = section.filters
+    settings = OverlaySettings(
+        filters=FilterSettings(int(filters) if filters.isdigit() else filters)  # type: ignore[arg-type]
+    )
     neighbours = {
         name: NeighbourSettings(one.public_key(), one.urls)
         for name, one in section.neighbours.items()
@@ -62,11 +56,9 @@ def node_of(section: OverlaySection, folder: Path, now: int) -> OverlayNode | No
         neighbours=neighbours,
         draw=SystemRandom().random,
         nonce=lambda: secrets.token_bytes(NONCE_BYTES),
-        tables=(areas,),
+        settings=settings,
+        tables=standard_tables(settings.tables),
         public_key=public_key,
+        places=section.areas,
+        url=section.url,
     )
-
-
-def area_of(section: OverlaySection) -> Area | None:
-    """Give the area that a node serves; None if it serves every place."""
-    return Area((Patch(places=section.areas),)) if section.areas else None

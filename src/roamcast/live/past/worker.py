@@ -5,13 +5,13 @@ writer goes on, and the loop never waits. One thread feeds, so that batches land
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from roamcast.broker import Broker
 from roamcast.channels.past.asking import Asked, found
-from roamcast.channels.past.leaving import contexts, ended
+from roamcast.channels.past.leaving import StepsMissingError, contexts, ended
 from roamcast.channels.past.messages import (
     BatchLanded,
     BatchRefused,
@@ -28,6 +28,8 @@ from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.price import steps
 from roamcast.model.machine import Input
+from roamcast.overlay.casts.looking import look_up, paged
+from roamcast.overlay.casts.messages import LookUpPast, PastUnread
 
 PAGE_BYTES: Final = 256 * 1024
 STEP_STEPS: Final = 60
@@ -102,6 +104,37 @@ class PastWorker:
 
         return await asyncio.get_running_loop().run_in_executor(self._asking, work)
 
+    def look_up(self, effect: LookUpPast) -> None:
+        """Answer a batch of a cast's questions in a thread, page by page."""
+        if self._closed:
+            return
+        self._loop = asyncio.get_running_loop()
+        now = self._clock()
+        memories = {one.viewer: self._broker.remembers(one.viewer, now) for one in effect.questions}
+        memory = next(iter(memories.values()))
+
+        def work() -> Sequence[Input]:
+            try:
+                answers = look_up(
+                    effect.questions,
+                    [memories[one.viewer].seen for one in effect.questions],
+                    waiting=memory.waiting,
+                    log=self._log,
+                    archive=self._archived,
+                    known=memory.known,
+                    now=now,
+                )
+            except RoamcastError as error:
+                return [PastUnread(effect.token, str(error))]
+            return paged(effect.token, answers)
+
+        self._asking.submit(self._answer, work)
+
+    def _answer(self, work: Callable[[], Sequence[Input]]) -> None:
+        for given in work():
+            if not self._closed and self._loop is not None:
+                self._loop.call_soon_threadsafe(self._given, given)
+
     def _archived(self, asked: Asked) -> Iterable[Context]:
         return () if self._archive is None else self._archive.contexts(asked)
 
@@ -158,6 +191,8 @@ class PastWorker:
                     shown = contexts(effect.batch, rows, memory.seen)
                     self._archive.append(effect.batch, shown)
                 self._archive.retain(now)
+            except StepsMissingError as error:
+                return BatchRefused(number, str(error), lacking=True)
             except RoamcastError as error:
                 _LOG.warning("the archive does not take the past", reason=str(error))
                 return BatchRefused(number, str(error))

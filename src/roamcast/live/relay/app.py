@@ -27,7 +27,7 @@ from roamcast.live.links.sockets import EXTENSION, WebSocket
 from roamcast.live.observe.metrics import CONTENT_TYPE
 from roamcast.live.relay.forward import ForwardedAnswer, Forwarding
 from roamcast.live.relay.relay import LiveRelay
-from roamcast.live.service.running import UvicornServer, listen, uvicorn_config
+from roamcast.live.service.running import UvicornServer, listen, url_of, uvicorn_config
 from roamcast.transport.address import ServiceAddress
 from roamcast.transport.service_link import SUBPROTOCOL
 
@@ -140,9 +140,7 @@ async def serve(
     forwarding = Forwarding(address.url, timeout_s=OPEN_S, tls=tls)
 
     def began(port: int) -> None:
-        host = settings.server.host
-        scheme = "https" if settings.server.tls_cert else "http"
-        started(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+        started(url_of(settings.server, port))
 
     server = UvicornServer(uvicorn_config(settings, RelayGate(relay, forwarding)), relay, began)
     try:

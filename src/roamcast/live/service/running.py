@@ -35,7 +35,6 @@ from roamcast.live.store.store import SqliteStore
 from roamcast.live.trust.host import RunningTrust
 from roamcast.model.places import Places
 from roamcast.model.places_geojson import read_places
-from roamcast.transport.driver import wall_clock
 
 ADDRESS_FILE: Final = "roamcast.json"
 JOURNAL_FOLDER: Final = "journal"
@@ -139,7 +138,7 @@ async def serve(
         places=_places(settings) or places,
         epoch=epoch,
         trust=trust,
-        node=node_of(settings.overlay, data, wall_clock()()),
+        node=node_of(settings.overlay, data),
     )
     if trust is not None:
         trust.start()
@@ -150,9 +149,7 @@ async def serve(
     address_file = data / ADDRESS_FILE
 
     def began(port: int) -> None:
-        scheme = "https" if settings.server.tls_cert else "http"
-        host = settings.server.host
-        url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        url = url_of(settings.server, port)
         operator = OperatorToken(keys, address_file, url)
         token = operator.renew(service.clock())
         started(url, token)
@@ -197,6 +194,12 @@ def listen(server: ServerSection) -> socket.socket:
         ) from None
     taken.set_inheritable(False)
     return taken
+
+
+def url_of(server: ServerSection, port: int) -> str:
+    """Give the address at which this machine is reached."""
+    scheme, host = "https" if server.tls_cert else "http", server.host
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _places(settings: Settings) -> Places | None:

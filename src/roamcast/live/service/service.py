@@ -8,7 +8,8 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
 
 from roamcast.broker import (
     Acknowledged,
@@ -21,6 +22,7 @@ from roamcast.broker import (
     DropReplica,
     Failed,
     Frame,
+    KeepVidKey,
     LimitSession,
     OpenSession,
     PostWebhook,
@@ -51,6 +53,8 @@ from roamcast.live.auth.admission import SCOPES, Connections, Grant, Rates, Toke
 from roamcast.live.auth.grants import OpenGrants
 from roamcast.live.auth.provider import Provider, key_id_of
 from roamcast.live.auth.registrations import Registrations
+from roamcast.live.casts.deposits import Deposits
+from roamcast.live.casts.office import CastOffice
 from roamcast.live.cluster.proof import Caller
 from roamcast.live.cluster.replicas import Replicas
 from roamcast.live.config.settings import Settings
@@ -60,15 +64,16 @@ from roamcast.live.links.sockets import Sink, WebSocket, text_frame
 from roamcast.live.observe.journaling import Journaling
 from roamcast.live.observe.logs import Log
 from roamcast.live.observe.metrics import CONTENT_TYPE, Metrics
+from roamcast.live.overlay.metrics import watch_overlay
 from roamcast.live.overlay.ways import NeighbourWays
 from roamcast.live.past.worker import PastWorker
 from roamcast.live.service.making import broker_of
 from roamcast.live.service.reading import FilterReader
 from roamcast.live.service.webhooks import WebhookDriver
 from roamcast.live.store.store import DiskDriver, SqliteStore
+from roamcast.live.trust.held import HeldKeys
 from roamcast.matching import FilterSet
 from roamcast.matching.live import questions
-from roamcast.matching.live.slices import Question
 from roamcast.model.addresses import Client, Neighbour
 from roamcast.model.contexts import Context, context_of
 from roamcast.model.filters import Filter
@@ -82,8 +87,9 @@ from roamcast.model.machine import (
     Store,
 )
 from roamcast.model.places import Places
-from roamcast.model.records import ChannelStep, Record, UpdateMatched
+from roamcast.model.records import ChannelStep, OverlayStep, Record, UpdateMatched
 from roamcast.model.time import format_instant
+from roamcast.overlay.casts.messages import DepositMail, LookUpPast, ReadPayload
 from roamcast.overlay.events import HangUp, ParcelExpired
 from roamcast.overlay.overlay import OverlayNode
 from roamcast.transport.driver import Carriers, Driver, Tickets, nothing, wall_clock
@@ -97,19 +103,6 @@ FOLLOWER_STEPS: Final = {"follower current": "current", "follower gone": "gone"}
 """Steps of replication → what `/metrics` calls them."""
 
 _LOG = Log("followers")
-
-Answer = TypeVar("Answer")
-
-
-async def answered(question: Question[Answer]) -> Answer:
-    """Go through the slices of a question, and let everybody else through between two of them."""
-    while True:
-        try:
-            next(question)
-        except StopIteration as end:
-            answer: Answer = end.value
-            return answer
-        await asyncio.sleep(0)
 
 
 class Service:
@@ -157,6 +150,9 @@ class Service:
             random_bytes=secrets.token_bytes,
             skew_us=int(settings.limits.clock_skew_s_max * SECOND),
         )
+        self.held_keys = None
+        if trust is not None:
+            self.held_keys = HeldKeys(Path(settings.server.data), trust, self.keep_vid_key)
         self._serving = False
         self._disk = disk
         self._journal = journal
@@ -174,6 +170,7 @@ class Service:
         self._tickets = Tickets()
         self._sinks: dict[str, Sink] = {}
         self._followers: Counter[str] = Counter()
+        self._overlay_steps: Counter[str] = Counter()
         self._updates = self._transmissions = 0
         self.driver = Driver(self.broker, clock=self.clock)
         self.replicas = Replicas(
@@ -204,6 +201,21 @@ class Service:
             clock=self.clock,
             give=self.driver.give,
         )
+        self.casts = CastOffice(
+            self.broker,
+            self.past,
+            tickets=self._tickets,
+            give=self.driver.give,
+            clock=self.clock,
+            charge=self.charge_past,
+        )
+        self._deposits = Deposits(
+            disk,
+            trust,
+            settings.identity.mail,
+            give=self.driver.give,
+            reason_of=self.casts.receipt_of,
+        )
         self.driver.carry = self._carriers()
         self._delivered = {form: self.metrics.deliveries.labels(form) for form in FORMS}
         self._delivered_bytes = {form: self.metrics.deliveries_bytes.labels(form) for form in FORMS}
@@ -224,6 +236,8 @@ class Service:
             "Changes for sessions that later ones replaced",
             lambda: {"coalesced": broker.held()["coalesced"]},
         )
+        if broker.overlay_view() is not None:
+            watch_overlay(metrics, broker, self._overlay_steps)
         journal = self._journal
         if journal is not None:
             metrics.watch_counts("journal", "Records of the journal", lambda: journal.counts)
@@ -270,6 +284,7 @@ class Service:
         await self.replicas.close()
         await self.neighbours.close()
         await self.webhooks.close()
+        await self._deposits.close()
 
     async def stop(self) -> None:
         """Write down what is held; nothing runs any more."""
@@ -295,6 +310,9 @@ class Service:
                 ReadPage: self._store.carry,
                 LookForEnded: self.past.carry,
                 FeedArchive: self.past.carry,
+                LookUpPast: self.past.look_up,
+                ReadPayload: self._deposits.read,
+                DepositMail: self._deposits.deposit,
                 Acknowledged: lambda effect: tickets.answer(effect.ticket, effect.fresh),
                 Admitted: lambda effect: tickets.answer(effect.ticket, effect.view_class),
                 Failed: lambda effect: tickets.refuse(effect.ticket, effect.error),
@@ -352,6 +370,8 @@ class Service:
             self.metrics.updates.labels(record.change).inc()
         elif isinstance(record, ChannelStep) and record.step in FOLLOWER_STEPS:
             self._followers[FOLLOWER_STEPS[record.step]] += 1
+        elif isinstance(record, OverlayStep):
+            self._overlay_steps[f"{record.layer}: {record.step}"] += 1
         self.note(record)
 
     def _frame(self, effect: Frame) -> None:
@@ -391,6 +411,11 @@ class Service:
         """Take a publication off the map and wait until that is on disk."""
         give = self.driver.give
         await self._tickets.ask(lambda ticket: give(UnpublishFor(ticket, owner, vid, any_owner)))
+
+    async def keep_vid_key(self, vid: str, sealing: bytes, expires_us: int) -> None:
+        """Keep the key of a vid whose credential expires then, and wait until it is on disk."""
+        give, until = self.driver.give, expires_us + self.settings.vid_key_us()
+        await self._tickets.ask(lambda ticket: give(KeepVidKey(ticket, vid, sealing, until)))
 
     async def grant_of(self, token: str) -> Grant:
         """Check a token, of this service or of its identity provider."""

@@ -166,6 +166,15 @@ class SqliteStore:
             )
             return dict(rows.fetchall())
 
+    def value(self, key: str) -> bytes | None:
+        """Read one value; None where there is none. Any thread may ask."""
+        with self._using:
+            try:
+                known = self._known(key)
+            except sqlite3.Error as error:
+                raise StoreError(f"the store can not be read: {error}") from None
+        return None if known is None else known.value
+
     def page(self, after: str, until: str = "", bytes_max: int | None = None) -> list[Entry]:
         """Read entries beyond one name, up to another, forgotten ones too; any thread may ask.
 

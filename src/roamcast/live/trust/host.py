@@ -104,12 +104,21 @@ class RunningTrust:
     async def stop(self) -> None:
         """Answer what waits for the disk, and let go of the file."""
         await self._tickets.close(CLOSE_S)
-        for sink in self._sinks.values():
-            sink.end()
-        self._sinks.clear()
+        self.end_streams()
         self._driver.close()
         self._store.stop()
         await self._disk.close()
+
+    @property
+    def ready(self) -> bool:
+        """Whether its first key is on disk, and the disk takes writes."""
+        return self.node.ready and self._disk.problem is None
+
+    def end_streams(self) -> None:
+        """End everybody's connection: the node goes down."""
+        for sink in self._sinks.values():
+            sink.end()
+        self._sinks.clear()
 
     async def draw(self, subject: str, keys: Sequence[VidKeys]) -> tuple[str, ...]:
         """Issue a pool of credentials; who asks for the first time is registered."""

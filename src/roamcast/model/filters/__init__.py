@@ -9,6 +9,8 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
+import msgspec
+
 from roamcast.errors import FilterError
 from roamcast.model.contexts import Context
 from roamcast.model.filters import text as writing
@@ -25,11 +27,11 @@ __all__ = ["CONJUNCTIONS_MAX", "Filter"]
 CONJUNCTIONS_MAX = 64
 """Maximum conjunctions of a disjunctive normal form; it can grow exponentially with the filter."""
 
+_decode_stored = msgspec.msgpack.Decoder(Normal | str).decode
+
 
 class Filter:
     """One filter. Filters are equal if their canonical texts are, and then they are equivalent."""
-
-    __slots__ = ("__dict__", "_given", "expression", "source")
 
     def __init__(self, expression: Expression, source: str, given: Any = None) -> None:
         self.expression = expression
@@ -46,6 +48,47 @@ class Filter:
             made.source = made.text
             return made
         raise FilterError("a filter is CQL2 text, or a CQL2 JSON object")
+
+    @classmethod
+    def of_normal(cls, normal: Normal) -> "Filter":
+        """Make a filter of a normal form, made by `normalise` or from such ones.
+
+        Its expression is parsed when it is needed: a set of filters compiles normal forms.
+        """
+        made = cls.__new__(cls)
+        made.normal = normal
+        return made
+
+    @classmethod
+    def of_stored(cls, data: bytes) -> "Filter":
+        """Read a filter from the bytes of `stored`, from our own disk: it is not checked again."""
+        try:
+            found = _decode_stored(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise FilterError(f"this is no stored filter: {error}") from None
+        return cls.parse(found) if isinstance(found, str) else cls.of_normal(found)
+
+    @cached_property
+    def stored(self) -> bytes:
+        """The normal form as bytes, which need no parsing when they are read."""
+        try:
+            return msgspec.msgpack.encode(self.normal)
+        except OverflowError:  # MessagePack's integers end at 64 bits
+            return msgspec.msgpack.encode(self.text)
+
+    @cached_property
+    def expression(self) -> Expression:
+        """The expression tree, as written; of a normal form the one of its canonical text."""
+        return parse_text(self.text)
+
+    @cached_property
+    def source(self) -> str:
+        """The text it was parsed from, or its canonical text."""
+        return self.text
+
+    @cached_property
+    def _given(self) -> Any:
+        return self.source
 
     @classmethod
     def all_of(cls, parts: "Sequence[Filter]") -> "Filter":

@@ -39,9 +39,14 @@ class Decision(msgspec.Struct, frozen=True):
 
 def decide(wanted: Filter, context: Context, now: int) -> Decision:
     """Decide a filter over a context at `now`; None while a later end can change it."""
+    return decide_normal(wanted.normal, context, now)
+
+
+def decide_normal(normal: Normal, context: Context, now: int) -> Decision:
+    """Decide a normal form over a context, as `decide` does a filter."""
     if context.t_d is not None:
-        return Decision(holds(wanted.normal, context))
-    return _end_decided(_ends(wanted.normal, context), now)
+        return Decision(holds(normal, context))
+    return _end_decided(_ends(normal, context), now)
 
 
 def _ends(normal: Normal, context: Context) -> Intervals:

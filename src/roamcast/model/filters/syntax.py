@@ -38,7 +38,7 @@ BEGINNING = -(2**63)
 """The open start of an interval, as a number; its open end is `time.FOREVER`."""
 
 
-class Node(msgspec.Struct, frozen=True, tag=True):
+class Node(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Base of all nodes: frozen, so they can be hashed and shared."""
 
 

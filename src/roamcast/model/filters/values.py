@@ -17,7 +17,7 @@ Kind = kinds.Comparison
 """How values are compared; the table of attribute kinds is `model.kinds`."""
 
 
-class Interval(msgspec.Struct, frozen=True):
+class Interval(msgspec.Struct, frozen=True, array_like=True):
     """Values from `low` to `high`; None is unbounded, and that side counts as closed."""
 
     low: Scalar | None = None

@@ -9,6 +9,7 @@ from typing import Final
 
 from roamcast.errors import InputError, LimitError
 from roamcast.matching.filter_set import FilterSet
+from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, earliest
 from roamcast.model.parts import Occupancy, Timers
@@ -21,6 +22,7 @@ from roamcast.overlay.flows.events import (
     VirtualStanding,
 )
 from roamcast.overlay.flows.messages import (
+    CONTENT_BYTES_MAX,
     FILTERS_BYTES_MAX,
     FILTERS_MAX,
     Event,
@@ -99,6 +101,10 @@ class Home:
         return list(self._owners.values())
 
     # --- consumers
+
+    def wants(self, context: Context) -> bool:
+        """Return whether some consumer here wants a context."""
+        return bool(self._set.match(context))
 
     def subscribe(
         self, name: str, wanted: Filter, vector: Vector, buffered: bool, now: int
@@ -456,8 +462,11 @@ class Home:
         most = max(reader.bytes for reader in self._readers.values())
         buffers = (one.buffer.bytes for one in self.consumers.values() if one.buffer is not None)
         held = max(buffers, default=0)
+        # One content more of each origin may wait for what it needs.
+        origins = max(len(reader.streams) for reader in self._readers.values())
+        bound = settings.reader_bytes_max + (1 + origins) * CONTENT_BYTES_MAX
         return {
             "consumers": (len(self.consumers), settings.consumers_max),
             "bytes of one buffer": (held, settings.buffer_bytes_max),
-            "bytes of one reader": (most, settings.reader_bytes_max + 2 * 1024 * 1024),
+            "bytes of one reader": (most, bound),
         }

@@ -11,7 +11,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from roamcast.model.contexts import Context
 from roamcast.overlay.flows.messages import BATCH_BYTES, Event, Flow, FlowChunk, FlowPage
 from roamcast.overlay.flows.vector import Position
 from roamcast.overlay.links.chunks import CHUNK_BYTES, chunks_of
@@ -29,7 +28,7 @@ _ENCODE: Final = msgspec.msgpack.Encoder().encode
 class ForwardingRule(Protocol):
     """The decision whether to match for a link; any mixture is correct (CBM)."""
 
-    def links(self, context: Context, came_from: str | None, known: Collection[str]) -> set[str]:
+    def links(self, event: Event, came_from: str | None, known: Collection[str]) -> set[str]:
         """Name the links over which an event goes on."""
         ...
 
@@ -40,17 +39,17 @@ class Matching:
     def __init__(self, wants: Wants) -> None:
         self._wants = wants
 
-    def links(self, context: Context, came_from: str | None, known: Collection[str]) -> set[str]:
+    def links(self, event: Event, came_from: str | None, known: Collection[str]) -> set[str]:
         """Name the links beyond which somebody wants the event."""
-        return set(self._wants.beyond((VIEW, context), came_from)).intersection(known)
+        return set(self._wants.beyond((VIEW, event.context), came_from)).intersection(known)
 
 
 class Everything:
     """Forward everything: a passive filter."""
 
-    def links(self, context: Context, came_from: str | None, known: Collection[str]) -> set[str]:
+    def links(self, event: Event, came_from: str | None, known: Collection[str]) -> set[str]:
         """Name all links but the one it came by."""
-        del context
+        del event
         return {link for link in known if link != came_from}
 
 
@@ -165,7 +164,7 @@ class Relay:
     ) -> dict[str, list[tuple[int, Event]]]:
         wanted: dict[str, list[tuple[int, Event]]] = {}
         for one in fresh:
-            for link in self.forwarding.links(one[1].context, came_from, self.links):
+            for link in self.forwarding.links(one[1], came_from, self.links):
                 wanted.setdefault(link, []).append(one)
         return wanted
 

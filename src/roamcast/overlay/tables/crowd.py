@@ -6,6 +6,10 @@ out is shown once more, and goes when it is confirmed and has lingered (`sending
 
 With `watermark_us`, each link also learns the time up to which everything beyond it is accounted
 for: the lowest of this broker's and of those heard on its other links.
+
+What rules hide from anybody is no member. A *veil* stands for it: anything within some places,
+whether somebody is there or not (decision 0130). A summary does not bound when members began: that
+is asked of a run of states, of its last state, or of what its publisher says, which differ.
 """
 
 from collections.abc import Iterable
@@ -20,6 +24,7 @@ from roamcast.matching.aggregate import (
     BUDGET_MIN,
     EMPTY,
     Summary,
+    begun_any_time,
     combine,
     pack,
     summarise,
@@ -66,6 +71,7 @@ class Crowd(LinkTable[Summary | int]):
         self._members: dict[str, Context] = {}
         self._grown = EMPTY
         self._new: list[Context] = []
+        self._veil = EMPTY
         self._rebuild_at: int | None = None
         self._watermark_us = watermark_us
         self._values = Algebra(
@@ -92,6 +98,12 @@ class Crowd(LinkTable[Summary | int]):
         if self._members.pop(vid, None) is not None:
             self._ended()
 
+    def veil(self, veil: Summary) -> None:
+        """Admit what the veil does, whoever the members are; an empty one takes it away."""
+        if veil != self._veil:
+            self._veil = veil
+            self._mark(CROWD, None)
+
     def beyond(self, thing: Filter, came_from: str | None) -> list[str]:
         """Name the links behind which a context may satisfy the filter, now or once it ends."""
         found = self._unknown(came_from)
@@ -100,6 +112,15 @@ class Crowd(LinkTable[Summary | int]):
             if name != came_from and isinstance(summary, Summary) and summary.admits(thing):
                 found.add(name)
         return sorted(found)
+
+    def admits(self, wanted: Filter) -> bool:
+        """Return whether a context of this broker itself may satisfy the filter."""
+        return self._local().admits(wanted) or self._veil.admits(wanted)
+
+    @property
+    def has_watermarks(self) -> bool:
+        """Whether links tell up to when everything beyond them is accounted for."""
+        return self._watermark_us is not None
 
     def watermark(self, link: str) -> int | None:
         """Give the time up to which everything beyond a link is accounted for, if known."""
@@ -133,10 +154,13 @@ class Crowd(LinkTable[Summary | int]):
     def _local(self) -> Summary:
         """Give the summary of our own contexts; between two rebuilds it only grows."""
         if self._new:
-            new = summarise(self._new, budget=self._budget)
+            new = self._summarised(self._new)
             self._grown = new if not self._grown.parts else self._joined(self._grown, new)
             self._new.clear()
         return self._grown
+
+    def _summarised(self, contexts: Iterable[Context]) -> Summary:
+        return begun_any_time(summarise(contexts, budget=self._budget))
 
     def _joined(self, one: Summary, other: Summary) -> Summary:
         return combine(one, other, budget=self._budget)
@@ -150,7 +174,7 @@ class Crowd(LinkTable[Summary | int]):
     def _rebuild(self) -> None:
         self._rebuild_at = None
         before = self._local()
-        self._grown = summarise(self._members.values(), budget=self._budget)
+        self._grown = self._summarised(self._members.values())
         for link in self._links.values():
             link.sending.passed(CROWD, pack(before))
 
@@ -175,8 +199,7 @@ class Crowd(LinkTable[Summary | int]):
         if key == WATERMARK:
             return self._mark_for(others)
         total = self._local()
-        for hearing in others:
-            summary = hearing.entries.get(CROWD)
+        for summary in (self._veil, *(hearing.entries.get(CROWD) for hearing in others)):
             if isinstance(summary, Summary) and summary.parts:
                 total = self._joined(total, summary) if total.parts else summary
         return pack(self._joined(total, EMPTY))

@@ -150,6 +150,11 @@ class LinkTable(ABC, Generic[V]):
             f"{self.name}.bytes": (sum(h.size for h in hearings), links * self.bounds.bytes_max),
         }
 
+    def knows(self, link: str) -> bool:
+        """Whether a link has offered all that lies beyond it."""
+        found = self._links.get(link)
+        return found is not None and found.hearing.version is not None
+
     @property
     def idle(self) -> bool:
         """Whether no link in use has anything to send or to be confirmed."""

@@ -4,13 +4,13 @@ Each is a function DataFrame → DataFrame over contexts (`analysis.source`). Co
 person who registered again is counted again, because nobody but a trusted node can tell. So a
 count is of visits, never of people, and flows are those within the life of one vid.
 
-Counts below k are suppressed, and with them one more cell of the same row or column where a single
-suppressed cell could be computed from a total (`suppressed`).
+Counts below k are suppressed, and with them those from which one could be computed (`suppression`).
 """
 
 from typing import TYPE_CHECKING
 
 from roamcast.errors import InputError
+from roamcast.pipeline.analysis.suppression import suppressed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -19,6 +19,10 @@ K = 5
 """Counts below this are suppressed unless a caller says otherwise."""
 
 HOUR_S = 3_600
+BY_PLACE = [("place",), ("hour",), ("place", "day"), ("place/", "hour")]
+"""Totals of places and hours that may be known: by day, and at every level above."""
+
+BY_MOVE = [("origin", "destination"), ("origin", "hour"), ("destination", "hour"), ("hour",)]
 
 
 def occupancy(
@@ -32,7 +36,7 @@ def occupancy(
 
     hours = _by_hour(_placed(contexts, level), hour_s)
     counted = hours.groupBy("place", "hour").agg(f.countDistinct("vid").alias("count"))
-    return suppressed(counted, ("place", "hour"), k).select("place", "hour", "count")
+    return suppressed(counted, BY_PLACE, k).select("place", "hour", "count")
 
 
 def dwell(contexts: "DataFrame", *, level: int = 0, k: int = K) -> "DataFrame":
@@ -51,7 +55,8 @@ def dwell(contexts: "DataFrame", *, level: int = 0, k: int = K) -> "DataFrame":
             f.percentile_approx("s", 0.9).alias("p90_s"),
         )
     )
-    return found.where(f.col("count") >= k).select("place", "count", "median_s", "mean_s", "p90_s")
+    shown = suppressed(found, [("place/",)], k)
+    return shown.select("place", "count", "median_s", "mean_s", "p90_s")
 
 
 def entries(
@@ -68,7 +73,8 @@ def entries(
         "place", _hour(f.col("t_d"), hour_s).alias("hour"), f.lit("exit").alias("kind")
     )
     counted = came.unionByName(left).groupBy("place", "hour", "kind").count()
-    return suppressed(counted, ("place", "hour"), k).select("place", "hour", "kind", "count")
+    margins = [("kind", *margin) for margin in BY_PLACE]
+    return suppressed(counted, margins, k).select("place", "hour", "kind", "count")
 
 
 def flows(
@@ -86,7 +92,7 @@ def flows(
         _hour(f.col("t_r"), hour_s).alias("hour"),
     ).where(f.col("origin") != f.col("destination"))
     counted = moves.groupBy("origin", "destination", "hour").count()
-    found = suppressed(counted, ("origin", "destination"), k)
+    found = suppressed(counted, BY_MOVE, k)
     return found.select("origin", "destination", "hour", "count")
 
 
@@ -118,36 +124,6 @@ def exposure(
     together = pairs.where(f.col("end") > f.col("start")).groupBy("source", "vid", "place")
     found = together.agg((f.sum(f.col("end") - f.col("start")) / 60e6).alias("minutes"))
     return found.where(f.col("minutes") >= minutes).select("source", "vid", "place", "minutes")
-
-
-def suppressed(counted: "DataFrame", by: tuple[str, ...], k: int) -> "DataFrame":
-    """Drop counts below k, and where a group then lacks one row, its next smallest as well.
-
-    A reader who knows a group's total would subtract the rest: two missing rows leave only their
-    sum. `by`: the columns whose totals a reader may know.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    if k < 1:
-        raise InputError("k is at least 1; 1 suppresses nothing")
-    shown = counted.where(f.lit(True))
-    hidden = f.col("count") < k
-    for column in by:
-        group = Window.partitionBy(column)
-        missing = f.sum(hidden.cast("int")).over(group)
-        order = Window.partitionBy(column).orderBy(
-            hidden.desc(), "count", *_others(counted, column)
-        )
-        shown = shown.withColumn(f"_{column}", (missing == 1) & (f.row_number().over(order) == 2))
-    keep = ~hidden
-    for column in by:
-        keep = keep & ~f.col(f"_{column}")
-    return shown.where(keep).drop(*(f"_{column}" for column in by))
-
-
-def _others(counted: "DataFrame", column: str) -> list[str]:
-    return [name for name in counted.columns if name not in {column, "count"}]
 
 
 def _placed(contexts: "DataFrame", level: int) -> "DataFrame":

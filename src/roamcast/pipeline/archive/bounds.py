@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import shapely
 
 from roamcast.model.kinds import Comparison, Scalar, holding
 from roamcast.model.time import FOREVER
@@ -30,6 +31,9 @@ FIRST = -FOREVER - 1
 
 Hull = tuple[Scalar | None, Scalar | None]
 """The lowest and the highest value of a set; None: no bound."""
+
+RULES_MAX = 4_096
+"""Distinct needs of a place or an attribute whose parts are remembered."""
 
 Range = tuple[Array, Array]
 """The lowest and the highest value in each part."""
@@ -60,19 +64,61 @@ class Bounds:
         self._lacking: dict[tuple[str, Comparison], Array] = {}
         self._numbers: dict[str, Range] = {}
         self._texts: tuple[Any, Any, Array] | None = None
+        self._places: dict[tuple[Hull, ...], Array] = {}
+        self._attributes: dict[AskedColumns, Array] = {}
 
     def possible(self, needs: "Needs", chosen: Array) -> Array:
         """Say for each chosen need and each part whether some row may satisfy it."""
-        low_r, high_r, low_d, high_d = (column[:, None] for column in needs.times[chosen].T)
-        found = _overlap(low_r, high_r, self.starts) & _overlap(low_d, high_d, self.ends)
-        west, east, south, north = (column[:, None] for column in needs.boxes[chosen].T)
-        meets = _overlap(west, east, self.longitudes) & _overlap(south, north, self.latitudes)
-        found &= (meets & ~self.pointless) | ~needs.boxed[chosen][:, None]
-        for row, number in enumerate(chosen.tolist()):
-            if number in needs.places:
-                found[row] &= self._in_places(needs.places[number])
-            for asked in needs.asked.get(number, ()):
-                found[row] &= self._has(asked)
+        which = np.repeat(np.arange(len(chosen)), self.parts)
+        parts = np.tile(np.arange(self.parts), len(chosen))
+        found: Array = self._passing(needs, chosen[which], parts)
+        return found.reshape(len(chosen), self.parts)
+
+    def pairs(self, needs: "Needs") -> tuple[Array, Array]:
+        """Give the pairs of a need and a part that may satisfy it, in no order.
+
+        A tree over times and longitudes names the pairs to look at: the work grows with them, not
+        with needs times parts.
+        """
+        parts = _boxes(self.starts, (
+            np.where(self.pointless, -np.inf, self.longitudes[0]),
+            np.where(self.pointless, np.inf, self.longitudes[1]),
+        ))  # fmt: skip
+        asked = _boxes(tuple(needs.times[:, :2].T), tuple(needs.boxes[:, :2].T))
+        empty = (needs.times[:, 0] > needs.times[:, 1]) | (needs.boxes[:, 0] > needs.boxes[:, 1])
+        chosen = np.flatnonzero(~empty)
+        which, found = shapely.STRtree(parts).query(asked[chosen])
+        which = chosen[which]
+        passing = self._passing(needs, which, found)
+        return which[passing], found[passing]
+
+    def _passing(self, needs: "Needs", which: Array, parts: Array) -> Array:
+        """Say for pairs of a need and a part whether some row of the part may satisfy the need."""
+        low_r, high_r, low_d, high_d = needs.times[which].T
+        found = _overlap(low_r, high_r, _at(self.starts, parts))
+        found &= _overlap(low_d, high_d, _at(self.ends, parts))
+        west, east, south, north = needs.boxes[which].T
+        meets = _overlap(west, east, _at(self.longitudes, parts))
+        meets &= _overlap(south, north, _at(self.latitudes, parts))
+        found &= (meets & ~self.pointless[parts]) | ~needs.boxed[which]
+        rules = self._rules(needs)
+        if rules:
+            order = np.argsort(which, kind="stable")
+            ends = np.searchsorted(which[order], np.array([[n, n + 1] for n in rules]))
+            for own, (first, last) in zip(rules.values(), ends.tolist(), strict=True):
+                some = order[first:last]
+                found[some] &= own[parts[some]]
+        return found
+
+    def _rules(self, needs: "Needs") -> dict[int, Array]:
+        """Give by need which parts its places and attributes leave; equal ones are asked once."""
+        found: dict[int, Array] = {}
+        for number, hulls in needs.places.items():
+            found[number] = self._in_places(hulls)
+        for number, asked in needs.asked.items():
+            for one in asked:
+                there = self._has(one)
+                found[number] = found[number] & there if number in found else there
         return found
 
     def ended_before(self, moment: int) -> Array:
@@ -80,8 +126,15 @@ class Bounds:
         found: Array = self.ends[0] < moment
         return found
 
-    def _in_places(self, hulls: Sequence[Hull]) -> Array:
+    def _in_places(self, hulls: tuple[Hull, ...]) -> Array:
         """Say which parts may hold a place between some pair of ends."""
+        if hulls not in self._places:
+            if len(self._places) >= RULES_MAX:
+                self._places.clear()
+            self._places[hulls] = self._between(hulls)
+        return self._places[hulls]
+
+    def _between(self, hulls: tuple[Hull, ...]) -> Array:
         if self._texts is None:
             self._texts = self.places()
         low, high, nowhere = self._texts
@@ -97,6 +150,13 @@ class Bounds:
 
     def _has(self, asked: AskedColumns) -> Array:
         """Say which parts may hold the attribute and, if it is a number, one within its ends."""
+        if asked not in self._attributes:
+            if len(self._attributes) >= RULES_MAX:
+                self._attributes.clear()
+            self._attributes[asked] = self._holding(asked)
+        return self._attributes[asked]
+
+    def _holding(self, asked: AskedColumns) -> Array:
         key = (asked.name, asked.kind)
         if key not in self._lacking:
             self._lacking[key] = self.lacks(*key)
@@ -224,6 +284,21 @@ class GroupBounds(Bounds):
         """Rule nothing out by numbers, since the log has already done so for the whole file."""
         unknown = np.full(self.parts, np.nan)
         return unknown, unknown
+
+
+def _boxes(times: Any, longitudes: Any) -> Any:
+    """Give boxes a little wider than these ranges: float64 rounds moments."""
+    ends = [np.asarray(end, np.float64) for end in (*times, *longitudes)]
+    spare = [np.nextafter(end, towards) for end, towards in zip(ends, _OUTWARDS, strict=True)]
+    first, last, west, east = (np.clip(end, -1e19, 1e19) for end in spare)
+    return shapely.box(first, west, last, east)
+
+
+_OUTWARDS = (-np.inf, np.inf, -np.inf, np.inf)
+
+
+def _at(known: Range, parts: Array) -> Range:
+    return known[0][parts], known[1][parts]
 
 
 def _overlap(low: Any, high: Any, known: Range) -> Array:

@@ -5,8 +5,10 @@ transaction, so two of them that began at the same snapshot cannot both land, an
 cannot come back with a compaction that had read it before (decision 0042).
 """
 
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +19,9 @@ from deltalake.exceptions import CommitFailedError
 from roamcast.errors import InputError
 from roamcast.pipeline.archive.append import files_batch, files_of
 from roamcast.pipeline.archive.bounds import Bounds, FileBounds
+from roamcast.pipeline.archive.density import to_join
 from roamcast.pipeline.archive.files import FILE_SCHEMA, DataFile, read_file, write_table
-from roamcast.pipeline.archive.layout import PARTITIONS, ArchiveSettings, Array, placed
+from roamcast.pipeline.archive.layout import ArchiveSettings, Array, placed
 from roamcast.pipeline.archive.storage import GoneError, Storage, arrived, travelling
 from roamcast.pipeline.archive.table import ATTEMPTS_MAX, Archive, RefusedError
 from roamcast.pipeline.spark.errors import collected
@@ -27,11 +30,11 @@ from roamcast.pipeline.spark.progress import QUIET, Bar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FILE_BYTES_GOAL = 64 * 1_048_576
-"""Files are joined up to this size; larger ones are left alone."""
+GROUPS_TOGETHER = 512
+"""Groups of files rewritten by one commit: an interrupted job keeps what it had committed."""
 
-PARTITIONS_TOGETHER = 512
-"""Partitions rewritten by one commit: an interrupted job keeps what it had committed."""
+THREADS_MAX = 8
+"""Groups rewritten at a time in this process, each up to some hundred megabytes."""
 
 SPARK_BYTES = 256 * 1_048_576
 """Less than that is rewritten here, even if a session is at hand."""
@@ -40,6 +43,13 @@ VACUUM_HOURS = 24
 """How long replaced files stay: much longer than any lookup lasts."""
 
 Row = dict[str, Any]
+
+
+class Workers(msgspec.Struct, frozen=True):
+    """A Spark session for a job, and the bytes from which its workers rewrite files."""
+
+    spark: Any
+    bytes_min: int = SPARK_BYTES
 
 
 class ArchiveChange(msgspec.Struct, frozen=True):
@@ -70,26 +80,10 @@ class Rewritten(msgspec.Struct, frozen=True):
 
 
 def compact(
-    archive: str | Path, spark: "SparkSession | None" = None, progress: Bar = QUIET
+    archive: str | Path, spark: "SparkSession | Workers | None" = None, progress: Bar = QUIET
 ) -> Rewritten:
-    """Join the small files of each partition into sorted ones."""
-
-    def choose(files: list[Row]) -> list[list[Row]]:
-        small = [file for file in files if file["size_bytes"] < FILE_BYTES_GOAL // 2]
-        return [group for group in grouped(small) if len(group) > 1]
-
-    return rewrite(Archive.open(archive), None, choose, spark, progress)
-
-
-def grouped(files: Iterable[Row]) -> list[list[Row]]:
-    """Group the files of each partition, with no group larger than the target size."""
-    found: dict[tuple[str, ...], list[list[Row]]] = {}
-    for file in sorted(files, key=lambda file: str(file["path"])):
-        groups = found.setdefault(tuple(file[f"partition.{name}"] for name in PARTITIONS), [[]])
-        if sum(one["size_bytes"] for one in groups[-1]) + file["size_bytes"] > FILE_BYTES_GOAL:
-            groups.append([])
-        groups[-1].append(file)
-    return [group for groups in found.values() for group in groups if group]
+    """Join small files and divide their contexts anew, by how many there are (`density`)."""
+    return rewrite(Archive.open(archive), None, to_join, spark, progress)
 
 
 def alone(files: list[Row]) -> list[list[Row]]:
@@ -101,19 +95,21 @@ def rewrite(
     archive: Archive,
     change: ArchiveChange | None,
     choose: Callable[[list[Row]], list[list[Row]]] = alone,
-    spark: "SparkSession | None" = None,
+    spark: "SparkSession | Workers | None" = None,
     progress: Bar = QUIET,
+    searched: set[str] | None = None,
 ) -> Rewritten:
     """Rewrite the chosen groups of files, each once, however often others commit meanwhile.
 
     change: what happens to each file that it may affect; None: the files of a group are joined.
+    searched: takes the paths of the files that were read or written.
     """
     total = Rewritten()
-    done: set[str] = set()
+    done: set[str] = set() if searched is None else searched
     attempts = 0
     while attempts < ATTEMPTS_MAX:
         archive.refresh()
-        groups = choose(_candidates(archive, change, done))[:PARTITIONS_TOGETHER]
+        groups = choose(_candidates(archive, change, done))[:GROUPS_TOGETHER]
         if not groups:
             return total
         old = [file for group in groups for file in group]
@@ -159,23 +155,16 @@ def _rewritten(
     archive: Archive,
     groups: list[list[Row]],
     change: ArchiveChange | None,
-    spark: "SparkSession | None",
+    spark: "SparkSession | Workers | None",
     progress: Bar,
 ) -> list[DataFile]:
     """Rewrite the groups here or in Spark's workers; after an error no new file is left behind."""
     storage, settings = archive.storage, archive.settings
     paths = [[str(file["path"]) for file in group] for group in groups]
     size = sum(file["size_bytes"] for group in groups for file in group)
-    if spark is None or size < SPARK_BYTES:
-        written: list[DataFile] = []
-        try:
-            for group, files in zip(paths, groups, strict=True):
-                written.extend(rewrite_group(storage, settings, group, change))
-                progress.step(sum(file["num_records"] for file in files))
-        except BaseException:
-            storage.discard(file.path for file in written)
-            raise
-        return written
+    workers = spark if spark is None or isinstance(spark, Workers) else Workers(spark)
+    if workers is None or size < workers.bytes_min:
+        return _rewritten_here(storage, settings, groups, change, progress)
 
     from pyspark import cloudpickle
 
@@ -189,17 +178,46 @@ def _rewritten(
                 for number in batch.column(0).to_pylist():
                     yield files_batch(rewrite_group(storage, settings, paths[number], change))
 
-        tasks = spark.range(0, len(paths), 1, min(len(paths), 256))
+        tasks = workers.spark.range(0, len(paths), 1, min(len(paths), 256))
         written_there = tasks.mapInArrow(work, FILE_SCHEMA).select(
             "path", "size", "rows", "partition", "stats"
         )
         return files_of(collected(written_there, storage.failed))
 
 
+def _rewritten_here(
+    storage: Storage,
+    settings: ArchiveSettings,
+    groups: list[list[Row]],
+    change: ArchiveChange | None,
+    progress: Bar,
+) -> list[DataFile]:
+    """Rewrite the groups in threads: Parquet is read and written without Python's lock."""
+    written: list[DataFile] = []
+
+    def work(group: list[Row]) -> None:
+        paths = [str(file["path"]) for file in group]
+        for file in rewrite_group(storage, settings, paths, change):
+            written.append(file)  # noqa: PERF402 - what came before an error is in the list
+        progress.step(sum(file["num_records"] for file in group))
+
+    known = {str(file["path"]) for group in groups for file in group}
+    with ThreadPoolExecutor(min(THREADS_MAX, os.cpu_count() or 1)) as threads:
+        tasks = [threads.submit(work, group) for group in groups]
+        try:
+            for task in tasks:
+                task.result()
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            storage.discard(file.path for file in written if file.path not in known)
+            raise
+    return written
+
+
 def rewrite_group(
     storage: Storage, settings: ArchiveSettings, paths: list[str], change: ArchiveChange | None
 ) -> Iterator[DataFile]:
-    """Read files of one partition and write the rows that remain.
+    """Read files together and write the rows that remain.
 
     A file that the change does not affect is not written: it comes back under its own path.
     """

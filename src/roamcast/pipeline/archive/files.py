@@ -22,6 +22,7 @@ from roamcast.errors import ContextError, InputError, RoamcastError
 from roamcast.model import context_arrow
 from roamcast.model.context_arrow import STAMP
 from roamcast.model.time import FOREVER, format_instant
+from roamcast.pipeline.archive.density import settled
 from roamcast.pipeline.archive.layout import ORDER, PARTITIONS, Array, context_name, stored_name
 from roamcast.pipeline.archive.storage import Storage, one_line
 
@@ -81,12 +82,13 @@ FILE_SCHEMA = "path string, size long, rows long, partition map<string,string>, 
 
 
 def write_table(storage: Storage, table: pa.Table, name: str = "") -> Iterator[DataFile]:
-    """Sort placed contexts and write them, a file or more for each partition.
+    """Sort placed contexts and write them, a file or more for each division that is dense.
 
     name: what the files' names begin with, for who has to find them again (`unfinished`).
     """
     if not table.num_rows:
         return
+    table = settled(table)
     table = table.take(pa.array(_order(table))).combine_chunks()
     for start, end in runs(table):
         for first in range(start, end, FILE_ROWS_MAX):

@@ -13,7 +13,7 @@ from roamcast.errors import InputError, LimitError
 from roamcast.identity.blurring import rounded
 from roamcast.model.context_arrow import FIXED
 from roamcast.model.time import LATEST
-from roamcast.pipeline.archive.care import ArchiveChange, Rewritten, rewrite
+from roamcast.pipeline.archive.care import ArchiveChange, Rewritten, Workers, rewrite
 from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.storage import GoneError
 from roamcast.pipeline.archive.table import Archive
@@ -46,7 +46,7 @@ def retain(
     *,
     reduce_before: int | None = None,
     drop_before: int | None = None,
-    spark: "SparkSession | None" = None,
+    spark: "SparkSession | Workers | None" = None,
     progress: Bar = QUIET,
 ) -> Rewritten:
     """Reduce contexts that ended before one moment to place and time; drop those before another.
@@ -107,7 +107,7 @@ class Blurred(msgspec.Struct, frozen=True):
 def blur(
     archive: str | Path,
     grid_s: int,
-    spark: "SparkSession | None" = None,
+    spark: "SparkSession | Workers | None" = None,
     progress: Bar = QUIET,
 ) -> Blurred:
     """Round the times of an archive to a coarser grid, and delete the old files at once.
@@ -128,12 +128,7 @@ def blur(
         look_at=("vid", "t_r", "t_d"),
     )
     done = rewrite(target, change, spark=spark, progress=progress)
-    target.refresh()
-    replaced = target.table.vacuum(
-        retention_hours=0, dry_run=True, enforce_retention_duration=False
-    )
-    target.storage.discard(sorted(replaced))
-    return Blurred(done.rows_read, done.files_replaced, len(replaced))
+    return Blurred(done.rows_read, done.files_replaced, _discard_replaced(target))
 
 
 def _off_grid(table: pa.Table, grid_s: int) -> bool:
@@ -150,12 +145,13 @@ def _off_grid(table: pa.Table, grid_s: int) -> bool:
 def erase(
     archive: str | Path,
     vids: Iterable[str],
-    spark: "SparkSession | None" = None,
+    spark: "SparkSession | Workers | None" = None,
     progress: Bar = QUIET,
 ) -> Erased:
     """Make contexts unreachable: rewrite what holds them, and delete the old files at once.
 
-    Deleting does not wait for a vacuum. A lookup that is under way plans again.
+    Deleting does not wait for a vacuum: whatever was replaced before goes as well, unread, since
+    it may hold these vids. A lookup that is under way plans again.
     """
     distinct = sorted(set(vids))
     if len(distinct) > VIDS_MAX:
@@ -168,19 +164,23 @@ def erase(
         apply=lambda table: table.filter(pc.invert(_among(table, wanted))),
         look_at=("vid",),
     )
-    done = rewrite(target, change, spark=spark, progress=progress)
+    searched: set[str] = set()
+    done = rewrite(target, change, spark=spark, progress=progress, searched=searched)
+    deleted = _discard_replaced(target)
+    # Whatever the job has not seen: files of others that were not committed, or were since.
+    unseen = [path for path in target.storage.files() if path not in searched]
+    left = [path for path in unseen if _holds(target, path, wanted)]
+    return Erased(len(distinct), done.rows_dropped, done.files_replaced, deleted, len(left))
+
+
+def _discard_replaced(target: Archive) -> int:
+    """Delete all files that newer ones replaced; a lookup that reads one plans again."""
     target.refresh()
     replaced = target.table.vacuum(
         retention_hours=0, dry_run=True, enforce_retention_duration=False
     )
-    deleted = [path for path in sorted(replaced) if _holds(target, path, wanted)]
-    target.storage.discard(deleted)
-    counts = target.files().select(["path", "num_records"]).to_pydict()
-    rows = dict(zip(counts["path"], counts["num_records"], strict=True))
-    progress.expect(sum(rows.values()))
-    searched = progress.counted(target.storage.files(), lambda path: rows.get(path, 0))
-    left = [path for path in searched if _holds(target, path, wanted)]
-    return Erased(len(distinct), done.rows_dropped, done.files_replaced, len(deleted), len(left))
+    target.storage.discard(sorted(replaced))
+    return len(replaced)
 
 
 def _any(table: pa.Table, wanted: pa.Array) -> bool:

@@ -4,6 +4,7 @@ Address and credentials of a store come from the environment (`AWS_ENDPOINT_URL`
 `AWS_ACCESS_KEY_ID`, …), for pyarrow's data files and for deltalake's commits alike.
 """
 
+import os
 import pickle
 import re
 from collections.abc import Iterable, Iterator
@@ -33,6 +34,11 @@ class Storage:
     def local(self) -> bool:
         """Whether it is a folder of this machine's file system."""
         return "://" not in self.uri
+
+    @property
+    def writable(self) -> bool:
+        """Whether files may be written here; of an object store only trying tells, so yes."""
+        return not self.local or os.access(self.uri, os.W_OK)
 
     @property
     def failed(self) -> str:

@@ -5,6 +5,8 @@ partition reads just those, so nothing is shuffled again. A small batch is writt
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,9 +99,10 @@ def write_runs(writer: ArchiveWriter, batches: Iterable[pa.RecordBatch]) -> Iter
 
 def _written(writer: ArchiveWriter, task: Iterable[tuple[str, int]]) -> Iterator[DataFile]:
     parts = []
-    for path, at in sorted(task):
+    for path, runs in groupby(sorted(task), key=itemgetter(0)):
         with pa.memory_map(path) as source:
-            parts.append(pa.ipc.open_file(source).get_batch(at))
+            file = pa.ipc.open_file(source)
+            parts += [file.get_batch(at) for _, at in runs]
     table = pa.Table.from_batches(parts).combine_chunks()
     spoken = attribute_columns(table["attributes"], writer.columns)
     schema = pa.schema([*context_arrow.schema(writer.columns), *PLACING])

@@ -80,6 +80,8 @@ def parquet_shape(path: str, reading: Reading) -> Shape:
         if len(alike) > 1:  # Spark does not tell them apart
             raise InputError(f"columns {alike[0]!r} and {alike[1]!r} are alike", source=path)
         kind = schema.field(name).type
+        if pa.types.is_dictionary(kind):  # how Arrow holds it; Parquet stores the values
+            kind = kind.value_type
         if pa.types.is_timestamp(kind) and field == "time":
             found.append(_moment(field, name, kind, moments[name]))
         elif not pa.types.is_null(kind):

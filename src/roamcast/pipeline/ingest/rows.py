@@ -160,12 +160,17 @@ def context_rows(
 
 
 def person_rows(
-    people: pa.Array, handles: npt.NDArray[np.uint8], horizons: core.Integers
+    people: pa.Array, handles: npt.NDArray[np.uint8], since: core.Integers, until: core.Integers
 ) -> pa.RecordBatch:
-    """Give the register's lines; `time` is up to when the person's sightings are worked in."""
+    """Give the register's lines: `file` and `time` say since and until when a person is known."""
     data = pa.py_buffer(np.ascontiguousarray(handles).tobytes())
     column = pa.Array.from_buffers(pa.binary(HANDLE_BYTES), len(people), [None, data])
-    columns = {"person": people, "handle": column.cast(pa.binary()), "time": pa.array(horizons)}
+    columns = {
+        "person": people,
+        "handle": column.cast(pa.binary()),
+        "file": pa.array(since),
+        "time": pa.array(until),
+    }
     return given(PERSON, len(people), columns)
 
 

@@ -34,7 +34,7 @@ from roamcast.pipeline.ingest.archive import (
 )
 from roamcast.pipeline.ingest.files import Reading, SightingFile, check_reading, listed
 from roamcast.pipeline.ingest.read import shape_of
-from roamcast.pipeline.ingest.scan import ScanTask
+from roamcast.pipeline.ingest.scan import EVER, ScanTask
 from roamcast.pipeline.ingest.state import IngestState, SightingBatch, existing
 from roamcast.pipeline.ingest.write import WriteTask
 from roamcast.pipeline.spark.errors import translated
@@ -42,8 +42,6 @@ from roamcast.pipeline.spark.errors import translated
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EVER = 2**61
-"""Later than every moment: nothing waits."""
 LATE_MAX_S = 3_660 * 86_400
 Clock = Callable[[], int]
 
@@ -130,10 +128,14 @@ def ingest_batch(
     finish: bool,
     stream: tuple[str, int] | None = None,
     unreadable: Sequence[tuple[str, str]] = (),
+    quiet: int = 0,
 ) -> SightingBatch:
-    """Process one batch of files and commit it; `unreadable` has (path, reason) of dead files."""
+    """Process one batch of files and commit it; `unreadable` has (path, reason) of dead files.
+
+    quiet: microseconds for which a stream has brought nothing: its time goes on with the clock.
+    """
     last = state.last
-    waited = max(last.released, last.newest - round(settings.late_s * MICROSECONDS))
+    waited = max(last.released, last.newest + quiet - round(settings.late_s * MICROSECONDS))
     release_until = EVER if finish else waited
     scan = ScanTask(state.keys, settings.agent, release_until, settings.places, settings.resolution)
     latest = now + round(settings.future_s * MICROSECONDS)

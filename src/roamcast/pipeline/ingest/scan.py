@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from roamcast.errors import InputError
 from roamcast.identity import agent_core as core
-from roamcast.identity.agent_settings import RELIABILITY, AgentSettings
+from roamcast.identity.agent_settings import HEARTBEAT, RELIABILITY, AgentSettings
 from roamcast.identity.attributes import NOTHING, canonical, merged
 from roamcast.identity.keys import TrustedKeys
 from roamcast.identity.pseudonyms import HANDLE_BYTES, new_handles, seal
@@ -92,6 +92,11 @@ def _columns(text: str) -> set[str]:
 
 
 CHUNK_ROWS = 262_144
+EVER = 2**61
+"""Later than every moment: nothing waits."""
+
+UNSEEN = 2**62
+"""The earliest sighting of somebody who was never seen."""
 
 
 class ScanTask(msgspec.Struct, frozen=True):
@@ -137,14 +142,32 @@ def _places(path: str, modified_ns: int) -> Any:
 class _Carried(msgspec.Struct):
     """The person whose rows may go on: name, handle, state, and the texts of its keys.
 
-    `horizon`: up to when the person's sightings had been worked in before this batch.
+    `known`: since and until when the person's sightings had been worked in before this batch;
+    `first`: its earliest sighting so far. `states`: of what goes on, and of what is filled in
+    before `known` (decision 0158).
     """
 
     person: str
-    horizon: int
+    known: tuple[int, int]
+    first: int
     handle: npt.NDArray[np.uint8]
-    state: core.Integers
+    states: core.Integers
     texts: pa.Array
+
+
+class _Register(msgspec.Struct):
+    """What is known of a chunk's people, a row each: `_Carried`, as arrays."""
+
+    people: pa.Array
+    handles: npt.NDArray[np.uint8]
+    since: core.Integers
+    until: core.Integers
+    first: core.Integers
+
+    def part(self, start: int, end: int) -> "_Register":
+        """Give some of them."""
+        own = (self.handles, self.since, self.until, self.first)
+        return _Register(self.people[start:end], *(column[start:end] for column in own))
 
 
 class _Scan:
@@ -178,15 +201,22 @@ class _Scan:
         """Return the remaining rows and the counts."""
         last = self.carried
         if last is not None:
-            numbers, texts = rows.renumbered(last.state.reshape(1, -1), last.texts)
-            people = pa.array([last.person], pa.string())
-            horizons = np.array([last.horizon])
-            yield from self._settled(people, last.handle.reshape(1, -1), horizons, numbers, texts)
+            numbers, texts = rows.renumbered(last.states, last.texts)
+            register = _Register(
+                pa.array([last.person], pa.string()),
+                last.handle.reshape(1, -1),
+                *(np.array([number]) for number in (*last.known, last.first)),
+            )
+            yield from self._settled(register, numbers[:1], numbers[1:], texts)
         told = [*self.counts.values(), self.newest]
         yield rows.count_row(told, sorted(self.spoken.columns))
 
     def _people(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        """Scan rows that all belong to somebody."""
+        """Scan rows that all belong to somebody.
+
+        Each has two states: of sightings after all that were worked in before, and of those
+        filled in before them.
+        """
         runs = pc.run_end_encode(table["person"].combine_chunks())
         people = runs.values
         lengths = np.diff(runs.run_ends.to_numpy(), prepend=0)
@@ -197,8 +227,11 @@ class _Scan:
         rank = table["rank"].to_numpy()
         sighted = np.flatnonzero(rank == rows.RANK_SIGHTING)
         sightings = table.take(pa.array(sighted))
-        handles, horizons = self._known(table, rank, index, len(people))
-        now, keys, pieces = yield from self._sorted_out(sightings, horizons[index[sighted]])
+        register = self._known(table, rank, index, people)
+        whose = index[sighted]
+        now, filled, keys, pieces = yield from self._sorted_out(
+            sightings, register.since[whose], register.until[whose]
+        )
         opened = np.flatnonzero(rank == rows.RANK_OPEN)
         found, texts = rows.held_states(
             *(table[name].combine_chunks().take(pa.array(opened)) for name in ("numbers", "texts"))
@@ -210,32 +243,45 @@ class _Scan:
         )
         carried = [] if self.carried is None else [self.carried.texts]
         codes, dictionary = rows.numbered([where, pieces, texts, *carried])
-        states = np.tile(self.empty, (len(people), 1))
-        found[:, list(core.KEY_COLUMNS)] = codes[2].reshape(-1, len(core.KEY_COLUMNS))
+        count = len(people)
+        states = np.tile(self.empty, (2 * count, 1))
+        held = list(core.KEY_COLUMNS)
+        found[:, held] = codes[2].reshape(-1, len(held))
         if self.carried is not None:
-            states[0] = self.carried.state
-            states[0, list(core.KEY_COLUMNS)] = codes[3]
+            states[[0, count]] = self.carried.states
+            states[np.ix_([0, count], held)] = codes[3].reshape(2, -1)
         states[index[opened]] = found  # after: a carried person's open interval may come only now
+        times = sightings["time"].to_numpy()[now]
         table_now = np.empty((len(now), 6), np.int64)
-        table_now[:, 0] = sightings["time"].to_numpy()[now]
+        table_now[:, 0] = times
         table_now[:, 1] = sightings["source"].to_numpy()[now]
         table_now[:, 2] = codes[0]
         table_now[:, 3], table_now[:, 4] = lons.view(np.int64), lats.view(np.int64)
         table_now[:, 5] = np.append(codes[1], core.UNSAID)[keys[now]]
-        yield from self._scanned(index[sighted][now], table_now, states, dictionary, handles)
-        last = len(people) - 1
-        own = dictionary.take(pa.array(states[last, list(core.KEY_COLUMNS)]))
+        np.minimum.at(register.first, whose[now], times)
+        state_of = np.where(filled[now], whose[now] + count, whose[now])
+        twice = np.concatenate([register.handles, register.handles])
+        yield from self._scanned(state_of, table_now, states, dictionary, twice)
+        last = count - 1
+        kept = states[[last, count + last]]
         self.carried = _Carried(
-            people[last].as_py(), int(horizons[last]), handles[last], states[last].copy(), own
+            people[last].as_py(),
+            (int(register.since[last]), int(register.until[last])),
+            int(register.first[last]),
+            register.handles[last],
+            kept,
+            dictionary.take(pa.array(kept[:, held].ravel())),
         )
         yield from self._settled(
-            people[:last], handles[:last], horizons[:last], states[:last], dictionary
+            register.part(0, last), states[:last], states[count : count + last], dictionary
         )
 
-    def _sorted_out(
-        self, sightings: pa.Table, horizons: core.Integers
-    ) -> Any:  # a generator that returns (rows to scan now, key of attributes by row, texts)
-        """Set aside what is late, malformed or has to wait; the rest is scanned now."""
+    def _sorted_out(self, sightings: pa.Table, since: core.Integers, until: core.Integers) -> Any:
+        """Set aside what is late, malformed or has to wait; the rest is scanned now.
+
+        A generator that returns the rows to scan now, which rows are filled in, the key of
+        attributes by row, and their texts.
+        """
         times = sightings["time"].to_numpy()
         fresh = sightings["fresh"].to_numpy()
         self.counts["sightings"] += int(fresh.sum())
@@ -243,7 +289,10 @@ class _Scan:
         outcomes = [self.spoken.canonical(text) for text in said.dictionary.to_pylist()]
         keys = said.indices.fill_null(len(outcomes)).to_numpy(zero_copy_only=False)
         wrong = np.array([reason is not None for _, reason in outcomes] + [False])[keys]
-        late = fresh & (times <= horizons) & ~wrong
+        known = fresh & (times <= until) & ~wrong
+        # 0158: before a silence that ends a context anyway, the order of coming changes nothing
+        filled = known & (times < since - self.settings[HEARTBEAT])
+        late = known & ~filled
         waits = (times > self.task.release_until) & ~wrong & ~late
         if len(valid := times[fresh & ~wrong & ~late]):
             self.newest = max(self.newest, int(valid.max()))
@@ -260,19 +309,26 @@ class _Scan:
         if waits.any():
             yield rows.passed_on(rows.PENDING, sightings.take(pa.array(np.flatnonzero(waits))))
         pieces = pa.array([text for text, _ in outcomes], pa.string())
-        return np.flatnonzero(~(late | waits | wrong)), keys, pieces
+        return np.flatnonzero(~(late | waits | wrong)), filled, keys, pieces
 
-    def _known(self, table: pa.Table, rank: Any, index: Any, count: int) -> tuple[Any, Any]:
-        """Give everybody's handle, drawn for whoever has none, and horizon."""
+    def _known(self, table: pa.Table, rank: Any, index: Any, people: pa.Array) -> _Register:
+        """Give everybody's handle, drawn for whoever has none, and what was worked in before."""
+        count = len(people)
         known = np.flatnonzero(rank == rows.RANK_PERSON)
         handles = rows.handle_matrix(new_handles(count, token_bytes)).copy()
-        horizons = np.full(count, core.NEVER)
+        since, until = np.full(count, UNSEEN), np.full(count, core.NEVER)
+        found = _Register(people, handles, since, until, since.copy())
         if self.carried is not None:
-            handles[0], horizons[0] = self.carried.handle, self.carried.horizon
+            handles[0], found.first[0] = self.carried.handle, self.carried.first
+            since[0], until[0] = self.carried.known
         given = table["handle"].combine_chunks().take(pa.array(known))
         handles[index[known]] = rows.handle_matrix(given)
-        horizons[index[known]] = table["time"].fill_null(core.NEVER).to_numpy()[known]
-        return handles, horizons
+        until[index[known]] = table["time"].fill_null(core.NEVER).to_numpy()[known]
+        # registers of earlier versions do not say since when: nothing can be filled in
+        said = table["file"].fill_null(core.NEVER).to_numpy()[known]
+        since[index[known]] = said
+        found.first[index[known]] = np.minimum(found.first[index[known]], said)
+        return found
 
     def _scanned(
         self, people: Any, sightings: Any, states: Any, texts: pa.Array, handles: Any
@@ -285,17 +341,21 @@ class _Scan:
         yield from self._contexts(closed[:count], texts, handles[whose[:count]])
 
     def _settled(
-        self, people: pa.Array, handles: Any, horizons: Any, states: Any, texts: pa.Array
+        self, register: _Register, states: Any, filled: Any, texts: pa.Array
     ) -> Iterator[pa.RecordBatch]:
-        """Finish people whose rows are complete: silent ones end, the others stay open."""
-        closed = np.empty((len(states) + 1, core.CLOSED_WIDTH), np.int64)
-        whose = np.empty(len(states) + 1, np.int64)
-        until = self.task.release_until
-        horizons = np.maximum(horizons, states[:, core.SEEN])
-        count = core.expire_all(states, self.settings, until, closed, whose)
-        yield from self._contexts(closed[:count], texts, handles[whose[:count]])
+        """Finish people whose rows are complete: silent ones end, the others stay open.
+
+        What was filled in ends in any case: what comes after it was worked in before.
+        """
+        people = register.people
+        until = np.maximum(register.until, states[:, core.SEEN])
+        for some, moment in ((states, self.task.release_until), (filled, EVER)):
+            closed = np.empty((len(some) + 1, core.CLOSED_WIDTH), np.int64)
+            whose = np.empty(len(some) + 1, np.int64)
+            count = core.expire_all(some, self.settings, moment, closed, whose)
+            yield from self._contexts(closed[:count], texts, register.handles[whose[:count]])
         self.counts["people"] += len(people)
-        yield rows.person_rows(people, handles, horizons)
+        yield rows.person_rows(people, register.handles, register.first, until)
         lasting = np.flatnonzero(states[:, core.OPEN] == 1)
         self.counts["open"] += len(lasting)
         names = people.take(pa.array(lasting))

@@ -3,8 +3,13 @@
 The stream carries only the names of new files; each micro-batch of names is one `ingest_batch`, the
 same as for a folder once. Spark's checkpoint says which files belong to which micro-batch, the
 archive's commit says which of them have happened: a driver killed anywhere continues exactly there.
+
+Time in a stream is the time of its sightings, and Spark starts no micro-batch without a file. So a
+thread watches the clock: once nothing has come for as long as heartbeat and lateness together, time
+goes on with the clock, and a batch without files ends what is open (decision 0158).
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from roamcast.errors import InputError, RoamcastError
+from roamcast.model.time import MICROSECONDS
 from roamcast.pipeline.ingest.files import (
     SightingFile,
     damage,
@@ -85,10 +91,29 @@ def ingest_watch(
         {"availableNow": True} if until_idle else {"processingTime": f"{every_s} seconds"}
     )
     query = writer.trigger(**timing).start()
+    ended = threading.Event()
+    watcher = threading.Thread(target=_end_quiet, args=(work, query, ended, every_s), daemon=True)
+    if not until_idle:
+        watcher.start()
     try:
         yield query
+        if work.failed is not None:
+            raise work.failed
     finally:
+        ended.set()
         query.stop()
+        if watcher.is_alive():
+            watcher.join()
+
+
+def _end_quiet(work: "_Work", query: Any, ended: threading.Event, every_s: float) -> None:
+    while not ended.wait(every_s):
+        try:
+            work.end_quiet()
+        except Exception as error:  # noqa: BLE001 - the query's own thread tells it
+            work.failed = error
+            query.stop()
+            return
 
 
 def wait(query: Any) -> None:
@@ -117,8 +142,40 @@ class _Work:
         self.clock = clock
         self.checkpoint = checkpoint
         self.on_batch = on_batch
+        self.failed: Exception | None = None
+        self._one_at_a_time = threading.Lock()
+        self._quiet_since = clock()
 
     def __call__(self, names: "DataFrame", number: int) -> None:
+        with self._one_at_a_time:
+            self._micro_batch(names, number)
+            self._quiet_since = self.clock()
+
+    def end_quiet(self) -> SightingBatch | None:
+        """End what is open if nothing has come for as long as heartbeat and lateness."""
+        patience = self.settings.agent.heartbeat_s + self.settings.late_s
+        with self._one_at_a_time:
+            counts = self.state.last.counts
+            quiet = self.clock() - self._quiet_since
+            if not (counts.get("open") or counts.get("pending")):
+                return None
+            if quiet <= round(patience * MICROSECONDS):
+                return None
+            batch = ingest_batch(
+                self.spark,
+                self.state,
+                [],
+                self.settings,
+                self.clock(),
+                finish=False,
+                quiet=quiet,
+            )
+            self._quiet_since = self.clock()
+        if self.on_batch is not None:
+            self.on_batch(batch)
+        return batch
+
+    def _micro_batch(self, names: "DataFrame", number: int) -> None:
         stream = (self._stream(), number)
         done = self.state.last.stream
         if done is not None and done[0] == stream[0] and number <= done[1]:

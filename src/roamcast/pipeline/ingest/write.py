@@ -37,7 +37,7 @@ REPORT = pa.schema(
 )
 _SIGHTING = ("person", "time", "source", "place", "lon", "lat", "attributes", "file")
 COLUMNS = {
-    rows.PERSON: ("person", "handle", "time"),
+    rows.PERSON: ("person", "handle", "time", "file"),
     rows.OPEN: ("person", "numbers", "texts"),
     rows.PENDING: _SIGHTING,
     rows.DEAD: (*_SIGHTING, "reason", "raw"),

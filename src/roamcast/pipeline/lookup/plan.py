@@ -128,10 +128,6 @@ def _names(node: Normal | Any) -> Iterator[str]:
             return
 
 
-CHUNK = 256
-"""Needs compared with all files in one go: memory stays at a few megabytes."""
-
-
 class Share(msgspec.Struct, frozen=True):
     """One file to read and the needs that it may satisfy."""
 
@@ -152,13 +148,8 @@ class Statistics:
 
 def plan(statistics: Statistics, needs: Needs) -> list[Share]:
     """Give the files to read, each with the needs that it may satisfy."""
-    pairs = [np.empty((2, 0), np.int64)]
-    for start in range(0, needs.count, CHUNK):
-        chosen = np.arange(start, min(start + CHUNK, needs.count))
-        which, files = np.nonzero(statistics.bounds.possible(needs, chosen))
-        pairs.append(np.stack([which + start, files]))
-    which, files = np.concatenate(pairs, axis=1)
-    order = np.argsort(files, kind="stable")
+    which, files = statistics.bounds.pairs(needs)
+    order = np.lexsort([which, files])
     which, files = which[order], files[order]
     distinct, starts = np.unique(files, return_index=True)
     ends = np.append(starts, len(files))[1:]

@@ -121,7 +121,11 @@ class Lookup:
             return
         if callable(self._spark):
             self._spark, self._driver_rows = self._spark(), DRIVER_ROWS
-        yield from _read_on(self._spark, self.archive.storage, reader, shares)
+        storage = self.archive.storage
+        if storage.writable:
+            yield from _read_on(self._spark, storage, reader, shares)
+        else:
+            yield from _read_only_on(self._spark, storage, reader, shares)
 
 
 def _read_on(
@@ -144,6 +148,27 @@ def _read_on(
         for name in told["vid"].filter(beside).to_pylist():
             with storage.open(name) as source:
                 yield from pa.ipc.open_stream(source)
+
+
+def _read_only_on(
+    spark: "SparkSession", storage: Storage, reader: Reader, shares: list[Share]
+) -> Iterator[pa.RecordBatch]:
+    """Read the shares of an archive that nobody here may write to.
+
+    Messages and plan travel in the function itself, and all answers through Spark's driver.
+    """
+    tasks = divided(shares)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from distinct(
+                    reader.answers(storage, tasks[number]), ANSWERS_MAX
+                ).to_batches()
+
+    numbers = spark.range(0, len(tasks), 1, len(tasks))
+    found = numbers.mapInArrow(work, "message int, vid string").select("message", "vid")
+    yield from collected(found.distinct().limit(ANSWERS_MAX + 1), storage.failed).to_batches()
 
 
 def run_tasks(

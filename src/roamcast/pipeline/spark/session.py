@@ -8,6 +8,7 @@ code runs on all three.
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,9 +29,14 @@ if TYPE_CHECKING:
 
 MASTER_VARIABLE = "ROAMCAST_SPARK"
 MEMORY_VARIABLE = "ROAMCAST_SPARK_MEMORY"
+CONF_VARIABLE = "ROAMCAST_SPARK_CONF"
+"""Spark's own options, NAME=VALUE a line; `roamcast pipeline --conf` sets it."""
 LOCAL = "local[*]"
 MEMORY = "2g"
 JAVA_MAJOR_MIN = 17
+PORTS = {"spark": 7_077, "sc": 15_002}
+REACHED_S = 5.0
+"""How long a server may take to accept a connection; Spark itself would try for minutes."""
 
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|(spark|sc)://\S+|yarn|k8s://\S+")
 _LOOPBACK = re.compile(r"local.*|spark://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
@@ -64,6 +70,7 @@ def start(settings: Settings | None = None) -> "SparkSession":
         raise InputError(
             f"{chosen.where!r} is no Spark master: give local[*], spark://host:port or sc://host"
         )
+    check_reachable(chosen.where)
     # Workers must run this Python; a cluster with its own sets the variable beforehand.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if chosen.remote:
@@ -101,7 +108,7 @@ def _builder(chosen: Settings) -> Any:
     else:
         builder = builder.master(chosen.where)
         options = {**_process_options(chosen), **_job_options()}
-    for name, value in {**options, **chosen.options}.items():
+    for name, value in {**options, **given_options(), **chosen.options}.items():
         builder = builder.config(name, value)
     return builder
 
@@ -141,6 +148,37 @@ def _process_options(chosen: Settings) -> dict[str, str]:
         # Spark's 200 shuffle partitions are for clusters; here two per core are enough.
         options["spark.sql.shuffle.partitions"] = str(max(4, 2 * (os.cpu_count() or 1)))
     return options
+
+
+def given_options() -> dict[str, str]:
+    """Read Spark's options that the user gives for all sessions of this process."""
+    found = {}
+    for line in os.environ.get(CONF_VARIABLE, "").splitlines():
+        name, equals, value = line.partition("=")
+        if not name.startswith("spark.") or not equals:
+            raise InputError(f"{line!r} is no option of Spark: give spark.NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def check_reachable(master: str) -> None:
+    """Raise MissingError unless one of a cluster's addresses accepts connections."""
+    scheme, _, rest = master.partition("://")
+    if scheme not in PORTS:
+        return
+    told = ""
+    for address in rest.partition("/")[0].split(","):
+        host, _, port = (
+            address.rpartition(":") if re.search(r":\d+$", address) else (address, "", "")
+        )
+        try:
+            with socket.create_connection(
+                (host.strip("[]"), int(port or PORTS[scheme])), REACHED_S
+            ):
+                return
+        except (OSError, OverflowError) as error:
+            told = getattr(error, "strerror", None) or str(error)
+    raise MissingError(f"no Spark at {master}: {told}")
 
 
 def check_connect() -> None:

@@ -19,6 +19,7 @@ from roamcast.overlay.events import HandleParcel, ParcelArrived, ParcelHandled, 
 from roamcast.overlay.links.proof import Sign, signer
 from roamcast.overlay.overlay import Overlay
 from roamcast.overlay.tables.areas import Areas
+from roamcast.overlay.tables.table import Table
 from roamcast.overlay.topology.items import Graph
 from roamcast.overlay.topology.trees import branches, shared_tree, tree_from
 from roamcast.sim.checkers import Violation
@@ -44,7 +45,8 @@ class ParcelInbox(Part):
     inputs: ClassVar = (ParcelArrived, ParcelHandled, ChangeArea)
     prefix: ClassVar[str] = INBOX
 
-    def __init__(self, areas: Areas) -> None:
+    def __init__(self, areas: Table) -> None:
+        assert isinstance(areas, Areas)
         self.counts: dict[str, int] = {}
         self._areas = areas
         self._handling: dict[Any, str] = {}

@@ -12,11 +12,10 @@ import msgspec
 
 from roamcast.broker import Broker
 from roamcast.channels.past.asking import EVER, Asked, coalesced, found
-from roamcast.channels.past.leaving import contexts
+from roamcast.channels.past.leaving import StepsMissingError, contexts
 from roamcast.channels.past.messages import ArchiveBatch, BatchLanded, BatchRefused
 from roamcast.channels.past.settings import PastSettings
 from roamcast.channels.past.steps import PREFIX, Pieces, read
-from roamcast.errors import StoreError
 from roamcast.identity.rules import Viewer
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -31,6 +30,7 @@ PAST: Final = PastSettings(
     alive_us=300_000,
     return_us=2_500_000,
     retry_us=100_000,
+    patience_us=4_000_000,
 )
 ANYBODY: Final = Viewer("")
 ALL: Final = Filter.parse("TRUE")
@@ -66,8 +66,8 @@ def feed(archive: SimArchive, host: Host, batch: ArchiveBatch) -> BatchLanded | 
         return BatchLanded(batch.number)
     try:
         rows = contexts(batch, dict(steps_of(host)), lambda one, _: one)
-    except StoreError as error:
-        return BatchRefused(batch.number, str(error))
+    except StepsMissingError as error:
+        return BatchRefused(batch.number, str(error), lacking=True)
     return archive.append(batch, rows)
 
 

@@ -1,0 +1,144 @@
+"""Casts from a program: preview, send, follow, cancel, update; asked under the sender's name."""
+
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from roamcast.client.asking import Where
+from roamcast.errors import UnreachableError
+from roamcast.model.filters import Filter
+from roamcast.transport.http import HttpClient
+
+Answer = TypeVar("Answer")
+
+
+class CastProgress(msgspec.Struct, frozen=True):
+    """What its sender may know of a cast: counts of pseudonyms, of at least 5, rounded down."""
+
+    id: str
+    tense: str
+    state: str
+    expires: str
+    nodes_asked: int
+    nodes_answered: int
+    found: int
+    delivered: int
+    waiting: int
+    unreachable: int
+    refused: int
+
+
+class PlaceAbout(msgspec.Struct, frozen=True):
+    """About how many pseudonyms are at a place."""
+
+    place: str
+    about: int
+
+
+class About(msgspec.Struct, frozen=True):
+    """About how many; 0: fewer than 5, perhaps nobody."""
+
+    about: int
+    places: list[PlaceAbout]
+
+
+class CastPreview(msgspec.Struct, frozen=True):
+    """About how many a cast would reach."""
+
+    tense: str
+    past: About
+    present: About
+    future: int | None
+
+
+class CastReason(msgspec.Struct, frozen=True):
+    """Why a cast reached whom it did."""
+
+    id: str
+    filter: str
+    lines: list[str]
+
+
+class Casting:
+    """The sender's side of casts."""
+
+    def __init__(self, named: HttpClient) -> None:
+        self._asked = named
+
+    async def cast(
+        self,
+        where: Where,
+        text: str,
+        *,
+        kind: str = "text",
+        priority: str = "routine",
+        expires: str | None = None,
+        lifetime_s: float | None = None,
+        cast_id: str = "",
+    ) -> CastProgress:
+        """Send a text to everybody who satisfies a filter; it is on the service's disk then.
+
+        A repeat with the same `cast_id` sends nothing again.
+        """
+        body = _body(where, text, kind, priority, expires, lifetime_s, cast_id)
+        return _read(await self._asked.ask("POST", "/casts", body=body), CastProgress)
+
+    async def preview(self, where: Where, text: str = "?") -> CastPreview:
+        """Say about how many a cast would reach; nothing is sent."""
+        body = _body(where, text, "text", "routine", None, None, "")
+        answer = await self._asked.ask("POST", "/casts", {"preview": "true"}, body=body)
+        return _read(answer, CastPreview)
+
+    async def progress(self, cast: str) -> CastProgress:
+        """Say what became of a cast."""
+        return _read(await self._asked.ask("GET", _path(cast)), CastProgress)
+
+    async def why(self, cast: str) -> CastReason:
+        """Say which node, filter, rule or limit decided."""
+        return _read(await self._asked.ask("GET", _path(cast) + "/why"), CastReason)
+
+    async def cancel(self, cast: str) -> None:
+        """Stop a cast; what was delivered stays."""
+        await self._asked.ask("DELETE", _path(cast))
+
+    async def update(self, cast: str, text: str, *, kind: str = "text", cast_id: str = "") -> str:
+        """Stop a cast and write to exactly those whom it has reached; give the update's id."""
+        body = {"text": text, "kind": kind, "id": cast_id}
+        answer = await self._asked.ask("POST", _path(cast) + "/updates", body=body)
+        return str(answer["id"])
+
+
+def _body(
+    where: Where,
+    text: str,
+    kind: str,
+    priority: str,
+    expires: str | None,
+    lifetime_s: float | None,
+    cast_id: str,
+) -> dict[str, Any]:
+    """Parse the filter here: an error then names the position without a request."""
+    wanted = where if isinstance(where, Filter) else Filter.parse(where)
+    known = {
+        "filter": wanted.source,
+        "text": text,
+        "kind": kind,
+        "priority": priority,
+        "id": cast_id,
+    }
+    timed = {"expires": expires, "lifetime_s": lifetime_s}
+    return {**known, **{name: value for name, value in timed.items() if value is not None}}
+
+
+def _path(cast: str) -> str:
+    return f"/casts/{quote(cast, safe='')}"
+
+
+def _read(answer: Any, kind: type[Answer]) -> Answer:
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError as error:
+        raise UnreachableError(
+            f"the service does not answer as a Roamcast service does: {error}"
+        ) from None

@@ -1,0 +1,117 @@
+"""`roamcast inbox`: read the mail of a person, opened with their own keys."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from roamcast.commands._service import DataOption, JsonOption, run
+
+if TYPE_CHECKING:
+    from roamcast.client.inbox import MailInbox, OpenedMail
+
+
+def register(root: typer.Typer) -> None:
+    """Add the command to the command line."""
+    root.command("inbox", rich_help_panel="The map")(inbox)
+
+
+def inbox(
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more mail.")] = False,
+    person: Annotated[
+        str | None,
+        typer.Option("--as", help="Person of the service on this machine, such as visitor-0001."),
+    ] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="Key store of the person; by default one in their home.")
+    ] = None,
+    trust: Annotated[
+        str | None, typer.Option(help="Address of the trusted node; by default the service.")
+    ] = None,
+    keep: Annotated[bool, typer.Option(help="Show the same mail again next time.")] = True,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Read your mail: sealed at the service, forwarded by the trusted node, opened here.
+
+    The token has your name and goes to the trusted node. Its address and the token come from
+    ROAMCAST_URL and ROAMCAST_TOKEN, or from the data folder of a service on this machine.
+    """
+    run(_show(_inbox(data, person, keys, trust), follow=follow, keep=keep, json=json))
+
+
+def _inbox(
+    data: Path | None, person: str | None, keys: Path | None, trust: str | None
+) -> "MailInbox":
+    from roamcast.client.inbox import MailInbox
+    from roamcast.client.own_vids import keys_path
+    from roamcast.identity.key_store import KeyStore, store_of
+    from roamcast.transport.address import ServiceAddress, check_url, find
+    from roamcast.transport.driver import wall_clock
+    from roamcast.transport.http import HttpClient
+
+    address = find(data=data)
+    if person is not None:
+        folder = data or Path("roamcast-data")
+        address = ServiceAddress(address.url, _token_of(folder, person))
+        keys = keys or store_of(folder / "people", person)
+    if trust is not None:
+        address = ServiceAddress(check_url(trust), address.token)
+    store = KeyStore.open(keys or keys_path(address))
+    return MailInbox(store, HttpClient(address), wall_clock())
+
+
+def _token_of(folder: Path, person: str) -> str:
+    """Make a token for a person, as who owns the data folder may."""
+    import time
+
+    from roamcast.errors import MissingError
+    from roamcast.live.auth.admission import TokenKeys
+    from roamcast.live.config.settings import KEY_FILE
+
+    if not (folder / KEY_FILE).is_file():
+        raise MissingError(f"--as needs the service's own data folder: {folder} has no keys")
+    now = time.time_ns() // 1000
+    return TokenKeys.open(folder).issue(person, ("subscribe",), lifetime_s=86_400, now=now)
+
+
+async def _show(inbox: "MailInbox", *, follow: bool, keep: bool, json: bool) -> None:
+    import sys
+
+    count = 0
+    async for mail in inbox.mails(follow=follow, keep=keep):
+        typer.echo(_as_json(mail) if json else _as_text(mail))
+        sys.stdout.flush()
+        count += 1
+    if not count and not json:
+        typer.echo("no mail")
+
+
+def _as_json(mail: "OpenedMail") -> str:
+    import msgspec
+
+    from roamcast.model.time import format_instant
+
+    told = {
+        "cast": mail.cast,
+        "sender": mail.sender,
+        "kind": mail.kind,
+        "text": mail.text,
+        "media_type": mail.letter.media_type,
+        "reason": mail.letter.reason,
+        "arrived": format_instant(mail.arrived_us),
+        "vid": mail.vid,
+        "problem": mail.problem,
+    }
+    return msgspec.json.encode(told).decode()
+
+
+def _as_text(mail: "OpenedMail") -> str:
+    from roamcast.model.time import format_instant
+
+    arrived = format_instant(mail.arrived_us).partition(".")[0].rstrip("Z").replace("T", " ")
+    lines = [f"{arrived} UTC  from {mail.sender}  ({mail.kind or 'text'})  {mail.cast}"]
+    lines.append(f"  {mail.problem or mail.text}")
+    if mail.letter.reason:
+        lines.append(f"  you get this because a pseudonym of yours satisfies: {mail.letter.reason}")
+    return "\n".join(lines)

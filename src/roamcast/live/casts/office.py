@@ -1,0 +1,202 @@
+"""The office for casts of a running service: who may send what, previews, and what became of it.
+
+Everything that is refused is refused here or by the machine before anything is written, in one
+line. What a sender is told are counts of at least k, rounded.
+"""
+
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from roamcast.broker import Broker
+from roamcast.errors import InputError, LimitError, NotFoundError
+from roamcast.identity.rules import Viewer
+from roamcast.live.auth.admission import Grant, Rates, parsed
+from roamcast.live.auth.authority import (
+    PRIORITIES,
+    CastAuthority,
+    check_area,
+    check_priority,
+    check_zones,
+)
+from roamcast.live.casts.preview import PREVIEWS_BURST, PREVIEWS_PER_S, Counted, Rounding
+from roamcast.live.past.worker import PastWorker
+from roamcast.live.service.answering import answered
+from roamcast.model import casts
+from roamcast.model.areas import area_of
+from roamcast.model.casts import LIFETIME_MAX, PAYLOAD_BYTES_MAX, Cast, Tense
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.filters.atoms import FALSE
+from roamcast.model.machine import Input
+from roamcast.overlay.casts.looking import window_of
+from roamcast.overlay.casts.messages import CancelCast, CastView, SendCast, UpdateCast
+from roamcast.transport.driver import Clock, Tickets
+
+CASTS_BURST: Final = 60
+CASTS_PER_S: Final = 1.0
+PREVIEW_CONTEXTS_MAX: Final = 100_000
+
+
+class CastWish(msgspec.Struct, frozen=True, kw_only=True):
+    """A cast as its sender asks for it."""
+
+    filter: str
+    payload: bytes
+    media_type: str = "text/plain; charset=utf-8"
+    kind: str = "text"
+    priority: str = "routine"
+    expires_us: int | None = None
+    id: str = ""
+    policy: str = "NH"
+
+
+class Preview(msgspec.Struct, frozen=True, tag="preview"):
+    """Whom a cast would reach at this node: pseudonyms, rounded; one person may have several."""
+
+    tense: Tense
+    past: Counted
+    present: Counted
+    future: int | None
+    """An estimate: about as many as are at the filter's places now; None where none may come."""
+
+
+class CastOffice:
+    """Casts of one service."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        past: PastWorker,
+        *,
+        tickets: Tickets,
+        give: Callable[[Input], None],
+        clock: Clock,
+        charge: Callable[[Viewer, Filter], None],
+    ) -> None:
+        """`charge` takes the price of a question about the past from a sender's budget."""
+        self._broker = broker
+        self._past = past
+        self._tickets = tickets
+        self._give = give
+        self._clock = clock
+        self._charge = charge
+        self._rounding = Rounding(secrets.token_bytes(32))
+        self._previews = Rates(PREVIEWS_PER_S, PREVIEWS_BURST, what="previews")
+        self._casts = Rates(CASTS_PER_S, CASTS_BURST, what="casts")
+
+    def checked(self, grant: Grant, wish: CastWish) -> Filter:
+        """Give the filter of a cast that this sender may send, or say why they may not."""
+        now = self._clock()
+        check_zones(wish.filter)
+        wanted = grant.bound(parsed(wish.filter))
+        if wish.priority not in PRIORITIES:
+            raise InputError(f"{wish.priority[:40]!r} is no priority: choose from {[*PRIORITIES]}")
+        if len(wish.payload) > PAYLOAD_BYTES_MAX:
+            raise LimitError(f"the payload exceeds the limit of {PAYLOAD_BYTES_MAX} bytes")
+        if not wish.payload:
+            raise InputError("a cast needs something to say")
+        expires = wish.expires_us
+        if expires is not None and not now < expires <= now + LIFETIME_MAX:
+            raise InputError("a cast expires after it is sent, within 60 days")
+        casts.check(Cast(wish.id or "x", wanted.text, wish.payload, now, expires=expires))
+        if "admin" not in grant.scopes:
+            authority: CastAuthority = grant.cast
+            check_priority(authority, wish.priority)
+            check_area(authority, wanted, now)
+        return wanted
+
+    async def send(self, grant: Grant, wish: CastWish) -> CastView:
+        """Send a cast; it is on disk when this returns."""
+        wanted, now = self.checked(grant, wish), self._clock()
+        viewer = Viewer(grant.subject, grant.groups)
+        self._casts.take(grant.subject, now)
+        if casts.tense(wanted, now) in ("historic", "hybrid", "present"):
+            self._charge(viewer, wanted)
+        name = wish.id or secrets.token_hex(12)
+        # As the sender wrote it, where nothing was added: receipts show it to people.
+        text = wanted.text if grant.filter else wish.filter
+        cast = Cast(
+            name,
+            text,
+            wish.payload,
+            now,
+            expires=wish.expires_us,
+            media_type=wish.media_type,
+        )
+        rank = PRIORITIES[wish.priority]
+        await self._ask(lambda t: SendCast(t, cast, viewer, wish.kind, wish.policy, rank))
+        return self._broker.cast_view(name)
+
+    async def preview(self, grant: Grant, wish: CastWish) -> Preview:
+        """Say about how many a cast would reach; nothing is sent."""
+        wanted, now = self.checked(grant, wish), self._clock()
+        viewer = Viewer(grant.subject, grant.groups)
+        self._previews.take(grant.subject, now)
+        self._charge(viewer, wanted)
+        tense = casts.tense(wanted, now)
+        past, future = (wanted, wanted) if tense == "present" else casts.split(wanted, now)
+        found: list[Context] = []
+        if tense in ("historic", "hybrid") and past.normal != FALSE:
+            found = await self._past.ask(viewer, past, window_of(area_of(past)))
+        here: list[Context] = []
+        if tense == "present":
+            asked = self._broker.page(viewer, wanted, now, after="", limit=PREVIEW_CONTEXTS_MAX)
+            here = list((await answered(asked)).contexts)
+        estimate = None
+        if tense in ("future", "hybrid"):
+            estimate = await self._estimate(viewer, future, now)
+        before, now_here = (self._rounding.counted(self._reachable(one)) for one in (found, here))
+        return Preview(tense, before, now_here, estimate)
+
+    async def _estimate(self, viewer: Viewer, wanted: Filter, now: int) -> int:
+        places = {place for patch in area_of(wanted).patches for place in patch.places or ()}
+        if not places:
+            return 0
+        quoted = (one.replace("'", "''") for one in sorted(places))
+        there = Filter.parse(" OR ".join(f"within(place, '{one}')" for one in quoted))
+        asked = self._broker.page(viewer, there, now, after="", limit=PREVIEW_CONTEXTS_MAX)
+        found = self._reachable(list((await answered(asked)).contexts))
+        return self._rounding.about({one.vid for one in found})
+
+    def _reachable(self, contexts: list[Context]) -> list[Context]:
+        """Leave out what no mail can reach: things, and who publishes under a name."""
+        return [one for one in contexts if self._broker.key_of(one.vid) is not None]
+
+    async def cancel(self, grant: Grant, cast: str) -> None:
+        """Stop a cast; mail that was deposited stays."""
+        viewer, admin = Viewer(grant.subject, grant.groups), "admin" in grant.scopes
+        self._own(grant, cast)
+        await self._ask(lambda t: CancelCast(t, cast, viewer, any_sender=admin))
+
+    async def update(self, grant: Grant, cast: str, wish: CastWish) -> str:
+        """Stop a cast and write to exactly those whom it has reached; give the update's id."""
+        viewer, admin = Viewer(grant.subject, grant.groups), "admin" in grant.scopes
+        self._own(grant, cast)
+        if len(wish.payload) > PAYLOAD_BYTES_MAX:
+            raise LimitError(f"the payload exceeds the limit of {PAYLOAD_BYTES_MAX} bytes")
+        name = wish.id or secrets.token_hex(12)
+        told = (wish.payload, viewer, wish.kind, wish.media_type)
+        await self._ask(lambda t: UpdateCast(t, cast, name, *told, any_sender=admin))
+        return name
+
+    def view(self, grant: Grant, cast: str) -> CastView:
+        """Say what became of a cast, to its sender."""
+        self._own(grant, cast)
+        return self._broker.cast_view(cast)
+
+    def receipt_of(self, cast: str) -> tuple[str, int, int]:
+        """Give what a receipt says of a cast: its filter, when it was sent and when it expires."""
+        body = self._broker.cast_body(cast)
+        return ("", 0, 0) if body is None else (body.filter, body.sent, body.expires_us)
+
+    def _own(self, grant: Grant, cast: str) -> None:
+        """Refuse others' casts as if they were not there."""
+        body = self._broker.cast_body(cast)
+        if body is None or (body.sender != grant.subject and "admin" not in grant.scopes):
+            raise NotFoundError(f"you sent no cast {cast[:60]!r} here, or it is over")
+
+    async def _ask(self, make: Callable[[int], Input]) -> None:
+        await self._tickets.ask(lambda ticket: self._give(make(ticket)))

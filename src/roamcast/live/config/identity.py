@@ -1,0 +1,54 @@
+"""Settings of who vouches for people, and where their mail goes."""
+
+from typing import Annotated
+
+import msgspec
+
+from roamcast.live.config.problems import TRUSTED_NAME_MAX, public_key
+from roamcast.live.config.sections import Section
+from roamcast.live.config.sections import number as _number
+from roamcast.live.config.sections import text as _text
+
+
+class TrustedMailSection(Section, frozen=True, kw_only=True):
+    """Where mail for the people of a trusted node goes."""
+
+    url: Annotated[str, _text("address of the trusted node")]
+    token_file: Annotated[
+        str, _text("file with a token of its own, of scope `deposit`; readable by its owner only")
+    ]
+    tls_ca: Annotated[str, _text("PEM file of who signs its certificate")] = ""
+
+
+class Identity(Section, frozen=True, kw_only=True):
+    """Who vouches for people without naming them (docs/trust.md)."""
+
+    node: Annotated[
+        str,
+        msgspec.Meta(
+            max_length=TRUSTED_NAME_MAX,
+            description="name of the trusted node that runs inside this service; empty for none",
+        ),
+    ] = "trust.localhost"
+    accept: Annotated[
+        dict[str, str],
+        msgspec.Meta(
+            max_length=1_000,
+            description="other trusted nodes whose credentials are accepted, each with its key: "
+            '`"trust.example.org" = "ed25519:…"`',
+        ),
+    ] = msgspec.field(default_factory=dict)
+    mail: Annotated[
+        dict[str, TrustedMailSection],
+        msgspec.Meta(max_length=1_000, description="tables `[identity.mail.NODE]`: see below"),
+    ] = msgspec.field(default_factory=dict)
+    key_days: Annotated[
+        float,
+        _number(
+            0.001, 36_600, "longest that the key of a vid is kept, to seal casts into its past"
+        ),
+    ] = 60.0
+
+    def accepted(self) -> dict[str, bytes]:
+        """Give the public keys of the trusted nodes in `accept`."""
+        return {name: public_key(text) for name, text in self.accept.items()}

@@ -1,0 +1,185 @@
+"""Routes of casts: preview, send, follow, stop, update, and ask why.
+
+A sender needs the scope `cast` and a token that grants the place (docs/casts.md). Whoever did not
+send a cast is told that there is none.
+"""
+
+from base64 import b64decode
+from typing import Annotated, TypeVar
+
+import msgspec
+from litestar import Response
+from litestar.params import Parameter
+from msgspec import Meta
+
+from roamcast.errors import InputError, LimitError
+from roamcast.live.auth.authority import Priority
+from roamcast.live.casts.office import CastWish, Preview
+from roamcast.live.casts.why import Why, why
+from roamcast.live.http.mail import Base64, CastId
+from roamcast.live.http.routes import Asked, route, service_of
+from roamcast.live.http.shapes import as_json
+from roamcast.model.casts import ID_LENGTH_MAX, Tense
+from roamcast.model.contexts import Instant
+from roamcast.model.time import MICROSECONDS, format_instant, parse_instant
+from roamcast.overlay.casts.messages import NAME_LENGTH_MAX, CastState, CastView
+
+WantsPreview = Annotated[
+    bool, Parameter(query="preview", description="only say about how many it would reach")
+]
+Id = Annotated[str, Meta(pattern="^[A-Za-z0-9._:@-]*$", max_length=ID_LENGTH_MAX)]
+Kind = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
+Body = TypeVar("Body")
+
+
+class UpdateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is said: a text, or bytes in base64 with their media type."""
+
+    text: str = ""
+    payload: Base64 = ""
+    media_type: Annotated[str, Meta(min_length=1, max_length=100)] = "text/plain; charset=utf-8"
+    kind: Kind = "text"
+    id: Annotated[Id, Meta(description="its own id, for repeats; without one, it gets one")] = ""
+
+
+class CastRequest(UpdateRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A cast: to everybody who satisfies the filter, was there, is there, or will be."""
+
+    filter: Annotated[
+        str, Meta(min_length=1, description="CQL2", extra_json_schema={"format": "cql2"})
+    ]
+    priority: Priority = "routine"
+    expires: Annotated[Instant | None, Meta(description="the last moment that counts")] = None
+    lifetime_s: Annotated[float, Meta(gt=0, le=60 * 86_400)] | None = None
+    policy: Annotated[str, Meta(pattern="^(NH|FBTH|BTH[1-9][0-9]?)$")] = "NH"
+
+
+class CastAnswer(msgspec.Struct, frozen=True, tag="cast"):
+    """What its sender may know of a cast: counts of at least 5, rounded down."""
+
+    id: str
+    tense: Tense
+    state: CastState
+    expires: Instant
+    nodes_asked: int
+    nodes_answered: int
+    found: int
+    delivered: int
+    waiting: int
+    unreachable: int
+    refused: int
+
+
+class UpdateAnswer(msgspec.Struct, frozen=True):
+    """The id of the update."""
+
+    id: str
+
+
+@route("POST", "/casts", scope="cast", tag="casts", body=CastRequest, answer=CastAnswer | Preview,
+       answers={201: "sent, or counted"}, problems=(403, 409, 429),
+       summary="Send a cast, or preview it")  # fmt: skip
+async def post_cast(request: Asked, preview: WantsPreview = False) -> Response[bytes]:
+    """Send a message to everybody who satisfies a filter; answered when it is on disk."""
+    service, grant = service_of(request), request.auth
+    given = _read(await request.body(), CastRequest)
+    most = service.settings.limits.filter_length_max
+    if len(given.filter) > most:
+        raise LimitError(f"a filter has at most {most} characters")
+    service.reader.charge(grant.subject, given.filter)
+    wish = _wish(given, service.clock())
+    if preview:
+        answer = as_json(await service.casts.preview(grant, wish))
+    else:
+        answer = as_json(_shown(await service.casts.send(grant, wish)))
+    answer.status_code = 201
+    return answer
+
+
+@route("GET", "/casts/{cast:str}", scope="cast", tag="casts", answer=CastAnswer, problems=(404,),
+       summary="What became of a cast")  # fmt: skip
+async def get_cast(request: Asked, cast: CastId) -> Response[bytes]:
+    """Give a cast's progress in rounded counts, to its sender."""
+    return as_json(_shown(service_of(request).casts.view(request.auth, cast)))
+
+
+@route("GET", "/casts/{cast:str}/why", scope="cast", tag="casts", answer=Why, problems=(404,),
+       summary="Why a cast reached whom it did")  # fmt: skip
+async def get_why(request: Asked, cast: CastId) -> Response[bytes]:
+    """Say which node, filter, rule or limit decided, to the cast's sender."""
+    service = service_of(request)
+    view = service.casts.view(request.auth, cast)
+    return as_json(why(view, service.casts.receipt_of(cast)[0], service.clock()))
+
+
+@route("DELETE", "/casts/{cast:str}", scope="cast", tag="casts", problems=(404, 409),
+       summary="Cancel a cast")  # fmt: skip
+async def delete_cast(request: Asked, cast: CastId) -> None:
+    """Stop a cast wherever it has gone; mail that was delivered stays."""
+    await service_of(request).casts.cancel(request.auth, cast)
+
+
+@route("POST", "/casts/{cast:str}/updates", scope="cast", tag="casts", body=UpdateRequest,
+       answer=UpdateAnswer, answers={201: "sent"}, problems=(404, 409),
+       summary="Update a cast")  # fmt: skip
+async def post_update(request: Asked, cast: CastId) -> Response[bytes]:
+    """Stop a cast, and write to exactly those whom it has reached."""
+    given = _read(await request.body(), UpdateRequest)
+    service = service_of(request)
+    wish = CastWish(
+        filter="",
+        payload=_payload(given),
+        media_type=given.media_type,
+        kind=given.kind,
+        id=given.id,
+    )
+    answer = as_json(UpdateAnswer(await service.casts.update(request.auth, cast, wish)))
+    answer.status_code = 201
+    return answer
+
+
+def _wish(given: CastRequest, now: int) -> CastWish:
+    if given.expires is not None and given.lifetime_s is not None:
+        raise InputError("give expires or lifetime_s, not both")
+    expires = None if given.expires is None else parse_instant(given.expires)
+    if given.lifetime_s is not None:
+        expires = now + round(given.lifetime_s * MICROSECONDS)
+    return CastWish(
+        filter=given.filter,
+        payload=_payload(given),
+        media_type=given.media_type,
+        kind=given.kind,
+        priority=given.priority,
+        expires_us=expires,
+        id=given.id,
+        policy=given.policy,
+    )
+
+
+def _payload(given: UpdateRequest) -> bytes:
+    if bool(given.text) == bool(given.payload):
+        raise InputError("a cast says something: give text or payload, one of the two")
+    return given.text.encode() if given.text else b64decode(given.payload)
+
+
+def _shown(view: CastView) -> CastAnswer:
+    return CastAnswer(
+        view.cast,
+        view.tense,
+        view.state,
+        format_instant(view.expires_us),
+        view.nodes_asked,
+        view.nodes_answered,
+        view.found,
+        view.delivered,
+        view.waiting,
+        view.unreachable,
+        view.refused,
+    )
+
+
+def _read(body: bytes, kind: type[Body]) -> Body:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"the body can not be read: {error}") from None

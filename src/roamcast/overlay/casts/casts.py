@@ -1,0 +1,492 @@
+"""Casts as a part of a broker: whom they reach, past, present and future (TCC; OVERLAY 7).
+
+Every cast that a node holds is looked up in its past, once, and then waits for what the map shows,
+until nobody here can match any more. Both ask the whole filter, so it does not matter when a cast
+comes or whether a clock is off: what was before is looked up, what comes after is waited for (traps
+3 and 5). Meanwhile it is handed to each neighbour beyond which somebody may match, once
+(`spreading`, `handing`). Those who are found become mail (`delivery`), here or where the policy
+says (`results`).
+
+Everything owed is on disk; after a crash all is resumed from there, and what happened since is
+looked up again: people get a cast once, for trusted nodes know its id (trap 1).
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from roamcast.channels.server.queries import Matcher
+from roamcast.errors import (
+    ConflictError,
+    ForbiddenError,
+    LimitError,
+    NotFoundError,
+    RoamcastError,
+    StoreError,
+)
+from roamcast.model import casts as model
+from roamcast.model.contexts import Context
+from roamcast.model.events import Acknowledged, Failed
+from roamcast.model.machine import Draw, Effect, Entry, Stored, StoreFailed, earliest
+from roamcast.model.parts import Occupancy, Part, Timers
+from roamcast.model.records import CastStep
+from roamcast.overlay.casts.delivery import CastDelivery, KeyOf, What
+from roamcast.overlay.casts.desk import CastDesk, ignore
+from roamcast.overlay.casts.endings import Endings
+from roamcast.overlay.casts.handing import Handing
+from roamcast.overlay.casts.held import (
+    END,
+    PREFIX,
+    SETTLED,
+    HeldCast,
+    StoredCast,
+    name_of,
+    plan_of,
+)
+from roamcast.overlay.casts.keeping import read_stored, written
+from roamcast.overlay.casts.lookups import Lookups
+from roamcast.overlay.casts.messages import (
+    CAST,
+    CAST_KINDS,
+    ENDING,
+    REPORT,
+    RESULT,
+    CancelCast,
+    CastEnding,
+    CastParcel,
+    CastReport,
+    CastResult,
+    CastView,
+    DepositFailed,
+    MailDeposited,
+    PastFound,
+    PastUnread,
+    PayloadRead,
+    SendCast,
+    UpdateCast,
+)
+from roamcast.overlay.casts.orders import body_of, check_update
+from roamcast.overlay.casts.reports import Reports
+from roamcast.overlay.casts.requests import Requests
+from roamcast.overlay.casts.results import Results
+from roamcast.overlay.casts.settings import CastSettings
+from roamcast.overlay.casts.spreading import Spreading
+from roamcast.overlay.casts.waiting import See, WaitingCasts
+from roamcast.overlay.events import (
+    CameByLink,
+    HandleParcel,
+    NeighbourDown,
+    NeighbourUp,
+    ParcelArrived,
+    ParcelHandled,
+    ParcelPosted,
+    TreeChanged,
+)
+from roamcast.overlay.overlay import Overlay
+
+_PARCELS: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
+    CAST: msgspec.msgpack.Decoder(CastParcel),
+    RESULT: msgspec.msgpack.Decoder(CastResult),
+    ENDING: msgspec.msgpack.Decoder(CastEnding),
+    REPORT: msgspec.msgpack.Decoder(CastReport),
+}
+
+
+class Casts(Part):
+    """The casts that this node holds."""
+
+    part: ClassVar[str] = "casts"
+    inputs: ClassVar = (
+        SendCast, CancelCast, UpdateCast, PastFound, PastUnread, PayloadRead, MailDeposited,
+        DepositFailed, NeighbourUp, NeighbourDown, CameByLink, TreeChanged, ParcelArrived,
+        ParcelHandled, ParcelPosted,
+    )  # fmt: skip
+    prefix: ClassVar[str] = PREFIX
+
+    def __init__(
+        self,
+        settings: CastSettings,
+        *,
+        now: int,
+        draw: Draw,
+        see: See,
+        state_of: Callable[[str], Context | None],
+        key_of: KeyOf,
+        trusted_nodes: Collection[str],
+        make_matcher: Callable[[], Matcher],
+        overlay: Overlay | None = None,
+    ) -> None:
+        """`see`: what a viewer may see of a context. `state_of`: what the map shows of a vid."""
+        spreading = None if overlay is None else Spreading(overlay, settings, now)
+        requests = Requests(self.part)
+        timers: Timers[What] = Timers()
+        delivery = CastDelivery(
+            "" if spreading is None else spreading.node,
+            settings,
+            requests,
+            timers,
+            draw=draw,
+            key_of=key_of,
+            trusted_nodes=frozenset(trusted_nodes),
+        )
+        desk = self._desk = CastDesk(
+            settings,
+            requests=requests,
+            timers=timers,
+            delivery=delivery,
+            waiting=WaitingCasts(see, settings.candidates_max, make_matcher),
+            spreading=spreading,
+        )
+        self._reports = Reports(desk)
+        self._lookups = Lookups(desk, state_of, self._reports.soon)
+        self._handing = Handing(desk, self._reports.soon)
+        self._results = Results(desk, self._handing)
+        self._endings = Endings(desk, self._handing)
+        self._notes: list[Context] = []
+
+    # --- reads
+
+    @property
+    def casts(self) -> Mapping[str, HeldCast]:
+        """The casts that are held."""
+        return self._desk.casts
+
+    def view(self, cast: str) -> CastView:
+        """Say what its sender may know of a cast."""
+        return self._reports.view(cast)
+
+    def explain(self, cast: str, now: int) -> str:
+        """Say why a cast is still held."""
+        return self._endings.explain(self._desk.casts[cast], now)
+
+    # --- what the map shows (`Follower`)
+
+    def shows(self, context: Context) -> None:
+        """Note a state that the map shows."""
+        if self._desk.casts:
+            self._notes.append(context)
+
+    def ends(self, context: Context) -> None:
+        """Note that the map shows a vid no more."""
+        if self._desk.casts:
+            self._notes.append(context)
+
+    def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
+        """Take up the casts that were held; what was under way is under way no more."""
+        return self._load(stored, now)
+
+    def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
+        """Take up what another host of this node held."""
+        return self._load({one.key: one.value for one in entries if one.value is not None}, now)
+
+    def receive(self, given: Any, now: int) -> Sequence[Effect]:
+        """Take a request, an answer, a parcel, or news of links and tables."""
+        desk = self._desk
+        match given:
+            case SendCast(ticket) | CancelCast(ticket) | UpdateCast(ticket):
+                try:
+                    return self._asked(given, now)
+                except RoamcastError as error:
+                    return [Failed(ticket, error)]
+            case Stored(token) | StoreFailed(token):
+                return desk.requests.stored(token, isinstance(given, Stored), now)
+            case ParcelPosted(part, token, parcel):
+                if part != self.part:
+                    return ()
+                return desk.requests.posted(token, parcel is not None, now)
+            case ParcelArrived(_, kind):
+                return self._arrived(given, now) if kind in CAST_KINDS else ()
+            case ParcelHandled(parcel):
+                return desk.handled(parcel, now)
+            case NeighbourUp() | NeighbourDown() | CameByLink() | TreeChanged():
+                return self._handing.changed(given, now)
+            case _:
+                return self._answered(given, now)
+
+    def _answered(self, given: Any, now: int) -> Sequence[Effect]:
+        """Take an answer of the driver."""
+        desk = self._desk
+        match given:
+            case PayloadRead(token, payload):
+                return desk.requests.was_read(token, payload, now)
+            case PastFound():
+                return self._looked(given, now)
+            case PastUnread(token):
+                return self._lookups.unread(token, now)
+            case MailDeposited():
+                return self._after(desk.delivery.deposited(given, now), now)
+            case DepositFailed(token, reason):
+                return desk.delivery.deposit_failed(token, reason, now)
+            case _:
+                raise AssertionError(f"casts take no {type(given).__name__}")
+
+    def _looked(self, given: PastFound, now: int) -> list[Effect]:
+        effects, looked = self._lookups.answered(given, now)
+        for held in looked:
+            effects += self._results.flush_if_ready(held, now)
+            self._reports.soon(held, now)
+        return effects
+
+    def advance(self, now: int) -> Sequence[Effect]:
+        """Match what the map has shown, and do what time demands."""
+        effects: list[Effect] = []
+        notes, self._notes = self._notes, []
+        for note in notes:
+            effects += self._lookups.note(note, now)
+        effects += self._lookups.spot(self._desk.waiting.fire(now), now)
+        for what, cast, number in list(self._desk.timers.due(now)):
+            effects += self._due(what, cast, number, now)
+        return effects
+
+    def deadline(self) -> int | None:
+        """When the next thing is due; at once if the map has changed."""
+        if self._notes:
+            return 0
+        return earliest(self._desk.timers.deadline(), self._desk.waiting.deadline())
+
+    def occupancy(self) -> Occupancy:
+        """How much is held of what, and the bound of each."""
+        settings = self._desk.settings
+        return {
+            "casts": (len(self._desk.casts) + len(self._desk.writing), settings.casts_max),
+            "endings": (len(self._desk.endings), settings.endings_max),
+            "candidates": (len(self._desk.waiting), settings.candidates_max),
+            "batches": (len(self._lookups.batches), settings.lookups_max),
+            "to look up": (len(self._desk.to_look), len(self._desk.casts)),
+            "events": (
+                max((batch.count for batch in self._lookups.batches.values()), default=0),
+                settings.events_max,
+            ),
+            # Beside casts that are handed on, each may have a result, an end and a report.
+            "posts": (
+                len(self._desk.requests.posts),
+                settings.posts_max + 4 * len(self._desk.casts) + 4,
+            ),
+            **self._desk.delivery.occupancy(),
+        }
+
+    # --- what users ask for
+
+    def _asked(self, given: SendCast | CancelCast | UpdateCast, now: int) -> Sequence[Effect]:
+        if isinstance(given, SendCast):
+            return self._send(given, now)
+        held = self._desk.casts.get(given.cast)
+        if held is None or held.body.origin != self._desk.node:
+            raise NotFoundError(f"no cast {given.cast[:60]!r} was sent here, or it is over")
+        if not given.any_sender and held.body.sender != given.viewer.name:
+            raise ForbiddenError("another sent this cast")
+        if held.end is not None:
+            raise ConflictError(f"this cast was {held.end.status} before")
+        if isinstance(given, CancelCast):
+            ending = CastEnding(held.id, held.body.over_us)
+        else:
+            check_update(given)
+            if given.id in (given.cast, *self._desk.endings) or given.id in self._desk.casts:
+                raise ConflictError("an update has an id of its own")
+            ending = CastEnding(
+                held.id, held.body.over_us, given.id, given.payload, given.kind, given.media_type
+            )
+        return self._endings.begin(held, ending, given.ticket, now)
+
+    def _send(self, given: SendCast, now: int) -> list[Effect]:
+        cast = given.cast
+        model.check(cast)
+        if cast.id in self._desk.casts:
+            if self._desk.casts[cast.id].body.sender != given.viewer.name:
+                raise ConflictError("this id is another cast's")
+            return [Acknowledged(given.ticket)]
+        if cast.id in self._desk.endings or cast.id in self._desk.writing:
+            raise ConflictError("a cast of this id is over, or on its way to the disk")
+        if len(self._desk.casts) + len(self._desk.writing) >= self._desk.settings.casts_max:
+            raise LimitError(f"{self._desk.settings.casts_max} casts are held: try again later")
+        body = body_of(given, self._desk.node, self._desk.settings, now)
+        held = HeldCast(StoredCast(body, "", (), self._desk.settings.patience_us))
+
+        def then(done: bool, now: int) -> Sequence[Effect]:
+            del self._desk.writing[cast.id]
+            if not done:
+                return [Failed(given.ticket, StoreError("the disk refused the cast"))]
+            step = CastStep(cast.id, f"sent, {plan_of(body).tense}")
+            return [Acknowledged(given.ticket, fresh=True), step, *self._hold(held, now)]
+
+        self._desk.writing[cast.id] = None
+        return [self._desk.requests.store(written(held, cast.payload), then)]
+
+    # --- a cast at this node
+
+    def _hold(self, held: HeldCast, now: int, *, restored: bool = False) -> list[Effect]:
+        """A cast is on disk: look it up, let it wait, hand it on."""
+        self._desk.casts[held.id] = held
+        body = held.body
+        self._desk.timers.set(("drop", held.id, 0), max(now + 1, body.expires_us))
+        if not held.settled:
+            self._desk.waiting.add(held)
+            self._lookups.look(held, now)
+            settles = self._waits_until(held)
+            if restored:
+                back = now + self._desk.settings.return_us
+                self._desk.timers.set(("look", held.id, 0), back)
+                settles = max(settles, back + 1)
+            self._desk.timers.set(("settle", held.id, 0), max(now + 1, settles))
+        else:
+            held.looked = held.flushed = True
+        if body.policy != "NH" and not held.flushed:
+            self._desk.timers.set(("patience", held.id, 0), now + held.patience_us)
+            self._desk.timers.set(("again", held.id, 0), now + self._desk.settings.again_us)
+        self._reports.soon(held, now)
+        return self._handing.spread(held, now)
+
+    def _waits_until(self, held: HeldCast) -> int:
+        """Give when nobody here can match any more, though reports come late."""
+        last = plan_of(held.body).last
+        latest = held.body.expires_us if last is None else min(last, held.body.expires_us)
+        return latest + self._desk.settings.lateness_us
+
+    def _settle(self, held: HeldCast, now: int) -> list[Effect]:
+        """Nobody here can match any more: wait for nobody, and do not look again after a crash."""
+        if held.looking or not held.looked or held.id in self._desk.to_look:
+            self._desk.timers.set(("settle", held.id, 0), now + self._desk.settings.retry_us)
+            return []
+        if held.id in self._desk.waiting.lost:
+            # Too many candidates: whom we lost track of is found by one more look.
+            self._desk.waiting.remove(held.id)
+            self._lookups.look(held, now)
+            self._desk.timers.set(("settle", held.id, 0), now + self._desk.settings.retry_us)
+            return []
+        if not self._desk.delivery.is_stored(held):
+            self._desk.timers.set(("settle", held.id, 0), now + self._desk.settings.retry_us)
+            return []
+        self._desk.waiting.remove(held.id)
+        held.settled = True
+
+        def then(done: bool, now: int) -> Sequence[Effect]:
+            if not done and held.id in self._desk.casts:
+                self._desk.timers.set(("settle", held.id, 0), now + self._desk.settings.retry_us)
+            return []
+
+        return [self._desk.requests.store(((SETTLED + name_of(held.id), b""),), then)]
+
+    # --- parcels
+
+    def _arrived(self, given: ParcelArrived, now: int) -> Sequence[Effect]:
+        try:
+            content = _PARCELS[given.kind].decode(given.body)
+        except msgspec.DecodeError as error:
+            return [CastStep("", f"garbage: {error}"[:200]), HandleParcel(given.parcel)]
+        match content:
+            case CastParcel():
+                return self._cast_arrived(given, content, now)
+            case CastResult():
+                return self._results.arrived(given, content, now)
+            case CastEnding():
+                return self._endings.arrived(given, content, now)
+            case _:
+                return self._reports.arrived(given.parcel, content)
+
+    def _cast_arrived(
+        self, given: ParcelArrived, content: CastParcel, now: int
+    ) -> Sequence[Effect]:
+        body = content.body
+        known = self._desk.casts.get(body.id)
+        try:
+            plan_of(body)
+        except RoamcastError as error:
+            return [CastStep(body.id, f"refused: {error}"[:200]), HandleParcel(given.parcel)]
+        if known is not None:
+            return self._desk.handle(
+                given.parcel, (), lambda now: self._results.repeated(known, content, now)
+            )
+        if body.id in self._desk.endings or body.over_us <= now:
+            return self._desk.handle(
+                given.parcel, (), lambda _: self._results.answer_none(body, content.came_from)
+            )
+        held_now = len(self._desk.casts) + len(self._desk.writing)
+        # A parcel comes again if the disk refused it.
+        if self._desk.writing.get(body.id, given.parcel) != given.parcel or (
+            held_now >= self._desk.settings.casts_max and body.id not in self._desk.writing
+        ):
+            return self._desk.wait_for_room(given, now)
+        held = HeldCast(StoredCast(body, content.came_from, content.branches, content.patience_us))
+        self._desk.writing[body.id] = given.parcel
+
+        def handled(now: int) -> Sequence[Effect]:
+            self._desk.writing.pop(body.id, None)
+            if body.id in self._desk.endings:
+                return [self._desk.requests.store(held.forgets(), ignore)]
+            return [CastStep(body.id, "taken", content.came_from), *self._hold(held, now)]
+
+        return self._desk.handle(given.parcel, written(held, content.payload), handled)
+
+    def _after(self, effects: Sequence[Effect], now: int) -> list[Effect]:
+        """Let a cast end if that was the last thing owed, and tell its sender."""
+        out = list(effects)
+        for effect in effects:
+            if isinstance(effect, CastStep) and effect.cast in self._desk.casts:
+                held = self._desk.casts[effect.cast]
+                self._reports.soon(held, now)
+                self._desk.timers.sooner(("drop", held.id, 0), max(now + 1, held.body.expires_us))
+        return out
+
+    # --- time
+
+    def _due(self, what: str, cast: str, number: int, now: int) -> Sequence[Effect]:
+        desk = self._desk
+        match what:
+            case "batch":
+                return self._lookups.begin(now)
+            case "scan":
+                return self._handing.scan(now)
+            case "room":
+                waiting, desk.held_up = desk.held_up, {}
+                return [effect for one in waiting.values() for effect in self._arrived(one, now)]
+            case "forget":
+                if desk.endings.pop(cast, None) is None:
+                    return ()
+                return [desk.requests.store(((END + name_of(cast), None),), ignore)]
+            case "erase":
+                return self._endings.erase(cast)
+        held = desk.casts.get(cast)
+        if held is None:
+            return ()
+        if what in ("write", "note", "deposit"):
+            return desk.delivery.due(held, what, number, now)
+        return self._due_of(held, what, now)
+
+    def _due_of(self, held: HeldCast, what: str, now: int) -> Sequence[Effect]:
+        match what:
+            case "look":
+                self._lookups.look(held, now)
+                return ()
+            case "settle":
+                return self._settle(held, now)
+            case "spread":
+                return self._handing.spread(held, now)
+            case "flush":
+                return self._results.flush_if_ready(held, now)
+            case "patience":
+                return self._results.lose_patience(held, now)
+            case "again":
+                return self._results.ask_again(held, now)
+            case "report":
+                return self._reports.send(held, now)
+            case "tell":
+                return self._endings.tell(held)
+            case "drop":
+                return self._endings.due(held, now)
+        raise AssertionError(f"no handler for {what}")
+
+    # --- the disk
+
+    def _load(self, stored: Mapping[str, bytes], now: int) -> list[Effect]:
+        desk = self._desk
+        effects: list[Effect] = []
+        fresh, ended = read_stored(stored, desk)
+        for end in ended:
+            self._endings.remember(end)
+        for held in fresh:
+            if held.end is None:
+                effects += self._hold(held, now, restored=True)
+            else:
+                effects += self._endings.resume(held, now)
+        return [*effects, *desk.delivery.pump(now)]

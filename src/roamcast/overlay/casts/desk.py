@@ -1,0 +1,69 @@
+"""What all of casts share at a node: what is held, what was asked for, what time demands."""
+
+from collections.abc import Callable, Sequence
+
+from roamcast.model.machine import Effect, Writes
+from roamcast.model.parts import Timers
+from roamcast.overlay.casts.delivery import CastDelivery, What
+from roamcast.overlay.casts.held import HeldCast, StoredEnd
+from roamcast.overlay.casts.requests import Requests
+from roamcast.overlay.casts.settings import CastSettings
+from roamcast.overlay.casts.spreading import Spreading
+from roamcast.overlay.casts.waiting import WaitingCasts
+from roamcast.overlay.events import HandleParcel, ParcelArrived, ParcelId
+
+
+class CastDesk:
+    """The casts at a node and everything that works on them."""
+
+    def __init__(
+        self,
+        settings: CastSettings,
+        *,
+        requests: Requests,
+        timers: Timers[What],
+        delivery: CastDelivery,
+        waiting: WaitingCasts,
+        spreading: Spreading | None,
+    ) -> None:
+        self.settings = settings
+        self.requests = requests
+        self.timers = timers
+        self.delivery = delivery
+        self.waiting = waiting
+        self.spreading = spreading
+        self.node = delivery.node
+        self.casts: dict[str, HeldCast] = {}
+        self.endings: dict[str, StoredEnd] = {}
+        """Casts that are over, by id: repeats of them are known (trap 12)."""
+        self.writing: dict[str, ParcelId | None] = {}
+        """Casts on their way to the disk → the parcel that brought them."""
+        self.to_look: dict[str, None] = {}
+        """Casts that are to be looked up."""
+        self.held_up: dict[ParcelId, ParcelArrived] = {}
+        """Parcels that wait for room; they stay in custody."""
+        self._handling: dict[ParcelId, Callable[[int], Sequence[Effect]]] = {}
+
+    def handle(
+        self, parcel: ParcelId, writes: Writes, then: Callable[[int], Sequence[Effect]]
+    ) -> list[Effect]:
+        """End a parcel, together with what it changes; it comes again if the disk refuses."""
+        self._handling[parcel] = then
+        return [HandleParcel(parcel, writes)]
+
+    def handled(self, parcel: ParcelId, now: int) -> Sequence[Effect]:
+        """Take custody's word that a parcel has ended."""
+        then = self._handling.pop(parcel, None)
+        return () if then is None else then(now)
+
+    def wait_for_room(self, given: ParcelArrived, now: int) -> list[Effect]:
+        """Leave a parcel in custody until there is room."""
+        self.held_up[given.parcel] = given
+        self.timers.sooner(("room", "", 0), now + self.settings.retry_us)
+        return []
+
+
+def ignore(done: bool, now: int) -> Sequence[Effect]:
+    """Let nothing follow: a crash or a failed write leaves something that does no harm."""
+    del done, now
+    return ()

@@ -1,0 +1,381 @@
+"""A node's filter as a part of its broker: it matches what passes, counts, reports and obeys.
+
+Tables are everywhere; only matching is switched. A node that does not match sends everything on, so
+any mixture of states is correct and no change loses anything. Every node counts the sampled items
+that its side of the tree wants and reports that to its parent; the root of the shared tree plans a
+batch and orders the others. Orders that are lost are given again with the next batch, since the
+root plans from the states that nodes report, not from what it ordered. Where nothing passes,
+nothing is reported.
+"""
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any, ClassVar
+
+from roamcast.model.machine import Effect, step
+from roamcast.model.parts import Occupancy, Part, Timers
+from roamcast.model.records import OverlayStep
+from roamcast.overlay.events import (
+    CameByLink,
+    CutLink,
+    OverlayOpened,
+    SendOnLink,
+    TreeChanged,
+)
+from roamcast.overlay.filters.messages import (
+    REPORTS_MAX,
+    FilterInstalled,
+    FilterOrder,
+    FlowReports,
+    InstallFilter,
+    NodeReport,
+    Rank,
+)
+from roamcast.overlay.filters.planning import FilterSettings, PlacementView, Survey
+from roamcast.overlay.filters.states import FILTER_TABLE, MATCHING, FilterEvent, FilterState
+from roamcast.overlay.topology.topology import NodeTopology
+
+RANK_MAX = 2**53
+"""Nobody plans so many batches: a higher number is garbage."""
+
+
+class _Job:
+    """A filter that is to be installed elsewhere, and how often that was asked."""
+
+    def __init__(self, rank: Rank, target: str, kind: FilterEvent) -> None:
+        self.rank = rank
+        self.target = target
+        self.kind = kind
+        self.tries = 0
+
+
+class NodeFilters(Part):
+    """The filter of one node, and the batch loop while it is the root."""
+
+    part: ClassVar[str] = "filters"
+    inputs: ClassVar = (OverlayOpened, CameByLink, TreeChanged)
+
+    def __init__(self, topology: NodeTopology, settings: FilterSettings, *, now: int) -> None:
+        self.node = topology.node
+        self.settings = settings
+        self.state = FilterState.ACTIVE if settings.filters == "all" else FilterState.ABSENT
+        self.rank = Rank()
+        self.reason = "no batch was planned yet"
+        self._topology = topology
+        self._epoch = 0
+        self._number = 0
+        self._wanted = 0
+        self._fresh = False
+        """Whether something was counted that no report is due for."""
+        self._changed_us = now
+        self._reports: dict[str, NodeReport] = {}
+        """The newest report of every node of our side of the tree; of all nodes at the root."""
+        self._untold: dict[str, None] = {}
+        """Nodes whose newest report our parent may lack."""
+        self._parent = ""
+        self._before: dict[str, NodeReport] = {}
+        """At the root: the reports at the last batch."""
+        self._flows: dict[str, float] = {}
+        self._jobs: dict[str, _Job] = {}
+        """Targets → what is to be installed there."""
+        self._timers: Timers[str] = Timers()
+
+    # --- reads: what passes --------------------------------------------------------------------
+
+    @property
+    def matches(self) -> bool:
+        """Whether this node matches what passes through it."""
+        return self.state in MATCHING
+
+    @property
+    def root(self) -> str:
+        """The node that plans: the root of the shared tree."""
+        node = self.node
+        tree = self._topology.tree
+        while tree.get(node, node) != node:
+            node = tree[node]
+        return node
+
+    def sampled(self, key: bytes) -> bool:
+        """Whether an item is counted; the same at every node."""
+        share = self.settings.sample
+        return (
+            share <= 1 or int.from_bytes(blake2b(key, digest_size=8).digest(), "big") % share == 0
+        )
+
+    def links(self, beyond: Callable[[], Sequence[str]], came_from: str | None) -> Sequence[str]:
+        """Name the links that an item goes on over; `beyond` matches it against the table.
+
+        Where an item is published it is matched in any case: what nobody wants never leaves.
+        """
+        if self.matches:
+            return beyond()
+        if came_from is None and not beyond():
+            return ()
+        return [link for link in self._topology.tree_links if link != came_from]
+
+    def view(self) -> PlacementView | None:
+        """Describe the placement, if this node is the root."""
+        if self.root != self.node:
+            return None
+        return self._survey().view(self.rank.number, self.reason)
+
+    def occupancy(self) -> Occupancy:
+        """How much is known of other nodes."""
+        bound = self.settings.nodes_max
+        return {
+            "reports": (len(self._reports), bound),
+            "untold reports": (len(self._untold), bound),
+            "filters on their way": (len(self._jobs), bound),
+        }
+
+    # --- what passes ---------------------------------------------------------------------------
+
+    def count(self, beyond: Sequence[str], here: bool, came_from: str | None) -> None:
+        """Count a sampled item that passed: the links that want it, and whether own clients do.
+
+        f(v) counts what must cross the link from above. What comes from below needs no such link,
+        and what only the root's own clients want crosses none.
+        """
+        parent = self._up()
+        before = self._wanted
+        if parent is None:
+            self._wanted += any(link != came_from for link in beyond)
+        elif came_from == parent:
+            self._wanted += here or any(link != parent for link in beyond)
+        self._fresh = self._fresh or (self._wanted > before and "report" not in self._timers)
+
+    # --- the part ------------------------------------------------------------------------------
+
+    def receive(self, given: Any, now: int) -> Sequence[Effect]:
+        """Take reports of children, orders of the root, and answers of other filters."""
+        if isinstance(given, OverlayOpened):
+            self._epoch = given.epoch
+            return ()
+        if isinstance(given, TreeChanged):
+            self._stir(now)
+            return ()
+        assert isinstance(given, CameByLink)
+        message = given.message
+        match message:
+            case FlowReports(reports):
+                self._stir(now)
+                return self._learn(given.node, reports)
+            case FilterOrder() | InstallFilter() | FilterInstalled():
+                if message.rank.number > RANK_MAX:
+                    return (CutLink(given.node, "garbage: a batch that nobody planned"),)
+                return self._route(message, now)
+        return ()
+
+    def advance(self, now: int) -> Sequence[Effect]:
+        """Report, plan, and ask again for what was not installed."""
+        effects: list[Effect] = []
+        if self._fresh:
+            self._fresh = False
+            self._stir(now)
+        for timer in list(self._timers.due(now)):
+            if timer == "report":
+                effects += self._report()
+            elif timer == "batch":
+                effects += self._batch(now)
+            else:
+                effects += self._again(timer.removeprefix("job "), now)
+        return effects
+
+    def deadline(self) -> int | None:
+        """When the next of these is due; at once if a report is to be set."""
+        return 0 if self._fresh else self._timers.deadline()
+
+    # --- reports -------------------------------------------------------------------------------
+
+    def _stir(self, now: int) -> None:
+        """Something is new: report it, and plan with it, after a while."""
+        self._timers.sooner("report", now + self.settings.report_us)
+        if self._up() is None:
+            self._timers.sooner("batch", now + self.settings.batch_us)
+
+    def _up(self) -> str | None:
+        """Give the link towards the root, None at the root."""
+        parent = self._topology.tree.get(self.node, self.node)
+        return None if parent == self.node else parent
+
+    def _own(self) -> NodeReport:
+        return NodeReport(
+            self.node,
+            self._epoch,
+            self._number,
+            self._wanted,
+            self.state,
+            self.rank,
+            max(0, self._changed_us),
+        )
+
+    def _report(self) -> list[Effect]:
+        """Tell the parent what is new; a new parent is told everything."""
+        tree = self._topology.tree
+        self._number += 1
+        self._keep(self._own())
+        for gone in [node for node in self._reports if node not in tree]:
+            del self._reports[gone]
+            self._untold.pop(gone, None)
+        parent = self._up() or ""
+        if parent != self._parent:
+            self._parent = parent
+            self._untold = dict.fromkeys(self._reports)
+        if not parent or parent not in self._topology.links:
+            return []
+        untold = [self._reports[node] for node in self._untold]
+        self._untold.clear()
+        return [
+            SendOnLink(parent, FlowReports(tuple(untold[start : start + REPORTS_MAX])))
+            for start in range(0, len(untold), REPORTS_MAX)
+        ]
+
+    def _learn(self, link: str, reports: Sequence[NodeReport]) -> Sequence[Effect]:
+        for report in reports:
+            if report.node == self.node or self._topology.hop(report.node) != link:
+                continue  # the tree has changed: it comes by another link
+            if report.rank.number > RANK_MAX:
+                return (CutLink(link, "garbage: a batch that nobody planned"),)
+            if report.node not in self._reports and len(self._reports) >= self.settings.nodes_max:
+                return (CutLink(link, "too many nodes report"),)
+            self._keep(report)
+        return ()
+
+    def _keep(self, report: NodeReport) -> None:
+        known = self._reports.get(report.node)
+        if known is None or report.version > known.version:
+            self._reports[report.node] = report
+            self._untold[report.node] = None
+
+    # --- the root ------------------------------------------------------------------------------
+
+    def _survey(self) -> Survey:
+        return Survey(self._topology.tree, self._reports, self._flows, self.settings)
+
+    def _batch(self, now: int) -> list[Effect]:
+        """Plan the next batch, if this node is the root."""
+        if self._up() is not None:
+            self._before.clear()
+            self._flows.clear()
+            return []
+        self._number += 1
+        self._keep(self._own())
+        self._flows = {
+            node: float(report.wanted - self._counted_before(report))
+            for node, report in self._reports.items()
+            if node in self._topology.tree
+        }
+        self._before = dict(self._reports)
+        # A new root goes on above every batch that some node obeyed.
+        highest = max(report.rank for report in self._reports.values())
+        rank = Rank(max(highest.number, self.rank.number) + 1, self.node)
+        orders, self.reason = self._survey().orders(rank)
+        effects: list[Effect] = []
+        for order in orders:
+            effects += self._route(order, now)
+        return effects
+
+    def _counted_before(self, report: NodeReport) -> int:
+        """Give what a node had counted at the last batch; nothing in another life of it."""
+        before = self._before.get(report.node)
+        if before is None or before.epoch != report.epoch:
+            return 0
+        return min(before.wanted, report.wanted)
+
+    # --- orders --------------------------------------------------------------------------------
+
+    def _route(
+        self, message: FilterOrder | InstallFilter | FilterInstalled, now: int
+    ) -> Sequence[Effect]:
+        """Send a message on towards its node, or obey it; what cannot go on is given up."""
+        if message.to != self.node:
+            hop = self._topology.hop(message.to)
+            if hop is None or hop not in self._topology.links:
+                return ()
+            return (SendOnLink(hop, message),)
+        if isinstance(message, FilterOrder):
+            return self._ordered(message, now)
+        if isinstance(message, InstallFilter):
+            return self._install(message, now)
+        return self._installed(message, now)
+
+    def _ordered(self, order: FilterOrder, now: int) -> Sequence[Effect]:
+        if order.rank < self.rank:
+            return ()  # the newer batch wins
+        effects: list[Effect] = []
+        if order.rank > self.rank:
+            self.rank = order.rank
+            effects += self._give_up(now)
+        match order.kind:
+            case "activate":
+                return [*effects, *self._move(FilterEvent.ACTIVATE, now)]
+            case "passivate":
+                return [*effects, *self._move(FilterEvent.PASSIVATE, now)]
+            case "migrate":
+                return [*effects, *self._begin(order, FilterEvent.MIGRATE, now)]
+            case "spawn":
+                return [*effects, *self._begin(order, FilterEvent.SPAWN, now)]
+
+    def _begin(self, order: FilterOrder, kind: FilterEvent, now: int) -> Sequence[Effect]:
+        """Install a filter at another node; this one matches until that one does."""
+        effects: Sequence[Effect] = ()
+        if order.target == self.node:
+            return self._move(FilterEvent.ACTIVATE, now)
+        if (self.state, kind) in FILTER_TABLE:
+            effects = self._move(kind, now)
+        # else: the source of all items spawns without a filter of its own
+        self._jobs[order.target] = _Job(order.rank, order.target, kind)
+        return [*effects, *self._again(order.target, now)]
+
+    def _again(self, target: str, now: int) -> Sequence[Effect]:
+        job = self._jobs.get(target)
+        if job is None:
+            return ()
+        if job.tries >= self.settings.tries_max:
+            del self._jobs[target]
+            return self._move(FilterEvent.GAVE_UP, now) if self._is_busy() else ()
+        job.tries += 1
+        self._timers.set(f"job {target}", now + self.settings.patience_us)
+        return self._route(InstallFilter(job.rank, target, self.node), now)
+
+    def _install(self, asked: InstallFilter, now: int) -> Sequence[Effect]:
+        if asked.rank < self.rank:
+            return ()  # who asks gives up, and goes on matching
+        effects: list[Effect] = []
+        if asked.rank > self.rank:
+            self.rank = asked.rank
+            effects += self._give_up(now)
+        effects += self._move(FilterEvent.ACTIVATE, now)
+        return [*effects, *self._route(FilterInstalled(asked.rank, asked.source, self.node), now)]
+
+    def _installed(self, answer: FilterInstalled, now: int) -> Sequence[Effect]:
+        job = self._jobs.get(answer.node)
+        if job is None or job.rank != answer.rank:
+            return ()
+        del self._jobs[answer.node]
+        self._timers.cancel(f"job {answer.node}")
+        if not self._is_busy() or (self.state is FilterState.SPAWNING and self._jobs):
+            return ()
+        return self._move(FilterEvent.INSTALLED, now)
+
+    def _give_up(self, now: int) -> Sequence[Effect]:
+        """Newer orders came: what was begun is void, and this node matches as before."""
+        for target in self._jobs:
+            self._timers.cancel(f"job {target}")
+        self._jobs.clear()
+        return self._move(FilterEvent.GAVE_UP, now) if self._is_busy() else ()
+
+    def _is_busy(self) -> bool:
+        return self.state in (FilterState.MIGRATING, FilterState.SPAWNING)
+
+    def _move(self, event: FilterEvent, now: int) -> Sequence[Effect]:
+        if event is FilterEvent.ACTIVATE and self._is_busy():
+            return ()  # it matches already, until what it began is over
+        before = self.state
+        self.state = step(FILTER_TABLE, before, event)
+        if self.state is before:
+            return ()
+        self._changed_us = now
+        self._stir(now)
+        return (OverlayStep("filters", self.state.value, number=self.rank.number),)

@@ -1,0 +1,115 @@
+"""Adaptors: each listens on the system channel and decides, with the managers' help (OO 3.5).
+
+An adaptor has at most 50 lines (OO's home broker adaptor has fewer); a test counts them.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
+
+from roamcast.overlay.homes import events
+from roamcast.overlay.homes.choice import Choice, Reason, choose_home
+from roamcast.overlay.homes.managers import (
+    BrokerManager,
+    ClientManager,
+    ClientRecord,
+    ClientState,
+    HomeSettings,
+    ResourceMonitor,
+)
+
+
+class Knowledge:
+    """What adaptors may ask."""
+
+    def __init__(
+        self,
+        settings: HomeSettings,
+        monitor: ResourceMonitor,
+        brokers: BrokerManager,
+        clients: ClientManager,
+    ) -> None:
+        self.settings = settings
+        self.monitor = monitor
+        self.brokers = brokers
+        self.clients = clients
+
+    def choice(self, client: ClientRecord, *, leave: bool = False) -> Choice:
+        """Choose a home for a client by what is known now."""
+        node, infinite = self.brokers.node, float("inf")
+        here = self.brokers.candidate(node, client.found.get(node, infinite))
+        others = [self.brokers.candidate(b, hops) for b, hops in client.found.items() if b != node]
+        settings = self.settings
+        return choose_home(
+            here,
+            others,
+            policy=settings.policy,
+            passed=client.passed,
+            gain=settings.gain,
+            leave=leave,
+        )
+
+
+class Adaptor(Protocol):
+    """Reacts to some events of the system channel with clients that should move."""
+
+    interests: ClassVar[tuple[type[events.SystemEvent], ...]]
+
+    def process(self, event: events.SystemEvent, known: Knowledge, now: int) -> Sequence[str]:
+        """Name the clients for whom a better home may be known."""
+
+
+class TopologyAdaptor:
+    """When the broker network changes, paths do, and with them everybody's best home."""
+
+    interests: ClassVar = (events.TopologyMoved,)
+
+    def process(self, event: events.SystemEvent, known: Knowledge, now: int) -> Sequence[str]:
+        """Forget the paths; look at everybody again."""
+        del event, now
+        known.brokers.forget_paths()
+        return list(known.clients.clients)
+
+
+class HomeAdaptor:
+    """When a client has looked around, or a broker has room again: is another home better?"""
+
+    interests: ClassVar = (events.BrokersFound, events.RoomChanged)
+
+    def process(self, event: events.SystemEvent, known: Knowledge, now: int) -> Sequence[str]:
+        """Look at the client, or at those whom the broker that has room again could serve."""
+        del now
+        match event:
+            case events.BrokersFound(client):
+                return (client,)
+            case events.RoomChanged(broker, False):
+                everybody = known.clients.clients.values()
+                return [one.name for one in everybody if broker in one.found]
+        return ()
+
+
+class LoadAdaptor:
+    """When this broker is overloaded, it hands clients over until it will be below the limit."""
+
+    interests: ClassVar = (events.LoadCrossed,)
+
+    def process(self, event: events.SystemEvent, known: Knowledge, now: int) -> Sequence[str]:
+        """Name the heaviest clients that have somewhere to go, as many as are needed."""
+        del now
+        assert isinstance(event, events.LoadCrossed)
+        chosen: list[str] = []
+        if not event.loaded:
+            return chosen
+        everybody = known.clients.clients.values()
+        staying = [one for one in everybody if one.state is ClientState.SETTLED and one.weight > 0]
+        leaving = sum(one.weight for one in everybody if one.state is not ClientState.SETTLED)
+        excess = known.monitor.gauge.load - known.settings.low - leaving
+        for client in sorted(staying, key=lambda one: (-one.weight, one.name)):
+            if excess <= 0:
+                break
+            if known.choice(client, leave=True).reason is Reason.LOAD:
+                chosen.append(client.name)
+                excess -= client.weight
+        return chosen
+
+
+ADAPTORS: tuple[Adaptor, ...] = (TopologyAdaptor(), HomeAdaptor(), LoadAdaptor())

@@ -1,0 +1,305 @@
+"""The homes of one broker's clients: a part that changes them, one careful step at a time.
+
+settled → waiting (a drawn delay) → asking (the candidate reserves room) → moving. What a driver, a
+neighbour or a timer brings becomes an event of the system channel; adaptors name clients, and only
+here does a client move. Against herds (trap 25): hysteresis of loads, a dwell time, a drawn delay
+after which the choice is made again, and admission by the broker that is to serve the client.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from roamcast.model.machine import Draw, Effect, earliest
+from roamcast.model.parts import Occupancy, Part, Timers
+from roamcast.model.records import OverlayStep
+from roamcast.overlay.events import CameByLink, OverlayOpened, SendOnLink, TreeChanged
+from roamcast.overlay.homes import events
+from roamcast.overlay.homes.adaptors import ADAPTORS, Adaptor, Knowledge
+from roamcast.overlay.homes.choice import Reason
+from roamcast.overlay.homes.managers import (
+    BrokerManager,
+    ClientEvent,
+    ClientManager,
+    ClientRecord,
+    ClientState,
+    HomeSettings,
+    ResourceMonitor,
+)
+from roamcast.overlay.homes.messages import (
+    HOPS_MAX,
+    BrokerInformation,
+    HomeAnswer,
+    HomeRequest,
+)
+from roamcast.overlay.topology.topology import NodeTopology
+
+REPORT: Final = ""
+"""Key of the timer that tells others of our load; all other keys are clients."""
+
+Routed = HomeRequest | HomeAnswer
+
+
+class HomeView(msgspec.Struct, frozen=True):
+    """One client's home change, for people."""
+
+    client: str
+    state: str
+    since_us: int
+    reason: str
+    target: str
+
+
+class Homes(Part):
+    """Who is served here, and who should be served elsewhere."""
+
+    part: ClassVar[str] = "homes"
+    inputs: ClassVar = (
+        OverlayOpened, TreeChanged, CameByLink, events.MeasureLoad, events.AddHomeClient,
+        events.DropHomeClient, events.ReportBrokers, events.SetProducers, events.MoveFailed,
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topology: NodeTopology,
+        settings: HomeSettings,
+        *,
+        draw: Draw,
+        adaptors: Sequence[Adaptor] = ADAPTORS,
+    ) -> None:
+        self.node = topology.node
+        self.settings = settings
+        self.monitor = ResourceMonitor(settings)
+        self.brokers = BrokerManager(self.node, topology.graph, settings)
+        self.clients = ClientManager(settings)
+        self._topology = topology
+        self._draw = draw
+        self._known = Knowledge(settings, self.monitor, self.brokers, self.clients)
+        self._adaptors = adaptors
+        self._epoch = 0
+        self._number = 0
+        self._asked: dict[int, str] = {}
+        """Requests under way → clients."""
+        self._leaving: dict[str, None] = {}
+        """Clients that move because this broker is overloaded."""
+        self._reported: BrokerInformation | None = None
+        self._report_at = 0
+        self._timers: Timers[str] = Timers()
+
+    # --- reads
+
+    def view(self) -> list[HomeView]:
+        """Describe everybody's home change."""
+        return [
+            HomeView(one.name, one.state, one.since, one.reason, one.target)
+            for one in self.clients.clients.values()
+        ]
+
+    # --- the part
+
+    def receive(self, given: Any, now: int) -> Sequence[Effect]:
+        """Take what the driver measured, what clients report, what neighbours bring."""
+        match given:
+            case OverlayOpened(epoch):
+                self._epoch = epoch
+            case TreeChanged():
+                # New links lead to brokers that have not heard of our load.
+                self._reported = None
+                self._timers.sooner(REPORT, max(now, self._report_at))
+                return self._publish(events.TopologyMoved(), now)
+            case CameByLink(link, BrokerInformation() as information):
+                return self._learn(link, information, now)
+            case CameByLink(_, HomeRequest() | HomeAnswer() as routed):
+                return self._routed(routed, now)
+            case events.MeasureLoad(load, battery):
+                return self._measured(load, battery, now)
+            case events.AddHomeClient(client, weight, passed):
+                self.monitor.came(weight)
+                self.clients.add(client, weight, passed, now)
+            case events.DropHomeClient(client):
+                self._drop(client)
+            case events.ReportBrokers(client, found):
+                if self.clients.report(client, found):
+                    return self._publish(events.BrokersFound(client), now)
+            case events.SetProducers(homes):
+                self.brokers.producers = homes
+                return self._publish(events.TopologyMoved(), now)
+            case events.MoveFailed(client, reason):
+                return self._failed(client, reason, now)
+        return ()
+
+    def advance(self, now: int) -> Sequence[Effect]:
+        """Ask candidates, give up on silent ones, tell others of our load."""
+        self.monitor.expire(now)
+        effects: list[Effect] = []
+        for key in list(self._timers.due(now)):
+            if key == REPORT:
+                effects += self._report(now)
+                continue
+            client = self.clients.clients[key]
+            if client.state is ClientState.WAITING:
+                effects += self._ask(client, now)
+            elif client.state is ClientState.ASKING:
+                effects += self._refused(client, "no answer")
+        return effects
+
+    def deadline(self) -> int | None:
+        """When the next delay, answer, report or reservation is due."""
+        return earliest(self._timers.deadline(), self.monitor.deadline())
+
+    def occupancy(self) -> Occupancy:
+        """How many clients, brokers and reservations there are."""
+        settings = self.settings
+        return {
+            "clients": (len(self.clients.clients), settings.clients_max),
+            "brokers": (len(self.brokers.information), settings.brokers_max),
+            "reservations": (len(self.monitor.reserved), settings.reservations_max),
+        }
+
+    # --- the system channel
+
+    def _publish(self, event: events.SystemEvent, now: int) -> list[Effect]:
+        """Let adaptors react, then look at the clients they name."""
+        for adaptor in self._adaptors:
+            if isinstance(event, adaptor.interests):
+                leave = isinstance(event, events.LoadCrossed)
+                for name in adaptor.process(event, self._known, now):
+                    self._consider(self.clients.clients[name], now, leave=leave)
+        return []
+
+    def _consider(self, client: ClientRecord, now: int, *, leave: bool) -> None:
+        """Begin a client's wait if another home is better; overload and loss of reach hurry."""
+        if client.state is not ClientState.SETTLED:
+            return
+        choice = self._known.choice(client, leave=leave)
+        if choice.broker == self.node:
+            return
+        hurry = choice.reason is not Reason.SHORTER
+        earliest_at = now if hurry else max(now, client.since + self.settings.dwell_us)
+        client.step(ClientEvent.BETTER)
+        client.target, client.reason = choice.broker, choice.reason
+        if leave:
+            self._leaving[client.name] = None
+        delay = round(self.settings.delay_us * self._draw())
+        self._timers.set(client.name, earliest_at + delay)
+
+    # --- moves
+
+    def _ask(self, client: ClientRecord, now: int) -> list[Effect]:
+        """Choose again after the delay; ask the candidate for room."""
+        leave = client.name in self._leaving and self.monitor.loaded
+        choice = self._known.choice(client, leave=leave)
+        if choice.broker == self.node:
+            client.step(ClientEvent.STALE)
+            self._settle(client, choice.reason)
+            return []
+        client.step(ClientEvent.DUE)
+        client.target, client.reason = choice.broker, choice.reason
+        self._number += 1
+        client.number = self._number
+        self._asked[self._number] = client.name
+        self._timers.set(client.name, now + self.settings.ask_us)
+        request = HomeRequest(choice.broker, self.node, self._epoch, self._number, client.weight)
+        return self._forward(request)
+
+    def _answered(self, answer: HomeAnswer) -> list[Effect]:
+        name = self._asked.get(answer.number)
+        if name is None or answer.epoch != self._epoch:
+            return []
+        client = self.clients.clients[name]
+        if not answer.accepted:
+            return self._refused(client, "no room")
+        del self._asked[answer.number]
+        self._timers.cancel(name)
+        self._leaving.pop(name, None)
+        client.step(ClientEvent.ACCEPTED)
+        return [
+            events.MoveClient(name, client.target, client.reason),
+            OverlayStep("homes", "move", client.target, reason=client.reason),
+        ]
+
+    def _refused(self, client: ClientRecord, reason: str) -> list[Effect]:
+        self._asked.pop(client.number, None)
+        self._timers.cancel(client.name)
+        target = client.target
+        client.step(ClientEvent.REFUSED)
+        self._settle(client, Reason.LOADED)
+        return [OverlayStep("homes", "refused", target, reason=reason)]
+
+    def _failed(self, name: str, reason: str, now: int) -> list[Effect]:
+        client = self.clients.clients.get(name)
+        if client is None or client.state is not ClientState.MOVING:
+            return []
+        target = client.target
+        client.step(ClientEvent.FAILED)
+        client.since = now  # try again after a dwell time
+        self._settle(client, Reason.STAYS)
+        return [OverlayStep("homes", "failed", target, reason=reason[:200])]
+
+    def _settle(self, client: ClientRecord, reason: Reason) -> None:
+        client.target, client.reason = "", reason
+        self._leaving.pop(client.name, None)
+
+    def _drop(self, name: str) -> None:
+        client = self.clients.clients.pop(name, None)
+        if client is not None:
+            self._asked.pop(client.number, None)
+            self._leaving.pop(name, None)
+            self._timers.cancel(name)
+
+    # --- load
+
+    def _measured(self, load: float, battery: float, now: int) -> Sequence[Effect]:
+        crossed = self.monitor.measure(load, battery)
+        self._timers.sooner(REPORT, now if crossed else max(now, self._report_at))
+        if crossed or self.monitor.loaded:  # still loaded: hand over those who found a place since
+            return self._publish(events.LoadCrossed(self.monitor.loaded), now)
+        return ()
+
+    def _report(self, now: int) -> list[Effect]:
+        """Tell the tree's neighbours if there is something new."""
+        load, last = min(self.monitor.gauge.load, 1_000.0), self._reported
+        if last is not None and last.loaded == self.monitor.loaded:
+            near = abs(last.load - load) < self.settings.report_step
+            if near and last.battery == self.monitor.battery:
+                return []
+        self._number += 1
+        self._report_at = now + self.settings.report_us
+        self._reported = BrokerInformation(
+            self.node, self._epoch, self._number, load, self.monitor.loaded, self.monitor.battery
+        )
+        return [SendOnLink(link, self._reported) for link in self._topology.tree_links]
+
+    def _learn(self, link: str, found: BrokerInformation, now: int) -> list[Effect]:
+        """Take what is newer, and pass it on over the tree."""
+        if found.node == self.node:
+            return []
+        before = self.brokers.learn(found)
+        if before is None:
+            return []
+        effects: list[Effect] = [
+            SendOnLink(other, found) for other in self._topology.tree_links if other != link
+        ]
+        if before.loaded != found.loaded:
+            effects += self._publish(events.RoomChanged(found.node, found.loaded), now)
+        return effects
+
+    # --- requests, hop by hop
+
+    def _forward(self, message: Routed) -> list[Effect]:
+        """Send it one hop nearer; without a way it is lost, and whoever asked waits in vain."""
+        hop = self._topology.hop(message.to)
+        if hop is None or message.hops >= HOPS_MAX:
+            return []
+        return [SendOnLink(hop, msgspec.structs.replace(message, hops=message.hops + 1))]
+
+    def _routed(self, message: Routed, now: int) -> list[Effect]:
+        if message.to != self.node:
+            return self._forward(message)
+        if isinstance(message, HomeAnswer):
+            return self._answered(message)
+        key = (message.origin, message.epoch, message.number)
+        accepted = self.monitor.admits(key, message.weight, now)
+        answer = HomeAnswer(message.origin, self.node, message.epoch, message.number, accepted)
+        return self._forward(answer)

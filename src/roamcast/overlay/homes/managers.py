@@ -1,0 +1,245 @@
+"""The basic components of OO 3.3: what a broker knows of itself, of other brokers, of its clients.
+
+They hold tables and answer questions; adaptors decide. The broker topology table and the routing
+table are the topology's (`TopologyTable`, its trees); here are path lengths computed from them.
+"""
+
+import enum
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from roamcast.errors import LimitError
+from roamcast.model.machine import step
+from roamcast.overlay.homes.choice import Candidate, LoadGauge, LoadState, Policy, Reason
+from roamcast.overlay.homes.messages import BrokerInformation
+from roamcast.overlay.topology.items import Graph
+
+FOUND_MAX: Final = 32
+"""Brokers of one client's report that are remembered, the nearest."""
+
+
+class HomeSettings(msgspec.Struct, frozen=True):
+    """Thresholds are shares of capacity, intervals microseconds."""
+
+    high: float = 0.7
+    """From this load on a broker takes nobody, and hands clients over."""
+    low: float = 0.5
+    """It takes clients again from here on down."""
+    policy: Policy = Policy()
+    gain: float = 0.5
+    """A new home is cheaper by more than this, in hops."""
+    dwell_us: int = 10_000_000
+    """A client stays at least so long, unless its home is overloaded or out of reach."""
+    delay_us: int = 2_000_000
+    """Moves wait for a draw of up to this, then look again: no herd moves at once."""
+    ask_us: int = 2_000_000
+    """An answer that takes longer is no."""
+    reserve_us: int = 10_000_000
+    """Room is reserved so long for a client that was accepted."""
+    report_us: int = 1_000_000
+    """Load is told to others at most this often, …"""
+    report_step: float = 0.05
+    """… and only if it changed by so much, or crossed a threshold."""
+    clients_max: int = 100_000
+    brokers_max: int = 10_000
+    reservations_max: int = 10_000
+
+
+class ResourceMonitor:
+    """This broker's load and battery, and the room that it has promised."""
+
+    def __init__(self, settings: HomeSettings) -> None:
+        self.gauge = LoadGauge(settings.high, settings.low)
+        self.battery = 1.0
+        self.reserved: dict[tuple[str, int, int], tuple[float, int]] = {}
+        """(home that asked, its epoch, number) → weight, and until when."""
+        self.arrived = 0.0
+        """Weight of clients that came since the load was measured."""
+        self._settings = settings
+
+    def measure(self, load: float, battery: float) -> bool:
+        """Take a reading; say whether this broker became loaded, or open again."""
+        self.battery = battery
+        self.arrived = 0.0
+        return self.gauge.measure(load)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it takes nobody."""
+        return self.gauge.state is LoadState.LOADED
+
+    def admits(self, key: tuple[str, int, int], weight: float, now: int) -> bool:
+        """Reserve room for a client if there is any; a repeated request gets the same answer."""
+        if key in self.reserved:
+            return True
+        load = self.gauge.load + self.arrived + sum(one for one, _ in self.reserved.values())
+        full = len(self.reserved) >= self._settings.reservations_max
+        # Below the threshold, not at it: whoever is let in must not make this broker hand over.
+        if full or self.loaded or load + weight >= self._settings.high - 1e-9:
+            return False
+        self.reserved[key] = weight, now + self._settings.reserve_us
+        return True
+
+    def came(self, weight: float) -> None:
+        """A client came: the oldest reservation of its weight is used up."""
+        key = next((key for key, (one, _) in self.reserved.items() if one == weight), None)
+        if key is not None:
+            del self.reserved[key]
+        self.arrived += weight
+
+    def expire(self, now: int) -> None:
+        """Forget reservations that nobody used."""
+        over = [key for key, (_, until) in self.reserved.items() if until <= now]
+        for key in over:
+            del self.reserved[key]
+
+    def deadline(self) -> int | None:
+        """When the first reservation expires."""
+        return min((until for _, until in self.reserved.values()), default=None)
+
+
+class BrokerManager:
+    """The broker information table, and paths over the overlay as this node knows it."""
+
+    def __init__(self, node: str, graph: Callable[[], Graph], settings: HomeSettings) -> None:
+        self.node = node
+        self.information: dict[str, BrokerInformation] = {}
+        self.producers: tuple[str, ...] = ()
+        self._graph = graph
+        self._settings = settings
+        self._hops: dict[str, float] = {}
+        self.forget_paths()
+
+    def learn(self, found: BrokerInformation) -> BrokerInformation | None:
+        """Take what is newer than what is known; give what was known, None if it is old news."""
+        known = self.information.get(found.node)
+        if known is not None and (found.epoch, found.number) <= (known.epoch, known.number):
+            return None
+        if known is None and len(self.information) >= self._settings.brokers_max:
+            return None
+        self.information[found.node] = found
+        return known or msgspec.structs.replace(found, load=0.0, loaded=False)
+
+    def forget_paths(self) -> None:
+        """The overlay changed, or the producers moved: compute paths anew when they are needed."""
+        self._hops = {}
+
+    def before(self, broker: str) -> float:
+        """Give the mean overlay hops from the producers' homes to a broker; 0 without producers."""
+        if not self.producers:
+            return 0.0
+        if not self._hops:
+            self._hops = self._mean_hops()
+        return self._hops.get(broker, float("inf"))
+
+    def _mean_hops(self) -> dict[str, float]:
+        graph = self._graph()
+        totals: dict[str, tuple[int, int]] = {}
+        for producer in self.producers:
+            for broker, hops in _distances(graph, producer).items():
+                total, count = totals.get(broker, (0, 0))
+                totals[broker] = total + hops, count + 1
+        return {broker: total / count for broker, (total, count) in totals.items()}
+
+    def candidate(self, broker: str, after: float) -> Candidate:
+        """Describe a broker as a home."""
+        known = self.information.get(broker)
+        if known is None:
+            return Candidate(broker, self.before(broker), after)
+        return Candidate(broker, self.before(broker), after, known.loaded, known.battery)
+
+
+def _distances(graph: Graph, source: str) -> dict[str, int]:
+    hops = {source: 0}
+    waiting = deque([source])
+    while waiting:
+        node = waiting.popleft()
+        for other in graph.get(node, ()):
+            if other not in hops:
+                hops[other] = hops[node] + 1
+                waiting.append(other)
+    return hops
+
+
+class ClientState(enum.StrEnum):
+    """Where a client's home change stands."""
+
+    SETTLED = "settled"
+    WAITING = "waiting"
+    ASKING = "asking"
+    MOVING = "moving"
+
+
+class ClientEvent(enum.StrEnum):
+    """What moves it on."""
+
+    BETTER = "a better home is known"
+    DUE = "its drawn delay is over and the home is still better"
+    STALE = "its drawn delay is over and no home is better"
+    ACCEPTED = "the candidate reserved room"
+    REFUSED = "the candidate is full, or does not answer"
+    FAILED = "the move was given up"
+
+
+_S, _E = ClientState, ClientEvent
+CLIENT_TABLE: Final = {
+    (_S.SETTLED, _E.BETTER): _S.WAITING,
+    (_S.WAITING, _E.DUE): _S.ASKING,
+    (_S.WAITING, _E.STALE): _S.SETTLED,
+    (_S.ASKING, _E.ACCEPTED): _S.MOVING,
+    (_S.ASKING, _E.REFUSED): _S.SETTLED,
+    (_S.MOVING, _E.FAILED): _S.SETTLED,
+}
+
+
+class ClientRecord:
+    """One row of the client information table."""
+
+    def __init__(self, name: str, weight: float, passed: float, now: int) -> None:
+        self.name = name
+        self.weight = weight
+        self.passed = passed
+        self.since = now
+        self.state = ClientState.SETTLED
+        self.found: dict[str, float] = {}
+        """Brokers in reach → hops."""
+        self.target = ""
+        self.reason = Reason.FIRST
+        """Why it is where it is, or why it is about to move."""
+        self.number = 0
+        """Of the request under way."""
+
+    def step(self, event: ClientEvent) -> None:
+        """Go to the next state."""
+        self.state = step(CLIENT_TABLE, self.state, event)
+
+
+class ClientManager:
+    """The client information table of OO: everybody whose home this is."""
+
+    def __init__(self, settings: HomeSettings) -> None:
+        self.clients: dict[str, ClientRecord] = {}
+        self._settings = settings
+
+    def add(self, name: str, weight: float, passed: float, now: int) -> ClientRecord:
+        """Take a client; one that is here already gets its new weight."""
+        known = self.clients.get(name)
+        if known is not None:
+            known.weight, known.passed = weight, passed
+            return known
+        if len(self.clients) >= self._settings.clients_max:
+            raise LimitError(f"a broker has at most {self._settings.clients_max} clients")
+        made = self.clients[name] = ClientRecord(name, weight, passed, now)
+        return made
+
+    def report(self, name: str, found: Iterable[tuple[str, float]]) -> bool:
+        """Note which brokers a client finds; False if it is not ours or already on its way."""
+        record = self.clients.get(name)
+        if record is None or record.state is ClientState.MOVING:
+            return False
+        nearest = sorted(found, key=lambda one: (one[1], one[0]))[:FOUND_MAX]
+        record.found = dict(nearest)
+        return True

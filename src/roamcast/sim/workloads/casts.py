@@ -1,0 +1,494 @@
+"""Casts to those who were, are or will be there, through brokers and trusted nodes that fail.
+
+Nodes on trees and cyclic graphs, trusted nodes, people with many vids who roam between nodes and
+change while they stay; casts of every tense and policy, some cancelled or updated. All the time
+nobody gets a cast twice, no trusted node is told a place or a filter, no broker a person, and no
+bound is exceeded. Once everything is healed, everybody whose contexts match has the cast, by a
+record that no machine has touched, nobody else has it, and nothing of it is left at any node.
+"""
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar, Final
+
+import msgspec
+
+from roamcast.broker import Acknowledged, Broker, Failed, PublishFor, UnpublishFor
+from roamcast.channels.failover.epochs import epoch_at
+from roamcast.channels.failover.messages import FAILOVER_MESSAGES
+from roamcast.channels.past.settings import PastSettings
+from roamcast.channels.reliable.messages import MESSAGES
+from roamcast.channels.server.messages import MAP_MESSAGES
+from roamcast.identity.rules import Viewer
+from roamcast.identity.trusted.inbox import MailTaken
+from roamcast.identity.trusted.mailboxes import Deposit
+from roamcast.identity.trusted.reach import Reach
+from roamcast.identity.trusted.settings import TrustSettings
+from roamcast.model.casts import Cast
+from roamcast.model.contexts import Context
+from roamcast.model.machine import Effect
+from roamcast.model.wire import Registry
+from roamcast.overlay.casts.held import PAYLOADS
+from roamcast.overlay.casts.messages import CancelCast, DepositMail, SendCast, UpdateCast
+from roamcast.overlay.casts.settings import CastSettings
+from roamcast.overlay.links.messages import LINK_MESSAGES, NONCE_BYTES
+from roamcast.overlay.links.settings import NeighbourSettings
+from roamcast.overlay.overlay import OverlayNode
+from roamcast.overlay.tables.areas import Areas
+from roamcast.overlay.tables.crowd import Crowd
+from roamcast.sim.checkers import AtMostOncePerUser, Violation, check_bounds
+from roamcast.sim.clocks import Clock
+from roamcast.sim.host import Boot, Host, HostState
+from roamcast.sim.workload import Sizes, Workload
+from roamcast.sim.workloads._cast_parts import (
+    CERTAIN_US,
+    CastNode,
+    CastTruth,
+    SentCast,
+    Visit,
+    VisitState,
+    drawn_filter,
+    drawn_present,
+)
+from roamcast.sim.workloads._map_parts import ScanMatcher, quick_settings
+from roamcast.sim.workloads._overlay_parts import key_pair
+from roamcast.sim.workloads._trust_parts import (
+    Answered,
+    Drew,
+    PersonHost,
+    TrustAnswer,
+    TrustCall,
+    TrustHost,
+    TrustMail,
+)
+from roamcast.sim.workloads.overlay import LINGER_US, SETTINGS
+from roamcast.sim.world import World
+
+WATCH_US: Final = 250_000
+SKEW_US: Final = 1_000_000
+"""How far clocks are off here at most: expiries are awaited."""
+
+ROLES: Final = ("red", "blue")
+POLICIES: Final = ("NH", "NH", "FBTH", "BTH1", "BTH2", "BTH3")
+
+CASTS: Final = CastSettings(
+    casts_max=30,
+    endings_max=200,
+    batch_us=20_000,
+    batch_casts=4,
+    batch_max=8,
+    events_max=40,
+    pairs_max=40,
+    union_max=6,
+    page_pairs=3,
+    page_bytes=600,
+    deposits_max=3,
+    posts_max=8,
+    retry_us=60_000,
+    retry_us_max=500_000,
+    life_us=4_000_000,
+    late_us=400_000_000,
+    lateness_us=4_000_000,
+    return_us=1_000_000,
+    margin_us=3_000_000,
+    unknown_us=200_000,
+    patience_us=1_500_000,
+    hop_us=250_000,
+    again_us=3_000_000,
+    report_us=200_000,
+    scan_casts=5,
+    scan_us=10_000,
+)
+PAST: Final = PastSettings(look_us=100_000_000_000, alive_us=100_000_000_000)
+TRUST: Final = TrustSettings(round_to=1, mails_max=4, pool_size=4, pools_max=1_000)
+
+
+class CastsWorkload(Workload):
+    """Senders, brokers, trusted nodes and people."""
+
+    name: ClassVar[str] = "casts"
+    registry = Registry(
+        (
+            *LINK_MESSAGES,
+            *MESSAGES,
+            *MAP_MESSAGES,
+            *FAILOVER_MESSAGES,
+            TrustCall,
+            TrustAnswer,
+            TrustMail,
+        )
+    )
+    settle_us_max: ClassVar[int] = 120_000_000
+    sizes: ClassVar = {
+        "nodes": (1, 9),
+        "more_edges": (0, 4),
+        "trusted": (1, 3),
+        "people": (1, 5),
+        "moves": (1, 50),
+        "casts": (1, 14),
+        "endings": (0, 4),
+    }
+
+    def __init__(self) -> None:
+        self.truth = CastTruth()
+        self._sizes: Sizes = {}
+        self._draw = random.Random()
+        self._beside: dict[str, list[str]] = {}
+        self._nodes: list[str] = []
+        self._trusted: list[str] = []
+        self._people: list[str] = []
+        self._pools: dict[str, list[str]] = {}
+        self._current: dict[str, Visit] = {}
+        self._asked: dict[int, Callable[[bool, int], None]] = {}
+        self._ticket = 0
+        self._clocks: dict[str, int] = {}
+        self._taken = AtMostOncePerUser()
+        self._counts = {"casts": 0, "visits": 0, "delivered": 0, "owed": 0, "endings": 0}
+
+    def setup(self, world: World, sizes: Sizes) -> None:
+        """Make a graph of nodes, trusted nodes and people."""
+        self._sizes = sizes
+        draw = self._draw = world.kernel.generator("workload/casts")
+        fair = world.clock_of
+        world.clock_of = lambda name: _moderate(fair(name))
+        self._nodes = [f"n{number}" for number in range(sizes["nodes"])]
+        self._trusted = [f"trust-{number}" for number in range(sizes["trusted"])]
+        self._people = [f"person-{number}" for number in range(sizes["people"])]
+        for number, node in enumerate(self._nodes):
+            if number:
+                self._join(node, self._nodes[draw.randrange(number)])
+        for _ in range(sizes["more_edges"] if len(self._nodes) > 2 else 0):
+            self._join(*draw.sample(self._nodes, 2))
+        world.observe(self._observe)
+        for node in self._nodes:
+            world.add_host(node, self._boot)
+        for node in self._trusted:
+            world.add_host(node, lambda boot: TrustHost(boot, TRUST))
+        for person in self._people:
+            self._pools[person] = []
+            self.truth.got[person] = set()
+            world.add_host(
+                person, lambda boot: PersonHost(boot, self._trusted, Reach(), TRUST.pool_size)
+            )
+
+    def _join(self, one: str, other: str) -> None:
+        if other not in self._beside.setdefault(one, []):
+            self._beside[one].append(other)
+            self._beside.setdefault(other, []).append(one)
+
+    def _boot(self, boot: Boot) -> CastNode:
+        node = boot.host
+        made = OverlayNode(
+            node,
+            key_pair(node)[0],
+            {
+                far: NeighbourSettings(key_pair(far)[1], (far,))
+                for far in self._beside.get(node, ())
+            },
+            boot.generator.random,
+            lambda: boot.generator.randbytes(NONCE_BYTES),
+            SETTINGS,
+            (Areas(linger_us=LINGER_US), Crowd(linger_us=LINGER_US, watermark_us=250_000)),
+            places=(f"campus/{node}",),
+        )
+        broker = Broker(
+            node,
+            epoch=epoch_at(boot.now, 0, 0),
+            now=boot.now,
+            load=boot.disk.open().load,
+            stamp=boot.disk.stamp,
+            map_settings=quick_settings(receivers=1, buffer=16, sync_us_max=1_000_000),
+            past_settings=PAST,
+            cast_settings=CASTS,
+            make_matcher=ScanMatcher,
+            trusted_nodes=self._trusted,
+            overlay=made if len(self._nodes) > 1 else None,
+            key_of=lambda vid: vid.encode()[:32],
+        )
+        return CastNode(boot, broker)
+
+    def start(self, world: World, duration_us: int) -> None:
+        """Let people roam, and senders send."""
+        draw, call = self._draw, world.kernel.call
+        for _ in range(self._sizes["moves"]):
+            call(draw.randrange(duration_us), partial(self._move, world))
+        for number in range(self._sizes["casts"]):
+            call(draw.randrange(duration_us), partial(self._send, world, number, duration_us))
+        for _ in range(self._sizes["endings"]):
+            call(draw.randrange(duration_us), partial(self._end, world))
+        self._watch_again(world)
+
+    # --- people
+
+    def _clock(self, world: World, node: str) -> int:
+        """Read a node's clock as one that never runs backwards."""
+        local = world.hosts[node].local(world.now)
+        self._clocks[node] = max(local, self._clocks.get(node, 0) + 1)
+        return self._clocks[node]
+
+    def _is_set_back(self, world: World, node: str) -> bool:
+        return world.hosts[node].local(world.now) + WATCH_US < self._clocks.get(node, 0)
+
+    def _ask(
+        self, world: World, node: str, given: object, then: Callable[[bool, int], None]
+    ) -> None:
+        self._asked[self._ticket] = then
+        world.give(world.hosts[node], given)  # type: ignore[arg-type]
+
+    def _move(self, world: World, now: int) -> None:
+        """Let somebody arrive somewhere, change, or leave."""
+        del now
+        draw = self._draw
+        person = draw.choice(self._people)
+        visit = self._current.get(person)
+        if visit is None:
+            self._arrive(world, person)
+        elif visit.states[0].certain and world.hosts[visit.node].state is HostState.UP:
+            if draw.random() < 0.4:
+                self._publish(world, visit)
+            else:
+                self._leave(world, visit)
+                if draw.random() < 0.8:
+                    self._arrive(world, person)
+
+    def _arrive(self, world: World, person: str) -> None:
+        node = self._draw.choice(self._nodes)
+        pool = self._pools[person]
+        if world.hosts[node].state is not HostState.UP:
+            return
+        if not pool:
+            host = world.hosts[person]
+            if isinstance(host.machine, PersonHost):
+                host.machine.draw()
+            return
+        vid = pool.pop(self._draw.randrange(len(pool)))
+        visit = Visit(person, vid, node, [])
+        self.truth.visits[vid] = self._current[person] = visit
+        self._counts["visits"] += 1
+        self._publish(world, visit)
+
+    def _publish(self, world: World, visit: Visit) -> None:
+        draw = self._draw
+        asked = self._clock(world, visit.node)
+        visit.vague |= self._is_set_back(world, visit.node)
+        place = f"campus/{visit.node}/{draw.randrange(2)}"
+        state = VisitState(place, draw.choice(ROLES), asked)
+        visit.states.append(state)
+        started = world.now
+
+        def then(done: bool, now: int) -> None:
+            state.refused = not done
+            state.certain = done and now - started <= CERTAIN_US
+
+        self._ticket += 1
+        context = Context(visit.vid, place, None, {"role": state.role}, asked)
+        self._ask(world, visit.node, PublishFor(self._ticket, visit.vid, context), then)
+
+    def _leave(self, world: World, visit: Visit) -> None:
+        asked = self._clock(world, visit.node)
+        visit.vague |= self._is_set_back(world, visit.node)
+        started = world.now
+        visit.left = asked, None
+        self._current.pop(visit.person)
+
+        def then(done: bool, now: int) -> None:
+            if now - started > CERTAIN_US:
+                visit.unclear = True
+            elif done:
+                visit.left = asked, self._clock(world, visit.node)
+            else:
+                visit.left = None
+
+        self._ticket += 1
+        self._ask(world, visit.node, UnpublishFor(self._ticket, visit.vid, visit.vid), then)
+
+    # --- senders
+
+    def _send(self, world: World, number: int, duration_us: int, now: int) -> None:
+        draw = self._draw
+        node = draw.choice(self._nodes)
+        if world.hosts[node].state is not HostState.UP:
+            return
+        sent = self._clock(world, node)
+        begun = sent - now
+
+        def moment() -> int:
+            return begun + draw.randrange(-500_000, duration_us + 2_000_000)
+
+        places = ["campus", *(f"campus/{one}" for one in self._nodes), f"campus/{node}/0"]
+        if draw.random() < 0.25:
+            text, meaning = drawn_present(draw, sent, places, ROLES)
+        else:
+            text, meaning = drawn_filter(draw, moment, places, ROLES)
+        expires = sent + draw.randrange(200_000, duration_us + 3_000_000)
+        self._ticket += 1
+        cast = SentCast(f"cast-{number}", node, self._ticket, expires, meaning, sent)
+        self.truth.casts[cast.id] = cast
+        self._counts["casts"] += 1
+
+        def then(done: bool, now: int) -> None:
+            del now
+            cast.promised = done
+
+        self._ask(
+            world,
+            node,
+            SendCast(
+                self._ticket,
+                Cast(cast.id, text, b"payload of " + cast.id.encode(), sent, expires=expires),
+                Viewer("sender"),
+                policy=draw.choice(POLICIES),
+                priority=draw.randrange(3),
+            ),
+            then,
+        )
+
+    def _end(self, world: World, now: int) -> None:
+        """Cancel or update a cast."""
+        del now
+        live = [cast for cast in self.truth.casts.values() if cast.promised and not cast.ended]
+        if not live:
+            return
+        # Often the newest: its end may overtake it.
+        cast = live[-1] if self._draw.random() < 0.6 else self._draw.choice(live)
+        if world.hosts[cast.origin].state is not HostState.UP:
+            return
+        update = "" if self._draw.random() < 0.5 else f"update-of-{cast.id}"
+        cast.ended = "?" + (update or "cancelled")
+
+        def then(done: bool, now: int) -> None:
+            del now
+            cast.ended = cast.ended[1:] if done else ""
+            self._counts["endings"] += done
+
+        self._ticket += 1
+        viewer = Viewer("sender")
+        given = (
+            UpdateCast(self._ticket, cast.id, update, b"payload of " + update.encode(), viewer)
+            if update
+            else CancelCast(self._ticket, cast.id, viewer)
+        )
+        self._ask(world, cast.origin, given, then)
+
+    # --- what is seen
+
+    def _observe(self, host: Host, effect: Effect, now: int) -> None:
+        match effect:
+            case Drew(_, vids):
+                self._pools[host.name] += vids
+            case MailTaken(mail):
+                self._counts["delivered"] += 1
+                self._taken.deliver(host.name, mail.cast)
+                self.truth.got[host.name].add(mail.cast)
+                if mail.sealed != f"payload of {mail.cast}:{mail.vid}".encode():
+                    raise Violation("mail has its cast's payload", f"{mail}")
+            case Acknowledged(ticket) | Failed(ticket):
+                then = self._asked.pop(ticket, None)
+                if then is not None:
+                    then(isinstance(effect, Acknowledged), now)
+            case Answered(_, Deposit() as deposit):
+                _check_blind(deposit)
+            case DepositMail():
+                _check_blind(effect)
+                if len(effect.parcels) > CASTS.page_pairs:
+                    raise Violation("bounded state", f"{len(effect.parcels)} vids in one deposit")
+                if b"person-" in msgspec.msgpack.encode(effect):
+                    raise Violation("no broker knows a person", f"{effect}")
+
+    def _watch_again(self, world: World) -> None:
+        for node in self._nodes:
+            machine = world.hosts[node].machine
+            if isinstance(machine, CastNode):
+                check_bounds(node, machine.broker)
+        world.kernel.call(world.now + WATCH_US, lambda _: self._watch_again(world))
+
+    # --- the end
+
+    def _left_over(self, world: World) -> str:
+        for node in self._nodes:
+            host = world.hosts[node]
+            if not isinstance(host.machine, CastNode):
+                return f"{node} is not up"
+            casts = host.machine.broker.parts["casts"]
+            held = getattr(casts, "casts", {})
+            if held:
+                first = next(iter(held.values()))
+                return (
+                    f"{node} holds {sorted(held)}, {casts.explain(first.id, host.local(world.now))}"  # type: ignore[attr-defined]
+                )
+            kept = [key for key in host.disk.keys if key.startswith(LEFT_OVER)]
+            if kept:
+                return f"{node} has {kept[0]} on disk"
+        for name in self._trusted:
+            machine = world.hosts[name].machine
+            if not isinstance(machine, TrustHost):
+                return f"{name} is not up"
+            for person in self._people:
+                if machine.node.knows(person) and machine.node.mails_of(person):
+                    return f"{name} has mail for {person}"
+        return ""
+
+    def settled(self, world: World) -> bool:
+        """Everything is over."""
+        return not self._left_over(world)
+
+    def check(self, world: World) -> None:
+        """Everybody has what they must have, and nobody anything else."""
+        self._check_delivered(world)
+        left = self._left_over(world)
+        if left:
+            raise Violation("nothing is left in the end", left)
+
+    def _check_delivered(self, world: World) -> None:
+        for person in self._people:
+            machine = world.hosts[person].machine
+            if isinstance(machine, PersonHost):  # some may be on disk, and not have been told
+                self.truth.got[person] |= machine.inbox.mails.keys()
+        for cast in self.truth.casts.values():
+            must, may = self.truth.receivers(cast)
+            has = self.truth.who_has(cast.id)
+            if has - may:
+                raise Violation("nobody else gets it", f"{has - may} got {cast}")
+            if cast.promised and not cast.ended:
+                self._counts["owed"] += len(must)
+                if must - has:
+                    raise Violation("everybody who matches gets it", f"{must - has} lack {cast}")
+            if cast.ended.startswith("update"):
+                updated = self.truth.who_has(cast.ended)
+                if updated != has:
+                    detail = f"{cast.id} reached {has}, its update {updated}"
+                    raise Violation("an update reaches whom its cast reached", detail)
+
+    def metrics(self, world: World) -> dict[str, float]:
+        """Count what happened."""
+        del world
+        return {name: float(count) for name, count in self._counts.items()}
+
+
+LEFT_OVER: Final = (
+    "casts/body/",
+    "casts/page/",
+    "casts/sent/",
+    "casts/settled/",
+    "casts/report/",
+    PAYLOADS,
+)
+
+
+def _check_blind(given: DepositMail | Deposit) -> None:
+    """A trusted node learns neither place nor filter."""
+    text = msgspec.msgpack.encode(given)
+    for word in (b"campus", b"role", b"time,", b"INTERVAL"):
+        if word in text:
+            raise Violation("a trusted node learns no context", f"{given}")
+
+
+def _moderate(clock: Clock | None) -> Clock | None:
+    if clock is None:
+        return None
+    offset = max(-SKEW_US, min(SKEW_US, clock.offset_us))
+    return Clock(offset, max(-10_000, min(10_000, clock.drift_ppm)))
+
+
+WORKLOAD = CastsWorkload

@@ -1,0 +1,155 @@
+"""Deliberate defects of casts: the swarm finds each within a thousand seeds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from roamcast.identity.trusted.inbox import PersonInbox
+from roamcast.identity.trusted.mailboxes import Mailboxes
+from roamcast.model.contexts import Context
+from roamcast.model.events import Acknowledged
+from roamcast.model.filters.holds import holds
+from roamcast.model.filters.lasting import Decision
+from roamcast.model.machine import Effect
+from roamcast.overlay.casts import delivery, looking, waiting
+from roamcast.overlay.casts.casts import Casts
+from roamcast.overlay.casts.delivery import CastDelivery
+from roamcast.overlay.casts.held import HeldCast, plan_of
+from roamcast.overlay.casts.lookups import Lookups
+from roamcast.overlay.casts.messages import Pair
+from roamcast.overlay.casts.spreading import Spreading
+from roamcast.overlay.casts.waiting import WaitingCasts
+from roamcast.sim.scenario import draw_scenario, play
+from roamcast.sim.workloads.casts import CastsWorkload
+
+SEEDS = 1_000
+LOST = "everybody who matches gets it"
+TOO_MANY = "nobody else gets it"
+
+
+def found(first: int = 0) -> str:
+    """Give the first broken promise; `first` saves the seeds before the one that shows it."""
+    for seed in range(first, SEEDS):
+        outcome = play(draw_scenario("casts", CastsWorkload, seed), CastsWorkload)
+        if outcome.failed:
+            return outcome.promise
+    raise AssertionError(f"{SEEDS} seeds did not find it")
+
+
+def test_a_cast_for_each_vid_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 1: many visits, many vids, one person."""
+    fate, arrived = Mailboxes._fate, PersonInbox._arrived
+
+    def forgetful(self: Mailboxes, *given: Any) -> str:
+        known = fate(self, *given)
+        return "reached" if known == "repeated" else known
+
+    def trusting(self: PersonInbox, node: str, mail: Any) -> list[Effect]:
+        self._seen.pop(mail.cast, None)
+        return arrived(self, node, mail)
+
+    monkeypatch.setattr(Mailboxes, "_fate", forgetful)
+    monkeypatch.setattr(PersonInbox, "_arrived", trusting)
+    assert found(first=1) == "at most once per user"
+
+
+def test_a_future_cast_that_does_not_catch_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 3: it comes after the context began."""
+    real = Lookups.look
+
+    def lazy(self: Lookups, held: HeldCast, now: int) -> None:
+        if plan_of(held.body).past is None:
+            held.looked = True
+        else:
+            real(self, held, now)
+
+    monkeypatch.setattr(Lookups, "look", lazy)
+    assert found() == LOST
+
+
+def test_expiry_by_the_clock_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 4: a node was cut off."""
+    monkeypatch.setattr(Spreading, "accounted", lambda *_: True)
+    assert found(first=20) == LOST
+
+
+def test_an_open_end_that_counts_as_never_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 5: `overlaps` with a future start, `contains` before its end."""
+
+    def hasty(times: Any, stretch: Context, now: int, until: int) -> Decision:
+        del now, until
+        return Decision(holds(times, stretch))
+
+    monkeypatch.setattr(looking, "judge", hasty)
+    monkeypatch.setattr(waiting, "judge", hasty)
+    assert found(first=2) == TOO_MANY
+
+
+def test_a_change_that_cuts_the_past_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 6: who never left is not found by `contains`."""
+    monkeypatch.setattr(looking, "stretches", lambda contexts: [[one] for one in contexts])
+    assert found(first=5) in (LOST, TOO_MANY)
+
+
+def test_a_change_that_cuts_the_present_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 6, for casts that wait."""
+    real = WaitingCasts.take
+
+    def cutting(self: WaitingCasts, context: Context, now: int) -> list[tuple[str, str]]:
+        gone = self._last.get(context.vid)
+        cut: list[tuple[str, str]] = []
+        if context.t_d is None and gone is not None:
+            for one, begin in list(self._open.get(context.vid, {}).items()):
+                self._close(one, begin, context.t_r, now, cut)
+        return cut + real(self, context, now)
+
+    monkeypatch.setattr(WaitingCasts, "take", cutting)
+    assert found(first=8) in (LOST, TOO_MANY)
+
+
+def test_results_in_one_page_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 9: however many vids there are."""
+
+    def whole(pairs: Sequence[Pair], *_: int) -> list[tuple[Pair, ...]]:
+        return [tuple(pairs)] if pairs else []
+
+    monkeypatch.setattr(delivery, "paged_pairs", whole)
+    assert found(first=38) == "bounded state"
+
+
+def test_a_cast_that_is_acknowledged_before_it_is_written_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = Casts._send
+
+    def hasty(self: Casts, given: Any, now: int) -> list[Effect]:
+        effects = real(self, given, now)
+        return [Acknowledged(given.ticket), *effects]
+
+    monkeypatch.setattr(Casts, "_send", hasty)
+    assert found(first=1) == LOST
+
+
+def test_mail_forgotten_before_the_trusted_node_has_it_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = CastDelivery._deposit
+
+    def hasty(self: CastDelivery, held: HeldCast, page: Any) -> Effect:
+        effect = real(self, held, page)
+        page.page.owes = ()
+        return effect
+
+    def given_up(self: CastDelivery, token: int, reason: str, now: int) -> list[Effect]:
+        del reason
+        _, page = self._deposits.pop(token)
+        page.busy = False
+        return self.pump(now)
+
+    monkeypatch.setattr(CastDelivery, "_deposit", hasty)
+    monkeypatch.setattr(CastDelivery, "deposit_failed", given_up)
+    monkeypatch.setattr(
+        CastDelivery, "deposited", lambda self, given, now: given_up(self, given.token, "", now)
+    )
+    assert found(first=8) == LOST
