@@ -18,8 +18,8 @@ TITLE = "delivery gap and cost of handoff, by policy, speed and size of cells (J
 
 def run(quick: bool, progress: Steps) -> Report:
     """Run every policy on the same walks."""
-    areas, hosts, seeds = (3, 16, 1) if quick else (5, 200, 10)
-    grid = [(100.0, 30.0), (300.0, 30.0)] if quick else [
+    areas, hosts, seeds = (3, 12, 1) if quick else (5, 200, 10)
+    grid = [(100.0, 30.0)] if quick else [
         (cell, speed) for cell in (100.0, 300.0, 1_000.0) for speed in (1.5, 8.0, 30.0)
     ]  # fmt: skip
     rows: list[dict[str, Any]] = []

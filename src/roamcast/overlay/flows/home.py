@@ -22,6 +22,7 @@ from roamcast.overlay.flows.events import (
     VirtualStanding,
 )
 from roamcast.overlay.flows.messages import (
+    CONTENT_BYTES_MAX,
     FILTERS_BYTES_MAX,
     FILTERS_MAX,
     Event,
@@ -461,8 +462,11 @@ class Home:
         most = max(reader.bytes for reader in self._readers.values())
         buffers = (one.buffer.bytes for one in self.consumers.values() if one.buffer is not None)
         held = max(buffers, default=0)
+        # One content more of each origin may wait for what it needs.
+        origins = max(len(reader.streams) for reader in self._readers.values())
+        bound = settings.reader_bytes_max + (1 + origins) * CONTENT_BYTES_MAX
         return {
             "consumers": (len(self.consumers), settings.consumers_max),
             "bytes of one buffer": (held, settings.buffer_bytes_max),
-            "bytes of one reader": (most, settings.reader_bytes_max + 2 * 1024 * 1024),
+            "bytes of one reader": (most, bound),
         }

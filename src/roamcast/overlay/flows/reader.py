@@ -143,9 +143,10 @@ class LogReader:
         interval = interval.beyond(stream.taken)
         if interval.upto <= stream.taken or interval.upto < interval.after:
             return
-        if self.bytes + interval.size > self._bytes_max and self.bytes:
-            return  # no room: it is fetched again once there is
-        if interval.after > stream.taken:
+        chains = interval.after <= stream.taken
+        if not (chains and not stream.line) and self.bytes + interval.size > self._bytes_max:
+            return  # no room: it is fetched again; but what goes on at once needs none
+        if not chains:
             stream.ahead.append(interval)
             stream.ahead.sort(key=lambda one: one.after)
             self.bytes += interval.size
@@ -181,8 +182,12 @@ class LogReader:
         """Say which interval to fetch next; None if nothing is missing, or there is no room."""
         stream = self.streams[origin]
         if self.bytes >= self._bytes_max:
-            self.look[origin] = None
-            return None
+            if stream.line:
+                self.look[origin] = None
+                return None
+            # What lies beyond the gap must not keep the gap from being filled.
+            self.bytes -= sum(one.size for one in stream.ahead)
+            stream.ahead.clear()
         if stream.ahead:
             return stream.taken, stream.ahead[0].after
         return (stream.taken, stream.known) if stream.known > stream.taken else None
