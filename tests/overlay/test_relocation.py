@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from roamcast.errors import LimitError, ModulatorError
 from roamcast.model.contexts import Context
+from roamcast.overlay.flows.vector import Position
 from roamcast.overlay.homes import relocation
 from roamcast.overlay.homes.relocation import (
     LogSpan,
@@ -27,7 +28,7 @@ ORIGINS = ("x", "y")
 
 def event(origin, number):
     context = Context(f"{origin}{number}", "here", None, {"n": number})
-    return (1, number), sample_of(context), number
+    return Position(1, number), sample_of(context), number
 
 
 class World:
@@ -37,19 +38,21 @@ class World:
         self.draw = random.Random(seed)
         self.specs = specs
         self.ends = dict.fromkeys(ORIGINS, 0)
-        self.served = ModulatedConsumer(specs, Modulation(specs), dict.fromkeys(ORIGINS, (1, 0)))
+        self.served = ModulatedConsumer(
+            specs, Modulation(specs), dict.fromkeys(ORIGINS, Position(1, 0))
+        )
         self.got = []
         self.taken = []
         """(origin, number) in the order in which modulators should have had them."""
 
     def log(self, interval):
-        span = range(interval.after[1] + 1, interval.upto[1] + 1)
+        span = range(interval.after.number + 1, interval.upto.number + 1)
         return [event(interval.origin, number) for number in span]
 
     def give(self, interval):
-        known = self.served.vector[interval.origin][1]
+        known = self.served.vector[interval.origin].number
         if not self.served.frozen:
-            new = range(known + 1, interval.upto[1] + 1)
+            new = range(known + 1, interval.upto.number + 1)
             self.taken += [(interval.origin, number) for number in new]
         self.got += [s.context.vid for s in self.served.deliver(interval, self.log(interval))]
 
@@ -57,9 +60,9 @@ class World:
         """Publish a little; the interval may overlap what is known, or come twice."""
         origin = self.draw.choice(ORIGINS)
         self.ends[origin] += self.draw.randrange(4)
-        known = self.served.vector[origin][1]
+        known = self.served.vector[origin].number
         after = max(0, known - self.draw.randrange(3))
-        interval = LogSpan(origin, (1, after), (1, max(after, self.ends[origin])))
+        interval = LogSpan(origin, Position(1, after), Position(1, max(after, self.ends[origin])))
         for _ in range(self.draw.choice((1, 1, 2))):
             self.give(interval)
 
@@ -68,15 +71,15 @@ class World:
         frozen = self.served.freeze(how)
         for _ in range(during):
             self.flow()
-        start = {origin: (1, end) for origin, end in self.ends.items()}
+        start = {origin: Position(1, end) for origin, end in self.ends.items()}
         self.served, skipped = take_over(frozen, start, Modulation)
         return skipped
 
     def catch_up(self):
         for origin, end in self.ends.items():
             at = self.served.vector[origin]
-            if at < (1, end):
-                self.give(LogSpan(origin, at, (1, end)))
+            if at < Position(1, end):
+                self.give(LogSpan(origin, at, Position(1, end)))
 
     def expected(self, taken):
         found = Modulation(self.specs)
@@ -127,7 +130,7 @@ def test_the_light_variants_lose_exactly_what_they_report(seed, state):
             number
             for gap in skipped
             if gap.origin == origin
-            for number in range(gap.after[1] + 1, gap.upto[1] + 1)
+            for number in range(gap.after.number + 1, gap.upto.number + 1)
         }
         numbers = [int(vid[1:]) for vid in world.got if vid[0] == origin]
         assert numbers == [n for n in range(1, world.ends[origin] + 1) if n not in lost]
@@ -135,28 +138,28 @@ def test_the_light_variants_lose_exactly_what_they_report(seed, state):
 
 def test_state_moves_without_events():
     world = World(1)
-    world.give(LogSpan("x", (1, 0), (1, 2)))
+    world.give(LogSpan("x", Position(1, 0), Position(1, 2)))
     frozen = world.served.freeze(Relocation(events=False))
-    served, skipped = take_over(frozen, {"x": (1, 7)}, Modulation)
-    assert skipped == [LogSpan("x", (1, 2), (1, 7))]
+    served, skipped = take_over(frozen, {"x": Position(1, 7)}, Modulation)
+    assert skipped == [LogSpan("x", Position(1, 2), Position(1, 7))]
     # The counter stood at two: the next event is the third.
-    assert len(served.deliver(LogSpan("x", (1, 7), (1, 8)), [event("x", 8)])) == 1
+    assert len(served.deliver(LogSpan("x", Position(1, 7), Position(1, 8)), [event("x", 8)])) == 1
 
 
 def test_modulators_begin_anew_without_state():
     world = World(1)
-    world.give(LogSpan("x", (1, 0), (1, 2)))
+    world.give(LogSpan("x", Position(1, 0), Position(1, 2)))
     served, _ = take_over(world.served.freeze(Relocation(state=False)), {}, Modulation)
-    assert served.deliver(LogSpan("x", (1, 2), (1, 3)), [event("x", 3)]) == []
+    assert served.deliver(LogSpan("x", Position(1, 2), Position(1, 3)), [event("x", 3)]) == []
 
 
 def test_a_new_home_that_is_behind_delivers_nothing_twice():
     world = World(1, PLAIN)
-    world.give(LogSpan("x", (1, 0), (1, 5)))
+    world.give(LogSpan("x", Position(1, 0), Position(1, 5)))
     frozen = world.served.freeze(Relocation(events=False))
-    served, skipped = take_over(frozen, {"x": (1, 3)}, Modulation)
+    served, skipped = take_over(frozen, {"x": Position(1, 3)}, Modulation)
     assert not skipped
-    interval = LogSpan("x", (1, 3), (1, 6))
+    interval = LogSpan("x", Position(1, 3), Position(1, 6))
     assert [s.context.vid for s in served.deliver(interval, world.log(interval))] == ["x6"]
 
 
@@ -164,10 +167,10 @@ def test_trap_24_state_that_is_taken_later_than_the_vector_is_found(monkeypatch)
     """Planted: the state is frozen, but events still reach the modulators before they stop."""
 
     def freeze(self, how):
-        vector = relocation._pairs(self.vector)
+        vector = relocation.pairs(self.vector)
         for _ in range(2):  # events under way
-            at = self.vector["x"][1] + 1
-            self.deliver(LogSpan("x", (1, at - 1), (1, at)), [event("x", at)])
+            at = self.vector["x"].number + 1
+            self.deliver(LogSpan("x", Position(1, at - 1), Position(1, at)), [event("x", at)])
         self.frozen = True
         self._renew()
         return relocation.Frozen(self.specs, vector, self._checkpoint, how)
@@ -181,9 +184,9 @@ def test_trap_24_state_that_is_taken_later_than_the_vector_is_found(monkeypatch)
 
 def test_a_move_that_is_given_up_goes_on_where_it_was():
     world = World(4)
-    world.give(LogSpan("x", (1, 0), (1, 4)))
+    world.give(LogSpan("x", Position(1, 0), Position(1, 4)))
     world.served.freeze(Relocation())
-    world.give(LogSpan("x", (1, 4), (1, 6)))
+    world.give(LogSpan("x", Position(1, 4), Position(1, 6)))
     world.served.thaw()
     world.ends["x"] = 6
     world.catch_up()
@@ -212,17 +215,19 @@ def test_a_crash_recovers_state_and_answers_exactly(seed, flows):
 
 def test_a_log_that_answers_otherwise_stops_the_consumer():
     world = World(2, PLAIN)
-    world.give(LogSpan("x", (1, 0), (1, 4)))
+    world.give(LogSpan("x", Position(1, 0), Position(1, 4)))
     with pytest.raises(ModulatorError, match="replayed"):
         recover(world.served.save(), lambda interval: world.log(interval)[:-1], Modulation)
 
 
 def test_a_gap_is_named_and_not_stepped_over():
     world = World(1)
-    assert world.served.missing(LogSpan("x", (1, 3), (1, 5))) == LogSpan("x", (1, 0), (1, 3))
-    assert world.served.missing(LogSpan("z", (1, 3), (1, 5))) is None
+    assert world.served.missing(LogSpan("x", Position(1, 3), Position(1, 5))) == LogSpan(
+        "x", Position(1, 0), Position(1, 3)
+    )
+    assert world.served.missing(LogSpan("z", Position(1, 3), Position(1, 5))) is None
     with pytest.raises(AssertionError, match="gap"):
-        world.served.deliver(LogSpan("x", (1, 3), (1, 5)), [])
+        world.served.deliver(LogSpan("x", Position(1, 3), Position(1, 5)), [])
 
 
 def test_steps_and_origins_have_bounds(monkeypatch):
@@ -230,10 +235,10 @@ def test_steps_and_origins_have_bounds(monkeypatch):
     monkeypatch.setattr(relocation, "ORIGINS_MAX", 2)
     world = World(1)
     for number in range(1, 12):
-        world.give(LogSpan("x", (1, number - 1), (1, number)))
+        world.give(LogSpan("x", Position(1, number - 1), Position(1, number)))
         assert len(world.served.save().steps) < 4
     assert world.got == world.expected(world.taken)
     with pytest.raises(LimitError, match="at most 2"):
-        world.served.deliver(LogSpan("z", (1, 0), (1, 1)), [event("z", 1)])
+        world.served.deliver(LogSpan("z", Position(1, 0), Position(1, 1)), [event("z", 1)])
     with pytest.raises(LimitError, match="at most 2"):
-        ModulatedConsumer(SPECS, Modulation(SPECS), dict.fromkeys("abc", (1, 0)))
+        ModulatedConsumer(SPECS, Modulation(SPECS), dict.fromkeys("abc", Position(1, 0)))

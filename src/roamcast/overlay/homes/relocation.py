@@ -22,20 +22,16 @@ import msgspec
 from msgspec import Meta
 
 from roamcast.errors import LimitError, ModulatorError
+from roamcast.overlay.flows.messages import Events
+from roamcast.overlay.flows.vector import ORIGINS_MAX, Pairs, Position, Vector, pairs
 from roamcast.overlay.links.messages import NodeName
 from roamcast.overlay.modulators.modulation import REPLAY, Checkpoint, Modulation
 from roamcast.overlay.modulators.sample import Sample
 from roamcast.overlay.modulators.specs import MODULATORS_MAX, Spec
 
-ORIGINS_MAX: Final = 10_000
 STEPS_MAX: Final = 256
 """Intervals since a checkpoint; at the bound a new one is taken."""
 
-Position = tuple[int, int]
-"""Epoch and number in an origin's log."""
-
-Vector = dict[str, Position]
-Pairs = Annotated[tuple[tuple[NodeName, Position], ...], Meta(max_length=ORIGINS_MAX)]
 Located = tuple[Position, Sample, int]
 """An event, where it lies in its origin's log, and its time."""
 
@@ -61,7 +57,7 @@ class Frozen(msgspec.Struct, frozen=True):
     """A consumer on its way: how far it is, and its modulators' state there."""
 
     specs: Annotated[tuple[Spec, ...], Meta(max_length=MODULATORS_MAX)]
-    vector: Pairs
+    vector: Annotated[Pairs, Meta(max_length=ORIGINS_MAX)]
     checkpoint: Checkpoint | None
     relocation: Relocation
 
@@ -70,7 +66,7 @@ class Saved(msgspec.Struct, frozen=True):
     """What a home stores of a consumer: a checkpoint, where it was, and what came since."""
 
     specs: Annotated[tuple[Spec, ...], Meta(max_length=MODULATORS_MAX)]
-    vector: Pairs
+    vector: Annotated[Pairs, Meta(max_length=ORIGINS_MAX)]
     checkpoint: Checkpoint
     steps: Annotated[tuple[LogSpan, ...], Meta(max_length=STEPS_MAX)] = ()
     mark: bytes = b""
@@ -127,7 +123,7 @@ class ModulatedConsumer:
         self.frozen = True
         self._renew()
         state = self._checkpoint if relocation.state else None
-        return Frozen(self.specs, _pairs(self.vector), state, relocation)
+        return Frozen(self.specs, pairs(self.vector), state, relocation)
 
     def thaw(self) -> None:
         """Go on here after all: the move was given up."""
@@ -136,7 +132,7 @@ class ModulatedConsumer:
     def _renew(self) -> None:
         """Take a checkpoint; what comes from now on is recorded after it."""
         self._checkpoint = self._modulation.checkpoint()
-        self._base = _pairs(self.vector)
+        self._base = pairs(self.vector)
         self._steps: list[LogSpan] = []
 
 
@@ -179,5 +175,9 @@ def recover(
     return ModulatedConsumer(saved.specs, modulation, vector), [a for a in answers if a is not None]
 
 
-def _pairs(vector: Vector) -> Pairs:
-    return tuple(sorted(vector.items()))
+def located(epoch: int, events: Events) -> list[Located]:
+    """Give the events of a delivery as modulators take them; their time is their context's own."""
+    return [
+        (Position(epoch, number), Sample(event.body, event.data), event.context.t_r)
+        for number, event in events
+    ]
