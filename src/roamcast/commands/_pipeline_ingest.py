@@ -96,8 +96,8 @@ def ingest(
     from roamcast.pipeline.ingest import run as work
     from roamcast.pipeline.ingest.files import Reading
     from roamcast.pipeline.ingest.state import opened, private_folder
-    from roamcast.pipeline.lookup.nats import SCHEMES, parse_address
-    from roamcast.pipeline.spark.session import Settings, started
+    from roamcast.pipeline.lookup.nats import SCHEMES, parse_address, state_of
+    from roamcast.pipeline.spark.session import Settings, check_reachable, started
 
     settings = work.check_settings(
         work.IngestSettings(
@@ -121,6 +121,7 @@ def ingest(
     folder = private or private_folder(archive)
     # what is refused here leaves nothing behind: no folder, no keys, no archive
     work.check_archive(archive, settings.archive)
+    check_reachable(where.where)
     sightings = sightings or []
     if bool(sightings) is replay_dead_letters:
         raise InputError("give sightings, or --replay-dead-letters alone")
@@ -132,6 +133,7 @@ def ingest(
         if len(sightings) != 1 or not watch:
             raise InputError("a stream is ingested alone, by --watch or --watch --until-idle")
         address = parse_address(sightings[0], password_file)
+        state_of(address, patience_s=0)
     paths = [Path(text) for text in sightings]
     if not watch:
         work.check_files(paths, settings)
