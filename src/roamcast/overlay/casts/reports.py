@@ -6,7 +6,7 @@ import msgspec
 
 from roamcast.errors import NotFoundError
 from roamcast.model.machine import Effect
-from roamcast.overlay.casts.desk import CastDesk
+from roamcast.overlay.casts.desk import CastDesk, ignore
 from roamcast.overlay.casts.held import REPORTED, CastStatus, HeldCast, name_of, plan_of
 from roamcast.overlay.casts.messages import REPORT, CastReport, CastView
 from roamcast.overlay.events import HandleParcel, ParcelId
@@ -92,6 +92,8 @@ class Reports:
 
         def handled(now: int) -> Sequence[Effect]:
             del now
+            if self._desk.casts.get(held.id) is not held:  # it was forgotten meanwhile
+                return [self._desk.requests.store(((key, None),), ignore)]
             held.reports[report.node] = report
             return []
 
