@@ -35,7 +35,7 @@ from roamcast.overlay.casts.settings import CastSettings
 from roamcast.overlay.casts.waiting import WaitingCasts
 from roamcast.sim.workloads._cast_parts import (
     Alternative,
-    SentCast,
+    RecordedCast,
     VisitState,
     drawn_filter,
     drawn_present,
@@ -361,7 +361,7 @@ def expected(
 ) -> bool:
     until = [*(one.begin for one in states[1:]), end]
     run = [(one, one.begin, at) for one, at in zip(states, until, strict=True)]
-    return matches(run, SentCast("c", "n", 1, expires, meaning, 0))
+    return matches(run, RecordedCast("c", "n", 1, expires, meaning, 0))
 
 
 def is_found(

@@ -32,7 +32,7 @@ from roamcast.model.machine import Draw, Effect, Entry, Stored, StoreFailed, ear
 from roamcast.model.parts import Occupancy, Part, Timers
 from roamcast.model.records import CastStep
 from roamcast.overlay.casts.delivery import CastDelivery, KeyOf, What
-from roamcast.overlay.casts.desk import CastDesk, ignore
+from roamcast.overlay.casts.desk import HeldCasts, ignore
 from roamcast.overlay.casts.endings import Endings
 from roamcast.overlay.casts.handing import Handing
 from roamcast.overlay.casts.held import (
@@ -130,7 +130,7 @@ class Casts(Part):
             key_of=key_of,
             trusted_nodes=frozenset(trusted_nodes),
         )
-        desk = self._desk = CastDesk(
+        desk = self._desk = HeldCasts(
             settings,
             requests=requests,
             timers=timers,

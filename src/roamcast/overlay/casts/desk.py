@@ -13,7 +13,7 @@ from roamcast.overlay.casts.waiting import WaitingCasts
 from roamcast.overlay.events import HandleParcel, ParcelArrived, ParcelId
 
 
-class CastDesk:
+class HeldCasts:
     """The casts at a node and everything that works on them."""
 
     def __init__(

@@ -8,7 +8,7 @@ from roamcast.errors import StoreError
 from roamcast.model.events import Acknowledged, Failed
 from roamcast.model.machine import Effect, Writes
 from roamcast.model.records import CastStep
-from roamcast.overlay.casts.desk import CastDesk, ignore
+from roamcast.overlay.casts.desk import HeldCasts, ignore
 from roamcast.overlay.casts.handing import Handing
 from roamcast.overlay.casts.held import (
     END,
@@ -26,7 +26,7 @@ from roamcast.overlay.events import HandleParcel, ParcelArrived
 class Endings:
     """The casts that end."""
 
-    def __init__(self, desk: CastDesk, handing: Handing) -> None:
+    def __init__(self, desk: HeldCasts, handing: Handing) -> None:
         self._desk = desk
         self._handing = handing
         self._erasing: dict[str, Writes] = {}

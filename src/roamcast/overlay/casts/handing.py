@@ -8,7 +8,7 @@ import msgspec
 from roamcast.model.machine import Effect
 from roamcast.model.records import CastStep
 from roamcast.overlay.casts.delivery import What
-from roamcast.overlay.casts.desk import CastDesk
+from roamcast.overlay.casts.desk import HeldCasts
 from roamcast.overlay.casts.held import PAYLOADS, SENT, HeldCast, name_of
 from roamcast.overlay.casts.messages import CAST, CastParcel
 from roamcast.overlay.events import CameByLink
@@ -21,7 +21,7 @@ SCAN: Final[What] = ("scan", "", 0)
 class Handing:
     """The casts whose links are to be looked at, and those on their way to neighbours."""
 
-    def __init__(self, desk: CastDesk, tell: Callable[[HeldCast, int], None]) -> None:
+    def __init__(self, desk: HeldCasts, tell: Callable[[HeldCast, int], None]) -> None:
         """`tell`: the sender should hear of it."""
         self.dirty: dict[str, None] = {}
         """Casts whose links are to be looked at."""

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from roamcast.model.machine import Writes
-from roamcast.overlay.casts.desk import CastDesk
+from roamcast.overlay.casts.desk import HeldCasts
 from roamcast.overlay.casts.held import (
     BODY,
     END,
@@ -33,7 +33,7 @@ def written(held: HeldCast, payload: bytes) -> Writes:
 
 
 def read_stored(
-    stored: Mapping[str, bytes], desk: CastDesk
+    stored: Mapping[str, bytes], desk: HeldCasts
 ) -> tuple[list[HeldCast], list[StoredEnd]]:
     """Read casts that are not held yet, with all that belongs to them, and those that are over."""
     fresh: dict[str, HeldCast] = {}
@@ -58,7 +58,7 @@ def read_stored(
     return list(fresh.values()), ended
 
 
-def _take_up(held: HeldCast, key: str, value: bytes, desk: CastDesk) -> None:
+def _take_up(held: HeldCast, key: str, value: bytes, desk: HeldCasts) -> None:
     if key.startswith(SENT):
         held.sent_to[value.decode()] = None
     elif key.startswith(SETTLED):

@@ -7,7 +7,7 @@ from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect
 from roamcast.model.records import CastStep
 from roamcast.overlay.casts.delivery import What
-from roamcast.overlay.casts.desk import CastDesk
+from roamcast.overlay.casts.desk import HeldCasts
 from roamcast.overlay.casts.held import HeldCast
 from roamcast.overlay.casts.messages import LookUpPast, PastFound
 
@@ -28,7 +28,7 @@ class Lookups:
 
     def __init__(
         self,
-        desk: CastDesk,
+        desk: HeldCasts,
         state_of: Callable[[str], Context | None],
         tell: Callable[[HeldCast, int], None],
     ) -> None:

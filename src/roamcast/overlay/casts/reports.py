@@ -6,7 +6,7 @@ import msgspec
 
 from roamcast.errors import NotFoundError
 from roamcast.model.machine import Effect
-from roamcast.overlay.casts.desk import CastDesk
+from roamcast.overlay.casts.desk import HeldCasts, ignore
 from roamcast.overlay.casts.held import REPORTED, CastStatus, HeldCast, name_of, plan_of
 from roamcast.overlay.casts.messages import REPORT, CastReport, CastView
 from roamcast.overlay.events import HandleParcel, ParcelId
@@ -15,7 +15,7 @@ from roamcast.overlay.events import HandleParcel, ParcelId
 class Reports:
     """Counts of casts, on their way to the node that sent each."""
 
-    def __init__(self, desk: CastDesk) -> None:
+    def __init__(self, desk: HeldCasts) -> None:
         self._desk = desk
 
     def view(self, cast: str) -> CastView:
@@ -92,6 +92,8 @@ class Reports:
 
         def handled(now: int) -> Sequence[Effect]:
             del now
+            if self._desk.casts.get(held.id) is not held:  # it was forgotten meanwhile
+                return [self._desk.requests.store(((key, None),), ignore)]
             held.reports[report.node] = report
             return []
 

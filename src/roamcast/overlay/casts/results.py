@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from roamcast.model.machine import Effect
-from roamcast.overlay.casts.desk import CastDesk, ignore
+from roamcast.overlay.casts.desk import HeldCasts, ignore
 from roamcast.overlay.casts.handing import Handing
 from roamcast.overlay.casts.held import HeldCast
 from roamcast.overlay.casts.messages import RESULT, CastBody, CastParcel, CastResult
@@ -15,7 +15,7 @@ from roamcast.overlay.events import HandleParcel, ParcelArrived
 class Results:
     """Who has answered, and what is passed on."""
 
-    def __init__(self, desk: CastDesk, handing: Handing) -> None:
+    def __init__(self, desk: HeldCasts, handing: Handing) -> None:
         self._desk = desk
         self._handing = handing
 

@@ -21,7 +21,7 @@ See = Callable[[Context, Viewer, int], Context | None]
 """(a context, who looks, now) → what they may see of it."""
 
 
-class Candidate(NamedTuple):
+class CastCandidate(NamedTuple):
     """One alternative of a cast's filter, over a context that is open."""
 
     cast: str
@@ -40,14 +40,14 @@ class WaitingCasts:
         self._candidates_max = candidates_max
         self._filters = make_matcher()
         self._viewers: dict[Viewer, int] = {}
-        self._open: dict[str, dict[Candidate, int]] = {}
+        self._open: dict[str, dict[CastCandidate, int]] = {}
         """Vids → their candidates, and since when their stretch lasts."""
         self._last: dict[str, Context] = {}
         """Vids with candidates → their last state."""
         self._vids: dict[str, set[str]] = {}
         """Casts → vids with candidates of theirs."""
         self._count = 0
-        self._timers: Timers[Candidate] = Timers()
+        self._timers: Timers[CastCandidate] = Timers()
 
     def __len__(self) -> int:
         return self._count
@@ -122,7 +122,7 @@ class WaitingCasts:
         for each in lasting:
             if held is None or each.vid in held.whom or (cast, each.vid) in found:
                 continue
-            one = Candidate(cast, each.vid, each.part)
+            one = CastCandidate(cast, each.vid, each.part)
             begin = min(each.begin, self._open.get(each.vid, {}).get(one, each.begin))
             happened = [event for event in events.get(each.vid, ()) if _when(event) > begin]
             state = happened[-1] if happened else state_of(each.vid)
@@ -139,7 +139,7 @@ class WaitingCasts:
         return found
 
     def _break(
-        self, one: Candidate, happened: list[Context], now: int
+        self, one: CastCandidate, happened: list[Context], now: int
     ) -> tuple[Context, int] | None:
         """Give the state before a stretch broke, and when it did; None if it lasts."""
         held = self.casts[one.cast]
@@ -154,7 +154,7 @@ class WaitingCasts:
             before = view
         return None
 
-    def _matched(self, context: Context, now: int) -> dict[Candidate, Context]:
+    def _matched(self, context: Context, now: int) -> dict[CastCandidate, Context]:
         """Give the alternatives whose other terms a state satisfies, with the state as seen."""
         views: list[tuple[Context, set[Viewer]]] = []
         for viewer in self._viewers:
@@ -167,7 +167,7 @@ class WaitingCasts:
                     break
             else:
                 views.append((view, {viewer}))
-        matched: dict[Candidate, Context] = {}
+        matched: dict[CastCandidate, Context] = {}
         for view, viewers in views:
             for number in self._filters.match_numbers(view):
                 cast = self._filters.name_of(number)
@@ -175,10 +175,10 @@ class WaitingCasts:
                 if held.viewer in viewers:
                     for part, (_, other) in enumerate(plan_of(held.body).parts):
                         if holds(other, view):
-                            matched[Candidate(cast, context.vid, part)] = view
+                            matched[CastCandidate(cast, context.vid, part)] = view
         return matched
 
-    def _track(self, one: Candidate, begin: int, state: Context) -> bool:
+    def _track(self, one: CastCandidate, begin: int, state: Context) -> bool:
         """Follow a stretch; False if there are too many."""
         known = self._open.get(one.vid, {})
         if one not in known:
@@ -193,7 +193,7 @@ class WaitingCasts:
         return True
 
     def _judge(
-        self, one: Candidate, stretch: Context, now: int, found: list[tuple[str, str]]
+        self, one: CastCandidate, stretch: Context, now: int, found: list[tuple[str, str]]
     ) -> None:
         held = self.casts[one.cast]
         times = plan_of(held.body).parts[one.part][0]
@@ -204,7 +204,7 @@ class WaitingCasts:
             self._timers.set(one, max(decision.again, now + 1))
 
     def _close(
-        self, one: Candidate, begin: int, end: int, now: int, found: list[tuple[str, str]]
+        self, one: CastCandidate, begin: int, end: int, now: int, found: list[tuple[str, str]]
     ) -> None:
         """A stretch has ended: its interval is known."""
         if one not in self._open.get(one.vid, {}):
@@ -217,14 +217,14 @@ class WaitingCasts:
         if judge(times, closed(view, begin, max(begin, end)), now, held.body.expires_us).answer:
             self._find(one, found)
 
-    def _find(self, one: Candidate, found: list[tuple[str, str]]) -> None:
+    def _find(self, one: CastCandidate, found: list[tuple[str, str]]) -> None:
         """Somebody has matched: nothing more is to be known of them."""
         if (one.cast, one.vid) not in found:
             found.append((one.cast, one.vid))
         for other in [each for each in self._open.get(one.vid, ()) if each.cast == one.cast]:
             self._drop(other)
 
-    def _drop(self, one: Candidate) -> None:
+    def _drop(self, one: CastCandidate) -> None:
         known = self._open.get(one.vid, {})
         if known.pop(one, None) is None:
             return

@@ -207,7 +207,7 @@ class Alternative(msgspec.Struct, frozen=True):
     moments: tuple[int, ...]
 
 
-class SentCast(msgspec.Struct):
+class RecordedCast(msgspec.Struct):
     """A cast as its sender knows it."""
 
     id: str
@@ -221,7 +221,7 @@ class SentCast(msgspec.Struct):
     """How its sender ended it: "cancelled", or the update's id; with a ? until that is clear."""
 
 
-def matches(run: Sequence[tuple[VisitState, int, int | None]], cast: SentCast) -> bool:
+def matches(run: Sequence[tuple[VisitState, int, int | None]], cast: RecordedCast) -> bool:
     """Whether somebody with these states matches: each stretch, as it was known at expiry."""
     for one in cast.alternatives:
         begin: int | None = None
@@ -251,11 +251,11 @@ class CastTruth:
     def __init__(self) -> None:
         self.visits: dict[str, Visit] = {}
         """By vid."""
-        self.casts: dict[str, SentCast] = {}
+        self.casts: dict[str, RecordedCast] = {}
         self.got: dict[str, set[str]] = {}
         """People → the casts they have."""
 
-    def receivers(self, cast: SentCast) -> tuple[set[str], set[str]]:
+    def receivers(self, cast: RecordedCast) -> tuple[set[str], set[str]]:
         """Give who must get a cast, and who may."""
         must: set[str] = set()
         may: set[str] = set()

@@ -45,7 +45,7 @@ from roamcast.sim.workloads._cast_parts import (
     CERTAIN_US,
     CastNode,
     CastTruth,
-    SentCast,
+    RecordedCast,
     Visit,
     VisitState,
     drawn_filter,
@@ -324,7 +324,7 @@ class CastsWorkload(Workload):
             text, meaning = drawn_filter(draw, moment, places, ROLES)
         expires = sent + draw.randrange(200_000, duration_us + 3_000_000)
         self._ticket += 1
-        cast = SentCast(f"cast-{number}", node, self._ticket, expires, meaning, sent)
+        cast = RecordedCast(f"cast-{number}", node, self._ticket, expires, meaning, sent)
         self.truth.casts[cast.id] = cast
         self._counts["casts"] += 1
 
@@ -356,7 +356,7 @@ class CastsWorkload(Workload):
             return
         self._end_one(world, self._draw_ends.choice(live))
 
-    def _end_one(self, world: World, cast: SentCast) -> None:
+    def _end_one(self, world: World, cast: RecordedCast) -> None:
         if cast.ended or world.hosts[cast.origin].state is not HostState.UP:
             return
         update = "" if self._draw_ends.random() < 0.3 else f"update-of-{cast.id}"
