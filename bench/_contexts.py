@@ -116,3 +116,16 @@ def sql(question: dict[str, Any], files: list[str]) -> str:
         f"AND \"string:kind\" = '{question['kind']}' "
         f'AND "integer:level" <= {question["level"]}'
     )
+
+
+def join_sql(files: list[str], asked: str) -> str:
+    """Say all questions of a table in one join, and count the distinct pairs."""
+    names = ", ".join(f"'{name}'" for name in files)
+    return (
+        "SELECT count(*) FROM (SELECT DISTINCT number, vid FROM "  # noqa: S608
+        f"read_parquet([{names}], hive_partitioning = false) c JOIN {asked} m "
+        "ON c.lon BETWEEN m.x0 AND m.x1 AND c.lat BETWEEN m.y0 AND m.y1 "
+        f"AND c.t_r <= make_timestamptz({ORIGIN} + 1000 * m.t1) "
+        f"AND c.t_d >= make_timestamptz({ORIGIN} + 1000 * m.t0) "
+        'AND c."string:kind" = m.kind AND c."integer:level" <= m.level)'
+    )

@@ -1,8 +1,9 @@
 """How fast are historic messages answered, beside DuckDB on the same pruned list of files?
 
-Both are warm, both read the same Parquet files. DuckDB gets each question's file list for free,
-and answers one question after another; ours plans, reads and matches all messages in one batch.
-`--full` adds 100 million contexts.
+Both are warm, both read the same Parquet files. DuckDB gets the list of files for free. It answers
+one question after another, and up to a thousand as one join of messages and contexts; ours plans,
+reads and matches all messages in one batch. Then one message of each shape is asked of all files,
+and its CPU compared. `--full` adds 100 million contexts.
 """
 
 import shutil
@@ -30,14 +31,18 @@ from roamcast.pipeline.spark.session import Settings, started
 
 sys.path.append(str(Path(__file__).parent))  # benches live outside the package
 import _contexts as generator
+import _lookup_shapes as shapes
 
-TITLE = "Historic lookups: one batch on Spark beside DuckDB one by one"
+TITLE = "Historic lookups: one batch on Spark beside DuckDB, one by one and as one join"
 MESSAGES = [1, 10, 100, 1_000, 10_000]
 TOGETHER = 10
 """Millions of contexts sorted into files together; more are compacted afterwards."""
 
 CHECKED = 1_000
 """Questions whose every answer is compared with DuckDB's."""
+
+JOINED_MAX = 1_000
+"""Questions of one join: beyond, DuckDB compares pairs for minutes."""
 
 SINGLE = 50
 SLICE = 100
@@ -50,6 +55,7 @@ def run(quick: bool, progress: Steps, *, full: bool = False) -> Report:
     if full:
         sizes.append(100_000_000)
     rows: list[dict[str, Any]] = []
+    shaped: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory(prefix="roamcast-bench-") as folder,
         started(Settings(master="local[2]", memory="3g")) as spark,
@@ -59,10 +65,12 @@ def run(quick: bool, progress: Steps, *, full: bool = False) -> Report:
             _build(archive, size, progress)
             with progress(f"{size:,} contexts", len(MESSAGES)) as step:
                 rows += _asked(archive, size, spark, step)
+            shaped += shapes.rows(archive, size)
             if size != sizes[-1]:
                 shutil.rmtree(archive)
     parameters = {"contexts": sizes, "messages": MESSAGES, "spark": "local[2]", "repeats": REPEATS}
-    return Report("lookup", parameters, rows, _claims(rows, sizes))
+    claims = [*_claims(rows, sizes), *shapes.claims(shaped, max(sizes[:2]))]
+    return Report("lookup", parameters, [*rows, *shaped], claims)
 
 
 def _build(archive: Path, size: int, progress: Steps) -> None:
@@ -118,6 +126,11 @@ def _asked(
             ]
             row["driver_ms_median"] = 1_000 * statistics.median(turn[0] for turn in turns)
             row["duckdb_ms_median"] = 1_000 * statistics.median(turn[1] for turn in turns)
+        if count <= JOINED_MAX:
+            joined, pairs = duck.join(count)
+            assert pairs == found.num_rows, "the join is answered differently"
+            row["join_s"] = joined
+            row["join/spark"] = joined / seconds
         row["duckdb/spark"] = row["duckdb_s"] / seconds
         rows.append(row)
         step(1)
@@ -139,9 +152,12 @@ class _Duck:
         self._connection = duckdb.connect()
         self._connection.execute("SET threads = 2; SET TimeZone = 'UTC'")
         self._texts = []
+        self._asked = asked
+        self._source: set[str] = set()
         for question in asked:
             shares = lookup.plan(Needs([Filter.parse(generator.filter_text(question))]))
             files = [f"{archive}/{share.path}" for share in shares]
+            self._source.update(files)
             none = "SELECT NULL WHERE false"
             self._texts.append(generator.sql(question, files) if files else none)
 
@@ -150,6 +166,18 @@ class _Duck:
         begin = time.perf_counter()
         found = self._connection.execute(self._texts[number]).fetchall()
         return time.perf_counter() - begin, sorted(row[0] for row in found)
+
+    def join(self, count: int) -> tuple[float, int]:
+        """Answer the first questions by one join; give the seconds and the distinct pairs."""
+        columns = ("x0", "x1", "y0", "y1", "t0", "t1", "kind", "level")
+        asked = {name: [question[name] for question in self._asked[:count]] for name in columns}
+        self._connection.register("asked", pa.table({"number": range(count), **asked}))
+        begin = time.perf_counter()
+        found = self._connection.execute(
+            generator.join_sql(sorted(self._source), "asked")
+        ).fetchone()
+        assert found is not None
+        return time.perf_counter() - begin, int(found[0])
 
 
 def _check(found: pa.Table, answers: list[list[str]], count: int) -> None:
@@ -177,6 +205,15 @@ def _claims(rows: list[dict[str, Any]], sizes: list[int]) -> list[Claim]:
         )
         for count, bar in ratios
     ]
+    joined = by[size, 1_000]["join/spark"]
+    claims.append(
+        Claim(
+            f"1,000 messages in one batch on Spark against DuckDB's one join, {told}",
+            round(joined, 2),
+            joined >= 1,
+            bar=">= 1 times",
+        )
+    )
     one = by[size, 1]
     alone = one["driver_ms_median"] / one["duckdb_ms_median"]
     claims.append(

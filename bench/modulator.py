@@ -19,7 +19,7 @@ from roamcast.model.filters import Filter
 from roamcast.overlay.modulators.modulation import Modulation
 from roamcast.overlay.modulators.sample import Sample, packed, sample_of
 from roamcast.overlay.modulators.sandbox import Engine
-from roamcast.overlay.modulators.specs import Code, EveryNth, PerSecond, Select, Within
+from roamcast.overlay.modulators.specs import Code, EveryNth, PerSecond, Select, WithinBox
 
 TITLE = "modulator: events a second through built-ins and WebAssembly, beside plain Python"
 
@@ -109,7 +109,7 @@ def cases() -> dict[str, tuple[Callable[[], Step], Callable[[], Step]]]:
         "every third": (lambda: _modulation(EveryNth(3)), lambda: _counting(3)),
         "two a second": (lambda: _modulation(PerSecond(2)), lambda: _spacing(500_000)),
         "bounding box": (
-            lambda: _modulation(Within(11.0, 47.0, 11.45, 49.0)),
+            lambda: _modulation(WithinBox(11.0, 47.0, 11.45, 49.0)),
             lambda: lambda sample, _: 11.0 <= sample.context.point[0] <= 11.45),  # type: ignore[index]
         "WebAssembly, every third": (lambda: _modulation(module, engine=engine),
                                      lambda: _counting(3)),

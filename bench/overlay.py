@@ -21,7 +21,7 @@ from roamcast.overlay.links.messages import LINK_MESSAGES, NONCE_BYTES
 from roamcast.overlay.links.settings import LinkSettings, NeighbourSettings
 from roamcast.overlay.overlay import OverlayNode, OverlaySettings
 from roamcast.overlay.tables.areas import Areas
-from roamcast.overlay.topology.trees import branches, shared_tree
+from roamcast.overlay.topology.trees import shared_tree
 from roamcast.sim.host import Boot
 from roamcast.sim.network import LinkQuality
 from roamcast.sim.workloads._overlay_parts import area_at, key_pair, overlay_of
@@ -106,9 +106,16 @@ class Map:
         right = {name: tuple(sorted(near)) for name, near in graph.items()}
         tree = shared_tree(right, self.names[0])
         probes = self.draw.sample(self.names, 10)
+        probes = probes if tables else []
+        lacking = list(self.names)
         while self.world.now < began + VIRTUAL_US_MAX:
             self.world.kernel.run(self.world.now + STEP_US, EVENTS_MAX)
-            if all(self._knows(name, right, tree, probes if tables else []) for name in self.names):
+            # Asking all nodes at each step would take far longer than what they do.
+            lacking = [name for name in lacking if not self._knows(name, right, tree, probes)]
+            lacking = lacking or [
+                name for name in self.names if not self._knows(name, right, tree, probes)
+            ]
+            if not lacking:
                 return (self.world.now - began) / 1e6
         raise AssertionError(f"{len(self.names)} nodes did not converge")
 
@@ -119,11 +126,12 @@ class Map:
             return False
         if not probes:
             return True
-        hops = branches(tree, name)
         table = overlay.exchange.tables["areas"]
-        # Trees that changed at the start leave entries that linger, hop by hop: they cost messages.
-        return not table.beyond(NOWHERE, None) and all(
-            hops[far] in table.beyond(area_at(f"campus/{far}"), None)
+        # Links that left the tree are named for a while, known or not: they cost messages.
+        if overlay.exchange.links.keys() & table.beyond(NOWHERE, None):
+            return False
+        return all(
+            overlay.topology.hop(far) in table.beyond(area_at(f"campus/{far}"), None)
             for far in probes
             if far != name
         )

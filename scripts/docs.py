@@ -36,8 +36,16 @@ from roamcast.model.filters.shapes import VERTICES_MAX
 from roamcast.model.wire import FRAME_BYTES_MAX, Reason, Registry, page_of
 from roamcast.overlay.custody.held import PARCEL_TABLE, ParcelState
 from roamcast.overlay.filters.states import FILTER_TABLE, FilterState
+from roamcast.overlay.handoff.states import (
+    ASKED_TABLE,
+    HOME_TABLE,
+    NEXT_TABLE,
+    AskedState,
+    HomeState,
+    NextState,
+)
 from roamcast.overlay.homes.choice import LOAD_TABLE, LoadState
-from roamcast.overlay.homes.managers import CLIENT_TABLE, ClientState
+from roamcast.overlay.homes.managers import CHANGE_TABLE, ChangeState
 from roamcast.overlay.links.messages import LINK_MESSAGES as OVERLAY_LINKS
 from roamcast.overlay.links.neighbour import LINKS_TABLE, NeighbourState
 from roamcast.overlay.overlay import CARRIED
@@ -105,15 +113,18 @@ SECTIONS = (
     ),
     Section(
         "Inside frames between nodes",
-        "What the overlay's parts say over links: topology, tables, parcels, filters, homes "
-        "(`overlay/topology/`, `overlay/tables/`, `overlay/custody/`, `overlay/filters/`, "
-        "`overlay/homes/`).",
+        "What the overlay's parts say over links: topology, tables, parcels, flows, handoffs, "
+        "filters, homes (`overlay/topology/`, `overlay/tables/`, `overlay/custody/`, "
+        "`overlay/flows/`, `overlay/handoff/`, `overlay/filters/`, `overlay/homes/`).",
         CARRIED,
         (
             ("The parcel", ParcelState.NEW, PARCEL_TABLE),
             ("The filter", FilterState.ABSENT, FILTER_TABLE),
             ("The load of a broker", LoadState.OPEN, LOAD_TABLE),
-            ("The change of a client's home", ClientState.SETTLED, CLIENT_TABLE),
+            ("The change of a client's home", ChangeState.SETTLED, CHANGE_TABLE),
+            ("A consumer at its home (JIT's A1)", HomeState.HOME, HOME_TABLE),
+            ("A neighbour that was asked", AskedState.ASKED, ASKED_TABLE),
+            ("A virtual consumer (JIT's A2)", NextState.PREPARING, NEXT_TABLE),
         ),
     ),
     Section(

@@ -9,6 +9,7 @@ from roamcast.model.machine import Effect, Input, Received, Send, Store, Stored,
 from roamcast.model.parts import Part, Router
 from roamcast.overlay.flows.settings import FlowSettings
 from roamcast.overlay.handoff.handoff import HandoffNode
+from roamcast.overlay.homes.managers import HomeSettings
 from roamcast.overlay.links.settings import NeighbourSettings
 from roamcast.overlay.overlay import Overlay, OverlayNode, OverlaySettings
 from roamcast.overlay.tables.table import Table
@@ -36,6 +37,7 @@ class OneNode(Router):
         sign: Any = None,
         flows: FlowSettings | None = None,
         handoff: HandoffNode | None = None,
+        homes: HomeSettings | None = None,
     ) -> None:
         draw = random.Random(f"{name} {epoch}")
         node = OverlayNode(
@@ -51,6 +53,7 @@ class OneNode(Router):
             flows,
             None if flows is None else Wants(linger_us=LINGER_US),
             handoff,
+            homes=homes,
         )
         self.name = name
         self.disk = {} if disk is None else disk

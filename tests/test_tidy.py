@@ -47,7 +47,12 @@ ANYTHING = {"lab", "commands", "cli", "__init__", "__main__"}
 LINES_MAX = 600
 """Lengths follow ideas; a module beyond this is likely to hold two of them."""
 
-LONGER = {"sim/workloads/broker.py", "channels/sessions/hub.py", "channels/server/contexts.py"}
+LONGER = {
+    "broker.py",
+    "sim/workloads/broker.py",
+    "channels/sessions/hub.py",
+    "channels/server/contexts.py",
+}
 """One idea that is longer: the whole broker, everybody who uses it and what they are promised; the
 last hop, what each session is sent and its one encoding for all; the map and its updates."""
 
@@ -274,7 +279,7 @@ BROKER_READS = (
     *("find", "get", "page", "count", "price", "nearest"),  # what people ask
     *("rules_for", "publication_for", "webhooks_of", "webhooks"),  # what is one's own
     *("name", "epoch", "map_settings", "class_of_group", "class_of_client", "takes"),  # for links
-    *("held", "overlay_view"),  # for operators
+    *("held", "overlay_view", "placement_view"),  # for operators
     "remembers",  # for questions about the past
     *("cast_view", "cast_body", "key_of"),  # for senders, and receipts
 )

@@ -85,6 +85,7 @@ from roamcast.model.places import Places
 from roamcast.overlay.casts.casts import Casts
 from roamcast.overlay.casts.messages import CAST_KINDS, CastBody, CastView
 from roamcast.overlay.casts.settings import CastSettings
+from roamcast.overlay.filters.part import NodeFilterView
 from roamcast.overlay.overlay import Overlay, OverlayNode, OverlayView
 
 RULES_DECODED: Final = 4_096
@@ -398,6 +399,7 @@ class Broker(Router):
             node = msgspec.structs.replace(overlay, kinds=overlay.kinds | CAST_KINDS)
             self.overlay = Overlay(node, epoch=epoch, now=now)
             self.overlay.feeding.under(rules.is_public, rules.restricted)
+            self._server.contexts.check_place = self.overlay.feeding.check_place
             self._past.followers.append(self.overlay.feeding)
             self._past.companions = self.overlay.feeding.unstored
         self._casts = Casts(
@@ -470,6 +472,10 @@ class Broker(Router):
         """Give a cast that is held here, None where there is none; its sender may know it."""
         held = self._casts.casts.get(cast)
         return None if held is None else held.body
+
+    def placement_view(self) -> NodeFilterView | None:
+        """Describe which nodes match what passes; None for a broker on its own."""
+        return None if self.overlay is None else self.overlay.filters.view()
 
     def held(self) -> dict[str, int]:
         """How much is held of what, for metrics."""

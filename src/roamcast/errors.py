@@ -104,6 +104,32 @@ class NotFoundError(InputError):
     title = "Not Found"
 
 
+class MovedError(InputError):
+    """Another node serves this place; `url` is where, empty if nobody here knows."""
+
+    status = 421
+    title = "Misdirected Request"
+    url: str = ""
+
+    @classmethod
+    def to(cls, place: str, node: str, url: str) -> "MovedError":
+        """Say which node serves a place, and where."""
+        at = f" at {url}" if url else ""
+        who = f"node {node} serves it{at}" if node else "no node that is known here serves it"
+        found = cls(f"moved: {place[:100]!r} is not among the places of this node; {who}")
+        found.url = url
+        return found
+
+    @classmethod
+    def read(cls, text: str) -> "MovedError | None":
+        """Read what a service refused over a link, where errors are texts; None: another reason."""
+        if not text.startswith("moved: "):
+            return None
+        found = cls(text)
+        found.url = text.rpartition(" serves it at ")[2] if " serves it at " in text else ""
+        return found
+
+
 class SettingsError(InputError):
     """Settings that are not valid; the text names the key."""
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from roamcast.broker import Broker, PublishFor, SetRules, UnpublishFor
 from roamcast.channels.past.asking import EVER, Asked, coalesced, found
+from roamcast.channels.past.leaving import ended as find_ended
 from roamcast.channels.past.messages import (
     BatchLanded,
     BatchRefused,
@@ -367,6 +368,42 @@ def test_reading_is_that_of_a_life_that_ended() -> None:
     late = msgspec.structs.replace(known, now=61 + RETURN_US)
     assert read(rows, late).pieces[0].end == 50
     assert read(rows, msgspec.structs.replace(late, present={"p"})).pieces[0].end is None
+
+
+def test_what_a_broker_stores_does_not_end_with_its_life() -> None:
+    """A client on a link publishes it next, long after a restart: it lasted until then."""
+    here, there = (body_of(Context("p", place)) for place in ("a", "b"))
+    late = 61 + RETURN_US
+    rows = [
+        (key_of(10, "p"), encode_step(Step(10, here))),
+        (key_of(late, "p"), encode_step(Step(late, there, "", 2))),
+    ]
+    known = Lives(2, {2: Uptime(60, late)}, {"p"}, late)
+    assert [(one.begin, one.end) for one in read(rows, known).pieces] == [(10, late), (late, None)]
+
+
+def test_a_log_that_is_too_long_lets_the_first_to_end_go() -> None:
+    body = body_of(Context("p", "a"))
+    rows = []
+    for number in range(3):
+        at = 10 * number
+        rows.append((key_of(at, f"p{number}"), encode_step(Step(at, body))))
+        rows.append((key_of(at + 5, f"p{number}"), encode_step(Step(at + 5))))
+    known = Lives(1, {}, (), 100)
+    for steps_max, gone in ((6, 0), (5, 1), (4, 1), (3, 2), (0, 3)):
+        found = find_ended(rows, known, LookForEnded(0, steps_max))
+        assert [one.end for one in found.pieces] == [5, 15, 25][:gone], steps_max
+    assert len(find_ended(rows, known, LookForEnded(16, 6)).pieces) == 2
+
+
+@pytest.mark.parametrize("depending", [0, 1])
+def test_a_life_is_noted_while_something_ends_with_it(depending: int) -> None:
+    past = Past(
+        epoch=7, now=START, settings=PastSettings(), newest=lambda: 0, rules_of=lambda _: None
+    )
+    past.depends(lambda: depending)
+    written = [key for store in past.advance(START) for key, _ in store.writes]  # type: ignore[attr-defined]
+    assert written == ["past/life/7"] * depending
 
 
 # --- any sequence of events ------------------------------------------------------------------

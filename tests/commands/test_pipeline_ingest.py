@@ -40,6 +40,9 @@ def archive(tmp_path: Path) -> Path:
         (("{in}/a.jsonl", "--archive-resolution", "14"), "from 0 to 13"),
         (("{in}/a.jsonl", "--trusted-node", "no name"), "not a domain name"),
         (("{in}", "--watch", "--spark", "sc://host"), "Spark Connect"),
+        ((), "give sightings, or --replay-dead-letters"),
+        (("{in}/a.jsonl", "--replay-dead-letters"), "give sightings, or --replay-dead-letters"),
+        (("nats://127.0.0.1:1/s",), "ingested alone, by --watch"),
     ],
 )
 def test_a_wrong_call_is_one_clear_line(
@@ -57,6 +60,26 @@ def test_a_wrong_call_is_one_clear_line(
             *("--archive", archive),
         )
     assert [path.name for path in tmp_path.iterdir()] == ["in"], "nothing is left behind"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("{in}/a.jsonl", "--spark", "spark://127.0.0.1:1"), "no Spark at spark://127.0.0.1:1"),
+        (("{in}/a.jsonl", "--spark", "sc://127.0.0.1:1"), "no Spark at sc://127.0.0.1:1"),
+        (("nats://127.0.0.1:1/s", "--watch"), "does not answer"),
+    ],
+)
+def test_a_server_that_does_not_answer_leaves_nothing_behind(
+    words: tuple[str, ...], problem: str, tmp_path: Path, archive: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text("{}")
+    told = [word.replace("{in}", str(folder)) for word in words]
+    with pytest.raises(RoamcastError, match=problem):
+        call("pipeline", "ingest", *told, "--archive", archive)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 def test_the_cells_of_an_archive_that_is_there_stay_as_they_are(

@@ -3,8 +3,8 @@
 import pytest
 
 from roamcast.errors import LimitError
-from roamcast.identity.policy import PUBLIC, RuleBook, RulesPolicy, subject_of
-from roamcast.identity.rules import Rule, Viewer, visible
+from roamcast.identity.policy import PUBLIC, RuleBook, RulesPolicy, is_own, subject_of
+from roamcast.identity.rules import Rule, Viewer, showing, visible
 from roamcast.model.contexts import Context
 
 
@@ -57,6 +57,90 @@ def test_what_is_public_is_shown_as_it_is_and_time_changes_nothing() -> None:
     for now in (0, 5, 9):  # and its rules mean the same, the past included
         assert visible(context, PUBLIC, Viewer("bob"), now) == context
     assert RulesPolicy(lambda _vid: naming("*"), Viewer).changes_at(context, 5) == 9
+
+
+def test_every_way_tells_since_when_a_part_lasts_and_nothing_of_a_hidden_move() -> None:
+    floor = Rule(viewers=("*",), precision="floor", past=True)
+    made = RulesPolicy(lambda _vid: (floor,), Viewer)
+    shared = made.class_of(Viewer("bob"))
+
+    def seen(context: Context, now: int) -> set[int]:
+        form = made.form_of(context, shared, now)
+        views = (
+            made.seen(context, form, now),
+            made.visible(context, shared, now),
+            made.visible_to(context, Viewer("bob"), now),
+            *(made.seen(context, one, now) for one in made.forms(context, now)),
+        )
+        return {view.t_r for view in views if view is not None}
+
+    here = Context("v", "c/b/1/r1", None, {}, 10)
+    assert seen(here, 11) == {10}  # before the map has it
+    made.note(here, "ada", 11, before=None, since=10)
+    hidden = Context("v", "c/b/1/r2", None, {}, 20)
+    made.note(hidden, "ada", 21, before=here, since=20)
+    assert seen(hidden, 22) == {10}
+    shown = Context("v", "c/b/2/r2", None, {}, 30)
+    made.note(shown, "ada", 31, before=hidden, since=30)
+    assert seen(shown, 32) == {30}
+
+
+def test_the_journal_gets_what_everybody_may_see_now_and_later() -> None:
+    context = Context("v", "c/b/1/r1", None, {"mood": "tired"}, 10)
+    floor = Rule(viewers=("*",), precision="floor", past=True, attributes=())
+    present = Rule(viewers=("*",), precision="exact")
+    for rules, place in (
+        (PUBLIC, "c/b/1/r1"),
+        ((floor,), "c/b/1"),
+        ((present,), None),
+        (naming("ada"), None),
+        ((), None),
+    ):
+        made = RulesPolicy(lambda _vid, rules=rules: rules, Viewer)  # type: ignore[misc]
+        recorded = made.recorded(context, 11)
+        assert (recorded and recorded.place) == place
+        assert (recorded and recorded.attributes) == {
+            None: None, "c/b/1": {}, "c/b/1/r1": context.attributes,
+        }[place]  # fmt: skip
+
+
+def test_a_rule_that_hides_is_no_form_to_see_something_in() -> None:
+    hides, shows = (Rule(viewers=("*",), precision=one) for one in ("hidden", "exact"))
+    context = Context("v", "c/b", None, {}, 1)
+    assert showing(context, (hides, shows), 5) == [shows]
+
+
+def test_a_part_lasts_since_its_rule_began_though_an_earlier_rule_showed_it() -> None:
+    floor = (Rule(viewers=("*",), precision="floor", past=True),)
+    rules = {"v": floor}
+    made = RulesPolicy(rules.__getitem__, Viewer)
+    context, bob = Context("v", "c/b/1/r1", None, {}, 10), Viewer("bob")
+    made.note(context, "ada", 11, before=None, since=10)
+    assert made.owns(Viewer("ada"), "v")
+    rules["v"] = PUBLIC
+    made.note(context, "ada", 20, before=context, since=10)
+    assert not made.owns(Viewer("ada"), "v")
+    rules["v"] = floor
+    made.note(context, "ada", 30, before=context, since=10)
+    view = made.visible_to(context, bob, 31)
+    assert view is not None
+    assert view.t_r == 30
+
+
+@pytest.mark.parametrize(
+    ("vid", "own"),
+    [
+        ("ada", True),
+        ("ada:badge", True),
+        ("adam", False),
+        ("bob:badge", False),
+        ("x" * 22, True),
+        ("x" * 21, False),
+        ("x" * 21 + ":", False),
+    ],
+)
+def test_a_vid_is_ones_own_by_its_beginning_or_if_nobody_can_guess_it(vid: str, own: bool) -> None:
+    assert is_own("ada#phone", vid) is own
 
 
 def test_classes_have_a_limit_and_empty_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,11 @@
 """Who sets the rules of which vid, by the part alone."""
 
-from roamcast.errors import RoamcastError
+from roamcast.errors import ConflictError, RoamcastError
 from roamcast.identity.policy import PUBLIC, RuleBook
 from roamcast.identity.rule_sets import RuleSets, SetRules
 from roamcast.identity.rules import Hours, Rule
 from roamcast.model.events import Failed
-from roamcast.model.machine import Store
+from roamcast.model.machine import Store, Stored
 
 DAY = 86_400_000_000
 
@@ -35,3 +35,33 @@ def test_hours_hold_on_every_day_if_none_is_named() -> None:
     assert [hours.span(day * DAY) for day in range(7)] == [
         (day * DAY, (day + 1) * DAY) for day in range(7)
     ]
+
+
+def test_a_vid_is_its_first_owners_until_no_write_of_its_rules_is_under_way() -> None:
+    made = rule_sets()
+    everybody = (Rule(viewers=("*",), precision="exact"),)
+    tokens = []
+    for ticket, rules in ((1, everybody), (2, None)):  # the second before the first is stored
+        (store,) = made.receive(SetRules(ticket, "ada", "v", rules), 0)
+        assert isinstance(store, Store)
+        tokens.append(store.token)
+    for token in tokens:
+        assert made.owner_of("v") == made.publishers["v"] == "ada"
+        (refused,) = made.receive(SetRules(3, "bob", "v", everybody), 0)
+        assert isinstance(refused, Failed)
+        assert isinstance(refused.error, ConflictError)
+        made.receive(Stored(token), 0)
+    assert made.owner_of("v") is None
+    assert made.publishers == {}
+    (store,) = made.receive(SetRules(4, "bob", "v", everybody), 0)
+    assert isinstance(store, Store)
+
+
+def test_rules_that_an_operator_sets_for_a_vid_bind_no_publisher() -> None:
+    made = rule_sets()
+    (store,) = made.receive(SetRules(1, "op", "v", (), any_owner=True), 0)
+    assert isinstance(store, Store)
+    assert made.publishers == {}
+    made.receive(Stored(store.token), 0)
+    assert made.publishers == {}
+    assert made.owner_of("v") == "op"

@@ -57,7 +57,7 @@ class RealTables:
 def test_the_arrays_are_the_real_tables_and_trees():
     walked = oo.trace(1, nodes=24, seconds=120, area=RoamingArea(700.0, 700.0))
     hops = walked.hops[:, :12, :12]
-    fast = oo.Overlay(hops[0], 4, np.random.default_rng(1))
+    fast = oo.RoamingOverlay(hops[0], 4, np.random.default_rng(1))
     real = RealTables(fast.links)
     for second in range(10, 120, 10):
         fast.renew(hops[second])
@@ -82,7 +82,7 @@ def test_the_arrays_are_the_real_tables_and_trees():
 def test_a_broker_has_its_nearest_as_neighbours():
     walked = oo.trace(3, nodes=30, seconds=0)
     hops = walked.hops[0]
-    overlay = oo.Overlay(hops, 3, np.random.default_rng(1))
+    overlay = oo.RoamingOverlay(hops, 3, np.random.default_rng(1))
     for broker in range(30):
         away = sorted(np.delete(hops[broker], broker).tolist())
         reach = [hop for hop in away[:3] if np.isfinite(hop)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from roamcast.errors import InputError, LimitError
 from roamcast.model.areas import Area, Patch, area_of
 from roamcast.model.filters import Filter
-from roamcast.overlay.tables import areas, link_table
+from roamcast.overlay.tables import areas, digest_table, link_table
 from roamcast.overlay.tables.areas import Areas
 from roamcast.overlay.tables.hearing import TableBounds
 from roamcast.overlay.tables.table import LINGER_US, Offer, TableEntry
@@ -136,7 +136,9 @@ def test_after_a_reset_everything_is_offered_again_what_lingers_included() -> No
 def test_older_repeated_and_torn_versions_change_nothing() -> None:
     table = Areas()
     table.reset("a")
-    lab, hall = (TableEntry(areas._key(value), value) for value in map(encoded, ("lab", "hall")))
+    lab, hall = (
+        TableEntry(digest_table._key(value), value) for value in map(encoded, ("lab", "hall"))
+    )
     with pytest.raises(InputError, match="does not follow"):
         table.take("a", Offer(1, False, 0, True, (lab,)))
     table.take("a", Offer(5, True, 0, True, (lab,)))
@@ -168,7 +170,7 @@ def test_a_neighbours_table_is_bounded_by_entries_and_bytes() -> None:
         bounds = TableBounds(2, 1_000)
 
     values = [encoded(f"lab/{n}") for n in range(3)]
-    entries = tuple(TableEntry(areas._key(value), value) for value in values)
+    entries = tuple(TableEntry(digest_table._key(value), value) for value in values)
     table = Small()
     table.reset("a")
     table.take("a", Offer(1, True, 0, False, entries[:2]))
@@ -180,12 +182,12 @@ def test_a_neighbours_table_is_bounded_by_entries_and_bytes() -> None:
     table.take("a", Offer(3, False, 0, True, entries[2:], (entries[0].key,)))
     long = encoded("/".join(["x" * 31] * 32))
     with pytest.raises(LimitError, match="1000 bytes"):
-        table.take("a", Offer(4, True, 0, True, (TableEntry(areas._key(long), long),)))
+        table.take("a", Offer(4, True, 0, True, (TableEntry(digest_table._key(long), long),)))
     assert len(table._links["a"].hearing.entries) == 2
 
 
 def test_local_areas_and_links_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(areas, "LOCAL_MAX", 1)
+    monkeypatch.setattr(digest_table, "LOCAL_MAX", 1)
     monkeypatch.setattr(link_table, "LINKS_MAX", 1)
     table = Areas()
     table.put("x", at("lab"))

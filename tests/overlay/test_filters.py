@@ -75,7 +75,7 @@ def publish(net: Net, wants: dict[str, Wants], item: int, source: str = "a") -> 
         filters = net.nodes[name].overlay.filters
         beyond = wants[name].beyond(thing, came_from)
         if filters.sampled(str(item).encode()):
-            filters.count(beyond, name in HERE and item in HERE[name], came_from, net.now)
+            filters.count(beyond, name in HERE and item in HERE[name], came_from)
         for link in filters.links(lambda found=beyond: found, came_from):
             crossed[link] = crossed.get(link, 0) + 1
             waiting.append((link, name))
@@ -122,13 +122,13 @@ def test_in_a_static_hour_the_links_carry_exactly_what_the_placement_costs(
     assert cost(problem, [NAMES.index(n) for n in active]) == best.cost
     assert len(active) <= limit
     assert hour(net, wants, range(12)) == best.cost
-    view = net.nodes["a"].overlay.filters.view()
+    view = net.nodes["a"].overlay.filters.view().placement
     assert view is not None
     assert (view.traffic, view.best) == (best.cost, best.cost)
     assert view.nowhere == cost(problem, ())
     assert view.one_more == optimal(problem, limit + 1).cost
     assert {row.node: row.flow for row in view.nodes} == flow
-    assert net.nodes["b"].overlay.filters.view() is None
+    assert net.nodes["b"].overlay.filters.view().placement is None
 
 
 def test_whatever_the_states_every_item_reaches_those_who_want_it() -> None:
@@ -268,18 +268,16 @@ def test_the_source_spawns_without_a_filter_of_its_own() -> None:
 
 def test_own_clients_count_below_the_root_and_not_at_it() -> None:
     hand = Hand()
-    hand.filters.count([], here=True, came_from="a", now=0)
+    hand.filters.count([], here=True, came_from="a")
     assert hand.filters._own().wanted == 1
-    hand.filters.count(["t"], here=False, came_from="a", now=0)
-    hand.filters.count(
-        ["a"], here=True, came_from="t", now=0
-    )  # from below: crosses no link of ours
-    hand.filters.count(["a"], here=False, came_from="a", now=0)
+    hand.filters.count(["t"], here=False, came_from="a")
+    hand.filters.count(["a"], here=True, came_from="t")  # from below: crosses no link of ours
+    hand.filters.count(["a"], here=False, came_from="a")
     assert hand.filters._own().wanted == 2
     hand.topology.tree = {"m": "m", "t": "m"}
-    hand.filters.count([], here=True, came_from=None, now=0)
+    hand.filters.count([], here=True, came_from=None)
     assert hand.filters._own().wanted == 2
-    hand.filters.count(["t"], here=True, came_from=None, now=0)
+    hand.filters.count(["t"], here=True, came_from=None)
     assert hand.filters._own().wanted == 3
 
 

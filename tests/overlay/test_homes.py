@@ -17,13 +17,15 @@ from roamcast.overlay.homes import adaptors
 from roamcast.overlay.homes.choice import (
     BYTES,
     POWER,
-    Candidate,
     Choice,
+    Direction,
+    HomeCandidate,
+    HomePolicy,
+    HomeReason,
     LoadGauge,
     LoadState,
-    Policy,
-    Reason,
     choose_home,
+    direction,
 )
 from roamcast.overlay.homes.events import (
     AddHomeClient,
@@ -36,8 +38,8 @@ from roamcast.overlay.homes.events import (
 )
 from roamcast.overlay.homes.homes import Homes
 from roamcast.overlay.homes.managers import (
-    CLIENT_TABLE,
-    ClientState,
+    CHANGE_TABLE,
+    ChangeState,
     HomeSettings,
     ResourceMonitor,
 )
@@ -51,57 +53,65 @@ SECOND = 1_000_000
 
 
 def test_the_shorter_way_from_producers_to_client_wins():
-    home = Candidate("a", 2, 3)
-    near = Candidate("b", 2, 1)
-    assert choose_home(home, [near]) == Choice("b", Reason.SHORTER)
+    home = HomeCandidate("a", 2, 3)
+    near = HomeCandidate("b", 2, 1)
+    assert choose_home(home, [near]) == Choice("b", HomeReason.SHORTER)
     # The nearest to the client is not the best if producers are far from it.
-    assert choose_home(home, [Candidate("b", 5, 1)]) == Choice("a", Reason.STAYS)
+    assert choose_home(home, [HomeCandidate("b", 5, 1)]) == Choice("a", HomeReason.STAYS)
 
 
 def test_a_loaded_broker_is_not_chosen_though_nearer():
-    home, near = Candidate("a", 0, 3), Candidate("b", 0, 1, loaded=True)
-    assert choose_home(home, [near]) == Choice("a", Reason.LOADED)
-    second = Candidate("c", 0, 2)
-    assert choose_home(home, [near, second]) == Choice("c", Reason.SHORTER)
+    home, near = HomeCandidate("a", 0, 3), HomeCandidate("b", 0, 1, loaded=True)
+    assert choose_home(home, [near]) == Choice("a", HomeReason.LOADED)
+    second = HomeCandidate("c", 0, 2)
+    assert choose_home(home, [near, second]) == Choice("c", HomeReason.SHORTER)
 
 
 def test_a_gain_that_is_too_small_moves_nobody():
-    home, near = Candidate("a", 0, 2), Candidate("b", 0, 1)
+    home, near = HomeCandidate("a", 0, 2), HomeCandidate("b", 0, 1)
     assert choose_home(home, [near], gain=1.0).broker == "a"
     assert choose_home(home, [near], gain=0.9).broker == "b"
 
 
 def test_out_of_reach_and_first_homes_are_named_as_such():
-    gone = Candidate("a", 0, float("inf"))
-    assert choose_home(gone, [Candidate("b", 0, 9)]) == Choice("b", Reason.UNREACHABLE)
-    assert choose_home(None, [Candidate("b", 0, 9)]) == Choice("b", Reason.FIRST)
-    assert choose_home(None, []) == Choice("", Reason.STAYS)
-    assert choose_home(gone, [Candidate("b", float("inf"), 1)]).broker == "a"
+    gone = HomeCandidate("a", 0, float("inf"))
+    assert choose_home(gone, [HomeCandidate("b", 0, 9)]) == Choice("b", HomeReason.UNREACHABLE)
+    assert choose_home(None, [HomeCandidate("b", 0, 9)]) == Choice("b", HomeReason.FIRST)
+    assert choose_home(None, []) == Choice("", HomeReason.STAYS)
+    assert choose_home(gone, [HomeCandidate("b", float("inf"), 1)]).broker == "a"
 
 
 def test_an_overloaded_home_is_left_even_for_a_longer_path():
-    home = Candidate("a", 0, 1, loaded=True)
-    assert choose_home(home, [Candidate("b", 0, 3)], leave=True) == Choice("b", Reason.LOAD)
-    assert choose_home(home, [Candidate("b", 0, 3, loaded=True)], leave=True).broker == "a"
+    home = HomeCandidate("a", 0, 1, loaded=True)
+    assert choose_home(home, [HomeCandidate("b", 0, 3)], leave=True) == Choice("b", HomeReason.LOAD)
+    assert choose_home(home, [HomeCandidate("b", 0, 3, loaded=True)], leave=True).broker == "a"
+
+
+def test_a_move_goes_upstream_downstream_or_neither():
+    home = HomeCandidate("a", 2, 2)
+    assert direction(home, HomeCandidate("b", 1, 3)) is Direction.UPSTREAM
+    assert direction(home, HomeCandidate("b", 3, 1)) is Direction.DOWNSTREAM
+    assert direction(home, HomeCandidate("b", 2, 1)) is Direction.HORIZONTAL
+    assert direction(home, HomeCandidate("b", 3, 3)) is Direction.HORIZONTAL
 
 
 def test_policies_for_bytes_and_power_differ_from_latency():
-    upstream, downstream = Candidate("u", 0, 4), Candidate("d", 3, 0)
+    upstream, downstream = HomeCandidate("u", 0, 4), HomeCandidate("d", 3, 0)
     assert choose_home(upstream, [downstream]).broker == "d"
     # A modulator that lets a tenth through is cheap to run upstream.
     assert choose_home(upstream, [downstream], policy=BYTES, passed=0.1).broker == "u"
-    weak = Candidate("d", 0, 2, battery=0.1)
-    strong = Candidate("u", 0, 4)
+    weak = HomeCandidate("d", 0, 2, battery=0.1)
+    strong = HomeCandidate("u", 0, 4)
     assert choose_home(weak, [strong], policy=BYTES).broker == "d"
     assert choose_home(weak, [strong], policy=POWER).broker == "u"
-    assert choose_home(weak, [strong], policy=Policy(latency=100, power=1)).broker == "d"
+    assert choose_home(weak, [strong], policy=HomePolicy(latency=100, power=1)).broker == "d"
 
 
 hops = st.integers(0, 9).map(float) | st.just(float("inf"))
-candidates = st.builds(Candidate, st.sampled_from("bcdefg"), hops, hops, st.booleans())
+candidates = st.builds(HomeCandidate, st.sampled_from("bcdefg"), hops, hops, st.booleans())
 
 
-@given(st.builds(Candidate, st.just("a"), hops, hops), st.lists(candidates, max_size=5))
+@given(st.builds(HomeCandidate, st.just("a"), hops, hops), st.lists(candidates, max_size=5))
 def test_nobody_moves_to_a_loaded_or_dearer_broker(home, others):
     others = list({one.broker: one for one in others}.values())
     choice = choose_home(home, others)
@@ -268,7 +278,7 @@ def test_a_client_moves_to_the_nearer_broker_after_its_dwell_time():
     assert field.at["c"] == "b0"
     field.run(8, toward("b2"))
     assert field.at["c"] == "b2"
-    assert field.reasons == {Reason.SHORTER: 1}
+    assert field.reasons == {HomeReason.SHORTER: 1}
     field.run(60, toward("b2"))
     assert field.moves["c"] == 1
 
@@ -278,7 +288,7 @@ def test_a_client_whose_home_is_out_of_reach_moves_at_once():
     field.add("c", "b0", 0.01)
     field.run(4, lambda _: (("b1", 2.0),))
     assert field.at["c"] == "b1"
-    assert field.reasons == {Reason.UNREACHABLE: 1}
+    assert field.reasons == {HomeReason.UNREACHABLE: 1}
 
 
 def test_paths_from_producers_count():
@@ -351,7 +361,7 @@ def test_an_overloaded_broker_hands_over_until_it_is_open():
     field.run(30, reports)
     loads = {name: field.load(name) for name in field.homes}
     assert max(loads.values()) <= 0.7 + 1e-9
-    assert field.reasons[Reason.LOAD] >= 5
+    assert field.reasons[HomeReason.LOAD] >= 5
     before = dict(field.moves)
     field.run(60, reports)
     assert sum(field.moves.values()) - sum(before.values()) <= 3
@@ -365,7 +375,7 @@ def test_a_move_that_fails_leaves_the_client_where_it_is():
     field.run(20, toward("b1"))
     client = field.homes["b0"].clients.clients["c"]
     assert field.at["c"] == "b0"
-    assert client.state in (ClientState.SETTLED, ClientState.WAITING)
+    assert client.state in (ChangeState.SETTLED, ChangeState.WAITING)
 
 
 def test_a_candidate_that_does_not_answer_is_given_up():
@@ -423,8 +433,8 @@ def test_old_news_of_a_broker_is_not_passed_on():
 
 
 def test_every_state_is_reached_and_left():
-    states = {state for state, _ in CLIENT_TABLE}
-    assert states == set(ClientState) == set(CLIENT_TABLE.values())
+    states = {state for state, _ in CHANGE_TABLE}
+    assert states == set(ChangeState) == set(CHANGE_TABLE.values())
 
 
 @settings(max_examples=15, deadline=None)

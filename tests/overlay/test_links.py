@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roamcast.channels.reliable.messages import Data
+from roamcast.channels.reliable.messages import PAYLOAD_BYTES_MAX, Data
 from roamcast.errors import LimitError
 from roamcast.model.machine import Effect, Received
 from roamcast.model.parts import Part
@@ -27,9 +27,9 @@ from roamcast.overlay.events import (
     WayLost,
 )
 from roamcast.overlay.links.chunks import CHUNK_BYTES, Assembly, chunks_of
-from roamcast.overlay.links.messages import Greeting, LinkFrame
+from roamcast.overlay.links.messages import Greeting, LinkFrame, LinkRefusal
 from roamcast.overlay.links.proof import signed_text, verify
-from roamcast.overlay.links.settings import NeighbourSettings
+from roamcast.overlay.links.settings import LinkSettings, NeighbourSettings
 from roamcast.overlay.tables.messages import TableReceipt
 from roamcast.sim.workloads._overlay_parts import key_pair
 from roamcast.sim.workloads.overlay import SETTINGS
@@ -134,6 +134,23 @@ def test_a_wrong_key_is_refused_and_never_linked() -> None:
     assert not net.nodes["a"].overlay.links.up()
 
 
+def test_who_is_refused_for_its_key_is_told_why_on_its_own_side() -> None:
+    forged = OneNode("b", beside("a"), sign=key_pair("mallory")[0])
+    net = Net(OneNode("a", beside("b")), forged)
+    net.run(4 * SECOND)
+    (link,) = net.nodes["b"].overlay.links.view()
+    assert "refused: wrong key" in " ".join((link.reason, *net.steps("b")))
+
+
+def test_a_refusal_that_anybody_may_send_does_not_end_a_link() -> None:
+    net = pair()
+    net.run(SECOND)
+    net.give("a", Received("b", LinkRefusal("b", "wrong key")))
+    net.run(4 * SECOND)
+    assert net.nodes["a"].overlay.links.up() == ["b"]
+    assert not [step for step in net.steps("a") if step.startswith("down")]
+
+
 def test_the_newest_epoch_of_a_node_wins_and_an_older_one_is_refused() -> None:
     net = pair()
     net.run(SECOND)
@@ -227,6 +244,37 @@ def test_an_unreadable_frame_ends_the_link_and_a_stranger_is_hung_up_on() -> Non
     net.give("hub", Garbled("bad", "truncated"))
     assert listener.reasons() == ["garbage: truncated"]
     assert net.give("hub", Garbled("stranger", "oversized")) == [HangUp("stranger", "oversized")]
+
+
+def test_a_lost_connection_ends_its_link_and_no_other() -> None:
+    net, listener = three()
+    assert net.give("hub", WayLost("stranger", "reset")) == []
+    net.give("hub", WayLost("bad", "reset"))
+    assert listener.reasons() == ["connection lost: reset"]
+    assert net.nodes["hub"].overlay.links.up() == ["good"]
+
+
+def test_a_refusal_counts_only_from_where_the_neighbour_is_dialled() -> None:
+    net = Net(OneNode("a", beside("b")))
+    net.run(10_000)
+    refusal = LinkRefusal("b", "busy")
+    assert net.give("a", Received("elsewhere", refusal)) == []
+    net.give("a", Received("b", refusal))
+    assert net.steps("a")[-1] == "gave up: refused: busy"
+
+
+def test_what_is_meant_for_one_that_is_not_linked_goes_nowhere() -> None:
+    net = Net(OneNode("a", beside("b")))
+    net.run(10_000)
+    for node in ("b", "stranger"):
+        given = SendOnLink(node, TableReceipt("t", 1))
+        assert net.nodes["a"].receive_event(given, net.now) == []
+
+
+def test_all_that_may_be_under_way_may_wait_behind_a_gap() -> None:
+    channel = LinkSettings().channel
+    assert channel.ahead_messages_max >= channel.buffer_messages_max
+    assert channel.ahead_bytes_max >= channel.buffer_bytes_max >= PAYLOAD_BYTES_MAX
 
 
 def test_a_flood_ends_the_link_at_the_bound() -> None:

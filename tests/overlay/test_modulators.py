@@ -15,7 +15,7 @@ from roamcast.overlay.modulators.specs import (
     EveryNth,
     PerSecond,
     Select,
-    Within,
+    WithinBox,
     read_specs,
 )
 
@@ -65,11 +65,11 @@ def test_no_second_has_more_than_r_and_one(gaps, rate):
 
 
 def test_a_box_lets_through_points_inside_it_also_across_the_date_line():
-    assert passed(Within(1, -1, 3, 1), LEVELS) == [1, 2, 3]
-    assert passed(Within(4, -1, 1, 1), LEVELS) == [0, 1, 4, 5]
-    assert passed(Within(0, 0, 9, 9), [Context("g", "river")]) == []
+    assert passed(WithinBox(1, -1, 3, 1), LEVELS) == [1, 2, 3]
+    assert passed(WithinBox(4, -1, 1, 1), LEVELS) == [0, 1, 4, 5]
+    assert passed(WithinBox(0, 0, 9, 9), [Context("g", "river")]) == []
     with pytest.raises(ModulatorError, match="south"):
-        Modulation([Within(0, 5, 1, 4)])
+        Modulation([WithinBox(0, 5, 1, 4)])
 
 
 def test_modulators_are_applied_in_turn():

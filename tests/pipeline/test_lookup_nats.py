@@ -1,6 +1,7 @@
 """Messages from a broker: a real NATS server with a stream, which may fall in the middle."""
 
 import asyncio
+import os
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,6 +15,9 @@ from nats.js import JetStreamContext
 
 from roamcast.errors import InputError, MissingError, RoamcastError
 from roamcast.pipeline.archive.append import append
+from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
+from roamcast.pipeline.ingest.state import SightingBatch, opened
+from roamcast.pipeline.ingest.watch import ingest_stream, wait
 from roamcast.pipeline.lookup.nats import (
     FETCHED_TOGETHER,
     StreamAddress,
@@ -24,6 +28,7 @@ from roamcast.pipeline.lookup.nats import (
 from roamcast.pipeline.lookup.stream import answer_stream
 from tests.nats_server import BINARY, MISSING, NatsServer
 from tests.pipeline.clusters import WAIT_SECONDS, kill_whole, watching
+from tests.pipeline.test_archive import everything
 from tests.strategies_pipeline import contexts, expected, messages
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(BINARY is None, reason=MISSING)]
@@ -184,3 +189,41 @@ def test_every_message_is_answered_though_server_and_watch_are_killed(
     with pytest.raises(RoamcastError, match="made anew"):
         answer_stream(spark, address, str(tmp_path / "archive"), out, once=True)
     assert len(answers()) == len(asked)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_sightings_of_a_stream_become_contexts_once(
+    spark: Any, nats: NatsServer, tmp_path: Path
+) -> None:
+    def seen(minute: int) -> bytes:
+        at_minute = f"2026-01-01T00:{minute:02d}:00Z"
+        return msgspec.json.encode(
+            {"person": "ann", "source": "badge", "time": at_minute, "place": "a/1"}
+        )
+
+    address = publish(nats, [seen(0), seen(2), b"no sighting"])
+    told: list[SightingBatch] = []
+    clock = [time.time_ns() // 1_000]
+    with opened(tmp_path / "private", tmp_path / "archive", "node.example", os.urandom) as state:
+
+        def ingest() -> None:
+            settings = IngestSettings(late_s=0)
+            with ingest_stream(
+                spark, state, address, settings, lambda: clock[0], until_idle=True,
+                on_batch=told.append,
+            ) as query:  # fmt: skip
+                wait(query)
+
+        ingest()
+        publish(nats, [seen(4), seen(30)])
+        ingest()
+        ingest()
+        ingest_once(
+            spark, state, [tmp_path / "private" / "streamed"], IngestSettings(), lambda: clock[0]
+        )
+    counted = [batch.counts for batch in told]
+    assert sum(counts["sightings"] for counts in counted) == 5
+    assert sum(counts["malformed"] for counts in counted) == 1
+    table = everything(tmp_path / "archive")
+    assert table["place"].to_pylist() == ["a/1", "a/1"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from roamcast.errors import ContextError, InputError, LimitError, MissingError
@@ -16,16 +17,19 @@ from roamcast.matching.files import LINE_BYTES_MAX
 from roamcast.model.context_arrow import from_arrow
 from roamcast.model.filters import Filter
 from roamcast.pipeline import load as loading
+from roamcast.pipeline.archive import density
 from roamcast.pipeline.archive import layout as archive_layout
 from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.archive.care import compact, vacuum
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.retention import erase, retain
+from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.load import load, read_stretch
 from roamcast.pipeline.lookup import run as looking
 from roamcast.pipeline.lookup.run import Lookup
 from roamcast.pipeline.lookup.stream import answer_folder
+from roamcast.pipeline.lookup.tables import write_pairs
 from tests.pipeline.test_archive import everything, same
 from tests.strategies_pipeline import BEGIN, CONTEXTS, DAY, contexts, expected, lines, messages
 
@@ -51,8 +55,9 @@ def archive(spark: Any, table: pa.Table, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_executors_write_what_the_driver_writes(
-    archive: Path, table: pa.Table, tmp_path: Path
+    archive: Path, table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(density, "DENSE_ROWS", 1)  # executors divide by day and cell in any case
     append(table, tmp_path / "b")
     assert same(everything(archive), everything(tmp_path / "b"))
     here, there = Archive.open(tmp_path / "b").files(), Archive.open(archive).files()
@@ -73,6 +78,24 @@ def test_workers_answer_as_the_driver_and_the_reference(
     found = Lookup(archive, spark, driver_rows=0).ask(asked)
     assert found == Lookup(archive).ask(asked) == expected(table, asked)
     assert not list((archive / "_lookups").iterdir())
+
+
+def test_a_lookup_needs_no_right_to_write(
+    spark: Any, archive: Path, table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = messages(23, 44)
+    monkeypatch.setattr(Storage, "writable", False)
+    monkeypatch.setattr(Storage, "create", None)
+    assert Lookup(archive, spark, driver_rows=0).ask(asked) == expected(table, asked)
+    monkeypatch.undo()
+    count = write_pairs(lambda: spark, archive, asked, tmp_path / "pairs")
+    again = write_pairs(None, archive, asked, tmp_path / "here")
+    assert count == again == sum(map(len, expected(table, asked).values()))
+    order = [("id", "ascending"), ("vid", "ascending")]
+    there, here = (pq.read_table(tmp_path / name).sort_by(order) for name in ("pairs", "here"))
+    assert there.to_pylist() == here.to_pylist()
+    with pytest.raises(InputError, match="give a new folder"):
+        write_pairs(None, archive, asked, tmp_path / "here")
 
 
 def test_long_answers_come_as_files(

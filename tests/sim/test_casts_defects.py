@@ -15,6 +15,7 @@ from roamcast.model.machine import Effect
 from roamcast.overlay.casts import delivery, looking, waiting
 from roamcast.overlay.casts.casts import Casts
 from roamcast.overlay.casts.delivery import CastDelivery
+from roamcast.overlay.casts.endings import Endings
 from roamcast.overlay.casts.held import HeldCast, plan_of
 from roamcast.overlay.casts.lookups import Lookups
 from roamcast.overlay.casts.messages import Pair
@@ -116,6 +117,14 @@ def test_results_in_one_page_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(delivery, "paged_pairs", whole)
     assert found(first=38) == "bounded state"
+
+
+def test_an_end_that_overtakes_its_cast_and_is_forgotten_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Trap 12: its id must be remembered, though nothing is held of it."""
+    monkeypatch.setattr(Endings, "remember", lambda *_: None)
+    assert found(first=77) == "an update reaches whom its cast reached"
 
 
 def test_a_cast_that_is_acknowledged_before_it_is_written_is_found(

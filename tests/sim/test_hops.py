@@ -15,7 +15,7 @@ from roamcast.pipeline.sweep import check, run_task
 from roamcast.sim.hops import reference
 from roamcast.sim.hops import routers as hop_routers
 from roamcast.sim.hops.counting import POLICIES, count_hops, list_hops
-from roamcast.sim.hops.experiment import future_run, historic_run
+from roamcast.sim.hops.experiment import future_run, historic_run, machine_run
 from roamcast.sim.hops.future import count_future
 from roamcast.sim.hops.reference import ANSWER, ASK, RESOLVE, Hop, historic_hops
 from roamcast.sim.hops.routers import (
@@ -266,6 +266,7 @@ def test_a_target_lies_in_the_unit_square(edge: float) -> None:
         draw_cast(routers, edge, np.random.default_rng(0))
 
 
+MACHINE = {"routers": 200, "access": 140, "trusted": 12}
 TASK = {"routers": 200, "access": 140, "trusted": 12, "casts": 2}
 
 
@@ -283,6 +284,7 @@ def test_a_run_depends_on_its_parameters_and_its_seed_alone() -> None:
     assert once != historic_run(0.3, 6, **TASK)
     assert [row["policy"] for row in once] == list(POLICIES)
     assert len({row["asks"] for row in once}) == 1  # the same casts under each policy
+    assert {row["different"] for row in machine_run(0.3, 5, **MACHINE)} == {0}
     future = future_run(0.3, 0.3, 1, 5, **TASK)
     assert future == future_run(0.3, 0.3, 1, 5, **TASK)
     assert future["reached"] <= future["networks"]

@@ -75,13 +75,13 @@ class Asking:
 
     async def overlay(self) -> dict[str, Any]:
         """Give the overlay as the service's node sees it; for administrators."""
-        return await self._object("/overlay")
+        return await self._mapping("/overlay")
 
     async def placement(self) -> dict[str, Any]:
         """Give the state of the node's filter, and the whole placement if it plans it."""
-        return await self._object("/placement")
+        return await self._mapping("/placement")
 
-    async def _object(self, path: str) -> dict[str, Any]:
+    async def _mapping(self, path: str) -> dict[str, Any]:
         answer = await self._http.ask("GET", path)
         if not isinstance(answer, dict):
             raise UnreachableError("the service does not answer as a Roamcast service does")

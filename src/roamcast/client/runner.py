@@ -27,7 +27,7 @@ from roamcast.channels.client.session import (
 )
 from roamcast.channels.client.watching import Current, Cut, Refusal
 from roamcast.client.views import Feed
-from roamcast.errors import InputError, LimitError, UnreachableError
+from roamcast.errors import InputError, LimitError, MovedError, UnreachableError
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Draw, Effect, Ignore, Listen, Received, Send
@@ -138,7 +138,7 @@ class Runner:
             await waiter
         reason = self._refused.pop(vid, None)
         if reason is not None:
-            raise InputError(f"the service refused {vid[:60]}: {reason}")
+            raise MovedError.read(reason) or InputError(f"the service refused {vid[:60]}: {reason}")
 
     def subscribe(self, wanted: Filter) -> Feed:
         """Begin to follow a subscription."""

@@ -45,7 +45,6 @@ def campus(
     With the service's data folder, some of them come without a name.
     """
     places = _places()
-    workload = brisk(normal(people, places=places, moves_per_minute=2.0 * people))
 
     async def move(url: str, token: str) -> None:
         from roamcast.client import connect
@@ -58,9 +57,21 @@ def campus(
                 for person in range(min(NAMELESS, people))
             }
         async with connect(url, token, device="campus") as me:
-            await _publish(me, workload, people, nameless)
+            await move_about(me, people, places, nameless)
 
     return places, move
+
+
+async def move_about(
+    me: Any,
+    people: int,
+    places: Places | None = None,
+    nameless: "Mapping[int, NamelessPerson] | None" = None,
+) -> None:
+    """Publish the campus's people through a session, or what has its `publish`."""
+    places = places or _places()
+    workload = brisk(normal(people, places=places, moves_per_minute=2.0 * people))
+    await _publish(me, workload, people, nameless or {})
 
 
 def _places() -> Places:

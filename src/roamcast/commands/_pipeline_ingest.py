@@ -25,7 +25,10 @@ def add(app: typer.Typer) -> None:
 def ingest(
     archive: Annotated[str, typer.Option(help="The archive's folder; made if it is missing.")],
     sightings: Annotated[
-        list[Path] | None, typer.Argument(help="Files or folders; .jsonl, .csv, .parquet.")
+        list[str] | None,
+        typer.Argument(
+            help="Files or folders; .jsonl, .csv, .parquet. Or nats://host:port/STREAM."
+        ),
     ] = None,
     replay_dead_letters: Annotated[
         bool, typer.Option(help="Ingest the rows of all dead letters again, with these options.")
@@ -65,6 +68,9 @@ def ingest(
     trusted_node: Annotated[
         str, typer.Option(help="Name of the trusted node: the part of a vid after @.")
     ] = "localhost",
+    password_file: Annotated[
+        str, typer.Option(help="File with the password of the user in nats://user@…")
+    ] = "",
     files_a_batch: Annotated[
         int, typer.Option(min=1, help="Maximum files in one batch of a watch.")
     ] = 1_000,
@@ -90,7 +96,8 @@ def ingest(
     from roamcast.pipeline.ingest import run as work
     from roamcast.pipeline.ingest.files import Reading
     from roamcast.pipeline.ingest.state import opened, private_folder
-    from roamcast.pipeline.spark.session import Settings, started
+    from roamcast.pipeline.lookup.nats import SCHEMES, parse_address, state_of
+    from roamcast.pipeline.spark.session import Settings, check_reachable, started
 
     settings = work.check_settings(
         work.IngestSettings(
@@ -114,16 +121,24 @@ def ingest(
     folder = private or private_folder(archive)
     # what is refused here leaves nothing behind: no folder, no keys, no archive
     work.check_archive(archive, settings.archive)
+    check_reachable(where.where)
     sightings = sightings or []
     if bool(sightings) is replay_dead_letters:
         raise InputError("give sightings, or --replay-dead-letters alone")
     if replay_dead_letters:
         _replay(archive, private, settings, where, clock, quiet=quiet, json=json)
         return
+    address = None
+    if sightings[0].startswith(SCHEMES):
+        if len(sightings) != 1 or not watch:
+            raise InputError("a stream is ingested alone, by --watch or --watch --until-idle")
+        address = parse_address(sightings[0], password_file)
+        state_of(address, patience_s=0)
+    paths = [Path(text) for text in sightings]
     if not watch:
-        work.check_files(sightings, settings)
-    elif len(sightings) != 1 or not sightings[0].is_dir():
-        raise InputError("--watch takes one folder", source=str(sightings[0]))
+        work.check_files(paths, settings)
+    elif address is None and (len(paths) != 1 or not paths[0].is_dir()):
+        raise InputError("--watch takes one folder", source=sightings[0])
     with opened(folder, archive, trusted_node, token_bytes) as state:
         with (
             bar("ingest", json=json, quiet=quiet) as shown,
@@ -131,13 +146,10 @@ def ingest(
             shown.watch(session),
         ):
             if watch:
-                _watch(
-                    session, state, sightings[0], settings, clock, until_idle, files_a_batch, json
-                )
+                source = address or paths[0]
+                _watch(session, state, source, settings, clock, until_idle, files_a_batch, json)
                 return
-            batch = work.ingest_once(
-                session, state, sightings, settings, clock, finish=not keep_open
-            )
+            batch = work.ingest_once(session, state, paths, settings, clock, finish=not keep_open)
         _print(batch, json=json)
 
 
@@ -229,25 +241,23 @@ def opened_private(archive: str, private: Path | None) -> Any:
 def _watch(
     session: Any,
     state: Any,
-    folder: Path,
+    source: Any,
     settings: Any,
     clock: Any,
     until_idle: bool,
     files_a_batch: int,
     json: bool,
 ) -> None:
-    from roamcast.pipeline.ingest.watch import ingest_watch, wait
+    from roamcast.pipeline.ingest.watch import ingest_stream, ingest_watch, wait
 
-    with ingest_watch(
-        session,
-        state,
-        folder,
-        settings,
-        clock,
-        files_a_batch=files_a_batch,
-        until_idle=until_idle,
-        on_batch=lambda batch: _print(batch, json=json),
-    ) as query:
+    how: dict[str, Any] = {
+        "until_idle": until_idle,
+        "on_batch": lambda batch: _print(batch, json=json),
+    }
+    watch: Any = ingest_stream
+    if isinstance(source, Path):
+        watch, how["files_a_batch"] = ingest_watch, files_a_batch
+    with watch(session, state, source, settings, clock, **how) as query:
         wait(query)
 
 

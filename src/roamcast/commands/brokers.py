@@ -44,6 +44,10 @@ def brokers(
             "" if up else link["reason"],
         )
     Console().print(shown)
+    known = Table("node", "serves", "reached at")
+    for node in found["nodes"]:
+        known.add_row(node["node"], ", ".join(node["places"]) or "every place", node["url"])
+    Console().print(known)
     others = sorted({*found["graph"]} - {link["node"] for link in found["links"]})
     beyond = [name for name in others if name != found["node"]]
     typer.echo(f"{found['node']} {found['key']}; beyond: {', '.join(beyond) or 'nobody'}")

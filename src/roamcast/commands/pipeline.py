@@ -397,14 +397,13 @@ def _workers(
     """Use Spark for upkeep where it is asked for or a master was named: else it would not pay."""
     import os
 
-    from roamcast.pipeline.archive.care import Workers
+    from roamcast.pipeline.archive.care import SPARK_BYTES, Workers
     from roamcast.pipeline.spark.session import MASTER_VARIABLE
 
     _check_on(on)
     if on == "driver" or (on == "auto" and master is None and MASTER_VARIABLE not in os.environ):
         return None
-    session = _later(stack, master, shown)()
-    return Workers(session, bytes_min=0) if on == "spark" else Workers(session)
+    return Workers(_later(stack, master, shown)(), 0 if on == "spark" else SPARK_BYTES)
 
 
 def _tell(result: Any, text: str, *, json: bool) -> None:

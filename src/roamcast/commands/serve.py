@@ -22,6 +22,9 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port; 0 lets the system choose.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of keys, store and journal.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Add a simulated campus.")] = False,
+    brokers: Annotated[
+        int, typer.Option(help="With --demo: so many nodes, one for each building.")
+    ] = 1,
     people: Annotated[int, typer.Option(help="People on the simulated campus.")] = 200,
     json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
@@ -41,6 +44,9 @@ def serve(
     from roamcast.live.service.running import run
 
     configure(settings.log)
+    if brokers != 1:
+        _serve_brokers(settings, brokers, people, port=port, demo=demo, json=json)
+        return
     beside: list[Any] = []
     places = None
     if demo:
@@ -57,6 +63,32 @@ def serve(
     run(settings, started=started, beside=beside, places=places)
 
 
+def _serve_brokers(
+    settings: Any, count: int, people: int, *, port: int | None, demo: bool, json: bool
+) -> None:
+    """Run several nodes as processes."""
+    import msgspec
+
+    from roamcast.commands import _demo_brokers as several
+    from roamcast.errors import SettingsError
+
+    if not demo:
+        raise SettingsError("--brokers needs --demo: each node of your own has its own settings")
+
+    def ready(nodes: Any) -> None:
+        if json:
+            typer.echo(msgspec.json.encode({"nodes": several.described(nodes)}))
+        else:
+            typer.echo(several.what_to_try(nodes, _program()))
+        sys.stdout.flush()
+
+    several.run(Path(settings.server.data), count, port or 0, people, ready=ready)
+
+
+def _program() -> str:
+    return "roamcast" if shutil.which("roamcast") else sys.argv[0]
+
+
 def _print_address(url: str, token: str, data: str, *, demo: bool, json: bool) -> None:
     """Print the address, a token and commands to try."""
     if json:
@@ -65,7 +97,7 @@ def _print_address(url: str, token: str, data: str, *, demo: bool, json: bool) -
         typer.echo(msgspec.json.encode({"url": url, "token": token}))
         sys.stdout.flush()
         return
-    program = "roamcast" if shutil.which("roamcast") else sys.argv[0]
+    program = _program()
     where = "" if data == "roamcast-data" else f" --data {data}"
     example = "within(place, 'campus/b1')" if demo else "true"
     casts = _cast_commands(program, where) if demo else ""

@@ -5,7 +5,7 @@ links to its six nearest brokers by physical hops; among equally near ones to th
 with, then drawn. A link exists while either end chose the other, and both ends state it. All
 brokers renew their choice at the same moments, then pass on what changed since the last time, so a
 change travels one overlay hop a period. Paths have the fewest overlay hops, by name among equals.
-`Overlay` does with arrays what `TopologyTable` and `tree_from` do; a test holds them equal.
+`RoamingOverlay` does with arrays what `TopologyTable` and `tree_from` do; a test holds them equal.
 """
 
 import random
@@ -77,7 +77,7 @@ class Trees(msgspec.Struct, frozen=True):
     """For each number of overlay hops from 1: (root, broker) that are so far apart."""
 
 
-class Overlay:
+class RoamingOverlay:
     """What each broker knows of all links: the version of each, which counts its changes."""
 
     def __init__(self, hops: Floats, neighbours: int, generator: np.random.Generator) -> None:
@@ -158,7 +158,7 @@ def trees(views: Sequence[Flags]) -> Trees:
     parents = np.full((brokers, brokers), -1)
     parents[everyone, everyone] = everyone
     level = np.eye(brokers, dtype=bool)
-    levels = []
+    levels: list[tuple[Ints, Ints]] = []
     while True:
         reach = adjacent & level[:, :, None]
         level = reach.any(axis=1) & (parents < 0)
@@ -186,10 +186,11 @@ def mean_length(lengths: Floats) -> Floats:
     apart = ~np.eye(lengths.shape[1], dtype=bool)
     counts = np.isfinite(lengths) & apart
     total: Floats = np.where(counts, lengths, 0.0).sum(axis=(1, 2))
-    return total / np.maximum(counts.sum(axis=(1, 2)), 1)
+    means: Floats = total / np.maximum(counts.sum(axis=(1, 2)), 1)
+    return means
 
 
-def follow(overlay: Overlay, hops: Floats, period_s: int) -> Floats:
+def follow(overlay: RoamingOverlay, hops: Floats, period_s: int) -> Floats:
     """Renew an overlay every period; give the length of each broker's paths in each second."""
     parts = [path_lengths(overlay.trees(), hops[:period_s])]
     for second in range(period_s, len(hops), period_s):
@@ -209,7 +210,7 @@ def shortest(weights: Floats) -> Floats:
     return lengths
 
 
-class Run(msgspec.Struct, frozen=True):
+class BrokerRun(msgspec.Struct, frozen=True):
     """Path lengths in each second, and what one broker sent on average."""
 
     static: Floats
@@ -219,17 +220,17 @@ class Run(msgspec.Struct, frozen=True):
     messages_s: float
 
 
-def run_brokers(found: Trace, seed: int, period_s: int, brokers: int = BROKERS) -> Run:
+def run_brokers(found: Trace, seed: int, period_s: int, brokers: int = BROKERS) -> BrokerRun:
     """Let the overlay of the first nodes, as brokers, follow the network, or stay as it began.
 
     Nodes are alike, so the first ones are as random a choice as any.
     """
     hops = found.hops[:, :brokers, :brokers]
-    overlay = Overlay(hops[0], NEIGHBOURS, np.random.default_rng(seed))
+    overlay = RoamingOverlay(hops[0], NEIGHBOURS, np.random.default_rng(seed))
     first = overlay.trees()
     lengths = follow(overlay, hops, period_s)
     shares = brokers * found.seconds
-    return Run(
+    return BrokerRun(
         mean_length(path_lengths(first, hops)),
         mean_length(lengths),
         mean_length(hops),

@@ -15,13 +15,13 @@ from roamcast.lab._oo import (
     NEIGHBOURS,
     Floats,
     Ints,
-    Overlay,
+    RoamingOverlay,
     Trace,
     follow,
     path_lengths,
     shortest,
 )
-from roamcast.overlay.homes.choice import Candidate, LoadGauge, LoadState, choose_home
+from roamcast.overlay.homes.choice import HomeCandidate, LoadGauge, LoadState, choose_home
 
 UNBOUNDED = float("inf")
 
@@ -55,13 +55,13 @@ def broker_lengths(found: Trace, roles: Roles, seed: int, update_s: int) -> Leng
     Best: the overlay is renewed at every change, and paths are the shortest by physical hops.
     """
     hops = found.hops[:, : roles.brokers, : roles.brokers]
-    overlay = Overlay(hops[0], NEIGHBOURS, np.random.default_rng(seed))
+    overlay = RoamingOverlay(hops[0], NEIGHBOURS, np.random.default_rng(seed))
     static = path_lengths(overlay.trees(), hops)
     fresh = shortest(np.stack([overlay.weights(one) for one in hops]))
     return Lengths(static, follow(overlay, hops, update_s), fresh)
 
 
-class Homes:
+class ClientHomes:
     """The homes of all clients of one run."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Homes:
     def _loads(self) -> Floats:
         homes = self._home[len(self._roles.producers) :]
         counts = np.bincount(homes[homes >= 0], minlength=self._roles.brokers)
-        loads: Floats = counts * self._share
+        loads: Floats = counts.astype(np.float64) * self._share
         return loads
 
     def _discover(self, client: int, before: Floats, away: Floats) -> None:
@@ -144,8 +144,8 @@ class Homes:
         elif home < 0:  # nobody in reach: the least loaded one, until the next discovery
             self._home[client] = int(self._loads().argmin())
 
-    def _candidate(self, broker: int, before: Floats, away: Floats) -> Candidate:
-        return Candidate(str(broker), float(before[broker]), float(away[broker]))
+    def _candidate(self, broker: int, before: Floats, away: Floats) -> HomeCandidate:
+        return HomeCandidate(str(broker), float(before[broker]), float(away[broker]))
 
     def _measure(self, home: int) -> None:
         """Measure what each broker would have with this consumer."""
@@ -192,6 +192,6 @@ def approaches(
     }
     made = {}
     for name, (paths, period) in cases.items():
-        homes = Homes(found, roles, paths, discovery_s=period)
+        homes = ClientHomes(found, roles, paths, discovery_s=period)
         made[name] = {"hops": homes.hops, "moves": homes.moves}
     return made

@@ -55,7 +55,7 @@ def measure(quick: bool, progress: Steps) -> tuple[list[dict[str, Any]], dict[st
                 values.setdefault(key, []).append(value)
             step(1)
     rows = [
-        oo.row({"average load": load, "control": name}, quantity, found)
+        {**oo.row({"average load": load, "control": name}, quantity, found), "most": max(found)}
         for (load, name, quantity), found in values.items()
     ]
     parameters = {
@@ -79,12 +79,12 @@ def _seed(seed: int, loads: tuple[float, ...]) -> dict[tuple[float, str, str], f
     roles = clients.OO_SMALL
     walked = oo.trace(seed, nodes=NODES, area=AREA)
     lengths = clients.broker_lengths(walked, roles, seed, UPDATE_S)
-    still = clients.Homes(walked, roles, lengths.static, discovery_s=None)
+    still = clients.ClientHomes(walked, roles, lengths.static, discovery_s=None)
     static = float(np.nanmean(still.hops))
     found: dict[tuple[float, str, str], float] = {}
 
-    def homes(control: Control, share: float) -> clients.Homes:
-        return clients.Homes(
+    def homes(control: Control, share: float) -> clients.ClientHomes:
+        return clients.ClientHomes(
             walked,
             roles,
             lengths.opportunistic,
@@ -103,6 +103,7 @@ def _seed(seed: int, loads: tuple[float, ...]) -> dict[tuple[float, str, str], f
             scale = share if control is NONE else 1.0
             found[load, control.name, "largest load"] = float(made.load_max.max()) * scale
             found[load, control.name, "hops"] = float(np.nanmean(made.hops))
+            found[load, control.name, "hops saved"] = static - float(np.nanmean(made.hops))
             found[load, control.name, "moves a minute"] = made.moves / (oo.SECONDS / 60)
         found[load, "static", "hops"] = static
     return found

@@ -30,7 +30,7 @@ def run(quick: bool, progress: Steps) -> Report:
             paths = {MOVING[0]: lengths.static, MOVING[1]: lengths.opportunistic}
             for period in periods:
                 for name, among in paths.items():
-                    homes = clients.Homes(walked, clients.OO_ROLES, among, discovery_s=period)
+                    homes = clients.ClientHomes(walked, clients.OO_ROLES, among, discovery_s=period)
                     hops.setdefault((period, name), []).append(float(np.nanmean(homes.hops)))
                 moves[period].append(homes.moves / (70 * oo.SECONDS / 60))
                 step(1)

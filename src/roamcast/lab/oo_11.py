@@ -30,7 +30,7 @@ def run(quick: bool, progress: Steps) -> Report:
                 walked = oo.trace(seed, area=area)
                 lengths = clients.broker_lengths(walked, clients.OO_ROLES, seed, UPDATE_S)
                 for period in PERIODS_S:
-                    homes = clients.Homes(
+                    homes = clients.ClientHomes(
                         walked, clients.OO_ROLES, lengths.opportunistic, discovery_s=period
                     )
                     hops.setdefault((speed, period), []).append(float(np.nanmean(homes.hops)))

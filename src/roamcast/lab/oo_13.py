@@ -22,22 +22,24 @@ def run(quick: bool, progress: Steps) -> Report:
 
 def _claims(rows: list[dict[str, Any]]) -> list[Claim]:
     nearest = load.line(rows, load.NONE.name, "hops")
-    static = load.line(rows, "static", "hops")
     begins = {
         control.name: load.first_load(load.line(rows, control.name, "hops"), nearest, 0.05)
         for control in load.CONTROLS[1:]
     }
-    full = load.line(rows, load.FULL.name, "hops")
-    saved = [static[at] - full[at] for at in full]
+    saved = [
+        (row["most"], row["ours"])
+        for row in rows
+        if row["control"] == load.FULL.name and row["quantity"] == "hops saved"
+    ]
     return [
         Claim("limit 100 %: average load from which paths are more than 5 % longer",
               begins[load.FULL.name], begins[load.FULL.name] > PAPER_FROM, paper="above 0.7",
               note=f"limit 70 %: from {begins['limit 70 %']:g}, "
               f"limit 30 %: from {begins['limit 30 %']:g}"),
-        Claim("up to 70 % the path is shorter than static: hops saved", saved[0], saved[0] > 1.0,
-              paper="can be more than 1 hop shorter"),
-        Claim("limit 100 %: still shorter than static at 100 %: hops saved", saved[-1],
-              saved[-1] > 0, paper="continues to outperform"),
+        Claim("limit 100 %: hops shorter than static at the lowest load (most of a run, mean)",
+              list(saved[0]), saved[0][0] > 1.0, paper="can be more than 1 hop shorter"),
+        Claim("limit 100 %: still shorter than static at 100 %: hops saved", saved[-1][1],
+              saved[-1][1] > 0, paper="continues to outperform"),
     ]  # fmt: skip
 
 

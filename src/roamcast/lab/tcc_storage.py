@@ -152,7 +152,7 @@ async def _write_rows(rows: list[tuple[str, bytes | None]], folder: Path) -> int
     path = folder / "store.db"
     store = SqliteStore.open(path)
     for at in range(0, len(rows), WRITES_MAX):
-        await store.write(rows[at : at + WRITES_MAX])
+        await store.write(tuple(rows[at : at + WRITES_MAX]))
     store.checkpoint()
     await store.close()
     return sum(file.stat().st_size for file in folder.iterdir())

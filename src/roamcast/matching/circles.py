@@ -33,7 +33,7 @@ def parameters(near: Near) -> tuple[float, ...]:
 
 
 @kernel
-def locate(circles: Array, which: Array, lon: Array, lat: Array, told: Array) -> None:
+def locate(circles: Array, which: Array, lon: Array, lat: Array, sides: Array) -> None:
     """Say of each point whether it is in its circle, out of it, or too near the border to say."""
     for i in range(len(which)):
         circle = which[i]
@@ -47,10 +47,10 @@ def locate(circles: Array, which: Array, lon: Array, lat: Array, told: Array) ->
         along = math.sin(math.radians(turn) / 2)
         found = rise * rise + parallel * circles[circle, 3] * (along * along)
         if reach < SMALLEST:
-            told[i] = DOUBTFUL if found < 2 * SMALLEST else OUT
+            sides[i] = DOUBTFUL if found < 2 * SMALLEST else OUT
         elif found < reach * (1 - MARGIN):
-            told[i] = IN
+            sides[i] = IN
         elif found > reach * (1 + MARGIN):
-            told[i] = OUT
+            sides[i] = OUT
         else:
-            told[i] = DOUBTFUL
+            sides[i] = DOUBTFUL

@@ -69,28 +69,28 @@ class Residuals:
 
     def hold(self, rows: Array, context: Context) -> Array:
         """Return, for each row, whether its conditions hold for one context."""
-        told = np.zeros(len(rows), bool)
+        held = np.zeros(len(rows), bool)
         asked: list[int] = []
         shapes: list[tuple[Any, bool]] = []
         for place, row in enumerate(rows.tolist()):
             shape = self._shapes.get(row)
             if shape is None:
-                told[place] = all(holds(part, context) for part in self.parts[row])
+                held[place] = all(holds(part, context) for part in self.parts[row])
             elif context.point is not None:
                 asked.append(place)
                 shapes.append(shape)
         if context.point is not None and asked:
             wanted = np.array([wanted for _, wanted in shapes])
             many = np.array([shape for shape, _ in shapes], object)
-            told[asked] = shapely.intersects_xy(many, *context.point) == wanted
-        return told
+            held[asked] = shapely.intersects_xy(many, *context.point) == wanted
+        return held
 
     def hold_batch(self, rows: Array, where: Array, batch: pa.RecordBatch | pa.Table) -> Array:
         """Return, for each row, whether its conditions hold for the batch's context in `where`."""
-        told = np.zeros(len(rows), bool)
+        held = np.zeros(len(rows), bool)
         candidates = Candidates(where, batch)
         kinds = self._kinds[rows]
-        self._hold_circles(rows, np.flatnonzero(kinds == CIRCLE), candidates, told)
+        self._hold_circles(rows, np.flatnonzero(kinds == CIRCLE), candidates, held)
         rest = np.flatnonzero(kinds != CIRCLE)
         rest = rest[np.argsort(rows[rest], kind="stable")]
         few: list[Array] = []
@@ -101,13 +101,13 @@ class Residuals:
                 continue
             for test in self._tests_of(row):
                 same = same[test(candidates, same)]
-            told[same] = True
+            held[same] = True
         if few:
-            self._hold_shapes(rows, np.concatenate(few), candidates, told)
-        return told
+            self._hold_shapes(rows, np.concatenate(few), candidates, held)
+        return held
 
     def _hold_circles(
-        self, rows: Array, chosen: Array, candidates: "Candidates", told: Array
+        self, rows: Array, chosen: Array, candidates: "Candidates", held: Array
     ) -> None:
         chosen = chosen[candidates.has_point(chosen)]
         if not len(chosen):
@@ -118,17 +118,17 @@ class Residuals:
         for place in np.flatnonzero(found == circles.DOUBTFUL).tolist():
             part: Any = self.parts[int(rows[chosen[place]])][0]
             found[place] = _is_near(part.expression, float(lon[place]), float(lat[place]))
-        told[chosen] = (found == circles.IN) == self._wanted[rows[chosen]]
+        held[chosen] = (found == circles.IN) == self._wanted[rows[chosen]]
 
     def _hold_shapes(
-        self, rows: Array, chosen: Array, candidates: "Candidates", told: Array
+        self, rows: Array, chosen: Array, candidates: "Candidates", held: Array
     ) -> None:
         """Test many shapes with few candidates each in one call."""
         chosen = chosen[candidates.has_point(chosen)]
         known = [self._shapes[row] for row in rows[chosen].tolist()]
         shapes = np.array([shape for shape, _ in known], object)
         wanted = np.array([wanted for _, wanted in known], bool)
-        told[chosen] = shapely.intersects_xy(shapes, *candidates.points(chosen)) == wanted
+        held[chosen] = shapely.intersects_xy(shapes, *candidates.points(chosen)) == wanted
 
     def _tests_of(self, row: int) -> list[Test]:
         found = self._tests.get(row)
@@ -202,10 +202,10 @@ def _test_of(part: Normal) -> Test:
 
 def _shape_test(region: Region, wanted: bool) -> Test:
     def test(candidates: Candidates, chosen: Array) -> Array:
-        told = candidates.has_point(chosen)
-        lon, lat = candidates.points(chosen[told])
-        told[told] = region.holds(lon, lat) == wanted
-        return told
+        held = candidates.has_point(chosen)
+        lon, lat = candidates.points(chosen[held])
+        held[held] = region.holds(lon, lat) == wanted
+        return held
 
     return test
 
@@ -214,14 +214,14 @@ def _circle_test(near: Near, wanted: bool) -> Test:
     alone = np.array([circles.parameters(near)])
 
     def test(candidates: Candidates, chosen: Array) -> Array:
-        told = candidates.has_point(chosen)
-        lon, lat = candidates.points(chosen[told])
+        held = candidates.has_point(chosen)
+        lon, lat = candidates.points(chosen[held])
         found = np.empty(len(lon), np.int8)
         circles.locate(alone, np.zeros(len(lon), np.int64), lon, lat, found)
         for place in np.flatnonzero(found == circles.DOUBTFUL).tolist():
             found[place] = _is_near(near, float(lon[place]), float(lat[place]))
-        told[told] = (found == circles.IN) == wanted
-        return told
+        held[held] = (found == circles.IN) == wanted
+        return held
 
     return test
 
@@ -266,7 +266,7 @@ def _text_test(name: str, decide: Callable[[pa.Array], Array], wanted: bool) -> 
         # the entry beyond the last is that of texts that are missing: unknown is never wanted
         answers = np.append(distinct == wanted, False)
         places = coded.indices.fill_null(len(distinct)) if texts.null_count else coded.indices
-        told: Array = answers[np.asarray(places)]
-        return told
+        held: Array = answers[np.asarray(places)]
+        return held
 
     return test

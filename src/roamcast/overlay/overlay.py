@@ -12,6 +12,7 @@ from roamcast.model.parts import Part
 from roamcast.model.wire import Registry
 from roamcast.overlay.custody.custody import Custody, CustodySettings
 from roamcast.overlay.custody.messages import CUSTODY_MESSAGES
+from roamcast.overlay.filters.forwarding import SwitchedForwarding
 from roamcast.overlay.filters.messages import FILTER_MESSAGES
 from roamcast.overlay.filters.part import NodeFilters
 from roamcast.overlay.filters.planning import FilterSettings
@@ -27,8 +28,9 @@ from roamcast.overlay.links.links import NodeLinks
 from roamcast.overlay.links.neighbour import LinkView
 from roamcast.overlay.links.proof import Sign, Verify, verify
 from roamcast.overlay.links.settings import LinkSettings, NeighbourSettings
+from roamcast.overlay.tables.directory import NodeEntry
 from roamcast.overlay.tables.exchange import Exchange
-from roamcast.overlay.tables.feeding import TableFeeding, TableSettings
+from roamcast.overlay.tables.feeding import NodeView, TableFeeding, TableSettings
 from roamcast.overlay.tables.messages import TABLES_MESSAGES
 from roamcast.overlay.tables.table import Table
 from roamcast.overlay.tables.wants import Wants
@@ -92,6 +94,8 @@ class OverlayNode(msgspec.Struct, frozen=True):
     discovery: DiscoverySettings = DiscoverySettings()
     places: tuple[str, ...] = ()
     """The places that it serves; none for all."""
+    url: str = ""
+    """Where people reach it."""
 
 
 class OverlayView(msgspec.Struct, frozen=True):
@@ -103,6 +107,7 @@ class OverlayView(msgspec.Struct, frozen=True):
     links: list[LinkView]
     graph: Annotated[dict[str, list[str]], Meta(description="who is linked with whom")]
     tree: Annotated[list[str], Meta(description="our links of the tree that all share")]
+    nodes: Annotated[list[NodeView], Meta(description="who serves which places, and where")]
     held: Annotated[dict[str, tuple[int, int]], Meta(description="what is held, and its bound")]
 
 
@@ -131,12 +136,15 @@ class Overlay:
         wants = node.wants or next((one for one in tables if isinstance(one, Wants)), Wants())
         if node.flows is not None and wants not in tables:
             tables = (*tables, wants)
-        self.feeding = TableFeeding(tables, node.places, settings.tables)
+        own = NodeEntry(node.name, node.url, node.places)
+        self.feeding = TableFeeding(tables, own, settings.tables)
         self.exchange = Exchange(tables)
         self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=node.kinds)
         self.filters = NodeFilters(self.topology, settings.filters, now=now)
         if node.flows is not None:
             self.flows = Flows(self.topology, self.exchange, wants, node.flows)
+            here = self.flows.home.wants
+            self.flows.relay.forwarding = SwitchedForwarding(self.filters, wants, here)
             if node.handoff is not None:
                 self.handoff = Handoff(self.topology, self.flows, node.handoff)
         self.homes: Homes | None = None
@@ -172,6 +180,7 @@ class Overlay:
             self.links.view(),
             {node: sorted(others) for node, others in sorted(self.topology.graph().items())},
             sorted(self.topology.tree_links),
+            self.feeding.nodes(),
             {
                 f"{part.part}: {what}": (int(held), int(bound))
                 for part in self.parts

@@ -18,6 +18,7 @@ from roamcast.errors import (
     ForbiddenError,
     InputError,
     LimitError,
+    MovedError,
     NotFoundError,
     RoamcastError,
     UnreachableError,
@@ -43,6 +44,7 @@ class ProblemBody(msgspec.Struct, frozen=True):
 
     title: str = ""
     detail: str = ""
+    url: str = ""
 
 
 class HttpClient:
@@ -222,6 +224,10 @@ def error_of(status: int, data: bytes, url: str) -> RoamcastError:
         return NotFoundError(detail)
     if status == 409:
         return ConflictError(detail)
+    if status == 421:
+        moved = MovedError(detail)
+        moved.url = problem.url
+        return moved
     if status in {413, 414, 429, 431}:
         return LimitError(detail)
     if status >= 500 or status < 400:

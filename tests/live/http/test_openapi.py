@@ -23,10 +23,22 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
         yield one
 
 
+BRIEFLY = ("--phases=examples,fuzzing", "--max-examples=5")
+THOROUGHLY = ("--max-examples=5",)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("long_lists", ["", pytest.param("1", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("long_lists", "how"),
+    [
+        ("", BRIEFLY),
+        pytest.param("", THOROUGHLY, marks=pytest.mark.soak),
+        pytest.param("1", THOROUGHLY, marks=pytest.mark.soak),
+    ],
+    ids=["briefly", "thoroughly", "long lists"],
+)
 def test_schemathesis_finds_no_difference_between_description_and_service(
-    running: RunningService, tmp_path: Path, long_lists: str
+    running: RunningService, tmp_path: Path, long_lists: str, how: tuple[str, ...]
 ) -> None:
     (tmp_path / "schemathesis.toml").write_text(SETTINGS)
     done = subprocess.run(
@@ -36,7 +48,7 @@ def test_schemathesis_finds_no_difference_between_description_and_service(
             f"{running.url}/openapi.json",
             "--header",
             f"Authorization: Bearer {running.operator}",
-            "--max-examples=5",
+            *how,
             "--seed=1",
             "--no-color",
             "--generation-database=none",

@@ -70,6 +70,9 @@ def test_three_nodes_learn_of_each_other_and_again_after_a_kill(tmp_path: Path) 
             for each in (a, b, c):
                 until(lambda each=each: overlay(each)["graph"] == graph, "a graph is not whole")
             assert overlay(a)["key"] == keys["a"]
+            page = b.ask("GET", "/metrics", b.operator).body.decode()
+            assert 'roamcast_held{what="neighbours linked"} 2.0' in page
+            assert 'roamcast_overlay_steps_total{what="links: up"} 2.0' in page
             a.kill()
             until(lambda: up(b) == {"c"}, "b does not miss a")
             a.start()

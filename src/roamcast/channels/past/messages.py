@@ -1,4 +1,4 @@
-"""What the past of a broker asks of its driver, and is told."""
+"""What the past of a broker asks of its driver, is told, and tells other parts."""
 
 import msgspec
 

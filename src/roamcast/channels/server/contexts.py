@@ -285,6 +285,8 @@ class MapContexts:
         """Vid → who published under it lately (0090)."""
         self.is_stored: Callable[[str, str], bool] = lambda _vid, _owner: False
         self.may_name: Callable[[str, str], bool] = lambda _owner, _vid: True
+        self.check_place: Callable[[str | None], None] = lambda _place: None
+        """Raises for a place that another node serves."""
         """(vid, owner) → whether this process publishes it for the owner, from disk."""
         self.past: Remembers | None = None
         desk.fresh = self.fresh
@@ -306,6 +308,7 @@ class MapContexts:
         ):
             limit = self._desk.settings.publications_max
             raise LimitError(f"a client publishes at most {limit} contexts")
+        self.check_place(context.place)
         self.check_owner(context.vid, client.name)
         if self.past is not None:
             self.past.check_room()

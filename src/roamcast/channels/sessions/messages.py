@@ -144,6 +144,10 @@ class SessionProblem(msgspec.Struct, frozen=True, tag_field="type", tag="error")
         int | msgspec.UnsetType,
         Meta(description="of a wrong filter: the number of the character, from 1"),
     ] = msgspec.UNSET
+    url: Annotated[
+        str | msgspec.UnsetType,
+        Meta(description="with status 421: the service of the node that serves the place"),
+    ] = msgspec.UNSET
 
 
 class SessionCount(msgspec.Struct, frozen=True, tag_field="type", tag="count"):

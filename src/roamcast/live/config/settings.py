@@ -440,6 +440,7 @@ class OverlaySection(Section, frozen=True, kw_only=True):
             description="nodes that match what passes: `all`, those that are `paying`, or how many",
         ),
     ] = "all"
+    url: Annotated[str, _text("where people reach this service; others are sent there")] = ""
     tls_ca: Annotated[str, _text("PEM file of who signs the neighbours' certificates")] = ""
     neighbours: Annotated[
         dict[str, NeighbourSection],

@@ -133,7 +133,7 @@ async def charged_filter(request: Asked, times: int = 1, *, past: bool = False) 
     if past:
         service.charge_past(viewer_of(request), wanted)
     else:
-        service.charge(viewer_of(request), wanted, times)
+        service.charge(viewer_of(request), wanted, times=times)
     return wanted
 
 

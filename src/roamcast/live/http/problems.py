@@ -12,7 +12,14 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 from msgspec import UnsetType
 
-from roamcast.errors import AuthError, FilterError, ForbiddenError, RateError, RoamcastError
+from roamcast.errors import (
+    AuthError,
+    FilterError,
+    ForbiddenError,
+    MovedError,
+    RateError,
+    RoamcastError,
+)
 from roamcast.live.observe.logs import Log
 
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -33,6 +40,8 @@ class ProblemDetails(msgspec.Struct, frozen=True):
     type: str = "about:blank"
     position: int | UnsetType = msgspec.UNSET
     """Where in a filter the mistake is: the number of a character, from 1."""
+    url: str | UnsetType = msgspec.UNSET
+    """With status 421: the service of the node that serves the place."""
 
 
 def details(error: RoamcastError) -> bytes:
@@ -41,13 +50,20 @@ def details(error: RoamcastError) -> bytes:
 
 
 def _details(error: RoamcastError) -> ProblemDetails:
-    return ProblemDetails(error.title, error.status, str(error), position=position_in(error))
+    return ProblemDetails(
+        error.title, error.status, str(error), position=position_in(error), url=url_in(error)
+    )
 
 
 def position_in(error: RoamcastError) -> int | UnsetType:
     """Give the character at which a filter is wrong."""
     found = error.position if isinstance(error, FilterError) else None
     return msgspec.UNSET if found is None else found
+
+
+def url_in(error: RoamcastError) -> str | UnsetType:
+    """Give where the node is that serves a place."""
+    return (error.url if isinstance(error, MovedError) else "") or msgspec.UNSET
 
 
 def problem(status: int, title: str, detail: str, **headers: str) -> Response[bytes]:

@@ -15,7 +15,7 @@ from roamcast.channels.sessions import messages as say
 from roamcast.errors import RoamcastError
 from roamcast.identity.rules import Viewer
 from roamcast.live.auth.admission import Bucket, Grant
-from roamcast.live.http.problems import MISTAKE, SEE_LOG, position_in
+from roamcast.live.http.problems import MISTAKE, SEE_LOG, position_in, url_in
 from roamcast.live.links.sockets import TRY_AGAIN, WebSocket, text_frame
 from roamcast.live.observe.logs import Log
 from roamcast.live.service.answering import answered
@@ -251,7 +251,7 @@ class SessionSocket:
 
     def _refuse(self, re: str, error: RoamcastError) -> None:
         """Answer for what the program did wrong."""
-        self._problem(re, error.status, error.title, str(error), position_in(error))
+        self._problem(re, error.status, error.title, str(error), position_in(error), url_in(error))
 
     def _problem(
         self,
@@ -260,9 +260,10 @@ class SessionSocket:
         title: str,
         detail: str,
         position: int | msgspec.UnsetType = msgspec.UNSET,
+        url: str | msgspec.UnsetType = msgspec.UNSET,
     ) -> None:
         self._service.metrics.refused.labels(title).inc()
-        self._say(say.SessionProblem(re, status, title, detail[:1_000], position))
+        self._say(say.SessionProblem(re, status, title, detail[:1_000], position, url))
 
 
 def _re_of(data: bytes | str) -> str:

@@ -60,4 +60,5 @@ def node_of(section: OverlaySection, folder: Path) -> OverlayNode | None:
         tables=standard_tables(settings.tables),
         public_key=public_key,
         places=section.areas,
+        url=section.url,
     )

@@ -64,6 +64,7 @@ from roamcast.live.links.sockets import Sink, WebSocket, text_frame
 from roamcast.live.observe.journaling import Journaling
 from roamcast.live.observe.logs import Log
 from roamcast.live.observe.metrics import CONTENT_TYPE, Metrics
+from roamcast.live.overlay.metrics import watch_overlay
 from roamcast.live.overlay.ways import NeighbourWays
 from roamcast.live.past.worker import PastWorker
 from roamcast.live.service.making import broker_of
@@ -86,7 +87,7 @@ from roamcast.model.machine import (
     Store,
 )
 from roamcast.model.places import Places
-from roamcast.model.records import ChannelStep, Record, UpdateMatched
+from roamcast.model.records import ChannelStep, OverlayStep, Record, UpdateMatched
 from roamcast.model.time import format_instant
 from roamcast.overlay.casts.messages import DepositMail, LookUpPast, ReadPayload
 from roamcast.overlay.events import HangUp, ParcelExpired
@@ -164,11 +165,12 @@ class Service:
             places=places,
             trusted_nodes=nodes,
             node=node,
-            charge=self._charge_link,
+            charge=self.charge,
         )
         self._tickets = Tickets()
         self._sinks: dict[str, Sink] = {}
         self._followers: Counter[str] = Counter()
+        self._overlay_steps: Counter[str] = Counter()
         self._updates = self._transmissions = 0
         self.driver = Driver(self.broker, clock=self.clock)
         self.replicas = Replicas(
@@ -234,6 +236,8 @@ class Service:
             "Changes for sessions that later ones replaced",
             lambda: {"coalesced": broker.held()["coalesced"]},
         )
+        if broker.overlay_view() is not None:
+            watch_overlay(metrics, broker, self._overlay_steps)
         journal = self._journal
         if journal is not None:
             metrics.watch_counts("journal", "Records of the journal", lambda: journal.counts)
@@ -366,6 +370,8 @@ class Service:
             self.metrics.updates.labels(record.change).inc()
         elif isinstance(record, ChannelStep) and record.step in FOLLOWER_STEPS:
             self._followers[FOLLOWER_STEPS[record.step]] += 1
+        elif isinstance(record, OverlayStep):
+            self._overlay_steps[f"{record.layer}: {record.step}"] += 1
         self.note(record)
 
     def _frame(self, effect: Frame) -> None:
@@ -562,19 +568,14 @@ class Service:
         """Count requests of a subject; too many are refused."""
         self.rates.take(subject, self.clock(), amount)
 
-    def charge(self, viewer: Viewer, wanted: Filter, times: int = 1) -> None:
+    def charge(self, viewer: Viewer, wanted: Filter, shares: int = 1, times: int = 1) -> None:
         """Charge a viewer for a question that is asked so many times; too dear is refused.
 
-        The price is an upper bound that is known before the question runs (docs/queries.md).
+        The price is an upper bound that is known before the question runs (docs/queries.md). A
+        relay asks for many clients at once, and pays a share for each.
         """
         now = self.clock()
-        steps = times * self.broker.price(viewer, wanted, now).steps
-        self.reader.work.take(viewer.name, now, steps)
-
-    def _charge_link(self, viewer: Viewer, wanted: Filter, shares: int) -> None:
-        """Charge a client on a link for a current set; a relay asks for many clients at once."""
-        now = self.clock()
-        steps = self.broker.price(viewer, wanted, now).steps // shares
+        steps = times * self.broker.price(viewer, wanted, now).steps // shares
         self.reader.work.take(viewer.name, now, steps)
 
     def charge_past(self, viewer: Viewer, wanted: Filter) -> None:

@@ -40,8 +40,9 @@ class Handing:
                 spreading.learn(items, now)
                 if spreading.joined_us == before:
                     return ()
-            case CameByLink(_, TableChunk(last=True)):
-                pass
+            case CameByLink(link, TableChunk(table, last=True)):
+                if not spreading.is_news(link, table):
+                    return ()
             case CameByLink():
                 return ()
             case _:
@@ -71,6 +72,8 @@ class Handing:
             >= self._desk.settings.posts_max
         ):
             self.later(held, now)
+            return []
+        if not self._desk.spreading.lacking((*held.sent_to, *held.posting, held.came_from)):
             return []
         links, soon = self._desk.spreading.wanted(held.body, held.came_from, now)
         if soon:

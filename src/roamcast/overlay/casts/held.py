@@ -245,25 +245,35 @@ class HeldCast:
         return self.end is None
 
     @property
+    def collects(self) -> bool:
+        """Whether neighbours pass back what they find: the n-th branching point is here or above.
+
+        Above it nobody waits: what each node finds there it resolves itself (TCC III-C).
+        """
+        branching = len(self.sent_to) + len(self.posting) > 1
+        return 0 < self._number <= len(self.branches) + branching
+
+    @property
     def complete(self) -> bool:
-        """Whether all neighbours that have it have answered."""
-        return not self.posting and self.answered.issuperset(self.sent_to)
+        """Whether all neighbours that pass something back have answered."""
+        return not self.collects or (not self.posting and self.answered.issuperset(self.sent_to))
 
     @property
     def viewer(self) -> Viewer:
         """Who sent it: it sees what they may see."""
         return Viewer(self.body.sender, frozenset(self.body.groups))
 
+    @property
+    def _number(self) -> int:
+        """The number of the branching point that collects; 0 for NH. FBTH is BTH1."""
+        policy = self.body.policy
+        fixed = {"NH": 0, "FBTH": 1}
+        return fixed[policy] if policy in fixed else int(policy.removeprefix("BTH"))
+
     def resolver(self, node: str) -> str:
         """Name the node that resolves what is found here (TCC III-C)."""
-        policy = self.body.policy
-        if policy == "NH":
-            return node
-        if policy == "FBTH":
-            return self.body.origin
-        number = int(policy.removeprefix("BTH"))
         # With fewer branching points the access node resolves itself (erratum to algorithm 6).
-        return self.branches[number - 1] if len(self.branches) >= number else node
+        return self.branches[self._number - 1] if 0 < self._number <= len(self.branches) else node
 
     def question(self) -> PastQuestion:
         """Ask the past for everybody who matches."""

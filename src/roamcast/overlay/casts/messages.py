@@ -27,7 +27,7 @@ KEY_BYTES_MAX: Final = 4_096
 """Bytes of one sealing key: that of ML-KEM-768 with X25519 has about 1,220."""
 
 Policy = Annotated[str, Meta(pattern="^(NH|FBTH|BTH[1-9][0-9]?)$")]
-"""Where vids are resolved: at each node, the origin, or the n-th branching point (TCC III-C)."""
+"""Where vids are resolved: at each node, the first, or the n-th branching point (TCC III-C)."""
 
 CastId = Annotated[str, Meta(min_length=1, max_length=ID_LENGTH_MAX)]
 Named = Annotated[str, Meta(max_length=NAME_LENGTH_MAX)]

@@ -71,7 +71,12 @@ class Results:
     def ask_again(self, held: HeldCast, now: int) -> list[Effect]:
         """Ask neighbours again that have not answered: their results, or the cast, may be lost."""
         silent = [link for link in held.sent_to if link not in held.answered]
-        if not silent or not held.live or held.again >= self._desk.settings.again_max:
+        if (
+            not held.collects
+            or not silent
+            or not held.live
+            or held.again >= self._desk.settings.again_max
+        ):
             return []
         held.again += 1
         delay = self._desk.settings.again_us << min(held.again, 20)

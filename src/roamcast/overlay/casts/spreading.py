@@ -6,8 +6,9 @@ forgot when it crashed. So a cast also asks `Areas` once a node has joined the t
 life, since the cast was sent: then it goes wherever its area is served.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from roamcast.matching.aggregate import Summary
 from roamcast.overlay.casts.held import plan_of
 from roamcast.overlay.casts.messages import CastBody
 from roamcast.overlay.casts.settings import CastSettings
@@ -34,6 +35,7 @@ class Spreading:
         self._nodes = {self.node}
         self._began: dict[str, int] = {}
         """Links in use → since when."""
+        self._summaries: dict[str, Summary | None] = {}
 
     def learn(self, items: Sequence[LinkItem], now: int) -> None:
         """Note nodes whose items are of a new life."""
@@ -50,6 +52,21 @@ class Spreading:
         self._nodes = nodes
         links = self._overlay.exchange.links
         self._began = {link: self._began.get(link, now) for link in links}
+        self._summaries = {
+            link: one for link, one in self._summaries.items() if link in self._began
+        }
+
+    def is_news(self, link: str, table: str) -> bool:
+        """Whether a link's new offer may concern casts: a watermark alone does not."""
+        if table != Crowd.name or self.crowd is None:
+            return table == Areas.name
+        known = self._summaries.get(link)
+        self._summaries[link] = self.crowd.summary(link)
+        return known is None or known is not self._summaries[link]
+
+    def lacking(self, known: Collection[str]) -> bool:
+        """Whether some link in use is not among these."""
+        return any(link not in known for link in self._began)
 
     def wanted(self, body: CastBody, came_from: str, now: int) -> tuple[list[str], bool]:
         """Name the neighbours to hand a cast to; and whether to ask again soon."""

@@ -10,7 +10,10 @@ nothing is reported.
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
 
 from roamcast.model.machine import Effect, step
 from roamcast.model.parts import Occupancy, Part, Timers
@@ -39,6 +42,15 @@ RANK_MAX = 2**53
 """Nobody plans so many batches: a higher number is garbage."""
 
 
+class NodeFilterView(msgspec.Struct, frozen=True):
+    """A node's filter, and the whole placement where this node plans it."""
+
+    node: str
+    state: Annotated[str, Meta(description="of this node's filter")]
+    root: Annotated[str, Meta(description="the node that plans: ask it for the placement")]
+    placement: PlacementView | None
+
+
 class _Job:
     """A filter that is to be installed elsewhere, and how often that was asked."""
 
@@ -65,6 +77,8 @@ class NodeFilters(Part):
         self._epoch = 0
         self._number = 0
         self._wanted = 0
+        self._fresh = False
+        """Whether something was counted that no report is due for."""
         self._changed_us = now
         self._reports: dict[str, NodeReport] = {}
         """The newest report of every node of our side of the tree; of all nodes at the root."""
@@ -112,11 +126,13 @@ class NodeFilters(Part):
             return ()
         return [link for link in self._topology.tree_links if link != came_from]
 
-    def view(self) -> PlacementView | None:
-        """Describe the placement, if this node is the root."""
-        if self.root != self.node:
-            return None
-        return self._survey().view(self.rank.number, self.reason)
+    def view(self) -> NodeFilterView:
+        """Describe this node's filter; the root also describes all others."""
+        root = self.root
+        plan = None
+        if root == self.node:
+            plan = self._survey().view(self.rank.number, self.reason)
+        return NodeFilterView(self.node, self.state.value, root, plan)
 
     def occupancy(self) -> Occupancy:
         """How much is known of other nodes."""
@@ -129,7 +145,7 @@ class NodeFilters(Part):
 
     # --- what passes ---------------------------------------------------------------------------
 
-    def count(self, beyond: Sequence[str], here: bool, came_from: str | None, now: int) -> None:
+    def count(self, beyond: Sequence[str], here: bool, came_from: str | None) -> None:
         """Count a sampled item that passed: the links that want it, and whether own clients do.
 
         f(v) counts what must cross the link from above. What comes from below needs no such link,
@@ -141,8 +157,7 @@ class NodeFilters(Part):
             self._wanted += any(link != came_from for link in beyond)
         elif came_from == parent:
             self._wanted += here or any(link != parent for link in beyond)
-        if self._wanted > before:
-            self._stir(now)
+        self._fresh = self._fresh or (self._wanted > before and "report" not in self._timers)
 
     # --- the part ------------------------------------------------------------------------------
 
@@ -169,6 +184,9 @@ class NodeFilters(Part):
     def advance(self, now: int) -> Sequence[Effect]:
         """Report, plan, and ask again for what was not installed."""
         effects: list[Effect] = []
+        if self._fresh:
+            self._fresh = False
+            self._stir(now)
         for timer in list(self._timers.due(now)):
             if timer == "report":
                 effects += self._report()
@@ -179,8 +197,8 @@ class NodeFilters(Part):
         return effects
 
     def deadline(self) -> int | None:
-        """When the next of these is due."""
-        return self._timers.deadline()
+        """When the next of these is due; at once if a report is to be set."""
+        return 0 if self._fresh else self._timers.deadline()
 
     # --- reports -------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from roamcast.overlay.flows.messages import Events
 from roamcast.overlay.flows.vector import Position, Vector
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldDelivery(msgspec.Struct, frozen=True):
     """One delivery that nobody took yet."""
 
     origin: str
@@ -29,7 +29,7 @@ class Buffer:
         self.start = dict(start)
         """Everything after these positions is held."""
         self.bytes = 0
-        self._held: deque[Held] = deque()
+        self._held: deque[HeldDelivery] = deque()
         self._bytes_max = bytes_max
         self._age_us = age_us
 
@@ -37,7 +37,7 @@ class Buffer:
         """Hold a delivery."""
         self.start.setdefault(origin, after)
         if events:
-            self._held.append(Held(origin, upto, events, now))
+            self._held.append(HeldDelivery(origin, upto, events, now))
             self.bytes += self._held[-1].size
         self.trim(now)
 
@@ -58,6 +58,6 @@ class Buffer:
         """Return whether a consumer that has come so far misses nothing by this buffer."""
         return all(at >= self.start[one] for one, at in vector.items() if one in self.start)
 
-    def deliveries(self) -> list[Held]:
+    def deliveries(self) -> list[HeldDelivery]:
         """Give all that is held, in order."""
         return list(self._held)

@@ -16,7 +16,7 @@ from roamcast.overlay.flows.reader import Numbers
 from roamcast.overlay.flows.vector import Pairs, Position, Vector, merge, pairs
 
 
-class Taken(msgspec.Struct, frozen=True):
+class TakenEvents(msgspec.Struct, frozen=True):
     """What a delivery brings: new events; or that something before it is missing."""
 
     events: tuple[Event, ...] = ()
@@ -55,15 +55,15 @@ class ConsumerCursor:
         self.vector[given.origin] = given.upto
         return True
 
-    def take(self, given: EventsDelivered) -> Taken:
+    def take(self, given: EventsDelivered) -> TakenEvents:
         """Take a delivery: give its events that are new."""
         cursor = self.vector.setdefault(given.origin, given.after)
         if given.after > cursor:
-            return Taken(missing=True)
+            return TakenEvents(missing=True)
         if given.upto <= cursor:
-            return Taken()
+            return TakenEvents()
         self.vector[given.origin] = given.upto
-        return Taken(self._fresh(given, cursor))
+        return TakenEvents(self._fresh(given, cursor))
 
     def _fresh(self, given: EventsDelivered, cursor: Position) -> tuple[Event, ...]:
         ahead: Sequence[Event] = [

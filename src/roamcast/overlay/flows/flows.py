@@ -241,7 +241,7 @@ class Flows(Part):
         if start is not None:
             self._timers.cancel("wave")
             for origin, position in start.items():
-                self._heard(origin, position, None)
+                self._reaches(origin, position, None)
             effects += self.home.stood(start, self.relay.known, self._wave_for)
             if self.home.waiting:
                 self._wave_wanted = True
@@ -271,7 +271,10 @@ class Flows(Part):
         return self._announce()
 
     def _announce(self) -> list[Effect]:
-        self._heard(self.node, self.log.position, None)
+        oldest = self.log.oldest_us()
+        if oldest is not None:
+            self._timers.sooner("trim", oldest)
+        self._reaches(self.node, self.log.position, None)
         return []
 
     def _publish(self, given: PublishEvent, now: int) -> list[Effect]:
@@ -436,7 +439,7 @@ class Flows(Part):
                 return self._chunk(link, message)
             case FlowHello(reach, ask):
                 for origin, position in reach:
-                    self._heard(origin, position, link)
+                    self._reaches(origin, position, link)
                 return self._hello(link, ask=False) if ask else []
             case FlowEmpty(intervals):
                 for flow in intervals:
@@ -451,7 +454,7 @@ class Flows(Part):
             case FlowStood():
                 self.waves.stood(message, link)
             case FlowReset():
-                onwards = self.waves.heard_reset(message, link)
+                onwards = self.waves.take_reset(message, link)
                 if onwards is not None:
                     self._doubt()
                     return _sent(onwards)
@@ -487,12 +490,15 @@ class Flows(Part):
     def _flow(self, flow: Flow, link: str | None) -> None:
         if flow.origin == self.node and link is not None:
             return
-        if flow.origin not in self.relay.known and len(self.relay.known) >= ORIGINS_MAX:
-            return
+        if flow.origin not in self.relay.known:
+            if len(self.relay.known) >= ORIGINS_MAX:
+                return
+            # Its log may have been opened after the last wave was there.
+            self._wave_wanted = True
         self.relay.passes(flow, link)
         self.home.flow(flow)
 
-    def _heard(self, origin: str, position: Position, link: str | None) -> None:
+    def _reaches(self, origin: str, position: Position, link: str | None) -> None:
         """Take word of how far a log reaches."""
         self._flow(Flow(origin, position.epoch, position.number, position.number), link)
 

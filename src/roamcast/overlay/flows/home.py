@@ -9,6 +9,7 @@ from typing import Final
 
 from roamcast.errors import InputError, LimitError
 from roamcast.matching.filter_set import FilterSet
+from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, earliest
 from roamcast.model.parts import Occupancy, Timers
@@ -21,6 +22,7 @@ from roamcast.overlay.flows.events import (
     VirtualStanding,
 )
 from roamcast.overlay.flows.messages import (
+    CONTENT_BYTES_MAX,
     FILTERS_BYTES_MAX,
     FILTERS_MAX,
     Event,
@@ -29,7 +31,7 @@ from roamcast.overlay.flows.messages import (
     FlowFetch,
     FlowPage,
 )
-from roamcast.overlay.flows.reader import Interval, Reader
+from roamcast.overlay.flows.reader import LogInterval, LogReader
 from roamcast.overlay.flows.relay import VIEW
 from roamcast.overlay.flows.settings import FlowSettings
 from roamcast.overlay.flows.vector import ORIGINS_MAX, Position, Vector, pairs
@@ -51,7 +53,7 @@ class _Consumer:
         self.wanted = wanted
         self.asked = asked
         self.stands = False
-        self.told: dict[str, Position] = {}
+        self.vector: dict[str, Position] = {}
         self.reader: int | None = None
         """Its own reader while it is behind."""
         self.buffer: Buffer | None = None
@@ -69,7 +71,7 @@ class Home:
         self._wants = wants
         self._settings = settings
         self._set = FilterSet()
-        self._readers: dict[int, Reader] = {HOME: self._reader()}
+        self._readers: dict[int, LogReader] = {HOME: self._reader()}
         self._owners: dict[int, str] = {}
         self._number = HOME
         self._texts: dict[str, dict[str, None]] = {}
@@ -80,8 +82,8 @@ class Home:
         self._untold: dict[str, None] = {}
         """Consumers who have not been told as far as their reader has come."""
 
-    def _reader(self) -> Reader:
-        return Reader(bytes_max=self._settings.reader_bytes_max, hold_us=self._settings.hold_us)
+    def _reader(self) -> LogReader:
+        return LogReader(bytes_max=self._settings.reader_bytes_max, hold_us=self._settings.hold_us)
 
     @property
     def vector(self) -> dict[str, Position]:
@@ -100,6 +102,10 @@ class Home:
 
     # --- consumers
 
+    def wants(self, context: Context) -> bool:
+        """Return whether some consumer here wants a context."""
+        return bool(self._set.match(context))
+
     def subscribe(
         self, name: str, wanted: Filter, vector: Vector, buffered: bool, now: int
     ) -> list[Effect]:
@@ -115,8 +121,8 @@ class Home:
         if old is not None and old.stands and old.wanted == wanted:
             if buffered:
                 self._buffer(old)
-                return [VirtualStanding(name, pairs(old.told))]
-            if old.buffer is not None and self._in_reach(old, vector):
+                return [VirtualStanding(name, pairs(old.vector))]
+            if old.buffer is not None and old.buffer.holds(vector):
                 return self._wake(old, vector, now)
         standing = wanted.text in self._texts
         if old is not None:
@@ -127,7 +133,7 @@ class Home:
         if buffered:
             self._buffer(consumer)
         if standing:
-            return self._stand(consumer, self.vector)
+            return self._stand(consumer, self.vector, {})
         self.waiting[name] = None
         return []
 
@@ -136,17 +142,8 @@ class Home:
         if consumer.buffer is None:
             settings = self._settings
             consumer.buffer = Buffer(
-                consumer.told, bytes_max=settings.buffer_bytes_max, age_us=settings.buffer_age_us
+                consumer.vector, bytes_max=settings.buffer_bytes_max, age_us=settings.buffer_age_us
             )
-
-    def _in_reach(self, consumer: _Consumer, vector: Vector) -> bool:
-        """Whether what is held, and nothing else, brings a consumer from its vector to here."""
-        told = consumer.told
-        return (
-            consumer.buffer is not None
-            and consumer.buffer.holds(vector)
-            and all(at <= told[one] for one, at in vector.items() if one in told)
-        )
 
     def _wake(self, consumer: _Consumer, vector: Vector, now: int) -> list[Effect]:
         """Give a consumer that has come what was held for it: no gap (JIT 3.1)."""
@@ -154,14 +151,21 @@ class Home:
         consumer.buffer.trim(now)
         held, start = consumer.buffer.deliveries(), consumer.buffer.start
         consumer.buffer = None
-        consumer.told = {**start, **vector}
-        effects: list[Effect] = [EventsStanding(consumer.name, pairs(consumer.told))]
+        before, consumer.vector = consumer.vector, {**start, **vector}
+        effects: list[Effect] = [EventsStanding(consumer.name, pairs(consumer.vector))]
         for one in held:
-            after = consumer.told[one.origin]
+            after = consumer.vector[one.origin]
             if one.upto > after:
-                rest = Interval(start[one.origin], one.upto, one.events).beyond(after)
+                rest = LogInterval(start[one.origin], one.upto, one.events).beyond(after)
                 effects += self._tell(consumer, one.origin, one.upto, rest.events, now)
         self._untold[consumer.name] = None
+        if any(at > before.get(origin, at) for origin, at in vector.items()):
+            # Its old home had come further than this one: read on from there.
+            for origin, at in before.items():
+                if consumer.vector[origin] < at:
+                    effects += self._hand(consumer, origin, at, (), now)
+            self._end_reader(consumer)
+            self._own_reader(consumer, self.vector)
         return effects
 
     def unsubscribe(self, name: str) -> bool:
@@ -205,7 +209,7 @@ class Home:
                 home.begin(origin, position)
             if home.streams[origin].proven is None:
                 home.prove(origin, position)
-            home.heard(origin, max(position, known.get(origin, position)))
+            home.reaches(origin, max(position, known.get(origin, position)))
         effects: list[Effect] = []
         for consumer in self.consumers.values():
             if consumer.stands:
@@ -213,21 +217,22 @@ class Home:
         for name in names:
             found = self.consumers.get(name)
             if found is not None and not found.stands:
-                effects += self._stand(found, start)
+                effects += self._stand(found, start, start)
         return effects
 
-    def _stand(self, consumer: _Consumer, start: Vector) -> list[Effect]:
+    def _stand(self, consumer: _Consumer, start: Vector, ends: Vector) -> list[Effect]:
+        """Serve a consumer; `ends`: where logs end for certain, as a wave says."""
         consumer.stands = True
         self.waiting.pop(consumer.name, None)
         self._set.add(consumer.name, consumer.wanted)
         self._texts.setdefault(consumer.wanted.text, {})[consumer.name] = None
         effects: list[Effect] = []
-        consumer.told = {**start, **consumer.asked}
-        for origin, position in start.items():
+        consumer.vector = {**start, **consumer.asked}
+        for origin, position in ends.items():
             asked = consumer.asked.get(origin)
             if asked is not None and asked > position:
                 # Nobody who was served honestly can be there.
-                consumer.told[origin] = position
+                consumer.vector[origin] = position
                 effects.append(EventsLost(consumer.name, origin, asked, position, TOO_FAR))
         self._own_reader(consumer, start)
         if consumer.buffer is not None:
@@ -237,20 +242,20 @@ class Home:
 
     def _says_standing(self, consumer: _Consumer) -> Effect:
         kind = EventsStanding if consumer.buffer is None else VirtualStanding
-        return kind(consumer.name, pairs(consumer.told))
+        return kind(consumer.name, pairs(consumer.vector))
 
     def _widen(self, consumer: _Consumer, start: Vector, fresh: list[str]) -> list[Effect]:
         """Let a consumer have the events of origins that are new here."""
-        served = [origin for origin in fresh if origin in consumer.told]
-        more = {one: at for one, at in start.items() if one not in consumer.told}
-        consumer.told |= more
+        served = [origin for origin in fresh if origin in consumer.vector]
+        more = {one: at for one, at in start.items() if one not in consumer.vector}
+        consumer.vector |= more
         if consumer.buffer is not None:
             consumer.buffer.start |= more
         if consumer.reader is not None:
             reader = self._readers[consumer.reader]
             for origin, position in start.items():
                 if origin not in reader.streams:
-                    reader.begin(origin, consumer.told[origin])
+                    reader.begin(origin, consumer.vector[origin])
                 if reader.streams[origin].proven is None:
                     reader.prove(origin, position)
         elif served:  # elsewhere, before: it has to catch up
@@ -262,12 +267,12 @@ class Home:
         reader = self._readers[self._number] = self._reader()
         self._owners[self._number] = consumer.name
         consumer.reader = self._number
-        for origin, position in consumer.told.items():
+        for origin, position in consumer.vector.items():
             reader.begin(origin, position)
             if origin in start:
                 reader.prove(origin, start[origin])
         for origin, position in self.vector.items():  # the home may have come further meanwhile
-            reader.heard(origin, position)
+            reader.reaches(origin, position)
 
     def _end_reader(self, consumer: _Consumer) -> None:
         if consumer.reader is None:
@@ -283,11 +288,11 @@ class Home:
 
     def flow(self, flow: Flow) -> None:
         """Take a flow that came by a link, or from this node's own log."""
-        interval = Interval(
+        interval = LogInterval(
             Position(flow.epoch, flow.after), Position(flow.epoch, flow.upto), flow.events
         )
         if interval.after == interval.upto:
-            self._readers[HOME].heard(flow.origin, interval.upto)
+            self._readers[HOME].reaches(flow.origin, interval.upto)
         else:
             self._readers[HOME].take(flow.origin, interval)
 
@@ -309,14 +314,14 @@ class Home:
                 reason = TOO_SHORT if lost.after.epoch == flow.epoch else NEW_LOG
                 effects = self._lose(page.reader, flow.origin, lost, reason)
         upto = Position(flow.epoch, flow.upto)
-        reader.take(flow.origin, Interval(after, upto, flow.events), proven=True)
+        reader.take(flow.origin, LogInterval(after, upto, flow.events), proven=True)
         return effects
 
-    def _lose(self, reader: int, origin: str, lost: Interval, reason: str) -> list[Effect]:
+    def _lose(self, reader: int, origin: str, lost: LogInterval, reason: str) -> list[Effect]:
         effects: list[Effect] = []
         for consumer in self._read_by(reader):
-            if consumer.told[origin] < lost.upto:
-                after, consumer.told[origin] = consumer.told[origin], lost.upto
+            if consumer.vector[origin] < lost.upto:
+                after, consumer.vector[origin] = consumer.vector[origin], lost.upto
                 if consumer.buffer is not None:
                     consumer.buffer.lost(origin, lost.upto)
                 else:
@@ -324,7 +329,7 @@ class Home:
         if reader == HOME:
             for name in self._owners.values():
                 own = self._readers[self.consumers[name].reader or HOME]
-                own.heard(origin, lost.upto)
+                own.reaches(origin, lost.upto)
         return effects
 
     def _read_by(self, reader: int) -> list[_Consumer]:
@@ -347,7 +352,7 @@ class Home:
                 self._end_reader(consumer)
         return effects
 
-    def _deliver(self, origin: str, interval: Interval, now: int) -> list[Effect]:
+    def _deliver(self, origin: str, interval: LogInterval, now: int) -> list[Effect]:
         events: dict[str, list[tuple[int, Event]]] = {}
         for one in interval.events:
             for name in self._set.match(one[1].context):
@@ -360,7 +365,7 @@ class Home:
             if consumer.reader is None:
                 effects += self._tell(consumer, origin, interval.upto, own, now)
             else:
-                part = Interval(interval.after, interval.upto, own)
+                part = LogInterval(interval.after, interval.upto, own)
                 self._readers[consumer.reader].take(origin, part)
         return effects
 
@@ -376,13 +381,13 @@ class Home:
         self, consumer: _Consumer, origin: str, upto: Position, events: Events, now: int
     ) -> list[Effect]:
         """Give a consumer an interval, or hold it."""
-        after, consumer.told[origin] = consumer.told[origin], upto
+        after, consumer.vector[origin] = consumer.vector[origin], upto
         if consumer.buffer is not None:
             consumer.buffer.add(origin, after, upto, events, now)
             return []
         return [EventsDelivered(consumer.name, origin, after, upto, events)]
 
-    def _caught_up(self, reader: Reader) -> bool:
+    def _caught_up(self, reader: LogReader) -> bool:
         home = self._readers[HOME].streams
         return not reader.bytes and all(
             origin in reader.streams and reader.streams[origin].cursor == stream.cursor
@@ -396,7 +401,7 @@ class Home:
             consumer = self.consumers[name]
             vector = self._readers[consumer.reader or HOME].vector
             for origin, upto in vector.items():
-                if consumer.told[origin] < upto:
+                if consumer.vector[origin] < upto:
                     effects += self._hand(consumer, origin, upto, (), now)
         self._untold.clear()
         return effects
@@ -457,8 +462,11 @@ class Home:
         most = max(reader.bytes for reader in self._readers.values())
         buffers = (one.buffer.bytes for one in self.consumers.values() if one.buffer is not None)
         held = max(buffers, default=0)
+        # One content more of each origin may wait for what it needs.
+        origins = max(len(reader.streams) for reader in self._readers.values())
+        bound = settings.reader_bytes_max + (1 + origins) * CONTENT_BYTES_MAX
         return {
             "consumers": (len(self.consumers), settings.consumers_max),
             "bytes of one buffer": (held, settings.buffer_bytes_max),
-            "bytes of one reader": (most, settings.reader_bytes_max + 2 * 1024 * 1024),
+            "bytes of one reader": (most, bound),
         }

@@ -20,19 +20,19 @@ PRODUCERS_MAX: Final = 4_096
 """Producers whose last numbers are remembered, to drop publications that were sent again."""
 
 
-class Interval(msgspec.Struct, frozen=True):
+class LogInterval(msgspec.Struct, frozen=True):
     """Everything wanted of one log in (after, upto]."""
 
     after: Position
     upto: Position
     events: Events = ()
 
-    def beyond(self, start: Position) -> "Interval":
+    def beyond(self, start: Position) -> "LogInterval":
         """Give what is left of it after a position."""
         if start <= self.after:
             return self
         events = tuple(one for one in self.events if Position(self.upto.epoch, one[0]) > start)
-        return Interval(start, self.upto, events)
+        return LogInterval(start, self.upto, events)
 
     @property
     def size(self) -> int:
@@ -74,12 +74,12 @@ class _Stream:
         self.known = cursor
         self.proven: Position | None = None
         self.line: deque[tuple[int, Event]] = deque()
-        self.ahead: list[Interval] = []
+        self.ahead: list[LogInterval] = []
         self.held_since: int | None = None
         """Since when an event waits for what it needs."""
 
 
-class Reader:
+class LogReader:
     """The logs of all origins, for one set of wants."""
 
     def __init__(self, *, bytes_max: int, hold_us: int) -> None:
@@ -122,14 +122,14 @@ class Reader:
         stream.known = max(stream.known, start)
         self._touch(origin)
 
-    def heard(self, origin: str, upto: Position) -> None:
+    def reaches(self, origin: str, upto: Position) -> None:
         """Note that a log reaches at least so far."""
         stream = self.streams.get(origin)
         if stream is not None and upto > stream.known:
             stream.known = upto
             self._touch(origin)
 
-    def take(self, origin: str, interval: Interval, *, proven: bool = False) -> None:
+    def take(self, origin: str, interval: LogInterval, *, proven: bool = False) -> None:
         """Take an interval; `proven`: the log itself gave it, by this reader's own filters."""
         stream = self.streams.get(origin)
         if stream is None:
@@ -143,9 +143,10 @@ class Reader:
         interval = interval.beyond(stream.taken)
         if interval.upto <= stream.taken or interval.upto < interval.after:
             return
-        if self.bytes + interval.size > self._bytes_max and self.bytes:
-            return  # no room: it is fetched again once there is
-        if interval.after > stream.taken:
+        chains = interval.after <= stream.taken
+        if not (chains and not stream.line) and self.bytes + interval.size > self._bytes_max:
+            return  # no room: it is fetched again; but what goes on at once needs none
+        if not chains:
             stream.ahead.append(interval)
             stream.ahead.sort(key=lambda one: one.after)
             self.bytes += interval.size
@@ -158,17 +159,17 @@ class Reader:
             if rest.upto > stream.taken:
                 self._chain(stream, rest)
 
-    def _chain(self, stream: _Stream, interval: Interval) -> None:
+    def _chain(self, stream: _Stream, interval: LogInterval) -> None:
         stream.line.extend(interval.events)
         stream.taken = interval.upto
         self.bytes += interval.size
 
-    def skip(self, origin: str, upto: Position) -> Interval | None:
+    def skip(self, origin: str, upto: Position) -> LogInterval | None:
         """Move over what the log no longer has; give what is lost, if it is."""
         stream = self.streams[origin]
         if upto <= stream.taken or stream.line:
             return None
-        lost = Interval(stream.taken, upto)
+        lost = LogInterval(stream.taken, upto)
         self.bytes -= _held(stream)
         proven = stream.proven
         known = max(stream.known, upto)
@@ -181,15 +182,19 @@ class Reader:
         """Say which interval to fetch next; None if nothing is missing, or there is no room."""
         stream = self.streams[origin]
         if self.bytes >= self._bytes_max:
-            self.look[origin] = None
-            return None
+            if stream.line:
+                self.look[origin] = None
+                return None
+            # What lies beyond the gap must not keep the gap from being filled.
+            self.bytes -= sum(one.size for one in stream.ahead)
+            stream.ahead.clear()
         if stream.ahead:
             return stream.taken, stream.ahead[0].after
         return (stream.taken, stream.known) if stream.known > stream.taken else None
 
-    def release(self, now: int) -> list[tuple[str, Interval]]:
+    def release(self, now: int) -> list[tuple[str, LogInterval]]:
         """Give what may be given on, in an order in which everything that is needed comes first."""
-        out: list[tuple[str, Interval]] = []
+        out: list[tuple[str, LogInterval]] = []
         vector = self.vector if self._busy else {}
         again = True
         while again:
@@ -205,7 +210,7 @@ class Reader:
                     again = True
         return out
 
-    def _ready(self, stream: _Stream, vector: Vector, now: int) -> Interval | None:
+    def _ready(self, stream: _Stream, vector: Vector, now: int) -> LogInterval | None:
         ready: list[tuple[int, Event]] = []
         after = stream.cursor
         while stream.line:
@@ -224,7 +229,7 @@ class Reader:
             stream.cursor = max(after, Position(stream.taken.epoch, stream.line[0][0] - 1))
         if stream.cursor == after and not ready:
             return None
-        return Interval(after, stream.cursor, tuple(ready))
+        return LogInterval(after, stream.cursor, tuple(ready))
 
     def deadline(self) -> int | None:
         """When an event has waited long enough for what it needs."""

@@ -11,7 +11,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from roamcast.model.contexts import Context
 from roamcast.overlay.flows.messages import BATCH_BYTES, Event, Flow, FlowChunk, FlowPage
 from roamcast.overlay.flows.vector import Position
 from roamcast.overlay.links.chunks import CHUNK_BYTES, chunks_of
@@ -26,10 +25,10 @@ BURST: Final = 6
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 
 
-class Forwarding(Protocol):
+class ForwardingRule(Protocol):
     """The decision whether to match for a link; any mixture is correct (CBM)."""
 
-    def links(self, context: Context, came_from: str | None, known: Collection[str]) -> set[str]:
+    def links(self, event: Event, came_from: str | None, known: Collection[str]) -> set[str]:
         """Name the links over which an event goes on."""
         ...
 
@@ -40,17 +39,17 @@ class Matching:
     def __init__(self, wants: Wants) -> None:
         self._wants = wants
 
-    def links(self, context: Context, came_from: str | None, known: Collection[str]) -> set[str]:
+    def links(self, event: Event, came_from: str | None, known: Collection[str]) -> set[str]:
         """Name the links beyond which somebody wants the event."""
-        return set(self._wants.beyond((VIEW, context), came_from)).intersection(known)
+        return set(self._wants.beyond((VIEW, event.context), came_from)).intersection(known)
 
 
 class Everything:
     """Forward everything: a passive filter."""
 
-    def links(self, context: Context, came_from: str | None, known: Collection[str]) -> set[str]:
+    def links(self, event: Event, came_from: str | None, known: Collection[str]) -> set[str]:
         """Name all links but the one it came by."""
-        del context
+        del event
         return {link for link in known if link != came_from}
 
 
@@ -58,7 +57,7 @@ class RelayLink:
     """What one neighbour was told of each origin, and what waits to be sent to it."""
 
     def __init__(self) -> None:
-        self.said: dict[str, Position] = {}
+        self.chain: dict[str, Position] = {}
         """Origins → up to where the neighbour was told in one chain."""
         self.passed: dict[str, Position] = {}
         """Origins → up to where events were looked at for it."""
@@ -99,22 +98,22 @@ class RelayLink:
         """Give the intervals in which there was nothing for the neighbour."""
         found = []
         for origin in self.untold:
-            after, upto = self.said[origin], self.passed[origin]
+            after, upto = self.chain[origin], self.passed[origin]
             found.append(Flow(origin, upto.epoch, after.number, upto.number))
-            self.said[origin] = upto
+            self.chain[origin] = upto
         self.untold.clear()
         return found
 
     def forget(self, origin: str) -> None:
         """Begin a new chain: the neighbour itself lies towards the origin."""
-        for held in (self.said, self.passed, self.untold):
+        for held in (self.chain, self.passed, self.untold):
             held.pop(origin, None)
 
 
 class Relay:
     """How far logs reach, as far as this node knows, and what goes over its links."""
 
-    def __init__(self, forwarding: Forwarding, *, queue_bytes_max: int) -> None:
+    def __init__(self, forwarding: ForwardingRule, *, queue_bytes_max: int) -> None:
         self.known: dict[str, Position] = {}
         self.links: dict[str, RelayLink] = {}
         self.forwarding = forwarding
@@ -154,7 +153,7 @@ class Relay:
             if name == came_from:
                 continue
             if not (chained and link.passed.get(origin) == before):
-                link.said[origin] = after  # a gap: the neighbour sees it, and fetches
+                link.chain[origin] = after  # a gap: the neighbour sees it, and fetches
             link.passed[origin] = upto
             link.untold[origin] = None
             if name in wanted:
@@ -165,7 +164,7 @@ class Relay:
     ) -> dict[str, list[tuple[int, Event]]]:
         wanted: dict[str, list[tuple[int, Event]]] = {}
         for one in fresh:
-            for link in self.forwarding.links(one[1].context, came_from, self.links):
+            for link in self.forwarding.links(one[1], came_from, self.links):
                 wanted.setdefault(link, []).append(one)
         return wanted
 
@@ -186,9 +185,9 @@ class Relay:
     def _queue(
         self, link: RelayLink, flow: Flow, batch: list[tuple[int, Event]], upto: int
     ) -> None:
-        after = link.said[flow.origin].number
+        after = link.chain[flow.origin].number
         link.push(Flow(flow.origin, flow.epoch, after, upto, tuple(batch)), self._queue_bytes_max)
-        link.said[flow.origin] = Position(flow.epoch, upto)
+        link.chain[flow.origin] = Position(flow.epoch, upto)
 
     def bytes(self) -> int:
         """How much waits for the slowest link."""

@@ -83,7 +83,7 @@ class Waves:
         at = self._resets[self.node] = self._next()
         return [(link, FlowReset(self.node, at)) for link in self._links]
 
-    def heard_reset(self, given: FlowReset, came_from: str) -> Sent | None:
+    def take_reset(self, given: FlowReset, came_from: str) -> Sent | None:
         """Pass a reset on; None if it was heard before."""
         known = self._resets.get(given.node)
         if known is not None and given.at <= known:

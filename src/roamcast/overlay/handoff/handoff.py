@@ -47,7 +47,7 @@ from roamcast.overlay.handoff.messages import (
     HandoffReceipt,
     HandoffRequest,
     HandoffStanding,
-    Step,
+    StepNumber,
 )
 from roamcast.overlay.handoff.settings import HandoffSettings, Surroundings
 from roamcast.overlay.handoff.states import (
@@ -84,16 +84,16 @@ class _Local:
         self.number = 0
         self.asked: dict[str, AskedState] = {}
 
-    def next_step(self) -> Step:
+    def next_step(self) -> StepNumber:
         """Count what is said of it."""
         self.number += 1
-        return Step(self.attachment, self.number)
+        return StepNumber(self.attachment, self.number)
 
 
 class _Virtual:
     """A consumer that may come here."""
 
-    def __init__(self, home: str, step: Step) -> None:
+    def __init__(self, home: str, step: StepNumber) -> None:
         self.home = home
         self.step = step
         self.state = NextState.PREPARING
@@ -128,7 +128,7 @@ class Handoff(Part):
         self._around = node.surroundings
         self._settings = node.settings
         self._level = node.level
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, StepNumber] = {}
         """The last step heard of each consumer: what is older is ignored."""
         self._arrivals: dict[str, HandoffArrived] = {}
         """Arrivals that the old home has not confirmed."""
@@ -223,14 +223,16 @@ class Handoff(Part):
             local.number, local.place = 0, given.place
         else:
             local = self.locals[name] = _Local(given)
-        self._hear(name, Step(given.attachment, 0))
+        self._hear(name, StepNumber(given.attachment, 0))
         effects += [
             Forward(SubscribeEvents(given.ticket, name, wanted, given.vector)),
             ConsumerAttached(given.ticket, name, prepared),
             HandoffStep(name, "attached" if prepared else "normal", given.previous),
         ]
         if given.previous and given.previous != self.node:
-            arrived = HandoffArrived(given.previous, self.node, name, Step(given.attachment, 0))
+            arrived = HandoffArrived(
+                given.previous, self.node, name, StepNumber(given.attachment, 0)
+            )
             self._arrivals[name] = arrived
             self._timers.set(("lookout", name, ""), now + self._settings.arrived_us)
             effects += self._say_arrived(name, now)
@@ -268,7 +270,7 @@ class Handoff(Part):
 
     def _resubscribe(self, local: _Local, wanted: Filter) -> Effect:
         served = self._flows.home.consumers.get(local.consumer)
-        vector = () if served is None else pairs(served.told or served.asked)
+        vector = () if served is None else pairs(served.vector or served.asked)
         return Forward(
             SubscribeEvents(
                 0, local.consumer, wanted, vector, buffered=local.state is HomeState.LEAVING
@@ -420,11 +422,11 @@ class Handoff(Part):
                 return []
         return self._prepare(message, now)
 
-    def _hear(self, consumer: str, heard: Step) -> bool:
+    def _hear(self, consumer: str, newest: StepNumber) -> bool:
         """Note what is said of a consumer; return whether it is not older than what was heard."""
         known = self._steps.pop(consumer, None)
-        fresh = known is None or heard >= known
-        self._steps[consumer] = heard if known is None else max(known, heard)
+        fresh = known is None or newest >= known
+        self._steps[consumer] = newest if known is None else max(known, newest)
         if len(self._steps) > STEPS_MAX:
             del self._steps[next(iter(self._steps))]
         return fresh
@@ -461,7 +463,7 @@ class Handoff(Part):
         self._timers.set(("lease", name, ""), now + self._settings.dwell_us)
         served = self._flows.home.consumers.get(name)
         if served is not None:
-            subscribe = SubscribeEvents(0, name, served.wanted, pairs(served.told), buffered=True)
+            subscribe = SubscribeEvents(0, name, served.wanted, pairs(served.vector), buffered=True)
             effects.append(Forward(subscribe))
         return [*receipt, *effects, ConsumerGone(name, message.sender)]
 
@@ -505,7 +507,7 @@ class Handoff(Part):
         virtual.owner, virtual.wanted = message.owner, message.wanted
         served = self._flows.home.consumers.get(name)
         if served is not None and served.wanted == wanted and served.stands:
-            virtual.start = virtual.start or pairs(served.told)
+            virtual.start = virtual.start or pairs(served.vector)
             if virtual.state is not NextState.STANDING:
                 virtual.state = step(NEXT_TABLE, virtual.state, NextEvent.STOOD)
             return self._say_standing(name, virtual)

@@ -20,7 +20,7 @@ class Attachment(msgspec.Struct, frozen=True, order=True, array_like=True, gc=Fa
     counter: Count
 
 
-class Step(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
+class StepNumber(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """The order of what is said of a consumer: by its attachment, then as its home counts."""
 
     attachment: Attachment
@@ -33,7 +33,7 @@ class HandoffMessage(Message, frozen=True, gc=False):
     to: NodeName
     sender: NodeName
     consumer: Name
-    step: Step
+    step: StepNumber
 
 
 class HandoffRequest(HandoffMessage, frozen=True, tag="handoff.request", gc=False):

@@ -3,19 +3,29 @@
 An adaptor has at most 50 lines (OO's home broker adaptor has fewer); a test counts them.
 """
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 from roamcast.overlay.homes import events
-from roamcast.overlay.homes.choice import Choice, Reason, choose_home
+from roamcast.overlay.homes.choice import (
+    Choice,
+    Direction,
+    HomeCandidate,
+    HomeReason,
+    choose_home,
+    direction,
+)
 from roamcast.overlay.homes.managers import (
     BrokerManager,
+    ChangeState,
     ClientManager,
     ClientRecord,
-    ClientState,
     HomeSettings,
     ResourceMonitor,
 )
+
+Interests = tuple[type[events.SystemEvent], ...]
 
 
 class Knowledge:
@@ -35,9 +45,9 @@ class Knowledge:
 
     def choice(self, client: ClientRecord, *, leave: bool = False) -> Choice:
         """Choose a home for a client by what is known now."""
-        node, infinite = self.brokers.node, float("inf")
-        here = self.brokers.candidate(node, client.found.get(node, infinite))
-        others = [self.brokers.candidate(b, hops) for b, hops in client.found.items() if b != node]
+        node = self.brokers.node
+        here = self._candidate(client, node)
+        others = [self._candidate(client, broker) for broker in client.found if broker != node]
         settings = self.settings
         return choose_home(
             here,
@@ -48,11 +58,18 @@ class Knowledge:
             leave=leave,
         )
 
+    def direction(self, client: ClientRecord, to: str) -> Direction:
+        """Say which way a client's modulators would move."""
+        return direction(self._candidate(client, self.brokers.node), self._candidate(client, to))
+
+    def _candidate(self, client: ClientRecord, broker: str) -> HomeCandidate:
+        return self.brokers.candidate(broker, client.found.get(broker, math.inf))
+
 
 class Adaptor(Protocol):
     """Reacts to some events of the system channel with clients that should move."""
 
-    interests: ClassVar[tuple[type[events.SystemEvent], ...]]
+    interests: ClassVar[Interests]
 
     def process(self, event: events.SystemEvent, known: Knowledge, now: int) -> Sequence[str]:
         """Name the clients for whom a better home may be known."""
@@ -61,7 +78,7 @@ class Adaptor(Protocol):
 class TopologyAdaptor:
     """When the broker network changes, paths do, and with them everybody's best home."""
 
-    interests: ClassVar = (events.TopologyMoved,)
+    interests: ClassVar[Interests] = (events.TopologyMoved,)
 
     def process(self, event: events.SystemEvent, known: Knowledge, now: int) -> Sequence[str]:
         """Forget the paths; look at everybody again."""
@@ -73,7 +90,7 @@ class TopologyAdaptor:
 class HomeAdaptor:
     """When a client has looked around, or a broker has room again: is another home better?"""
 
-    interests: ClassVar = (events.BrokersFound, events.RoomChanged)
+    interests: ClassVar[Interests] = (events.BrokersFound, events.RoomChanged)
 
     def process(self, event: events.SystemEvent, known: Knowledge, now: int) -> Sequence[str]:
         """Look at the client, or at those whom the broker that has room again could serve."""
@@ -90,7 +107,7 @@ class HomeAdaptor:
 class LoadAdaptor:
     """When this broker is overloaded, it hands clients over until it will be below the limit."""
 
-    interests: ClassVar = (events.LoadCrossed,)
+    interests: ClassVar[Interests] = (events.LoadCrossed,)
 
     def process(self, event: events.SystemEvent, known: Knowledge, now: int) -> Sequence[str]:
         """Name the heaviest clients that have somewhere to go, as many as are needed."""
@@ -100,13 +117,13 @@ class LoadAdaptor:
         if not event.loaded:
             return chosen
         everybody = known.clients.clients.values()
-        staying = [one for one in everybody if one.state is ClientState.SETTLED and one.weight > 0]
-        leaving = sum(one.weight for one in everybody if one.state is not ClientState.SETTLED)
+        staying = [one for one in everybody if one.state is ChangeState.SETTLED and one.weight > 0]
+        leaving = sum(one.weight for one in everybody if one.state is not ChangeState.SETTLED)
         excess = known.monitor.gauge.load - known.settings.low - leaving
         for client in sorted(staying, key=lambda one: (-one.weight, one.name)):
             if excess <= 0:
                 break
-            if known.choice(client, leave=True).reason is Reason.LOAD:
+            if known.choice(client, leave=True).reason is HomeReason.LOAD:
                 chosen.append(client.name)
                 excess -= client.weight
         return chosen

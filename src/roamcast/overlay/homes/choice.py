@@ -15,7 +15,7 @@ import msgspec
 from roamcast.model.machine import step
 
 
-class Candidate(msgspec.Struct, frozen=True, gc=False):
+class HomeCandidate(msgspec.Struct, frozen=True, gc=False):
     """A broker that could serve a client."""
 
     broker: str
@@ -29,7 +29,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     """Share of its energy that is left, above 0; 1 on mains."""
 
 
-class Policy(msgspec.Struct, frozen=True, gc=False):
+class HomePolicy(msgspec.Struct, frozen=True, gc=False):
     """What a home is chosen for; the weights are multiplied with costs in hops."""
 
     latency: float = 1.0
@@ -39,7 +39,7 @@ class Policy(msgspec.Struct, frozen=True, gc=False):
     power: float = 0.0
     """The same, dearer at a broker whose battery is low."""
 
-    def cost(self, candidate: Candidate, passed: float) -> float:
+    def cost(self, candidate: HomeCandidate, passed: float) -> float:
         """Weigh a candidate; `passed` is the share of bytes that leave the client's modulator."""
         hops = candidate.before + candidate.after
         if hops == math.inf:  # which no weight of 0 makes cheaper
@@ -49,12 +49,12 @@ class Policy(msgspec.Struct, frozen=True, gc=False):
         return weighed + self.power * carried / max(candidate.battery, 0.01)
 
 
-LATENCY: Final = Policy()
-BYTES: Final = Policy(latency=0.0, bytes=1.0)
-POWER: Final = Policy(latency=0.0, power=1.0)
+LATENCY: Final = HomePolicy()
+BYTES: Final = HomePolicy(latency=0.0, bytes=1.0)
+POWER: Final = HomePolicy(latency=0.0, power=1.0)
 
 
-class Reason(enum.StrEnum):
+class HomeReason(enum.StrEnum):
     """Why a client has the home it has."""
 
     FIRST = "first home"
@@ -69,14 +69,14 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     """A home, and why; "" where there is none."""
 
     broker: str
-    reason: Reason
+    reason: HomeReason
 
 
 def choose_home(
-    home: Candidate | None,
-    candidates: Iterable[Candidate],
+    home: HomeCandidate | None,
+    candidates: Iterable[HomeCandidate],
     *,
-    policy: Policy = LATENCY,
+    policy: HomePolicy = LATENCY,
     passed: float = 1.0,
     gain: float = 0.0,
     leave: bool = False,
@@ -98,13 +98,30 @@ def choose_home(
     free = [other for other in better if not other.loaded]
     if not free:
         name = home.broker if home is not None else ""
-        return Choice(name, Reason.LOADED if better else Reason.STAYS)
+        return Choice(name, HomeReason.LOADED if better else HomeReason.STAYS)
     best = min(free, key=lambda other: (costs[other.broker], other.broker)).broker
     if home is None:
-        return Choice(best, Reason.FIRST)
+        return Choice(best, HomeReason.FIRST)
     if here == math.inf:
-        return Choice(best, Reason.UNREACHABLE)
-    return Choice(best, Reason.LOAD if leave else Reason.SHORTER)
+        return Choice(best, HomeReason.UNREACHABLE)
+    return Choice(best, HomeReason.LOAD if leave else HomeReason.SHORTER)
+
+
+class Direction(enum.StrEnum):
+    """Which way a modulator moves (OO 3.4)."""
+
+    UPSTREAM = "upstream"
+    DOWNSTREAM = "downstream"
+    HORIZONTAL = "horizontal"
+
+
+def direction(home: HomeCandidate, to: HomeCandidate) -> Direction:
+    """Say whether a new home lies nearer to the producers, else nearer to the client."""
+    if to.before < home.before:
+        return Direction.UPSTREAM
+    if to.before > home.before and to.after < home.after:
+        return Direction.DOWNSTREAM
+    return Direction.HORIZONTAL
 
 
 class LoadState(enum.StrEnum):

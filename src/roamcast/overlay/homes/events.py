@@ -3,7 +3,7 @@
 import msgspec
 
 from roamcast.model.machine import Effect, Input
-from roamcast.overlay.homes.choice import Reason
+from roamcast.overlay.homes.choice import Direction, HomeReason
 
 # --- inputs of the driver
 
@@ -59,7 +59,8 @@ class MoveClient(Effect, frozen=True, gc=False):
 
     client: str
     to: str
-    reason: Reason
+    reason: HomeReason
+    direction: Direction = Direction.HORIZONTAL
 
 
 # --- the system channel

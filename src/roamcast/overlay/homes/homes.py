@@ -17,13 +17,13 @@ from roamcast.model.records import OverlayStep
 from roamcast.overlay.events import CameByLink, OverlayOpened, SendOnLink, TreeChanged
 from roamcast.overlay.homes import events
 from roamcast.overlay.homes.adaptors import ADAPTORS, Adaptor, Knowledge
-from roamcast.overlay.homes.choice import Reason
+from roamcast.overlay.homes.choice import HomeReason
 from roamcast.overlay.homes.managers import (
     BrokerManager,
-    ClientEvent,
+    ChangeEvent,
+    ChangeState,
     ClientManager,
     ClientRecord,
-    ClientState,
     HomeSettings,
     ResourceMonitor,
 )
@@ -138,9 +138,9 @@ class Homes(Part):
                 effects += self._report(now)
                 continue
             client = self.clients.clients[key]
-            if client.state is ClientState.WAITING:
+            if client.state is ChangeState.WAITING:
                 effects += self._ask(client, now)
-            elif client.state is ClientState.ASKING:
+            elif client.state is ChangeState.ASKING:
                 effects += self._refused(client, "no answer")
         return effects
 
@@ -170,14 +170,14 @@ class Homes(Part):
 
     def _consider(self, client: ClientRecord, now: int, *, leave: bool) -> None:
         """Begin a client's wait if another home is better; overload and loss of reach hurry."""
-        if client.state is not ClientState.SETTLED:
+        if client.state is not ChangeState.SETTLED:
             return
         choice = self._known.choice(client, leave=leave)
         if choice.broker == self.node:
             return
-        hurry = choice.reason is not Reason.SHORTER
+        hurry = choice.reason is not HomeReason.SHORTER
         earliest_at = now if hurry else max(now, client.since + self.settings.dwell_us)
-        client.step(ClientEvent.BETTER)
+        client.step(ChangeEvent.BETTER)
         client.target, client.reason = choice.broker, choice.reason
         if leave:
             self._leaving[client.name] = None
@@ -191,10 +191,10 @@ class Homes(Part):
         leave = client.name in self._leaving and self.monitor.loaded
         choice = self._known.choice(client, leave=leave)
         if choice.broker == self.node:
-            client.step(ClientEvent.STALE)
+            client.step(ChangeEvent.STALE)
             self._settle(client, choice.reason)
             return []
-        client.step(ClientEvent.DUE)
+        client.step(ChangeEvent.DUE)
         client.target, client.reason = choice.broker, choice.reason
         self._number += 1
         client.number = self._number
@@ -213,9 +213,10 @@ class Homes(Part):
         del self._asked[answer.number]
         self._timers.cancel(name)
         self._leaving.pop(name, None)
-        client.step(ClientEvent.ACCEPTED)
+        client.step(ChangeEvent.ACCEPTED)
+        way = self._known.direction(client, client.target)
         return [
-            events.MoveClient(name, client.target, client.reason),
+            events.MoveClient(name, client.target, client.reason, way),
             OverlayStep("homes", "move", client.target, reason=client.reason),
         ]
 
@@ -223,21 +224,21 @@ class Homes(Part):
         self._asked.pop(client.number, None)
         self._timers.cancel(client.name)
         target = client.target
-        client.step(ClientEvent.REFUSED)
-        self._settle(client, Reason.LOADED)
+        client.step(ChangeEvent.REFUSED)
+        self._settle(client, HomeReason.LOADED)
         return [OverlayStep("homes", "refused", target, reason=reason)]
 
     def _failed(self, name: str, reason: str, now: int) -> list[Effect]:
         client = self.clients.clients.get(name)
-        if client is None or client.state is not ClientState.MOVING:
+        if client is None or client.state is not ChangeState.MOVING:
             return []
         target = client.target
-        client.step(ClientEvent.FAILED)
+        client.step(ChangeEvent.FAILED)
         client.since = now  # try again after a dwell time
-        self._settle(client, Reason.STAYS)
+        self._settle(client, HomeReason.STAYS)
         return [OverlayStep("homes", "failed", target, reason=reason[:200])]
 
-    def _settle(self, client: ClientRecord, reason: Reason) -> None:
+    def _settle(self, client: ClientRecord, reason: HomeReason) -> None:
         client.target, client.reason = "", reason
         self._leaving.pop(client.name, None)
 

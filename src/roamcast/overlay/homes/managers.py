@@ -13,7 +13,13 @@ import msgspec
 
 from roamcast.errors import LimitError
 from roamcast.model.machine import step
-from roamcast.overlay.homes.choice import Candidate, LoadGauge, LoadState, Policy, Reason
+from roamcast.overlay.homes.choice import (
+    HomeCandidate,
+    HomePolicy,
+    HomeReason,
+    LoadGauge,
+    LoadState,
+)
 from roamcast.overlay.homes.messages import BrokerInformation
 from roamcast.overlay.topology.items import Graph
 
@@ -28,7 +34,7 @@ class HomeSettings(msgspec.Struct, frozen=True):
     """From this load on a broker takes nobody, and hands clients over."""
     low: float = 0.5
     """It takes clients again from here on down."""
-    policy: Policy = Policy()
+    policy: HomePolicy = HomePolicy()
     gain: float = 0.5
     """A new home is cheaper by more than this, in hops."""
     dwell_us: int = 10_000_000
@@ -144,12 +150,12 @@ class BrokerManager:
                 totals[broker] = total + hops, count + 1
         return {broker: total / count for broker, (total, count) in totals.items()}
 
-    def candidate(self, broker: str, after: float) -> Candidate:
+    def candidate(self, broker: str, after: float) -> HomeCandidate:
         """Describe a broker as a home."""
         known = self.information.get(broker)
         if known is None:
-            return Candidate(broker, self.before(broker), after)
-        return Candidate(broker, self.before(broker), after, known.loaded, known.battery)
+            return HomeCandidate(broker, self.before(broker), after)
+        return HomeCandidate(broker, self.before(broker), after, known.loaded, known.battery)
 
 
 def _distances(graph: Graph, source: str) -> dict[str, int]:
@@ -164,7 +170,7 @@ def _distances(graph: Graph, source: str) -> dict[str, int]:
     return hops
 
 
-class ClientState(enum.StrEnum):
+class ChangeState(enum.StrEnum):
     """Where a client's home change stands."""
 
     SETTLED = "settled"
@@ -173,7 +179,7 @@ class ClientState(enum.StrEnum):
     MOVING = "moving"
 
 
-class ClientEvent(enum.StrEnum):
+class ChangeEvent(enum.StrEnum):
     """What moves it on."""
 
     BETTER = "a better home is known"
@@ -184,8 +190,8 @@ class ClientEvent(enum.StrEnum):
     FAILED = "the move was given up"
 
 
-_S, _E = ClientState, ClientEvent
-CLIENT_TABLE: Final = {
+_S, _E = ChangeState, ChangeEvent
+CHANGE_TABLE: Final = {
     (_S.SETTLED, _E.BETTER): _S.WAITING,
     (_S.WAITING, _E.DUE): _S.ASKING,
     (_S.WAITING, _E.STALE): _S.SETTLED,
@@ -203,18 +209,18 @@ class ClientRecord:
         self.weight = weight
         self.passed = passed
         self.since = now
-        self.state = ClientState.SETTLED
+        self.state = ChangeState.SETTLED
         self.found: dict[str, float] = {}
         """Brokers in reach → hops."""
         self.target = ""
-        self.reason = Reason.FIRST
+        self.reason = HomeReason.FIRST
         """Why it is where it is, or why it is about to move."""
         self.number = 0
         """Of the request under way."""
 
-    def step(self, event: ClientEvent) -> None:
+    def step(self, event: ChangeEvent) -> None:
         """Go to the next state."""
-        self.state = step(CLIENT_TABLE, self.state, event)
+        self.state = step(CHANGE_TABLE, self.state, event)
 
 
 class ClientManager:
@@ -238,7 +244,7 @@ class ClientManager:
     def report(self, name: str, found: Iterable[tuple[str, float]]) -> bool:
         """Note which brokers a client finds; False if it is not ours or already on its way."""
         record = self.clients.get(name)
-        if record is None or record.state is ClientState.MOVING:
+        if record is None or record.state is ChangeState.MOVING:
             return False
         nearest = sorted(found, key=lambda one: (one[1], one[0]))[:FOUND_MAX]
         record.found = dict(nearest)

@@ -38,7 +38,7 @@ class HomeRequest(Message, frozen=True, tag="homes.request", gc=False):
 
 
 class HomeAnswer(Message, frozen=True, tag="homes.answer", gc=False):
-    """Candidate to the home that asked: room is reserved, or there is none."""
+    """HomeCandidate to the home that asked: room is reserved, or there is none."""
 
     to: NodeName
     origin: NodeName

@@ -391,6 +391,10 @@ class NodeLinks(Part):
     def _refused(self, address: str, refusal: LinkRefusal, now: int) -> list[Effect]:
         """Note that we were refused: nothing proves it, so only a hopeless attempt ends."""
         each = self._neighbours.get(refusal.node)
+        if each is not None and each.session is not None and each.session.address == address:
+            # It proved itself and does not take our proof. The link ends by silence as any other,
+            # for anybody may say this; but people are told what was said (see `_end`).
+            each.session.refused = f"refused: {refusal.reason}"
         if each is None or each.state is not NeighbourState.GREETING:
             return []
         if address not in (each.address, *each.settings.addresses):
@@ -558,6 +562,8 @@ class NodeLinks(Part):
 
     def _end(self, each: NeighbourLink, reason: str, now: int) -> list[Effect]:
         each.state = step(LINKS_TABLE, each.state, NeighbourEvent.ENDED)
+        if each.session is not None and each.session.refused:
+            reason = f"{each.session.refused} ({reason})"
         effects = self._over(each, reason)
         each.reason = reason
         self._rest(each, now)

@@ -41,6 +41,8 @@ class LinkSession:
         self.address = address
         self.since = now
         self.received_at = now
+        self.refused = ""
+        """What the other side said instead of taking up the session; nothing proves it."""
         self.progress_at = now
         self.full = False
         self._settings = settings
@@ -87,6 +89,7 @@ class LinkSession:
     def take(self, frame: LinkFrame, now: int) -> tuple[list[bytes], list[Effect]]:
         """Take a frame of this session; give the payloads that are next in turn."""
         self.received_at = now
+        self.refused = ""
         effects = self._acknowledge(frame.acknowledged, now)
         part = frame.part
         if part is None:

@@ -115,7 +115,7 @@ def _make(
             return Counting(n)
         case specs.PerSecond(rate):
             return Spacing(rate)
-        case specs.Within():
+        case specs.WithinBox():
             return Inside(spec)
         case specs.Code(module, settings):
             compiled = find(module) if find is not None else None
@@ -216,7 +216,7 @@ class Spacing(Numbered):
 class Inside(Stateless):
     """Events in a box."""
 
-    def __init__(self, spec: specs.Within) -> None:
+    def __init__(self, spec: specs.WithinBox) -> None:
         if spec.south > spec.north:
             raise ModulatorError("a box's south lies above its north")
         self._box = spec

@@ -199,7 +199,7 @@ class Sandbox:
         except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
             raise ModulatorError(f"the module does not start: {_line(error)}") from None
         self._store = store
-        self._exports = {
+        self._exports: dict[str, Any] = {
             name: instance.exports(store)[name]
             for name in (*EXPORTS, "memory")
             if name in instance.exports(store)

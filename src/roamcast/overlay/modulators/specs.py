@@ -37,7 +37,7 @@ class PerSecond(msgspec.Struct, frozen=True, tag="rate", forbid_unknown_fields=T
     rate: Annotated[float, Meta(gt=0.0001, le=1_000_000)]
 
 
-class Within(msgspec.Struct, frozen=True, tag="box", forbid_unknown_fields=True):
+class WithinBox(msgspec.Struct, frozen=True, tag="box", forbid_unknown_fields=True):
     """Let events through whose point lies in a box; across 180° if west is above east."""
 
     west: Longitude
@@ -53,7 +53,7 @@ class Code(msgspec.Struct, frozen=True, tag="wasm", forbid_unknown_fields=True):
     settings: Annotated[bytes, Meta(max_length=SETTINGS_BYTES_MAX)] = b""
 
 
-Spec = Select | EveryNth | PerSecond | Within | Code
+Spec = Select | EveryNth | PerSecond | WithinBox | Code
 _decoder = msgspec.json.Decoder(list[Spec])
 
 

@@ -122,6 +122,12 @@ class Crowd(LinkTable[Summary | int]):
         """Whether links tell up to when everything beyond them is accounted for."""
         return self._watermark_us is not None
 
+    def summary(self, link: str) -> Summary | None:
+        """Give what a link has offered of who is beyond it."""
+        found = self._links.get(link)
+        summary = None if found is None else found.hearing.entries.get(CROWD)
+        return summary if isinstance(summary, Summary) else None
+
     def watermark(self, link: str) -> int | None:
         """Give the time up to which everything beyond a link is accounted for, if known."""
         found = self._links.get(link)

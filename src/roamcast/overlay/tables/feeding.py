@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from roamcast.errors import LimitError
+from roamcast.errors import LimitError, MovedError
 from roamcast.matching.aggregate import BUDGET, EMPTY, anything_in
 from roamcast.model.areas import EVERYWHERE, PIECES_MAX, Area, Patch
 from roamcast.model.contexts import Context, path_within
@@ -26,6 +26,7 @@ from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.events import TablesTouched
 from roamcast.overlay.tables.areas import Areas
 from roamcast.overlay.tables.crowd import Crowd
+from roamcast.overlay.tables.directory import Directory, NodeEntry
 from roamcast.overlay.tables.table import LINGER_US, Table
 from roamcast.overlay.tables.wants import Wants
 
@@ -58,13 +59,22 @@ class TableSettings(msgspec.Struct, frozen=True):
     linger_us: int = LINGER_US
 
 
-def standard_tables(settings: TableSettings) -> tuple[Areas, Crowd, Wants]:
+def standard_tables(settings: TableSettings) -> tuple[Areas, Crowd, Wants, Directory]:
     """Make the tables of a node."""
     linger_us = settings.linger_us
     crowd = Crowd(
         budget=settings.crowd_bytes, watermark_us=settings.watermark_us, linger_us=linger_us
     )
-    return Areas(linger_us=linger_us), crowd, Wants(linger_us=linger_us)
+    directory = Directory(linger_us=linger_us)
+    return Areas(linger_us=linger_us), crowd, Wants(linger_us=linger_us), directory
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """A node for people: its name, where it is reached, the places it serves."""
+
+    node: str
+    url: str
+    places: tuple[str, ...]
 
 
 class TableFeeding(Part):
@@ -75,14 +85,19 @@ class TableFeeding(Part):
     prefix: ClassVar[str] = "areas/"
 
     def __init__(
-        self, tables: Sequence[Table], places: Sequence[str], settings: TableSettings
+        self,
+        tables: Sequence[Table],
+        own: NodeEntry,
+        settings: TableSettings,
     ) -> None:
-        """`places`: what the node serves; none for everything."""
+        """`own`: what the node tells of itself."""
         by_name = {table.name: table for table in tables}
         self._crowd = by_name.get(Crowd.name)
         self._areas = by_name.get(Areas.name)
         self._wants = by_name.get(Wants.name)
-        self.places = tuple(places)
+        self._directory = by_name.get(Directory.name)
+        self.own = own
+        self.places = own.places
         self._settings = settings
         self._is_public: Callable[[str], bool] = lambda _: True
         self._restricted: Callable[[], Collection[str] | None] = lambda: ()
@@ -119,6 +134,25 @@ class TableFeeding(Part):
         """Filters beyond each link, asked with a context; who subscribes returns TablesTouched."""
         assert isinstance(self._wants, Wants), "this node has no wants"
         return self._wants
+
+    @property
+    def directory(self) -> Directory:
+        """Nodes beyond each link, and where people reach them."""
+        assert isinstance(self._directory, Directory), "this node has no directory"
+        return self._directory
+
+    def nodes(self) -> list["NodeView"]:
+        """Describe this node and the others, for people."""
+        others = [] if self._directory is None else self.directory.nodes()
+        return [NodeView(one.node, one.url, one.places) for one in (self.own, *others)]
+
+    def check_place(self, place: str | None) -> None:
+        """Refuse what another node serves, and say where that is."""
+        if place is None or not self.places or self._directory is None:
+            return
+        if not any(path_within(place, own) for own in self.places):
+            other = self.directory.serving(place) or NodeEntry("")
+            raise MovedError.to(place, other.node, other.url)
 
     def under(
         self, is_public: Callable[[str], bool], restricted: Callable[[], Collection[str] | None]
@@ -184,6 +218,8 @@ class TableFeeding(Part):
         if self._areas is None or not self._fed:
             return
         self.areas.put(OWN, served(self.places))
+        if self._directory is not None:
+            self.directory.put(OWN, self.own)
         if self._astray:
             self.areas.put(FORMER, EVERYWHERE)
         elif self._former:

@@ -64,9 +64,8 @@ def groups_of(table: pa.Table, margins: Sequence[Margin]) -> list[Integers]:
 def published(counts: Integers, groups: Sequence[Integers], k: int) -> npt.NDArray[np.bool_]:
     """Say which cells may be published."""
     hidden = counts < k
-    hides = True
-    while hides:  # each pass hides a cell at least, in every group
-        hides = sum(_hide_more(counts, hidden, groups, n, k) for n in range(len(groups))) > 0
+    while any(_hide_more(counts, hidden, groups, number, k) for number in range(len(groups))):
+        pass  # each pass hides a cell at least
     keep: npt.NDArray[np.bool_] = ~hidden
     return keep
 
@@ -79,14 +78,14 @@ def _hide_more(
     Of its published cells the one that helps most other groups, harms the fewest, and is smallest.
     """
     group = groups[number]
-    told = _told(counts, hidden, group, k)[0][group] & ~hidden
-    candidates = np.flatnonzero(told)
+    exposed = _exposed(counts, hidden, group, k)[0][group] & ~hidden
+    candidates = np.flatnonzero(exposed)
     if not len(candidates):
         return False
     helps = np.zeros(len(candidates), np.int64)
     shared = np.zeros(len(candidates), np.int64)
     for other in groups:
-        needy, missing = _told(counts, hidden, other, k)
+        needy, missing = _exposed(counts, hidden, other, k)
         helps += needy[other[candidates]]
         shared += missing[other[candidates]] > 0
     order = np.lexsort([counts[candidates], -shared, -helps])
@@ -95,7 +94,7 @@ def _hide_more(
     return True
 
 
-def _told(counts: Integers, hidden: Any, group: Integers, k: int) -> tuple[Any, Any]:
+def _exposed(counts: Integers, hidden: Any, group: Integers, k: int) -> tuple[Any, Any]:
     """Say for each group whether its missing cells can be told, and how many there are."""
     size = int(group.max()) + 1 if len(group) else 0
     missing = np.bincount(group, hidden, size)

@@ -49,7 +49,7 @@ class Workers(msgspec.Struct, frozen=True):
     """A Spark session for a job, and the bytes from which its workers rewrite files."""
 
     spark: Any
-    bytes_min: int = SPARK_BYTES
+    bytes_min: int
 
 
 class ArchiveChange(msgspec.Struct, frozen=True):
@@ -162,8 +162,10 @@ def _rewritten(
     storage, settings = archive.storage, archive.settings
     paths = [[str(file["path"]) for file in group] for group in groups]
     size = sum(file["size_bytes"] for group in groups for file in group)
-    workers = spark if spark is None or isinstance(spark, Workers) else Workers(spark)
-    if workers is None or size < workers.bytes_min:
+    workers = spark
+    if spark is not None and not isinstance(spark, Workers):
+        workers = Workers(spark, SPARK_BYTES)
+    if not isinstance(workers, Workers) or size < workers.bytes_min:
         return _rewritten_here(storage, settings, groups, change, progress)
 
     from pyspark import cloudpickle

@@ -1,6 +1,7 @@
 """What the archive forgets: old contexts step by step, exact times, a person at once."""
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from roamcast.errors import InputError, LimitError
 from roamcast.identity.blurring import rounded
 from roamcast.model.context_arrow import FIXED
 from roamcast.model.time import LATEST
-from roamcast.pipeline.archive.care import ArchiveChange, Rewritten, Workers, rewrite
+from roamcast.pipeline.archive.care import THREADS_MAX, ArchiveChange, Rewritten, Workers, rewrite
 from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.storage import GoneError
 from roamcast.pipeline.archive.table import Archive
@@ -128,7 +129,9 @@ def blur(
         look_at=("vid", "t_r", "t_d"),
     )
     done = rewrite(target, change, spark=spark, progress=progress)
-    return Blurred(done.rows_read, done.files_replaced, _discard_replaced(target))
+    replaced = _replaced(target)
+    target.storage.discard(replaced)
+    return Blurred(done.rows_read, done.files_replaced, len(replaced))
 
 
 def _off_grid(table: pa.Table, grid_s: int) -> bool:
@@ -150,8 +153,7 @@ def erase(
 ) -> Erased:
     """Make contexts unreachable: rewrite what holds them, and delete the old files at once.
 
-    Deleting does not wait for a vacuum: whatever was replaced before goes as well, unread, since
-    it may hold these vids. A lookup that is under way plans again.
+    Deleting does not wait for a vacuum. A lookup that is under way plans again.
     """
     distinct = sorted(set(vids))
     if len(distinct) > VIDS_MAX:
@@ -166,21 +168,26 @@ def erase(
     )
     searched: set[str] = set()
     done = rewrite(target, change, spark=spark, progress=progress, searched=searched)
-    deleted = _discard_replaced(target)
+    deleted = _holding(target, _replaced(target), wanted)
+    target.storage.discard(deleted)
     # Whatever the job has not seen: files of others that were not committed, or were since.
     unseen = [path for path in target.storage.files() if path not in searched]
-    left = [path for path in unseen if _holds(target, path, wanted)]
-    return Erased(len(distinct), done.rows_dropped, done.files_replaced, deleted, len(left))
+    left = _holding(target, unseen, wanted)
+    return Erased(len(distinct), done.rows_dropped, done.files_replaced, len(deleted), len(left))
 
 
-def _discard_replaced(target: Archive) -> int:
-    """Delete all files that newer ones replaced; a lookup that reads one plans again."""
+def _replaced(target: Archive) -> list[str]:
+    """List the files that newer ones replaced and no vacuum has deleted yet."""
     target.refresh()
-    replaced = target.table.vacuum(
-        retention_hours=0, dry_run=True, enforce_retention_duration=False
-    )
-    target.storage.discard(sorted(replaced))
-    return len(replaced)
+    found = target.table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
+    return sorted(found)
+
+
+def _holding(target: Archive, paths: list[str], wanted: pa.Array) -> list[str]:
+    """Give the files that hold one of some vids, read in threads."""
+    with ThreadPoolExecutor(THREADS_MAX) as threads:
+        held = threads.map(lambda path: _holds(target, path, wanted), paths)
+        return [path for path, holds in zip(paths, held, strict=True) if holds]
 
 
 def _any(table: pa.Table, wanted: pa.Array) -> bool:

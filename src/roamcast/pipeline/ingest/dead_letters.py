@@ -43,7 +43,8 @@ def replayed(state: IngestState) -> Iterator[list[Path]]:
     as repeated or late.
     """
     with TemporaryDirectory(prefix=".replay-", dir=state.folder) as name:
-        found, left = [], []
+        found: list[Path] = []
+        left: list[tuple[Path, pa.Table]] = []
         for folder in _folders(state):
             table = ds.dataset(folder, format="parquet").to_table(columns=list(COLUMNS))
             understood = pc.is_valid(table["time"])

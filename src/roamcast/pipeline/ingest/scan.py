@@ -166,8 +166,8 @@ class _Register(msgspec.Struct):
 
     def part(self, start: int, end: int) -> "_Register":
         """Give some of them."""
-        own = (self.handles, self.since, self.until, self.first)
-        return _Register(self.people[start:end], *(column[start:end] for column in own))
+        own = (column[start:end] for column in (self.since, self.until, self.first))
+        return _Register(self.people[start:end], self.handles[start:end], *own)
 
 
 class _Scan:

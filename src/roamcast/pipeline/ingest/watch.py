@@ -9,6 +9,7 @@ thread watches the clock: once nothing has come for as long as heartbeat and lat
 goes on with the clock, and a batch without files ends what is open (decision 0158).
 """
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from roamcast import files
 from roamcast.errors import InputError, RoamcastError
 from roamcast.model.time import MICROSECONDS
 from roamcast.pipeline.ingest.files import (
@@ -31,6 +33,7 @@ from roamcast.pipeline.ingest.files import (
 from roamcast.pipeline.ingest.read import shape_of
 from roamcast.pipeline.ingest.run import Clock, IngestSettings, check_settings, ingest_batch
 from roamcast.pipeline.ingest.state import IngestState, SightingBatch
+from roamcast.pipeline.lookup.nats import StreamAddress, state_of
 from roamcast.pipeline.spark.errors import translated
 from roamcast.pipeline.spark.paths import literal
 
@@ -90,10 +93,51 @@ def ingest_watch(
     timing: dict[str, Any] = (
         {"availableNow": True} if until_idle else {"processingTime": f"{every_s} seconds"}
     )
-    query = writer.trigger(**timing).start()
+    with _running(writer.trigger(**timing), work, every_s, watched=not until_idle) as query:
+        yield query
+
+
+@contextmanager
+def ingest_stream(
+    spark: "SparkSession",
+    state: IngestState,
+    address: StreamAddress,
+    settings: IngestSettings,
+    clock: Clock,
+    *,
+    every_s: float = 1.0,
+    until_idle: bool = False,
+    on_batch: Callable[[SightingBatch], None] | None = None,
+) -> Iterator[Any]:
+    """Ingest sightings from a stream of NATS, a JSON line each; as `ingest_watch` otherwise.
+
+    Numbers of messages lie in Spark's checkpoint, so a micro-batch is the same messages however
+    often it is tried; what has happened is what the archive has committed.
+    """
+    from roamcast.pipeline.lookup.source import NAME, Messages, options
+
+    check_settings(settings)
+    state_of(address, patience_s=0)  # says at once what is wrong with the address
+    spark.dataSource.register(Messages)
+    name = hashlib.blake2b(f"{address.server}/{address.stream}".encode(), digest_size=8)
+    checkpoint = state.folder / f"checkpoint-{name.hexdigest()}"
+    work = _StreamWork(spark, state, state.folder, settings, clock, checkpoint, on_batch)
+    lines = spark.readStream.format(NAME).options(**options(address)).load()
+    writer = lines.writeStream.foreachBatch(work).option("checkpointLocation", str(checkpoint))
+    timing: dict[str, Any] = (
+        {"availableNow": True} if until_idle else {"processingTime": f"{every_s} seconds"}
+    )
+    with _running(writer.trigger(**timing), work, every_s, watched=not until_idle) as query:
+        yield query
+
+
+@contextmanager
+def _running(writer: Any, work: "_Work", every_s: float, *, watched: bool) -> Iterator[Any]:
+    """Start a query, and beside it the thread that ends what is open when nothing comes."""
+    query = writer.start()
     ended = threading.Event()
     watcher = threading.Thread(target=_end_quiet, args=(work, query, ended, every_s), daemon=True)
-    if not until_idle:
+    if watched:
         watcher.start()
     try:
         yield query
@@ -240,3 +284,24 @@ class _Work:
             if file not in self.state.done:
                 files[path] = file
         return [files[path] for path in sorted(files)], sorted(unreadable.items())
+
+
+class _StreamWork(_Work):
+    """The function that Spark runs for each micro-batch of lines from a stream."""
+
+    def _sorted_out(self, names: "DataFrame") -> tuple[list[SightingFile], list[tuple[str, str]]]:
+        """Write the lines into a file of their own, which is then ingested as any other.
+
+        The file is in the private folder, since lines name people, and goes with the next batch.
+        """
+        from pyspark.sql import functions as f
+
+        folder = self.state.folder / "streamed"
+        files.remove_tree(folder)
+        folder.mkdir(mode=0o700)
+        # bytes that are no text cannot be given to Python as they are
+        lines = names.select(f.make_valid_utf8("value").alias("line")).toArrow()["line"].to_pylist()
+        path = folder / f"{self.state.last.number + 1:08d}.jsonl"
+        text = "".join(" ".join(line.splitlines()) + "\n" for line in lines)
+        path.write_text(text, encoding="utf-8")
+        return ([stated(str(path))] if lines else []), []

@@ -20,7 +20,7 @@ COLLECTORS, MATCHES, DELAY, DELAY_UNWAITED, DELAY_LAST, PEOPLE, DELAY_FIRST = ra
 COUNTS = 16
 
 
-class Archive(NamedTuple):
+class ContextColumns(NamedTuple):
     """Contexts by router: those of router r are `starts[r]` to `starts[r + 1]`."""
 
     starts: Any

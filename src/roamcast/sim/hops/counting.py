@@ -60,7 +60,7 @@ def _counted(routers: Routers, cast: HistoricCast, branching: int, room: int) ->
     parents = routers.topology.parents
     assert parents is not None, "casts are counted on trees"
     out: Ints = np.empty((room, 5), np.int64)
-    archive = _kernel.Archive(routers.starts, routers.trusted, routers.vids, routers.people)
+    archive = _kernel.ContextColumns(routers.starts, routers.trusted, routers.vids, routers.people)
     ends = (int(routers.vids.max(initial=-1)) + 1, int(routers.people.max(initial=-1)) + 1)
     found: Any = _kernel.count_cast(
         parents, archive, ends, cast.origin, routers.addressed(cast), branching, out

@@ -4,12 +4,15 @@ A run is one seed: a topology with its roles and contexts, drawn by the seed alo
 by the seed and the edge of their targets. So runs with other edges or policies share a network.
 """
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
-from roamcast.sim.hops.counting import POLICIES, HopCounts, count_hops
+from roamcast.sim.hops.counting import POLICIES, HopCounts, count_hops, list_hops
 from roamcast.sim.hops.future import FutureCounts, count_future
+from roamcast.sim.hops.machines import CastNet
+from roamcast.sim.hops.reference import RESOLVE
 from roamcast.sim.hops.routers import (
     HistoricCast,
     Routers,
@@ -23,6 +26,8 @@ Row = dict[str, Any]
 
 CASTS = 20
 """Casts of one run; the paper does not say how many."""
+
+MACHINE_CONTEXTS = 0.3
 
 
 def historic_run(
@@ -45,6 +50,33 @@ def historic_run(
 _MAXIMA = ("receivers_max", "vids_max")
 
 
+def machine_run(edge: float, seed: int, **setting: Any) -> list[Row]:
+    """Send one cast under each policy through the real machines; count beside them.
+
+    Few contexts match, so that every answer fits one page, as it does where hops are counted.
+    """
+    given = Setting(**{"contexts_per_access": MACHINE_CONTEXTS, **setting})
+    routers = draw_routers(given, _network(seed))
+    (cast,) = _casts(routers, edge, 1, seed)
+    rows = []
+    for policy, branching in POLICIES.items():
+        net = CastNet(routers)
+        net.send(cast, policy)
+        sent = Counter((hop.phase, hop.source, hop.target, len(hop.vids)) for hop in net.hops)
+        hops = list_hops(routers, cast, branching)
+        counted = Counter((p, a, b, v) for p, a, b, _, v in hops.tolist() if p != RESOLVE)
+        rows.append(
+            {
+                "policy": policy,
+                "sent": sent.total(),
+                "counted": counted.total(),
+                "different": ((sent - counted) + (counted - sent)).total(),
+                "deposits": len(net.deposits),
+            }
+        )
+    return rows
+
+
 def future_run(
     edge: float,
     share: float,
@@ -62,8 +94,9 @@ def future_run(
     total = np.zeros(len(FutureCounts._fields), np.int64)
     for cast in _casts(routers, edge, casts, seed):
         networks = len(routers.addressed(cast))
-        matched = (generator.random((networks, contexts)) < share).any(axis=1)
-        total += np.array(count_future(routers, cast, matched))
+        matches = generator.random((networks, contexts)) < share
+        matched = np.asarray(matches.any(axis=1), np.bool_)
+        total += np.array(list(count_future(routers, cast, matched)))
     return {"casts": casts, **dict(zip(FutureCounts._fields, total.tolist(), strict=True))}
 
 

@@ -39,9 +39,17 @@ def historic_hops(routers: Routers, cast: HistoricCast, branching: int) -> list[
     return _Run(routers, cast, branching).hops
 
 
+def historic_resolutions(
+    routers: Routers, cast: HistoricCast, branching: int
+) -> list[tuple[int, int, frozenset[int]]]:
+    """Return (the router that resolves, the trusted node's router, vids) for each receiver."""
+    return _Run(routers, cast, branching).resolved
+
+
 class _Run:
     def __init__(self, routers: Routers, cast: HistoricCast, branching: int) -> None:
         self.hops: list[Hop] = []
+        self.resolved: list[tuple[int, int, frozenset[int]]] = []
         self._routers = routers
         self._branching = branching
         self._addressed = set(routers.addressed(cast).tolist())
@@ -76,7 +84,9 @@ class _Run:
             if collected:
                 found |= answer
         if not collected or branchings[self._branching - 1] == node:
-            self._resolve(node, self._by_trusted(found))
+            wanted = self._by_trusted(found)
+            self.resolved += ((node, trusted, vids) for trusted, vids in wanted.items())
+            self._resolve(node, wanted)
         else:
             assert source is not None
             self.hops.append(Hop(ANSWER, node, source, vids=found))

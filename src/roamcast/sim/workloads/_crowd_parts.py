@@ -6,7 +6,7 @@ a summary that came after it (trap 2). In the end every table is right, and all 
 in the areas, also where the node serves other places now (trap 7).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -58,10 +58,16 @@ class CrowdTruth:
         """By the ticket that asked for the end of each."""
         self.checked = 0
         self._linger_us = linger_us
+        self._nodes: tuple[str, ...] = ()
+        self._local: Callable[[str], int] = lambda _: 0
         self._clocks: dict[str, int] = {}
         self._trees: dict[str, Tree] = {}
         self._changed: dict[str, dict[str, int]] = {}
         """Nodes → what all clocks showed when something last changed about the node's links."""
+
+    def clocks(self, nodes: tuple[str, ...], local: Callable[[str], int]) -> None:
+        """Ask this what the clocks of these nodes show."""
+        self._nodes, self._local = nodes, local
 
     def tick(self, node: str, local: int) -> None:
         """Note what a node's clock shows; one that is set back has shown more."""
@@ -69,6 +75,8 @@ class CrowdTruth:
 
     def change(self, node: str) -> None:
         """Something changed about a node's links: it started, or the tree runs otherwise."""
+        for one in self._nodes:
+            self.tick(one, self._local(one))
         self._changed[node] = dict(self._clocks)
 
     def acknowledge(self, ticket: int) -> None:

@@ -58,7 +58,7 @@ class Fact(msgspec.Struct):
     context: Context
 
 
-class Record:
+class RoamingRecord:
     """What was promised to producers, and what consumers had, in order."""
 
     def __init__(self) -> None:
@@ -96,18 +96,18 @@ class Record:
             start = starts.get(fact.origin)
             if one in had or start is None or fact.at <= start:
                 continue
-            if wanted.matches(fact.context) and not self._told(consumer, fact):
+            if wanted.matches(fact.context) and not self._was_lost(consumer, fact):
                 return one
         return None
 
-    def _told(self, consumer: str, fact: Fact) -> bool:
+    def _was_lost(self, consumer: str, fact: Fact) -> bool:
         return any(
             origin == fact.origin and after < fact.at <= upto
             for origin, after, upto in self.gaps.get(consumer, ())
         )
 
 
-class Person:
+class Roamer:
     """Somebody who is at one node at a time, or asleep."""
 
     def __init__(self, name: str, world: World, draw: random.Random) -> None:
@@ -124,10 +124,10 @@ class Person:
         return host if host.state is HostState.UP else None
 
 
-class Producer(Person):
+class Producer(Roamer):
     """It publishes one event after the other; each is sent until it is acknowledged."""
 
-    def __init__(self, name: str, world: World, draw: random.Random, record: Record) -> None:
+    def __init__(self, name: str, world: World, draw: random.Random, record: RoamingRecord) -> None:
         super().__init__(name, world, draw)
         self.left = 0
         self.follows: Consumer | None = None
@@ -174,7 +174,7 @@ class Producer(Person):
         later = self.world.now + AGAIN_US
         self.world.kernel.call(later, partial(self._send, number))
 
-    def heard(self, effect: EventPublished | Failed) -> None:
+    def answered(self, effect: EventPublished | Failed) -> None:
         """Take an answer; a refusal is asked again."""
         pending = self._pending
         if pending is None or isinstance(effect, Failed) or effect.ticket != pending.ticket:
@@ -185,11 +185,11 @@ class Producer(Person):
         self._record.facts[self.name, pending.number] = fact
 
 
-class Consumer(Person):
+class Consumer(Roamer):
     """It has one subscription, which it takes along with its vector."""
 
     def __init__(
-        self, name: str, world: World, draw: random.Random, record: Record, wanted: str
+        self, name: str, world: World, draw: random.Random, record: RoamingRecord, wanted: str
     ) -> None:
         super().__init__(name, world, draw)
         self.wanted = Filter.parse(wanted)

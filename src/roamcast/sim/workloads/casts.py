@@ -73,7 +73,7 @@ ROLES: Final = ("red", "blue")
 POLICIES: Final = ("NH", "NH", "FBTH", "BTH1", "BTH2", "BTH3")
 
 CASTS: Final = CastSettings(
-    casts_max=30,
+    casts_max=5,
     endings_max=200,
     batch_us=20_000,
     batch_casts=4,
@@ -133,7 +133,7 @@ class CastsWorkload(Workload):
     def __init__(self) -> None:
         self.truth = CastTruth()
         self._sizes: Sizes = {}
-        self._draw = random.Random()
+        self._draw = self._draw_ends = random.Random()
         self._beside: dict[str, list[str]] = {}
         self._nodes: list[str] = []
         self._trusted: list[str] = []
@@ -150,6 +150,7 @@ class CastsWorkload(Workload):
         """Make a graph of nodes, trusted nodes and people."""
         self._sizes = sizes
         draw = self._draw = world.kernel.generator("workload/casts")
+        self._draw_ends = world.kernel.generator("workload/casts/ends")
         fair = world.clock_of
         world.clock_of = lambda name: _moderate(fair(name))
         self._nodes = [f"n{number}" for number in range(sizes["nodes"])]
@@ -216,7 +217,7 @@ class CastsWorkload(Workload):
         for number in range(self._sizes["casts"]):
             call(draw.randrange(duration_us), partial(self._send, world, number, duration_us))
         for _ in range(self._sizes["endings"]):
-            call(draw.randrange(duration_us), partial(self._end, world))
+            call(self._draw_ends.randrange(duration_us), partial(self._end, world))
         self._watch_again(world)
 
     # --- people
@@ -328,8 +329,11 @@ class CastsWorkload(Workload):
         self._counts["casts"] += 1
 
         def then(done: bool, now: int) -> None:
-            del now
             cast.promised = done
+            if done and self._sizes["endings"] and self._draw_ends.random() < 0.3:
+                # An end that comes at once may overtake its cast.
+                soon = now + self._draw_ends.randrange(60_000)
+                world.kernel.call(soon, lambda _: self._end_one(world, cast))
 
         self._ask(
             world,
@@ -350,11 +354,12 @@ class CastsWorkload(Workload):
         live = [cast for cast in self.truth.casts.values() if cast.promised and not cast.ended]
         if not live:
             return
-        # Often the newest: its end may overtake it.
-        cast = live[-1] if self._draw.random() < 0.6 else self._draw.choice(live)
-        if world.hosts[cast.origin].state is not HostState.UP:
+        self._end_one(world, self._draw_ends.choice(live))
+
+    def _end_one(self, world: World, cast: SentCast) -> None:
+        if cast.ended or world.hosts[cast.origin].state is not HostState.UP:
             return
-        update = "" if self._draw.random() < 0.5 else f"update-of-{cast.id}"
+        update = "" if self._draw_ends.random() < 0.3 else f"update-of-{cast.id}"
         cast.ended = "?" + (update or "cancelled")
 
         def then(done: bool, now: int) -> None:
@@ -417,6 +422,9 @@ class CastsWorkload(Workload):
                 return (
                     f"{node} holds {sorted(held)}, {casts.explain(first.id, host.local(world.now))}"  # type: ignore[attr-defined]
                 )
+            overlay = host.machine.overlay
+            if overlay is not None and overlay.custody.held:
+                return f"{node} has parcels: {list(overlay.custody.held)[:3]}"
             kept = [key for key in host.disk.keys if key.startswith(LEFT_OVER)]
             if kept:
                 return f"{node} has {kept[0]} on disk"

@@ -169,6 +169,7 @@ class OverlayWorkload(Workload):
         if sizes["rogue"] and len(nodes) > 2:
             fair, rogue = world.clock_of, draw.choice(nodes)
             world.clock_of = lambda name: Clock(ROGUE_US) if name == rogue else fair(name)
+        self._crowds.clocks(tuple(nodes), lambda node: truth.host(world, node).local(world.now))
         world.observe(self._observe)
         for node, hosts in self._hosts_of.items():
             for host in hosts:
@@ -192,7 +193,8 @@ class OverlayWorkload(Workload):
         if self._whole:
             tables: tuple[Table, ...] = standard_tables(SETTINGS.tables)
             self._crowds.tick(node, boot.now)
-            self._crowds.change(node)
+            if boot.number > 1:
+                self._crowds.change(node)
         else:
             areas = Areas(linger_us=LINGER_US)
             for name, area in self._truth.areas[node].items():

@@ -40,7 +40,7 @@ from roamcast.sim.workloads._roaming_parts import (
     TICKETS,
     Consumer,
     Producer,
-    Record,
+    RoamingRecord,
     Walker,
 )
 from roamcast.sim.workloads.overlay import LINGER_US, SETTINGS, BareNode
@@ -62,6 +62,7 @@ FLOWS: Final = FlowSettings(
     fetch_us=300_000,
     wave_us=600_000,
     hold_us=600_000_000,
+    buffer_bytes_max=1_500,
 )
 HANDOFF: Final = HandoffSettings(
     still_us=1_500_000,
@@ -98,7 +99,7 @@ class RoamingWorkload(Workload):
     }
 
     def __init__(self) -> None:
-        self._record = Record()
+        self._record = RoamingRecord()
         self._sizes: Sizes = {}
         self._draw = random.Random()
         self._beside: dict[str, list[str]] = {}
@@ -323,7 +324,7 @@ class RoamingWorkload(Workload):
     def _observe(self, host: Host, effect: Effect, now: int) -> None:
         if isinstance(effect, EventPublished | Failed):
             if effect.ticket >= TICKETS:  # consumers ask again when they are not served
-                self.producers[effect.ticket // TICKETS - 1].heard(effect)
+                self.producers[effect.ticket // TICKETS - 1].answered(effect)
         elif isinstance(effect, ConsumerAttached):
             self._prepared += effect.prepared
         elif isinstance(effect, EventsDelivered | EventsLost | EventsStanding):

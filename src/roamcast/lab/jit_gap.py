@@ -1,0 +1,124 @@
+"""JIT's missing figure: how long a crossing leaves a host without events, and what it costs.
+
+Hexagonal cells in areas of 8 × 8, one node for each area, 20 ms links, T = 60 s. Four policies:
+no preparation, virtual consumers at all neighbours, at those that a border cell borders, and at
+those among them that lie ahead.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roamcast.lab._jit import POLICIES, Crossing, Policy, Trial
+from roamcast.lab.report import Claim, Report, Steps
+
+TITLE = "delivery gap and cost of handoff, by policy, speed and size of cells (JIT has no figure)"
+
+
+def run(quick: bool, progress: Steps) -> Report:
+    """Run every policy on the same walks."""
+    areas, hosts, seeds = (3, 12, 1) if quick else (5, 200, 10)
+    grid = [(100.0, 30.0)] if quick else [
+        (cell, speed) for cell in (100.0, 300.0, 1_000.0) for speed in (1.5, 8.0, 30.0)
+    ]  # fmt: skip
+    rows: list[dict[str, Any]] = []
+    moves: dict[Policy, list[Crossing]] = {policy: [] for policy in POLICIES}
+    wrong = 0
+    with progress("runs", len(grid) * len(POLICIES) * seeds) as step:
+        for cell_m, speed in grid:
+            for policy in POLICIES:
+                made: list[Trial] = []
+                for seed in range(seeds):
+                    # Long enough for about three crossings of an area by each host.
+                    duration_us = int(3 * 8 * cell_m / speed * 1e6)
+                    trial = Trial(policy, cell_m, speed, hosts, areas, seed, duration_us)
+                    trial.play()
+                    made.append(trial)
+                    moves[policy] += trial.moves
+                    wrong += trial.wrong
+                    step(1)
+                rows.append(_row(policy, cell_m, speed, made))
+    parameters = {"areas": areas * areas, "hosts": hosts, "seeds": seeds, "link_ms": 20, "T_s": 60}
+    return Report("jit-gap", parameters, rows, _claims(rows, moves, wrong))
+
+
+def _row(policy: Policy, cell_m: float, speed: float, made: list[Trial]) -> dict[str, Any]:
+    moves = [move for trial in made for move in trial.moves]
+    gaps = [move.gap_us / 1e3 for move in moves if move.gap_us is not None]
+    set_up = [move.set_up_us / 1e3 for move in moves if move.set_up_us is not None]
+    return {
+        "policy": policy,
+        "cell_m": cell_m,
+        "speed_mps": speed,
+        "crossings": len(moves),
+        "travel_s": float(np.median([move.travel_us / 1e6 for move in moves] or [0.0])),
+        "set_up_ms": float(np.median(set_up)) if set_up else None,
+        "gap_ms": float(np.mean(gaps)) if gaps else None,
+        "gap_ms_max": float(np.max(gaps)) if gaps else None,
+        "prepared": sum(move.gap_us == 0 for move in moves) / max(1, len(moves)),
+        "control_per_crossing": sum(trial.control for trial in made) / max(1, len(moves)),
+        "virtual_s_per_crossing": sum(trial.virtual_s for trial in made) / max(1, len(moves)),
+        "buffered_bytes": float(np.mean([held for trial in made for held in trial.buffered])),
+    }  # fmt: skip
+
+
+def _claims(
+    rows: list[dict[str, Any]], moves: dict[Policy, list[Crossing]], wrong: int
+) -> list[Claim]:
+    def seconds(policy: Policy) -> float:
+        return float(sum(row["virtual_s_per_crossing"] for row in rows if row["policy"] == policy))
+
+    late = [
+        move for policy in POLICIES[1:] for move in moves[policy] if is_late(move, moves[policy])
+    ]
+    normal = [move.gap_us for move in moves["normal"] if move.gap_us is not None]
+    share = seconds("location-based") / max(1e-9, seconds("all neighbours"))
+    predicted = seconds("predicted") / max(1e-9, seconds("location-based"))
+    asked = [move.asked for move in moves["predicted"] if not move.rested]
+    hits = sum(asked) / max(1, len(asked))
+    return [
+        Claim("events lost, twice or out of order", wrong, wrong == 0, paper=0, tolerance=0),
+        Claim(
+            "crossings with a gap although travel time was at least set-up time",
+            len(late), not late, paper=0, tolerance=0,
+        ),
+        Claim("shortest gap of a normal handoff, ms", min(normal) / 1e3, min(normal) > 0, bar=0.0),
+        Claim(
+            "virtual-consumer seconds, location-based over all neighbours",
+            share, share <= 0.15, bar=0.15,
+        ),
+        Claim(
+            "virtual-consumer seconds, predicted over location-based",
+            predicted, predicted <= 0.6, bar=0.6,
+        ),
+        Claim("share of crossings that were predicted", hits, hits >= 0.8, bar=0.8),
+    ]  # fmt: skip
+
+
+def is_late(move: Crossing, moves: list[Crossing]) -> bool:
+    """Whether a crossing should have had no gap, and had one (JIT section 3)."""
+    if move.rested or not move.asked or not move.gap_us:
+        return False
+    known = move.set_up_us
+    if known is None:  # it did not stand yet: by the longest that others took
+        known = max((one.set_up_us for one in moves if one.set_up_us is not None), default=0)
+    return move.travel_us >= known
+
+
+def draw(report: Report, path: Path) -> None:
+    """Draw the gap and the cost by policy."""
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
+    for policy in POLICIES:
+        rows = [row for row in report.rows if row["policy"] == policy]
+        names = [f"{row['cell_m']:.0f} m\n{row['speed_mps']:g} m/s" for row in rows]
+        left.plot(names, [row["gap_ms"] for row in rows], marker="o", label=policy)
+        right.plot(names, [row["virtual_s_per_crossing"] for row in rows], marker="o", label=policy)
+    left.set(ylabel="mean gap, ms", title="Delivery gap")
+    right.set(ylabel="virtual-consumer seconds a crossing", title="Cost", yscale="symlog")
+    left.legend()
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)

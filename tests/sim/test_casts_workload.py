@@ -1,0 +1,17 @@
+"""The casts workload keeps its promises over some seeds, and reaches what it claims to try."""
+
+import pytest
+
+from roamcast.sim.scenario import draw_scenario, play
+from roamcast.sim.workloads.casts import CastsWorkload
+
+
+@pytest.mark.slow
+def test_some_seeds_keep_every_promise_and_try_everything() -> None:
+    totals: dict[str, float] = {}
+    for seed in range(8):
+        outcome = play(draw_scenario("casts", CastsWorkload, seed), CastsWorkload)
+        assert not outcome.failed, (seed, outcome.promise, outcome.detail)
+        for name, value in outcome.metrics.items():
+            totals[name] = totals.get(name, 0) + value
+    assert all(totals.values()), totals
