@@ -136,7 +136,7 @@ class Casting:
 
     async def update(self, cast: str, text: str, *, kind: str = "text", cast_id: str = "") -> str:
         """Stop a cast and write to exactly those whom it has reached; give the update's id."""
-        body = {"text": text, "kind": kind, "id": cast_id}
+        body = {"text": text, "kind": kind, "id": cast_id or None}
         answer = await self._asked.ask("POST", _path(cast) + "/updates", body=body)
         return str(answer["id"])
 

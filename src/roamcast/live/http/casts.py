@@ -5,7 +5,7 @@ send a cast is told that there is none.
 """
 
 from base64 import b64decode
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 from litestar import Response
@@ -16,7 +16,7 @@ from roamcast.errors import InputError, LimitError
 from roamcast.live.auth.authority import Priority
 from roamcast.live.casts.office import CastWish, Preview
 from roamcast.live.casts.why import Why, why
-from roamcast.live.http.mail import Base64, CastId
+from roamcast.live.http.mail import Base64, CastId, read_body
 from roamcast.live.http.routes import Asked, route, service_of
 from roamcast.live.http.shapes import as_json
 from roamcast.model.casts import ID_LENGTH_MAX, Tense
@@ -27,9 +27,8 @@ from roamcast.overlay.casts.messages import NAME_LENGTH_MAX, CastState, CastView
 WantsPreview = Annotated[
     bool, Parameter(query="preview", description="only say about how many it would reach")
 ]
-Id = Annotated[str, Meta(pattern="^[A-Za-z0-9._:@-]*$", max_length=ID_LENGTH_MAX)]
+Id = Annotated[str, Meta(pattern="^[A-Za-z0-9._:@-]+$", max_length=ID_LENGTH_MAX)]
 Kind = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
-Body = TypeVar("Body")
 
 
 class UpdateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -39,7 +38,9 @@ class UpdateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     payload: Base64 = ""
     media_type: Annotated[str, Meta(min_length=1, max_length=100)] = "text/plain; charset=utf-8"
     kind: Kind = "text"
-    id: Annotated[Id, Meta(description="its own id, for repeats; without one, it gets one")] = ""
+    id: Annotated[
+        Id | None, Meta(description="its own id, for repeats; without one, it gets one")
+    ] = None
 
 
 class CastRequest(UpdateRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -50,7 +51,7 @@ class CastRequest(UpdateRequest, frozen=True, forbid_unknown_fields=True, kw_onl
     ]
     priority: Priority = "routine"
     expires: Annotated[Instant | None, Meta(description="the last moment that counts")] = None
-    lifetime_s: Annotated[float, Meta(gt=0, le=60 * 86_400)] | None = None
+    lifetime_s: Annotated[float, Meta(ge=1, le=60 * 86_400)] | None = None
     policy: Annotated[str, Meta(pattern="^(NH|FBTH|BTH[1-9][0-9]?)$")] = "NH"
 
 
@@ -77,12 +78,12 @@ class UpdateAnswer(msgspec.Struct, frozen=True):
 
 
 @route("POST", "/casts", scope="cast", tag="casts", body=CastRequest, answer=CastAnswer | Preview,
-       answers={201: "sent, or counted"}, problems=(403, 409, 429),
+       answers={201: "sent", 200: "counted"}, problems=(403, 409, 429),
        summary="Send a cast, or preview it")  # fmt: skip
 async def post_cast(request: Asked, preview: WantsPreview = False) -> Response[bytes]:
     """Send a message to everybody who satisfies a filter; answered when it is on disk."""
     service, grant = service_of(request), request.auth
-    given = _read(await request.body(), CastRequest)
+    given = read_body(await request.body(), CastRequest)
     most = service.settings.limits.filter_length_max
     if len(given.filter) > most:
         raise LimitError(f"a filter has at most {most} characters")
@@ -90,8 +91,9 @@ async def post_cast(request: Asked, preview: WantsPreview = False) -> Response[b
     wish = _wish(given, service.clock())
     if preview:
         answer = as_json(await service.casts.preview(grant, wish))
-    else:
-        answer = as_json(_shown(await service.casts.send(grant, wish)))
+        answer.status_code = 200
+        return answer
+    answer = as_json(_shown(await service.casts.send(grant, wish)))
     answer.status_code = 201
     return answer
 
@@ -124,14 +126,14 @@ async def delete_cast(request: Asked, cast: CastId) -> None:
        summary="Update a cast")  # fmt: skip
 async def post_update(request: Asked, cast: CastId) -> Response[bytes]:
     """Stop a cast, and write to exactly those whom it has reached."""
-    given = _read(await request.body(), UpdateRequest)
+    given = read_body(await request.body(), UpdateRequest)
     service = service_of(request)
     wish = CastWish(
         filter="",
         payload=_payload(given),
         media_type=given.media_type,
         kind=given.kind,
-        id=given.id,
+        id=given.id or "",
     )
     answer = as_json(UpdateAnswer(await service.casts.update(request.auth, cast, wish)))
     answer.status_code = 201
@@ -151,7 +153,7 @@ def _wish(given: CastRequest, now: int) -> CastWish:
         kind=given.kind,
         priority=given.priority,
         expires_us=expires,
-        id=given.id,
+        id=given.id or "",
         policy=given.policy,
     )
 
@@ -176,10 +178,3 @@ def _shown(view: CastView) -> CastAnswer:
         view.unreachable,
         view.refused,
     )
-
-
-def _read(body: bytes, kind: type[Body]) -> Body:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"the body can not be read: {error}") from None

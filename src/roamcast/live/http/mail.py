@@ -8,7 +8,7 @@ import asyncio
 from base64 import b64decode
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from litestar import Response
@@ -30,6 +30,7 @@ from roamcast.live.http.changes import COMMENT_S
 from roamcast.live.http.routes import Asked, route, service_of
 from roamcast.live.http.shapes import as_json
 from roamcast.live.trust.host import RunningTrust
+from roamcast.model import json_text
 from roamcast.model.casts import ID_LENGTH_MAX
 from roamcast.model.time import format_instant
 
@@ -171,7 +172,7 @@ async def get_nonce(request: Asked) -> Response[bytes]:
        summary="Register a vid by its credential")  # fmt: skip
 async def post_registration(request: Asked) -> Response[bytes]:
     """Exchange a credential without a name for a token whose subject is the vid."""
-    given = _read(await request.body(), Registration)
+    given = read_body(await request.body(), Registration)
     service = service_of(request)
     audience = request.headers.get("host", "")
     credential = service.registrations.check(
@@ -195,7 +196,7 @@ async def post_pool(request: Asked) -> Response[bytes]:
 
     Not listed: tools that draw a request by its schema take too long over 64 keys.
     """
-    given = _read(await request.body(), PoolBody)
+    given = read_body(await request.body(), PoolBody)
     keys = [VidKeys(b64decode(one.signing), b64decode(one.sealing)) for one in given.keys]
     return as_json(PoolAnswer(await _trust(request).draw(request.auth.subject, keys)))
 
@@ -301,7 +302,7 @@ async def get_reach(request: Asked) -> Response[bytes]:
        problems=(404, 429), summary="Say who may write to you")  # fmt: skip
 async def put_reach(request: Asked) -> Response[bytes]:
     """Set who may write, which kinds, into how much of the past, and quiet hours."""
-    reach = _read(await request.body(), Reach)
+    reach = read_body(await request.body(), Reach)
     await _trust(request).set_reach(request.auth.subject, reach)
     return as_json(reach)
 
@@ -324,7 +325,7 @@ async def post_deposit(request: Asked) -> Response[bytes]:
     vouches = bool({"deposit", "admin"} & set(grant.scopes))
     if not vouches:
         grant.require("cast")
-    given = _read(await request.body(), DepositBody)
+    given = read_body(await request.body(), DepositBody)
     if not vouches and given.sender != grant.subject:
         raise ForbiddenError(
             "mail has its sender's own name: only a broker (scope deposit) vouches for others"
@@ -348,8 +349,18 @@ def _as_body(mail: Mail) -> MailBody:
     return MailBody(mail.cast, *told)
 
 
-def _read(body: bytes, kind: type[Body]) -> Body:
+def read_body(body: bytes, kind: type[Body]) -> Body:
+    """Read a JSON body; whole numbers may be written with decimals."""
     try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return msgspec.convert(_with_whole(json_text.read(body, InputError)), kind)
+    except msgspec.ValidationError as error:
         raise InputError(f"the body can not be read: {error}") from None
+
+
+def _with_whole(value: Any) -> Any:
+    """Turn 60.0 into 60: JSON does not tell them apart."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _with_whole(below) for name, below in value.items()}
+    return [_with_whole(below) for below in value] if isinstance(value, list) else value
