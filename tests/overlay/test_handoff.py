@@ -390,8 +390,8 @@ def test_the_whole_story_without_a_fault_is_prepared_everywhere() -> None:
     assert walker.prepared == [False, True, True, True, True]
 
 
-@pytest.mark.parametrize("what", ["drop", "double", "delay"])
-def test_losing_any_message_loses_no_event(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def tampered(what: str, stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tell the story again and again, each time with another message dropped, doubled or late."""
     real = Handoff._came
     tamper = Tamper(corridor(), what, 0)
     monkeypatch.setattr(
@@ -400,8 +400,19 @@ def test_losing_any_message_loses_no_event(what: str, monkeypatch: pytest.Monkey
     story(tamper.net, tamper)
     messages = tamper.count
     assert messages > 20
-    for number in range(1, messages + 1, 1 if what == "drop" else 3):
+    for number in range(1, messages + 1, stride):
         tamper = Tamper(corridor(), what, number)
         walker = story(tamper.net, tamper)
         assert walker.seen == list(range(1, walker.published + 1)), number
         assert len(walker.prepared) == 5
+
+
+@pytest.mark.parametrize("what", ["drop", "double", "delay"])
+def test_losing_a_message_loses_no_event(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tampered(what, 12, monkeypatch)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("what", ["drop", "double", "delay"])
+def test_losing_any_message_loses_no_event(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tampered(what, 1, monkeypatch)

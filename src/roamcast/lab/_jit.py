@@ -60,6 +60,9 @@ AHEAD_CELLS: Final = 1.5
 SAMPLE_US: Final = 1_000_000
 T_US: Final = 60_000_000
 HANDOFF: Final = HandoffSettings(still_us=T_US, dwell_us=2_000_000)
+NORMAL: Final = msgspec.structs.replace(HANDOFF, dwell_us=1)
+"""A normal handoff leaves nothing behind."""
+
 LEGS: Final = OverlaySettings(
     LinkSettings(
         channel=ChannelSettings(sync_interval_us=1_000_000, sync_interval_us_max=4_000_000)
@@ -189,7 +192,7 @@ class Trial(Journal):
             LEGS,
             users=(meter,),
             flows=FlowSettings(),
-            handoff=HandoffNode(self._around(node), HANDOFF),
+            handoff=HandoffNode(self._around(node), NORMAL if self.policy == "normal" else HANDOFF),
         )
         epoch = epoch_at(boot.now, 0, 0)
         return BareNode(made, epoch=epoch, now=boot.now, load=boot.disk.open().load)
