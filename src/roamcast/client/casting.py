@@ -152,15 +152,9 @@ def _body(
 ) -> dict[str, Any]:
     """Parse the filter here: an error then names the position without a request."""
     wanted = where if isinstance(where, Filter) else Filter.parse(where)
-    known = {
-        "filter": wanted.source,
-        "text": text,
-        "kind": kind,
-        "priority": priority,
-        "id": cast_id,
-    }
-    timed = {"expires": expires, "lifetime_s": lifetime_s}
-    return {**known, **{name: value for name, value in timed.items() if value is not None}}
+    known = {"filter": wanted.source, "text": text, "kind": kind, "priority": priority}
+    more = {"expires": expires, "lifetime_s": lifetime_s, "id": cast_id or None}
+    return {**known, **{name: value for name, value in more.items() if value is not None}}
 
 
 def _path(cast: str) -> str:
