@@ -1,8 +1,11 @@
 """What the past of a broker asks of its driver, is told, and tells other parts."""
 
+from typing import Protocol
+
 import msgspec
 
 from roamcast.channels.server.messages import Answer
+from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect, Input
 
 
@@ -83,3 +86,15 @@ class AnswersDue(Effect, frozen=True):
     """What these clients published is on disk: they may be answered now."""
 
     answers: tuple[tuple[str, Answer], ...]
+
+
+class Follower(Protocol):
+    """A part that follows what the map shows; it takes notes, and acts when it is next advanced."""
+
+    def shows(self, context: Context) -> None:
+        """The map shows this state of a vid; `t_r` is since when."""
+        ...
+
+    def ends(self, context: Context) -> None:
+        """The map shows a vid no more; `t_d` is when its last state ended."""
+        ...

@@ -25,12 +25,20 @@ from roamcast.channels.past.messages import (
     EndedFound,
     ErasePast,
     FeedArchive,
+    Follower,
     LookForEnded,
     PastGrew,
 )
 from roamcast.channels.past.settings import BATCH_PIECES_MAX, PastSettings
-from roamcast.channels.past.shown import Follower, OnMap, same
-from roamcast.channels.past.steps import Lives, Step, Uptime, after, encode_step, key_of
+from roamcast.channels.past.steps import (
+    Lives,
+    OnMap,
+    Step,
+    Uptime,
+    after,
+    encode_step,
+    key_of,
+)
 from roamcast.channels.server.messages import Answer
 from roamcast.errors import LimitError, StoreError
 from roamcast.model.contexts import Context, body_of
@@ -56,10 +64,6 @@ LIVES_MAX: Final = 64
 RULES_MAX: Final = 100_000
 WRITE_ROWS_MAX: Final = 1_000
 """Steps in one write."""
-
-
-RulesOf = Callable[[str], bytes | None]
-"""Gives a vid's own rules, encoded; None if it has none."""
 
 
 _Row = tuple[int, bytes | None]
@@ -99,9 +103,9 @@ class Past(Part):
         now: int,
         settings: PastSettings,
         newest: Callable[[], int],
-        rules_of: RulesOf,
+        rules_of: Callable[[str], bytes | None],
     ) -> None:
-        """`newest`: the newest stamp seen on any host, so that steps sort after all earlier."""
+        """`newest`: the newest stamp on any host, so that steps sort later; rules are encoded."""
         self.settings = settings
         self.epoch = epoch
         self.lives: dict[int, Uptime] = {}
@@ -227,7 +231,7 @@ class Past(Part):
         vid = context.vid
         rules, writes = self._rules(vid)
         known = self._shown.get(vid)
-        if alone and known is not None and not known.life and same(known, context, rules):
+        if alone and known is not None and not known.life and known.same(context, rules):
             return known.begin, ()
         begin = self._begin(vid, context.t_r, now)
         value = encode_step(Step(begin, body, rules))
@@ -254,9 +258,9 @@ class Past(Part):
         known = self._shown.get(vid)
         rules, writes = self._rules(vid)
         life = self.epoch if soft else 0
-        if known is not None and known.life == life and same(known, context, rules):
+        if known is not None and known.life == life and known.same(context, rules):
             return
-        if known is not None and same(known, context, rules):
+        if known is not None and known.same(context, rules):
             begin = known.begin  # only who publishes it has changed
         else:
             begin = self._begin(vid, context.t_r, now)

@@ -27,6 +27,29 @@ RETURN_US: Final = 60_000_000
 """How long after a restart a publisher may come back as if nothing had happened (0048)."""
 
 
+class OnMap(msgspec.Struct):
+    """What the map shows of a vid, and since when."""
+
+    context: Context
+    begin: int
+    rules: str
+    life: int
+    row: int = 0
+    """The number of the step that waits for the disk; 0 if it came with a publication."""
+
+    def same(self, context: Context, rules: str) -> bool:
+        """Whether the map shows this state already; when it began does not count."""
+        was, stated = self.context, context.attributes
+        return (
+            was.place == context.place
+            and was.point == context.point
+            and self.rules == rules
+            and was.attributes == stated
+            # 1, 1.0 and TRUE are equal in Python, and not in a filter
+            and all(type(stated[name]) is type(value) for name, value in was.attributes.items())
+        )
+
+
 class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the map shows of a vid from a moment on; without a body nothing any more."""
 

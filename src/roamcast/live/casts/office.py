@@ -13,7 +13,7 @@ import msgspec
 from roamcast.broker import Broker
 from roamcast.errors import InputError, LimitError, NotFoundError
 from roamcast.identity.rules import Viewer
-from roamcast.live.auth.admission import Grant, Rates, parsed
+from roamcast.live.auth.admission import Grant, Rates
 from roamcast.live.auth.authority import (
     PRIORITIES,
     CastAuthority,
@@ -28,7 +28,7 @@ from roamcast.model import casts
 from roamcast.model.areas import area_of
 from roamcast.model.casts import LIFETIME_MAX, PAYLOAD_BYTES_MAX, Cast, Tense
 from roamcast.model.contexts import Context
-from roamcast.model.filters import Filter
+from roamcast.model.filters import Filter, recent
 from roamcast.model.filters.atoms import FALSE
 from roamcast.model.machine import Input
 from roamcast.overlay.casts.looking import window_of
@@ -91,7 +91,7 @@ class CastOffice:
         """Give the filter of a cast that this sender may send, or say why they may not."""
         now = self._clock()
         check_zones(wish.filter)
-        wanted = grant.bound(parsed(wish.filter))
+        wanted = grant.bound(recent.read(wish.filter))
         if wish.priority not in PRIORITIES:
             raise InputError(f"{wish.priority[:40]!r} is no priority: choose from {[*PRIORITIES]}")
         if len(wish.payload) > PAYLOAD_BYTES_MAX:
@@ -101,12 +101,17 @@ class CastOffice:
         expires = wish.expires_us
         if expires is not None and not now < expires <= now + LIFETIME_MAX:
             raise InputError("a cast expires after it is sent, within 60 days")
-        casts.check(Cast(wish.id or "x", wanted.text, wish.payload, now, expires=expires))
+        text = self._text(grant, wish, wanted)
+        casts.check(Cast(wish.id or "x", text, wish.payload, now, expires=expires))
         if "admin" not in grant.scopes:
             authority: CastAuthority = grant.cast
             check_priority(authority, wish.priority)
             check_area(authority, wanted, now)
         return wanted
+
+    def _text(self, grant: Grant, wish: CastWish, wanted: Filter) -> str:
+        """Give a filter as the sender wrote it, where nothing was added: receipts show it."""
+        return wanted.text if grant.filter else wish.filter
 
     async def send(self, grant: Grant, wish: CastWish) -> CastView:
         """Send a cast; it is on disk when this returns."""
@@ -116,11 +121,9 @@ class CastOffice:
         if casts.tense(wanted, now) in ("historic", "hybrid", "present"):
             self._charge(viewer, wanted)
         name = wish.id or secrets.token_hex(12)
-        # As the sender wrote it, where nothing was added: receipts show it to people.
-        text = wanted.text if grant.filter else wish.filter
         cast = Cast(
             name,
-            text,
+            self._text(grant, wish, wanted),
             wish.payload,
             now,
             expires=wish.expires_us,

@@ -88,6 +88,7 @@ async def post_cast(request: Asked, preview: WantsPreview = False) -> Response[b
     if len(given.filter) > most:
         raise LimitError(f"a filter has at most {most} characters")
     service.reader.charge(grant.subject, given.filter)
+    await service.reader.read(given.filter)  # beside the loop; what follows finds it read
     wish = _wish(given, service.clock())
     if preview:
         answer = as_json(await service.casts.preview(grant, wish))

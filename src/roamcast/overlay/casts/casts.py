@@ -243,7 +243,8 @@ class Casts(Part):
         """When the next thing is due; at once if the map has changed."""
         if self._notes:
             return 0
-        return earliest(self._desk.timers.deadline(), self._desk.waiting.deadline())
+        due = self._desk.timers.deadline()
+        return earliest(due, self._desk.waiting.deadline()) if self._desk.casts else due
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""

@@ -15,7 +15,7 @@ from roamcast.model import casts
 from roamcast.model.areas import Area, area_of
 from roamcast.model.casts import Tense
 from roamcast.model.contexts import Context
-from roamcast.model.filters import Filter
+from roamcast.model.filters import Filter, recent
 from roamcast.model.filters import text as writing
 from roamcast.model.filters.atoms import FALSE, T_D, T_R, Normal, Values
 from roamcast.model.filters.lasting import expiration
@@ -46,7 +46,7 @@ class CastPlan:
     """What a cast's filter asks for: whom, where to go, until when."""
 
     def __init__(self, filter_text: str, target: Area | None, sent: int, split_at: int) -> None:
-        wanted = Filter.parse(filter_text)
+        wanted = recent.read(filter_text)
         self.tense: Tense = casts.tense(wanted, split_at)
         if self.tense == "present":
             # Who lasts at the moment of sending: then it is a filter about times as any other.
