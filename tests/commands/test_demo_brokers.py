@@ -23,7 +23,7 @@ DEADLINE_S = 120.0
 
 def ask(node: dict[str, Any], method: str, path: str, body: Any = None) -> Any:
     client = HttpClient(ServiceAddress(node["url"], node["token"]))
-    return asyncio.run(client.ask(method, path, body))
+    return asyncio.run(client.ask(method, path, body=body))
 
 
 def until(true: Callable[[], bool], what: str) -> None:

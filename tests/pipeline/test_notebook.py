@@ -1,5 +1,6 @@
 """The analysts' notebook runs as it is printed, here and through Spark Connect."""
 
+import os
 import runpy
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -29,10 +30,13 @@ def session(
         return
     need_java()
     stop_running()
+    before = dict(os.environ)
     with ExitStack() as stack:
         log = tmp_path_factory.mktemp("connect") / "log"
         server = stack.enter_context(connect_server(log))
         yield stack.enter_context(started(Settings(master=server)))
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]  # pyspark's: other processes would look for a server, too
 
 
 def test_the_notebook_answers_as_the_reference(session: Any, tmp_path: Path) -> None:

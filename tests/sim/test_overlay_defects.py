@@ -211,7 +211,7 @@ def test_a_summary_that_forgets_at_once_who_ended_is_found(monkeypatch: pytest.M
             self._mark("crowd", None)
 
     monkeypatch.setattr(Crowd, "end", hasty)
-    assert found(first=120) == "no summary refuses a member"
+    assert found() == "no summary refuses a member"
 
 
 def test_a_summary_without_those_that_rules_hide_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
