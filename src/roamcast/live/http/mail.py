@@ -17,7 +17,7 @@ from litestar.response import Stream
 from msgspec import Meta
 
 from roamcast.errors import ForbiddenError, InputError, NotFoundError
-from roamcast.identity.credentials import CREDENTIAL_LENGTH_MAX, VidKeys
+from roamcast.identity.credentials import CREDENTIAL_LENGTH_MAX, VidKeys, public_key
 from roamcast.identity.trusted.mailboxes import Deposit, Mail, SealedParcel
 from roamcast.identity.trusted.reach import PAST_S_MAX, Reach
 from roamcast.identity.trusted.settings import (
@@ -67,12 +67,21 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signature: Base64Of64
 
 
+class ReceiptKeyAnswer(msgspec.Struct, frozen=True):
+    """The node that signs receipts, and its public key (Ed25519)."""
+
+    node: str
+    key: bytes
+
+
 class Registered(msgspec.Struct, frozen=True):
     """A token for the vid."""
 
     vid: str
     token: str
     expires: str
+    receipts: ReceiptKeyAnswer
+    """Whose signature receipts of this service have."""
 
 
 class VidKeysBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -185,7 +194,15 @@ async def post_registration(request: Asked) -> Response[bytes]:
     # Casts into the past are sealed to this key: it is on disk before anybody is on the map.
     await service.keep_vid_key(credential.vid, credential.keys.sealing, credential.expires_us)
     token, expires = service.registrations.token(credential, service.clock())
-    return as_json(Registered(credential.vid, token, format_instant(expires)))
+    told = (credential.vid, token, format_instant(expires), _receipt_key(request))
+    return as_json(Registered(*told))
+
+
+@route("GET", "/receipts/key", scope=None, tag="trust", answer=ReceiptKeyAnswer,
+       summary="Get the key that receipts are signed with")  # fmt: skip
+async def get_receipt_key(request: Asked) -> Response[bytes]:
+    """Give the public key of this node: receipts inside mail are signed with it."""
+    return as_json(_receipt_key(request))
 
 
 @route("POST", "/pools", scope="subscribe", tag="trust", body=PoolBody, answer=PoolAnswer,
@@ -334,6 +351,11 @@ async def post_deposit(request: Asked) -> Response[bytes]:
     fields = (given.cast, given.sender, given.kind, given.expires_us, given.back_s)
     done = await _trust(request).deposit(Deposit(0, *fields, parcels, given.urgent))
     return as_json(DepositAnswer(done.reached, done.unreachable, done.refused, done.full))
+
+
+def _receipt_key(request: Asked) -> ReceiptKeyAnswer:
+    own = service_of(request).receipt_key
+    return ReceiptKeyAnswer(own.node, public_key(own.private))
 
 
 def _trust(request: Asked) -> RunningTrust:

@@ -65,6 +65,7 @@ from roamcast.live.observe.journaling import Journaling
 from roamcast.live.observe.logs import Log
 from roamcast.live.observe.metrics import CONTENT_TYPE, Metrics
 from roamcast.live.overlay.metrics import watch_overlay
+from roamcast.live.overlay.node import receipt_key_of
 from roamcast.live.overlay.ways import NeighbourWays
 from roamcast.live.past.worker import PastWorker
 from roamcast.live.service.making import broker_of
@@ -141,6 +142,7 @@ class Service:
             settings.limits.connections_max, settings.limits.connections_per_subject_max
         )
         self.trust = trust
+        self.receipt_key = receipt_key_of(settings)
         nodes = settings.identity.accepted()
         if trust is not None:
             nodes[trust.node.name] = trust.node.public_key
@@ -215,6 +217,7 @@ class Service:
             settings.identity.mail,
             give=self.driver.give,
             reason_of=self.casts.receipt_of,
+            receipt_key=self.receipt_key,
         )
         self.driver.carry = self._carriers()
         self._delivered = {form: self.metrics.deliveries.labels(form) for form in FORMS}
