@@ -39,6 +39,14 @@ class Reaching:
         left = tuple(one for one in now.stopped if one != sender)
         return now if left == now.stopped else await self.set(structs.replace(now, stopped=left))
 
+    async def wake(self, endpoint: str) -> None:
+        """Let a push service wake a device when mail waits; a push says nothing."""
+        await self._trust.ask("PUT", "/me/push", body={"endpoint": endpoint})
+
+    async def wake_none(self) -> None:
+        """Let no device be woken any more."""
+        await self._trust.ask("DELETE", "/me/push")
+
 
 def _reach(answer: Any) -> Reach:
     try:

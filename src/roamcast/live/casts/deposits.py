@@ -57,7 +57,7 @@ class Deposits:
         *,
         give: Callable[[Input], None],
         reason_of: Callable[[str], tuple[str, int, int]],
-        receipt_key: ReceiptKey,
+        receipt_key: Callable[[], ReceiptKey],
     ) -> None:
         """`reason_of` gives a cast's filter, and when it was sent and expires, for receipts."""
         self._disk = disk
@@ -117,6 +117,8 @@ class Deposits:
             return len(effect.parcels), 0, 0
         reason, sent_us, expires_us = self._reason_of(effect.cast)
 
+        signing = self._receipt_key()
+
         def sealed() -> tuple[SealedParcel, ...]:
             payload = self._disk.value(effect.payload)
             if payload is None:
@@ -125,7 +127,7 @@ class Deposits:
             letter = Letter(payload, effect.media_type, sent_us, expires_us, cut)
 
             def parcel(vid: str, key: bytes) -> SealedParcel:
-                own = sign_receipt(letter, effect.cast, vid, effect.sender, self._receipt_key)
+                own = sign_receipt(letter, effect.cast, vid, effect.sender, signing)
                 return _sealed(encode_letter(own), effect.cast, vid, key)
 
             return tuple(parcel(vid, key) for vid, key in effect.parcels)

@@ -8,6 +8,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -142,7 +143,7 @@ class Service:
             settings.limits.connections_max, settings.limits.connections_per_subject_max
         )
         self.trust = trust
-        self.receipt_key = receipt_key_of(settings)
+        self.receipt_key = cache(partial(receipt_key_of, settings))  # made when first needed
         nodes = settings.identity.accepted()
         if trust is not None:
             nodes[trust.node.name] = trust.node.public_key
@@ -193,8 +194,7 @@ class Service:
         self.on_over: Callable[[], None] = lambda: None
         """Called when this service has handed over to another host's."""
         self.links: Links | None = None
-        failures = metrics.store_failures
-        self._store = DiskDriver(disk, self.driver.give, on_failure=failures.inc)
+        self._store = DiskDriver(disk, self.driver.give, on_failure=metrics.store_failures.inc)
         self.past = PastWorker(
             self.broker,
             disk,
