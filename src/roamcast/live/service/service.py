@@ -132,11 +132,9 @@ class Service:
         self.standing = OpenGrants(keys, self.clock)
         self.provider: Provider | None = None
         if settings.oidc.issuer:
-            skew_s = settings.limits.clock_skew_s_max
-            self.provider = Provider(settings.oidc, skew_s=skew_s)
-        self.rates = Rates(
-            settings.limits.requests_per_s, settings.limits.requests_burst, what="requests"
-        )
+            self.provider = Provider(settings.oidc, skew_s=settings.limits.clock_skew_s_max)
+        limits = settings.limits
+        self.rates = Rates(limits.requests_per_s, limits.requests_burst, what="requests")
         work = Rates(settings.limits.steps_per_s, settings.limits.steps_burst, what="steps of work")
         self.reader = FilterReader(work, self.clock, settings.limits.filter_length_max)
         self.connections = Connections(
