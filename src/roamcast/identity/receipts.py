@@ -22,7 +22,7 @@ from roamcast.model.filters import Filter
 from roamcast.model.time import format_instant
 
 _SIGNED: Final = b"roamcast receipt 1\n"
-PLACES_TOLD_MAX: Final = 3
+PLACES_NAMED_MAX: Final = 3
 
 UNSIGNED: Final = "this receipt is not signed"
 FORGED: Final = "the signature of this receipt is wrong: do not believe it"
@@ -39,7 +39,9 @@ def sign_receipt(letter: Letter, cast: str, vid: str, sender: str, own: ReceiptK
     """Give the letter with the node's signature over everything that it says."""
     named = msgspec.structs.replace(letter, node=own.node, node_key=public_key(own.private))
     key = Ed25519PrivateKey.from_private_bytes(own.private)
-    return msgspec.structs.replace(named, signature=key.sign(_said(named, cast, vid, sender)))
+    return msgspec.structs.replace(
+        named, signature=key.sign(_signed_bytes(named, cast, vid, sender))
+    )
 
 
 def doubt_of(letter: Letter, cast: str, vid: str, sender: str, known: Mapping[bytes, str]) -> str:
@@ -54,7 +56,7 @@ def doubt_of(letter: Letter, cast: str, vid: str, sender: str, known: Mapping[by
         if len(letter.node_key) != KEY_BYTES:
             return FORGED
         key = Ed25519PublicKey.from_public_bytes(letter.node_key)
-        key.verify(letter.signature, _said(letter, cast, vid, sender))
+        key.verify(letter.signature, _signed_bytes(letter, cast, vid, sender))
     except (InvalidSignature, ValueError):
         return FORGED
     return "" if letter.node_key in known else f"signed by {letter.node!r}, a node not met before"
@@ -70,7 +72,7 @@ def explained(letter: Letter) -> str:
     return told
 
 
-def _said(letter: Letter, cast: str, vid: str, sender: str) -> bytes:
+def _signed_bytes(letter: Letter, cast: str, vid: str, sender: str) -> bytes:
     payload = sha256(letter.payload).digest()
     times = (letter.sent_us, letter.expires_us)
     told = (cast, vid, sender, payload, letter.media_type, *times, letter.reason, letter.node)
@@ -84,7 +86,7 @@ def _where_and_when(text: str) -> str:
     except InputError:
         return f"satisfied: {text}"  # it was cut: a receipt has room for so much
     places = patches[0].places if len(patches) == 1 else None
-    if not places or len(places) > PLACES_TOLD_MAX:
+    if not places or len(places) > PLACES_NAMED_MAX:
         return f"satisfied: {text}"
     return f"was within {' or '.join(places)}{_when(patches[0])} (filter: {text})"
 

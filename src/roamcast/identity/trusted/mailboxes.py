@@ -141,7 +141,7 @@ class InboxReplaced(Effect, frozen=True):
     inbox: str
 
 
-class MailKept(Effect, frozen=True):
+class MailWaiting(Effect, frozen=True):
     """For the other parts: mail waits, and the person is not connected."""
 
     handle: bytes
@@ -431,7 +431,7 @@ class Mailboxes(Part):
             self._keep(handle, mail)
             effects += self._push(handle, now)
             if not box.inbox:
-                effects.append(MailKept(handle, mail.urgent))
+                effects.append(MailWaiting(handle, mail.urgent))
         touched = [self._delete(key) for key in done.gone]
         for handle in dict.fromkeys(one for one in touched if one is not None):
             effects += self._push(handle, now)

@@ -15,7 +15,7 @@ import msgspec
 
 from roamcast.errors import InputError, LimitError, RateError, RoamcastError, StoreError
 from roamcast.identity.keys import RandomBytes
-from roamcast.identity.trusted.mailboxes import Mailboxes, MailboxSeen, MailKept
+from roamcast.identity.trusted.mailboxes import Mailboxes, MailboxSeen, MailWaiting
 from roamcast.identity.trusted.reach import quiet_until
 from roamcast.identity.trusted.register import PersonErased, Register
 from roamcast.identity.trusted.settings import TrustSettings
@@ -83,7 +83,7 @@ class WakeUps(Part):
 
     part: ClassVar[str] = "wake-ups"
     inputs: ClassVar = (
-        SetWakeUp, RemoveWakeUp, PushAnswered, MailKept, MailboxSeen, PersonErased,
+        SetWakeUp, RemoveWakeUp, PushAnswered, MailWaiting, MailboxSeen, PersonErased,
     )  # fmt: skip
     prefix: ClassVar[str] = PREFIX
 
@@ -151,7 +151,7 @@ class WakeUps(Part):
                     return self._ask(given)
                 except RoamcastError as error:
                     return [Failed(ticket, error)]
-            case MailKept(handle, urgent):
+            case MailWaiting(handle, urgent):
                 self._plan(handle, urgent=urgent, now=now)
                 return ()
             case MailboxSeen(handle):
