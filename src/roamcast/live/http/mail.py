@@ -37,10 +37,20 @@ from roamcast.model.casts import ID_LENGTH_MAX
 from roamcast.model.time import format_instant
 
 POOL_SIZE: Final = TrustSettings().pool_size
+PEOPLE_MAX: Final = 1_000
+"""Names in one request for handles: each new one waits for the disk."""
+
+VIDS_ASKED_MAX: Final = 5_000
 _LETTER: Final = "[A-Za-z0-9+/]"
 
 CastId = Annotated[
     str, Parameter(min_length=1, max_length=ID_LENGTH_MAX, description="the id of the mail's cast")
+]
+AgentName = Annotated[
+    str, Parameter(min_length=1, max_length=NAME_LENGTH_MAX, description="the user agent's name")
+]
+SubjectName = Annotated[
+    str, Parameter(min_length=1, max_length=NAME_LENGTH_MAX, description="the person's name")
 ]
 Base64 = Annotated[
     str,
@@ -180,6 +190,37 @@ class DevicesAnswer(msgspec.Struct, frozen=True):
     """Where devices are woken."""
 
     endpoints: tuple[str, ...]
+
+
+class AgentAnswer(msgspec.Struct, frozen=True):
+    """The epoch that a user agent seals with."""
+
+    node: str
+    epoch: int
+    key: bytes
+
+
+class PeopleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """People by the names that sensors know them by."""
+
+    people: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX)], ...],
+        Meta(max_length=PEOPLE_MAX),
+    ]
+
+
+class HandlesAnswer(msgspec.Struct, frozen=True):
+    """Handles in the order of the names."""
+
+    handles: tuple[bytes, ...]
+
+
+class VidsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Some vids."""
+
+    vids: Annotated[
+        tuple[Annotated[str, Meta(max_length=256)], ...], Meta(max_length=VIDS_ASKED_MAX)
+    ]
 
 
 class ErasureAnswer(msgspec.Struct, frozen=True):
@@ -381,6 +422,39 @@ async def delete_devices(request: Asked) -> None:
 async def delete_me(request: Asked) -> Response[bytes]:
     """Erase your register entry and mailbox; your vids resolve to nothing from now on."""
     return as_json(ErasureAnswer(await _trust(request).erase(request.auth.subject)))
+
+
+@route("POST", "/agents/{agent:str}", scope="admin", tag="trust", answer=AgentAnswer,
+       answers={201: "shared"}, problems=(404, 409),
+       summary="Give a user agent an epoch of its own")  # fmt: skip
+async def post_agent(request: Asked, agent: AgentName) -> Response[bytes]:
+    """Give the key that a user agent seals vids with, for people whom it knows by sensors."""
+    keys = await _trust(request).share(agent)
+    return as_json(AgentAnswer(keys.node, keys.current, keys.key))
+
+
+@route("POST", "/people/handles", scope="admin", tag="trust", body=PeopleBody,
+       answer=HandlesAnswer, problems=(404, 429),
+       summary="Get the handles of people, for a user agent")  # fmt: skip
+async def post_handles(request: Asked) -> Response[bytes]:
+    """Give the handles behind names; who is not known yet is enrolled."""
+    given = read_body(await request.body(), PeopleBody)
+    return as_json(HandlesAnswer(tuple(await _trust(request).enrol(given.people))))
+
+
+@route("POST", "/people/departed", scope="admin", tag="trust", body=VidsBody, answer=VidsBody,
+       problems=(404,), summary="Find vids of people who were erased")  # fmt: skip
+async def post_departed(request: Asked) -> Response[bytes]:
+    """Give those of some vids whose person was erased: archives erase their contexts."""
+    given = read_body(await request.body(), VidsBody)
+    return as_json(VidsBody(tuple(_trust(request).node.departed(list(given.vids)))))
+
+
+@route("DELETE", "/people/{subject:str}", scope="admin", tag="trust", answer=ErasureAnswer,
+       problems=(404, 429), summary="Let the trusted node forget a person")  # fmt: skip
+async def delete_person(request: Asked, subject: SubjectName) -> Response[bytes]:
+    """Erase a person on their behalf, as `DELETE /me` does."""
+    return as_json(ErasureAnswer(await _trust(request).erase(subject)))
 
 
 @route("POST", "/deposits", scope="any", tag="trust", body=DepositBody, answer=DepositAnswer,
