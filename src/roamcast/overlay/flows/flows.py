@@ -12,7 +12,6 @@ from roamcast.errors import (
     RateError,
     RoamcastError,
     StoreError,
-    UnreachableError,
 )
 from roamcast.model import contexts
 from roamcast.model.events import Failed
@@ -88,6 +87,7 @@ class Flows(Part):
     """Every event, once and in order."""
 
     part: ClassVar[str] = "flows"
+    self_timed: ClassVar[bool] = True
     inputs: ClassVar = (
         OverlayOpened, NeighbourUp, NeighbourDown, NeighbourFull, NeighbourReady, CameByLink,
         TreeChanged, PublishEvent, SubscribeEvents, UnsubscribeEvents,
@@ -95,8 +95,15 @@ class Flows(Part):
     prefix: ClassVar[str] = PREFIX
 
     def __init__(
-        self, topology: NodeTopology, exchange: Exchange, wants: Wants, settings: FlowSettings
+        self,
+        topology: NodeTopology,
+        exchange: Exchange,
+        wants: Wants,
+        settings: FlowSettings,
+        *,
+        alone: int = 0,
     ) -> None:
+        """`alone`: the epoch of a broker that is no node of an overlay, so that nobody opens it."""
         self.node = topology.node
         self.log = OriginLog(age_us_max=settings.log_age_us, bytes_max=settings.log_bytes_max)
         self.relay = Relay(Matching(wants), queue_bytes_max=settings.queue_bytes_max)
@@ -110,9 +117,11 @@ class Flows(Part):
         self._topology = topology
         self._exchange = exchange
         self._settings = settings
-        self._epoch = 0
+        self._epoch = self.waves.epoch = alone
         self._open = False
         """Whether the log's epoch is on disk."""
+        self._early: list[PublishEvent] = []
+        """Publications that came before the log was open."""
         self._tickets: dict[int, list[int]] = {}
         """Numbers that wait for the disk → who asked."""
         self._stores: dict[int, int | Writes] = {}
@@ -130,10 +139,10 @@ class Flows(Part):
     # --- the part
 
     def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
-        """Take up the log."""
+        """Take up the log; a broker on its own opens it at once, for it has no links that would."""
         del now
         self.log.restore(stored)
-        return ()
+        return self._begin_log() if self._epoch else ()
 
     def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
         """Take up what another host of this node had in the log."""
@@ -200,7 +209,7 @@ class Flows(Part):
         coming = max((len(one.assembly) for one in self._coming.values()), default=0)
         return {
             "log bytes": (self.log.bytes, settings.log_bytes_max + 2 * DATA_BYTES_MAX),
-            "unwritten events": (len(self._tickets), settings.unwritten_max),
+            "unwritten events": (len(self._tickets) + len(self._early), settings.unwritten_max),
             "queued bytes": (self.relay.bytes(), self.relay.queue_bytes_max),
             "origins": (len(self.relay.known), ORIGINS_MAX),
             "marks": (len(self.waves), ORIGINS_MAX),
@@ -282,6 +291,9 @@ class Flows(Part):
             event = self._checked(given)
         except RoamcastError as error:
             return [Failed(given.ticket, error)]
+        if not self._open:  # in a moment
+            self._early.append(given)
+            return []
         known = self.log.known(event)
         if known is not None:
             if self.log.released(known):
@@ -293,8 +305,6 @@ class Flows(Part):
         return [self._store(writes, number)]
 
     def _checked(self, given: PublishEvent) -> Event:
-        if not self._open:
-            raise UnreachableError("the overlay is not open yet: try again in a moment")
         if len(given.data) > DATA_BYTES_MAX:
             raise LimitError(f"an event has at most {DATA_BYTES_MAX} bytes of data")
         if not 0 < len(given.producer) <= NAME_LENGTH_MAX:
@@ -303,7 +313,7 @@ class Flows(Part):
             raise InputError("a producer's life and number are not negative")
         if len(given.needs) > NEEDS_MAX:
             raise LimitError(f"an event needs something of at most {NEEDS_MAX} origins")
-        if len(self._tickets) >= self._settings.unwritten_max:
+        if len(self._tickets) + len(self._early) >= self._settings.unwritten_max:
             raise RateError("too many events wait for the disk: try again in a moment")
         body = contexts.body_of(contexts.check(given.context))
         if len(body) > BODY_BYTES_MAX:
@@ -326,7 +336,11 @@ class Flows(Part):
             if not self._open:
                 self.log.epoch = self._epoch
                 self._open = True
-                return self._announce()
+                early, self._early = self._early, []
+                effects = self._announce()
+                for given in early:
+                    effects += self._publish(given, now)
+                return effects
             return []
         tickets = self._tickets.pop(number)
         self._released(self.log.written(number))
@@ -341,7 +355,8 @@ class Flows(Part):
         if isinstance(number, tuple):
             what = "trim" if self._open else "open"
             self._timers.sooner(what, now + self._settings.fetch_us)
-            return []
+            early, self._early = self._early, []
+            return [Failed(given.ticket, StoreError(reason)) for given in early]
         tickets = self._tickets.pop(number)
         self._released(self.log.refused(number))
         return [Failed(ticket, StoreError(reason)) for ticket in tickets]

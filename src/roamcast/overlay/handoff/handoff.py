@@ -115,6 +115,7 @@ class Handoff(Part):
     """Consumers here, and those who may come."""
 
     part: ClassVar[str] = "handoff"
+    self_timed: ClassVar[bool] = True
     inputs: ClassVar = (
         CameByLink, AttachConsumer, ReportPlace, ChangeWanted, DetachConsumer, VirtualStanding,
     )  # fmt: skip
@@ -205,7 +206,7 @@ class Handoff(Part):
     def _attach(self, given: AttachConsumer, now: int) -> list[Effect]:
         """Let a consumer be served here: its virtual one becomes it, or a normal handoff begins."""
         name = given.consumer
-        self._check(given)
+        self.check(given)
         wanted = self._filter(given.wanted, (given.place,))
         effects: list[Effect] = []
         virtual = self.virtuals.pop(name, None)
@@ -238,7 +239,8 @@ class Handoff(Part):
             effects += self._say_arrived(name, now)
         return [*effects, *self._report(ReportPlace(name, given.place), now)]
 
-    def _check(self, given: AttachConsumer) -> None:
+    def check(self, given: AttachConsumer) -> None:
+        """Refuse a consumer that is elsewhere by now, is another's, or one too many."""
         name, settings = given.consumer, self._settings
         known = self._steps.get(name)
         if known is not None and given.attachment < known.attachment:
