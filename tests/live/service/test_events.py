@@ -201,6 +201,7 @@ def test_an_event_shows_what_everybody_may_see(tmp_path: Path) -> None:
         assert (await asked.ask("PUT", "/contexts/secret/rules", rules)).status < 300
         answer = await asked.ask("POST", "/events", {"feature": {**event(), "id": "secret"}})
         assert answer.status == 403, answer.body
+        assert (await asked.ask("PUT", "/contexts/coarse", event())).status == 201
         coarse = [{"viewers": ["*"], "precision": "presence"}]
         assert (await asked.ask("PUT", "/contexts/coarse/rules", coarse)).status < 300
         eve = service.keys.issue("eve", ("publish",), (), lifetime_s=60, now=service.clock())

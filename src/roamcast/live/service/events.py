@@ -1,7 +1,7 @@
 """`EventOffice`: how requests, over HTTP or on a session, publish and subscribe to events."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, cast
 
 from roamcast.channels.sessions.messages import EventPublication
@@ -29,11 +29,18 @@ class EventOffice:
     """The event plane of one service, as requests use it."""
 
     def __init__(
-        self, settings: Settings, *, tickets: Tickets, give: Callable[[Input], None], clock: Clock
+        self,
+        settings: Settings,
+        *,
+        trusted_nodes: Collection[str],
+        tickets: Tickets,
+        give: Callable[[Input], None],
+        clock: Clock,
     ) -> None:
         events = settings.events
         self.rates = Rates(events.bytes_per_s, events.bytes_burst, what="bytes of events")
         self._ahead_us = int(settings.limits.clock_skew_s_max * MICROSECONDS)
+        self._trusted_nodes = trusted_nodes
         self._tickets = tickets
         self._give = give
         self._clock = clock
@@ -43,7 +50,7 @@ class EventOffice:
 
         Without a producer it is one of its own: sent again, it is another.
         """
-        vid = event.feature.id or secrets.token_urlsafe(16)
+        vid = event.feature.id or self._own_vid(grant) or secrets.token_urlsafe(16)
         context = to_context(event.feature, self._clock(), vid=vid, ahead_us_max=self._ahead_us)
         grant.check_within(context)
         needs = pairs({name: Position(*at) for name, at in event.needs.items()})
@@ -58,6 +65,11 @@ class EventOffice:
             )
         )
         return cast("EventPublished", answer)
+
+    def _own_vid(self, grant: Grant) -> str:
+        """Give the vid of who comes without a name: they publish under no other."""
+        nameless = grant.subject.rpartition("@")[2] in self._trusted_nodes
+        return grant.subject if nameless else ""
 
     def subscribe(self, make: Callable[[int], SubscribeSessionEvents]) -> None:
         """Let a session have every event that a filter matches; `make` gives it a ticket."""

@@ -213,7 +213,11 @@ class Service:
             charge=self.charge_past,
         )
         self.events = EventOffice(
-            settings, tickets=self._tickets, give=self.driver.give, clock=self.clock
+            settings,
+            trusted_nodes=nodes,
+            tickets=self._tickets,
+            give=self.driver.give,
+            clock=self.clock,
         )
         self._deposits = Deposits(
             disk,
