@@ -145,8 +145,8 @@ class Part:
     """The inputs it takes, from the driver or from other parts."""
     prefix: ClassVar[str] = ""
     """What its keys in the store begin with; empty if it stores nothing."""
-    self_timed: ClassVar[bool] = False
-    """Whether its deadline changes only by what it is given itself: then it is asked only after."""
+    timers: Timers[Any] | None = None
+    """Its timers, if they alone say when it is due."""
 
     def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
         """Take up what was on disk under its prefix, before anything else happens.
@@ -170,7 +170,7 @@ class Part:
 
     def deadline(self) -> int | None:
         """When to call `advance`."""
-        return None
+        return None if self.timers is None else self.timers.deadline()
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""
@@ -234,12 +234,8 @@ class Router:
         self._timed = [
             part
             for part in self.parts.values()
-            if type(part).deadline is not Part.deadline and not part.self_timed
+            if part.timers is not None or type(part).deadline is not Part.deadline
         ]
-        self._self_timed = [part for part in self.parts.values() if part.self_timed]
-        self._given: set[str] = {part.part for part in self._self_timed}
-        """Parts whose deadline may have changed, of those that change it only by what they get."""
-        self._dues: dict[str, int | None] = {}
         for part in self.parts.values():
             for kind in part.inputs:
                 self._by_input.setdefault(kind, []).append(part)
@@ -279,15 +275,9 @@ class Router:
         out = self._settle(self._restored, now)
         for _ in range(ROUNDS_MAX):
             due = [part for part in self._timed if _is_due(part, now)]
-            for part in self._self_timed:
-                at = self._due_of(part)
-                if at is not None and at <= now:
-                    due.append(part)
             if not due:
                 break
             for part in due:
-                if part.self_timed:
-                    self._given.add(part.part)
                 out += self.perform(part, part.advance(now), now)
         return out
 
@@ -298,18 +288,7 @@ class Router:
             due = part.deadline()
             if due is not None and (first is None or due < first):
                 first = due
-        for part in self._self_timed:
-            due = self._due_of(part)
-            if due is not None and (first is None or due < first):
-                first = due
         return first
-
-    def _due_of(self, part: Part) -> int | None:
-        """Give the deadline of a part that changes it only by what it is given."""
-        if part.part in self._given:
-            self._given.discard(part.part)
-            self._dues[part.part] = part.deadline()
-        return self._dues[part.part]
 
     def occupancy(self) -> Occupancy:
         """How much all parts hold, by part."""
@@ -366,8 +345,6 @@ class Router:
             part, effect, given = steps.popleft()
             more: list[_Step]
             if effect is None:
-                if part.self_timed:
-                    self._given.add(part.part)
                 adopts = type(given) is Adopt
                 outcome = part.adopt(given.entries, now) if adopts else part.receive(given, now)
                 more = _outcome(part, outcome)

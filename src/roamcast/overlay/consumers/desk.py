@@ -102,7 +102,6 @@ class EventDesk(Part):
     """All subscriptions of events of one broker's sessions."""
 
     part: ClassVar[str] = "event desk"
-    self_timed: ClassVar[bool] = True
     inputs: ClassVar = (
         PublishEventFor, SubscribeSessionEvents, UnsubscribeSessionEvents, ReportSessionPlace,
         EventsStanding, EventsDelivered, EventsLost, ConsumerAttached, ConsumerGone,
@@ -141,7 +140,7 @@ class EventDesk(Part):
         """Subjects → their consumers that are asleep, the oldest first."""
         self._slow: dict[str, None] = {}
         self._waiting: dict[str, _Waiting] = {}
-        self._timers: Timers[tuple[str, str]] = Timers()
+        self.timers: Timers[tuple[str, str]] = Timers()
         self._by_type: dict[type, Callable[[Any, int], list[Effect]]] = {
             EventsDelivered: self._delivered,
             EventsStanding: self._stands,
@@ -167,16 +166,12 @@ class EventDesk(Part):
     def advance(self, now: int) -> Sequence[Effect]:
         """Send what has waited, and forget who did not come back."""
         effects: list[Effect] = []
-        for what, name in self._timers.due(now):
+        for what, name in self.timers.due(now):
             if what == ROOM:
                 effects += self._go_on(name, now)
             elif name in self._consumers:
                 effects += self._forget(self._consumers[name])
         return effects
-
-    def deadline(self) -> int | None:
-        """When something waits to be sent, or somebody to be forgotten."""
-        return self._timers.deadline()
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""
@@ -338,7 +333,7 @@ class EventDesk(Part):
 
     def _wake(self, name: str) -> None:
         """Count a consumer as asleep no more."""
-        self._timers.cancel((SLEEP, name))
+        self.timers.cancel((SLEEP, name))
         one = self._consumers.get(name)
         if one is not None and one.state == "asleep":
             subject = subject_of(one.session)
@@ -380,7 +375,7 @@ class EventDesk(Part):
         session = given.session
         self._slow.pop(session, None)
         self._waiting.pop(session, None)
-        self._timers.cancel((ROOM, session))
+        self.timers.cancel((ROOM, session))
         effects: list[Effect] = []
         for name in list(self._of_session.pop(session, {}).values()):
             one = self._consumers[name]
@@ -389,7 +384,7 @@ class EventDesk(Part):
                 continue
             effects += self._silence(one)
             one.state = "asleep"
-            self._timers.set((SLEEP, name), now + one.expires_us)
+            self.timers.set((SLEEP, name), now + one.expires_us)
             asleep = self._asleep.setdefault(subject_of(session), {})
             asleep[name] = None
             if len(asleep) > self.settings.sleeping_per_owner_max:
@@ -492,7 +487,7 @@ class EventDesk(Part):
                 if ledger.room(now) < len(frame) and ledger.spent_bytes:
                     freed = ledger.freed_at()
                     assert freed is not None
-                    self._timers.sooner((ROOM, name), freed)
+                    self.timers.sooner((ROOM, name), freed)
                     return effects
                 ledger.charge(now, len(frame))
             waiting.frames.popleft()

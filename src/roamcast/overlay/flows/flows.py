@@ -16,7 +16,7 @@ from roamcast.errors import (
 from roamcast.model import contexts
 from roamcast.model.events import Failed
 from roamcast.model.filters import Filter
-from roamcast.model.machine import Effect, Entry, Store, Stored, StoreFailed, Writes, earliest
+from roamcast.model.machine import Effect, Entry, Store, Stored, StoreFailed, Writes
 from roamcast.model.parts import Occupancy, Part, Timers
 from roamcast.model.records import OverlayStep
 from roamcast.model.wire import NAME_LENGTH_MAX, Message
@@ -87,7 +87,6 @@ class Flows(Part):
     """Every event, once and in order."""
 
     part: ClassVar[str] = "flows"
-    self_timed: ClassVar[bool] = True
     inputs: ClassVar = (
         OverlayOpened, NeighbourUp, NeighbourDown, NeighbourFull, NeighbourReady, CameByLink,
         TreeChanged, PublishEvent, SubscribeEvents, UnsubscribeEvents,
@@ -131,7 +130,7 @@ class Flows(Part):
         self._wave_for: tuple[str, ...] = ()
         """Consumers that stand once this home's wave is answered."""
         self._wave_wanted = False
-        self._timers: Timers[str] = Timers()
+        self.timers: Timers[str] = Timers()
 
     def _own_position(self) -> Vector:
         return {self.node: self.log.position} if self._open else {}
@@ -185,7 +184,7 @@ class Flows(Part):
     def advance(self, now: int) -> Sequence[Effect]:
         """Do what is due."""
         effects: list[Effect] = []
-        for what in list(self._timers.due(now)):
+        for what in list(self.timers.due(now)):
             if what == "empty":
                 effects += self._tell_empty(now)
             elif what == "wave":
@@ -198,10 +197,6 @@ class Flows(Part):
             elif what == "marks":
                 self.waves.forget(now - MARK_WAVES * self._settings.wave_us)
         return [*effects, *self._settle(now)]
-
-    def deadline(self) -> int | None:
-        """When something is due."""
-        return earliest(self._timers.deadline(), self.home.deadline())
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""
@@ -231,7 +226,7 @@ class Flows(Part):
             self._wave_wanted = False
             self._wave_for = tuple(self.home.waiting)
             self.waves.begin(now)
-            self._timers.set("wave", now + self._settings.wave_us)
+            self.timers.set("wave", now + self._settings.wave_us)
         effects += self._pass_waves(now)
         effects += self.home.release(now)
         for fetch in self.home.fetches(now):
@@ -239,22 +234,27 @@ class Flows(Part):
         effects += self.home.release(now)
         effects += self._pump(now)
         if len(self.waves):
-            self._timers.sooner("marks", now + MARK_WAVES * self._settings.wave_us)
+            self.timers.sooner("marks", now + MARK_WAVES * self._settings.wave_us)
         if self.home.has_untold or any(link.untold for link in self.relay.links.values()):
-            self._timers.sooner("empty", now + self._settings.empty_us)
+            self.timers.sooner("empty", now + self._settings.empty_us)
+        due = self.home.deadline()
+        if due is None:
+            self.timers.cancel("home")
+        else:
+            self.timers.set("home", due)
         return effects
 
     def _pass_waves(self, now: int) -> list[Effect]:
         sent, start = self.waves.advance()
         effects: list[Effect] = [SendOnLink(link, message) for link, message in sent]
         if start is not None:
-            self._timers.cancel("wave")
+            self.timers.cancel("wave")
             for origin, position in start.items():
                 self._reaches(origin, position, None)
             effects += self.home.stood(start, self.relay.known, self._wave_for)
             if self.home.waiting:
                 self._wave_wanted = True
-                self._timers.sooner("more", now)
+                self.timers.sooner("more", now)
         return effects
 
     def _pump(self, now: int) -> list[Effect]:
@@ -264,7 +264,7 @@ class Flows(Part):
             if link.full:
                 continue
             if link.queue:
-                self._timers.sooner("more", now + 1)
+                self.timers.sooner("more", now + 1)
             elif link.dropped:
                 link.dropped = False
                 effects += self._hello(name, ask=False)
@@ -282,7 +282,7 @@ class Flows(Part):
     def _announce(self) -> list[Effect]:
         oldest = self.log.oldest_us()
         if oldest is not None:
-            self._timers.sooner("trim", oldest)
+            self.timers.sooner("trim", oldest)
         self._reaches(self.node, self.log.position, None)
         return []
 
@@ -348,13 +348,13 @@ class Flows(Part):
         if self.log.bytes > self._settings.log_bytes_max:
             oldest = now
         if oldest is not None:
-            self._timers.sooner("trim", oldest)
+            self.timers.sooner("trim", oldest)
         return [EventPublished(ticket, self.node, self._at(number)) for ticket in tickets]
 
     def _failed(self, number: int | Writes, reason: str, now: int) -> list[Effect]:
         if isinstance(number, tuple):
             what = "trim" if self._open else "open"
-            self._timers.sooner(what, now + self._settings.fetch_us)
+            self.timers.sooner(what, now + self._settings.fetch_us)
             early, self._early = self._early, []
             return [Failed(given.ticket, StoreError(reason)) for given in early]
         tickets = self._tickets.pop(number)
@@ -369,7 +369,7 @@ class Flows(Part):
         writes = self.log.trim(now)
         oldest = self.log.oldest_us()
         if oldest is not None:
-            self._timers.sooner("trim", max(oldest, now + 1))
+            self.timers.sooner("trim", max(oldest, now + 1))
         return [self._store(writes)] if writes else []
 
     # --- subscribing
@@ -383,7 +383,7 @@ class Flows(Part):
             return [Failed(given.ticket, error)]
         if self.home.waiting:
             # The wave begins once tables have offered what is new: in the next moment.
-            self._timers.sooner("more", now)
+            self.timers.sooner("more", now)
             if self.waves.under_way is None:
                 self._wave_wanted = True
         return [TablesTouched(), *effects]
@@ -464,7 +464,7 @@ class Flows(Part):
             case FlowFetch():
                 return self._fetch(message)
             case FlowMark():
-                self._timers.sooner("more", now)
+                self.timers.sooner("more", now)
                 return _sent(self.waves.marked(message, link, now))
             case FlowStood():
                 self.waves.stood(message, link)
