@@ -43,7 +43,7 @@ def run(quick: bool, progress: Steps) -> Report:
             for grid_s, crowd in cases:
                 stored = link.stored(stays, vids, grid_s, crowd)
                 price = round(link.found_over_exact(stays, stored), 3)
-                kept = round(link.kept_places(stays, stored), 3)
+                kept = round(link.places_left(stays, stored), 3)
                 common = {"data": name, "vids": "ours", "grid_s": grid_s, "crowd_min": crowd}
                 told = {"found_over_exact": price, "exact_places": kept}
                 found = link.by_succession(stored, truth, link.NEARS)

@@ -39,7 +39,7 @@ def test_coarser_places_hide_the_building_and_cost_rooms() -> None:
     _, near, _ = link.by_succession(plain, truth, nears)
     _, far, _ = link.by_succession(coarse, truth, nears)
     assert far["precision"] < near["precision"] / 2
-    assert (link.kept_places(stays, plain), link.kept_places(stays, coarse)) == (1.0, 0.0)
+    assert (link.places_left(stays, plain), link.places_left(stays, coarse)) == (1.0, 0.0)
 
 
 @pytest.mark.slow

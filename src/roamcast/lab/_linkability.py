@@ -324,7 +324,7 @@ def found_over_exact(stays: Stays, archive: Archived) -> float:
     return found / exact
 
 
-def kept_places(stays: Stays, archive: Archived) -> float:
+def places_left(stays: Stays, archive: Archived) -> float:
     """The other price: the share of contexts that a question about their room still finds."""
     depth = max(place.count("/") for place in stays.place)
     return sum(place.count("/") == depth for place in archive.places) / len(archive.places)
