@@ -394,6 +394,11 @@ class LocalQueries:
         states = (server.contexts.state_of(view, record, vid) for vid in sorted(vids))
         return [state for state in states if state is not None]
 
+    def state(self, view_class: str, number: int, vid: str) -> State | None:
+        """Give one context's state if it satisfies a query now."""
+        view = self._server.dissemination.classes[view_class]
+        return self._server.contexts.state_of(view, view.table.records[number], vid)
+
 
 def _within(streams: tuple[Announce, ...], limit_bytes: int) -> tuple[Announce, ...]:
     """Leave out the bands that a client with a limit does not listen to: bytes count."""
