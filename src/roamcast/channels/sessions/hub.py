@@ -454,9 +454,7 @@ class Hub(Part):
             ledger.charge(now, ledger.usable_bytes)  # what left within the last second
         return ledger
 
-    def _subscribe(
-        self, name: str, about: str, wanted: Filter, everywhere: bool, now: int
-    ) -> None:
+    def _subscribe(self, name: str, about: str, wanted: Filter, everywhere: bool, now: int) -> None:
         """Place a subscription: the reply has the current set, then every change follows."""
         session = self.sessions[name]
         if about in session.subscriptions:

@@ -4,13 +4,19 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Annotated, Final, Literal
 
+from litestar.params import Parameter
 from litestar.response import Stream
 
 from roamcast.live.http.filtering import FilterLanguage, FilterParameter, charged_filter
 from roamcast.live.http.routes import Asked, route, service_of, viewer_of
 from roamcast.live.service.service import Service
+
+WatchScope = Annotated[
+    Literal["everywhere", "here"],
+    Parameter(description="the maps of all nodes of the overlay, or of this one alone"),
+]
 
 COMMENT_S: Final = 15.0
 """Interval of comment lines on an idle stream, by which both sides notice a dead connection."""
@@ -71,8 +77,12 @@ async def get_changes(
     request: Asked,
     filter_text: FilterParameter = None,
     filter_language: FilterLanguage = None,
+    scope: WatchScope = "everywhere",
 ) -> Stream:
-    """Give the current set (event `current`), then every change (event `change`, a CloudEvent)."""
+    """Give the current set (event `current`), then every change (event `change`, a CloudEvent).
+
+    What is on the maps of other nodes follows as changes, as everybody may see it there.
+    """
     del filter_text, filter_language
     grant = request.auth
     service = service_of(request)
@@ -82,7 +92,7 @@ async def get_changes(
     service.count_connection(grant.subject, +1)
     try:
         service.open_session(name, viewer_of(request), sink, "sse")
-        service.subscribe(name, "changes", wanted)
+        service.subscribe(name, "changes", wanted, everywhere=scope == "everywhere")
     except BaseException:
         service.close_session(name, sink)
         service.count_connection(grant.subject, -1)

@@ -158,9 +158,9 @@ class SessionSocket:
             case say.RegisterRequest(re, limit_bytes):
                 service.limit(self.name, limit_bytes)
                 self._say(say.Done(re))
-            case say.SubscribeRequest(re, text):
+            case say.SubscribeRequest(re, text, scope):
                 self._grant.require("subscribe")
-                self._with_filter(re, text, lambda wanted: self._subscribe(re, wanted))
+                self._with_filter(re, text, lambda wanted: self._subscribe(re, wanted, scope))
             case say.CountRequest(re, text):
                 self._grant.require("read")
                 self._with_filter(re, text, lambda wanted: self._count(re, wanted))
@@ -188,10 +188,10 @@ class SessionSocket:
                 doing = service.unpublish(self._grant.subject, vid)
                 self._later(doing, re, lambda _: say.Done(re, vid))
 
-    def _subscribe(self, re: str, wanted: Filter) -> None:
+    def _subscribe(self, re: str, wanted: Filter, scope: str) -> None:
         """Charge for the current set, with which a subscription begins, and place it."""
         self._service.charge(self._viewer, wanted)
-        self._service.subscribe(self.name, re, wanted)
+        self._service.subscribe(self.name, re, wanted, everywhere=scope == "everywhere")
 
     def _count(self, re: str, wanted: Filter) -> None:
         service = self._service

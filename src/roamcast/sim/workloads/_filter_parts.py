@@ -141,15 +141,15 @@ class FilterNode(BareNode):
         relay.forwarding = CountedForwarding(relay.forwarding, count)
         self._told = told
 
-    def receive(self, given: Any, now: int) -> Sequence[Effect]:
+    def receive(self, given: Any, now: int) -> list[Effect]:
         """Tell the record what moved."""
         return self._shown(super().receive(given, now))
 
-    def advance(self, now: int) -> Sequence[Effect]:
+    def advance(self, now: int) -> list[Effect]:
         """Tell the record what moved."""
         return self._shown(super().advance(now))
 
-    def _shown(self, effects: Sequence[Effect]) -> Sequence[Effect]:
+    def _shown(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
             if isinstance(effect, OverlayStep) and effect.layer == "filters":
                 self._told(effect, self.overlay.filters.matches)

@@ -57,11 +57,11 @@ from roamcast.sim.workloads.roaming import FLOWS, LINKED
 from roamcast.sim.world import World
 
 WATCH_US: Final = 100_000
-HOUR_ITEMS: Final = 24
+HOUR_ITEMS: Final = 16
 ITEM_US: Final = 12_000
 NEVER_US: Final = 10**15
 
-QUICK: Final = FilterSettings(report_us=15_000, batch_us=900_000, patience_us=250_000)
+QUICK: Final = FilterSettings(report_us=10_000, batch_us=450_000, patience_us=250_000)
 """In the longest tree all reports of an hour come before the next batch."""
 
 PAYING: Final = 8
@@ -81,8 +81,8 @@ class FiltersWorkload(Workload):
         "more_edges": (0, 3),
         "sources": (1, 3),
         "subscribers": (1, 12),
-        "items": (1, 80),
-        "changes": (0, 16),
+        "items": (1, 200),
+        "changes": (0, 40),
         "limit": (0, PAYING),
         "liars": (0, 1),
         "silent": (0, 1),
@@ -129,7 +129,8 @@ class FiltersWorkload(Workload):
             world.kernel.call(at, partial(self._change, world, f"c{number}"))
         for number in range(sizes["sources"] + 1):  # the last one is for the static hour
             source = Source(f"p{number}", world, draw, self._record)
-            source.node = draw.choice(nodes)
+            # What comes from the root is counted; what comes from elsewhere must arrive as well.
+            source.node = nodes[0] if draw.random() < 0.6 else draw.choice(nodes)
             self._sources.append(source)
 
     def _join(self, one: str, other: str) -> None:

@@ -49,7 +49,7 @@ from roamcast.sim.world import World
 
 WATCH_US: Final = 100_000
 AGAIN_US: Final = 300_000
-SECRET: Final = "secret"
+SECRET: Final = "hidden"  # noqa: S105 — an attribute
 HIDING: Final = (Rule(viewers=("staff",), precision="exact"),)
 PARTLY: Final = (Rule(viewers=(EVERYONE,), precision="exact", attributes=("colour",)),)
 COLOURS: Final = ("red", "green", "blue")
@@ -58,7 +58,7 @@ WANTED: Final = (
     "colour IN ('red', 'green')",
     "colour <> 'blue'",
     "true",
-    "secret = 1",
+    "hidden = 1",
 )
 """The last one asks for what rules may hide."""
 
