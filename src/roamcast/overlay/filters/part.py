@@ -75,6 +75,8 @@ class NodeFilters(Part):
         self.state = FilterState.ACTIVE if settings.filters == "all" else FilterState.ABSENT
         self.rank = Rank()
         self.reason = "no batch was planned yet"
+        self.signalled = 0
+        """Messages of signalling that this node sent or passed on."""
         self._topology = topology
         self._epoch = 0
         self._number = 0
@@ -326,6 +328,7 @@ class NodeFilters(Part):
             hop = self._topology.hop(message.to)
             if hop is None or hop not in self._topology.links:
                 return ()
+            self.signalled += 1
             return (SendOnLink(hop, message),)
         if isinstance(message, FilterOrder):
             return self._ordered(message, now)
