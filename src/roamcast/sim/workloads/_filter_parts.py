@@ -40,7 +40,7 @@ WANTED: Final = (
 """What people ask for; nobody publishes the last one."""
 
 
-class Source(Producer):
+class ItemSource(Producer):
     """It publishes items: a major key, a minor key, a value."""
 
     major: int | None = None
@@ -133,13 +133,13 @@ class FilterNode(BareNode):
         now: int,
         load: Load,
         count: Callable[[int], None],
-        told: Callable[[OverlayStep, bool], None],
+        report: Callable[[OverlayStep, bool], None],
     ) -> None:
         super().__init__(node, epoch=epoch, now=now, load=load)
         assert self.overlay.flows is not None
         relay = self.overlay.flows.relay
         relay.forwarding = CountedForwarding(relay.forwarding, count)
-        self._told = told
+        self._report = report
 
     def receive(self, given: Any, now: int) -> list[Effect]:
         """Tell the record what moved."""
@@ -152,7 +152,7 @@ class FilterNode(BareNode):
     def _shown(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
             if isinstance(effect, OverlayStep) and effect.layer == "filters":
-                self._told(effect, self.overlay.filters.matches)
+                self._report(effect, self.overlay.filters.matches)
         return effects
 
 

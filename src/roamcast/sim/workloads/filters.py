@@ -46,7 +46,7 @@ from roamcast.sim.workloads._filter_parts import (
     FilterNode,
     FilterRecord,
     ItemRecord,
-    Source,
+    ItemSource,
     lie,
     problem_of,
 )
@@ -94,7 +94,7 @@ class FiltersWorkload(Workload):
         self._sizes: Sizes = {}
         self._draw = random.Random()
         self._beside: dict[str, list[str]] = {}
-        self._sources: list[Source] = []
+        self._sources: list[ItemSource] = []
         self._subscribers: dict[str, Consumer] = {}
         self._phase = 0
         """Faults and healing, then a static hour, its batch, and the end."""
@@ -128,7 +128,7 @@ class FiltersWorkload(Workload):
             at = draw.randrange(300_000)
             world.kernel.call(at, partial(self._change, world, f"c{number}"))
         for number in range(sizes["sources"] + 1):  # the last one is for the static hour
-            source = Source(f"p{number}", world, draw, self._record)
+            source = ItemSource(f"p{number}", world, draw, self._record)
             # What comes from the root is counted; what comes from elsewhere must arrive as well.
             source.node = nodes[0] if draw.random() < 0.6 else draw.choice(nodes)
             self._sources.append(source)
@@ -160,7 +160,7 @@ class FiltersWorkload(Workload):
             now=boot.now,
             load=boot.disk.open().load,
             count=self._cross,
-            told=lambda step, matches: self._filters.moved(node, step, matches, world.now),
+            report=lambda step, matches: self._filters.moved(node, step, matches, world.now),
         )
         if node in self._liars:
             lie(built.overlay.filters, boot.generator.randrange)
