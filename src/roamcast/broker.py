@@ -379,7 +379,7 @@ class Broker(Router):
             epoch=epoch,
             now=now,
             settings=past_settings or PastSettings(),
-            newest=self._replication.newest,
+            stamp=self._replication.stamp,
             rules_of=rules.encoded,
         )
         self._server.past = self._server.contexts.past = self._past

@@ -437,18 +437,21 @@ class MapContexts:
         self._changed(known, context, body, "appeared" if fresh else "changed")
         return True
 
-    def cancel(self, client: ClientState, vid: str, stamp: int = 0) -> None:
+    def cancel(self, client: ClientState, vid: str, stamp: int) -> None:
         """Unpublish a client's context; one of a later stamp stays the client's until it does so.
 
         Forgotten here, a context that stays on the map would stay there after its client.
         """
-        books = [one for one in (client.publications, client.unconfirmed) if vid in one]
-        for book in books:
-            del book[vid]
-        if not self.withdraw(client.name, vid, stamp):
-            for book in books or [client.publications]:
-                book[vid] = None
-            self.outdate(client.name, vid, self.stamp_of(vid))
+        earlier = vid in client.unconfirmed
+        seen_us = client.unconfirmed.pop(vid, None)
+        client.publications.pop(vid, None)
+        if self.withdraw(client.name, vid, stamp):
+            return
+        if earlier:
+            client.unconfirmed[vid] = seen_us
+        else:
+            client.publications[vid] = None
+        self.outdate(client.name, vid, self.stamp_of(vid))
 
     def withdraw(
         self,

@@ -336,11 +336,11 @@ class MapServer(Part):
         except InputError as error:
             self.desk.out.append(Drop(str(error), "map.request", 0, name))
             return None
-        published = self.merging.welcome(name)
+        published: dict[str, int | None] = {**self.merging.welcome(name)}
         ledger = None
         if known is not None:
             self.subscriptions.withdraw_all(known)
-            published |= {**known.unconfirmed, **known.publications}
+            published |= {**known.unconfirmed, **dict.fromkeys(known.publications, known.seen_us)}
             ledger = known.ledger  # it counts what left for the same client in the last second
         client = ClientState(
             name,
@@ -377,8 +377,10 @@ class MapServer(Part):
                     raise InputError("hello must be the first operation of a session")
                 self._hello(client, operation)
             case Settled():
-                for vid in list(client.unconfirmed):
-                    self.contexts.cancel(client, vid)
+                # They ended at the latest when the client's earlier session was last heard of.
+                unconfirmed, client.unconfirmed = client.unconfirmed, {}
+                for vid, seen_us in unconfirmed.items():
+                    self.contexts.withdraw(client.name, vid, ended=seen_us)
 
     def _check_clock(self, instant: int) -> None:
         """Refuse a stamp in the future: until then nobody could change the context."""
