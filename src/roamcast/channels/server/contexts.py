@@ -748,9 +748,9 @@ class MapContexts:
     def settle(self, vid: str) -> None:
         """Note the queries at a context that are not noted there yet, in their order."""
         if self.unnoted:
-            for query, unnoted in [*self.unnoted.items()]:
+            for query, unnoted in self.unnoted.items():
                 if query not in unnoted.view.table.records:  # withdrawn meanwhile
-                    del self.unnoted[query]
+                    unnoted.contexts.clear()
                 elif vid in unnoted.contexts:
                     self._note_query(query, unnoted, vid)
 
@@ -779,8 +779,9 @@ class MapContexts:
         """Drop what view classes saw that have ended."""
         for name in names:
             self.live.forget(name)
-        for query in [one for one, of in self.unnoted.items() if of.view.name in names]:
-            del self.unnoted[query]
+        for unnoted in self.unnoted.values():
+            if unnoted.view.name in names:
+                unnoted.contexts.clear()
         for known in self.map.contexts.values():
             for name in [name for name in known.views if name in names]:
                 del known.views[name]

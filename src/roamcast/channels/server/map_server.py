@@ -145,8 +145,8 @@ class MapServer(Part):
         guests = self.merging.guests
         carousels = len(self.subscriptions.carousels)
         # Whatever a timer is for is held, too: a timer more than these has lost its owner.
-        timed = 2 + len(desk.clients) + 2 * len(desk.channels) + len(self.map) + len(guests)
-        timed += carousels + sum(len(view.streams) for view in views.values())
+        timed = 1 + len(desk.clients) + 2 * len(desk.channels) + len(self.map) + len(guests)
+        timed += carousels + bool(self.contexts.unnoted) + sum(len(view.streams) for view in views.values())
         shared, standing = self.dissemination.shared, self.subscriptions.standing
         placed = sum(len(client.subscriptions) for client in desk.clients.values())
         placed += sum(sum(view.local.values()) for view in views.values())
@@ -159,7 +159,7 @@ class MapServer(Part):
             "view classes": (len(views), VIEW_CLASSES_MAX),
             "queries": (self.subscriptions.records, settings.queries_max),
             "carousels": (carousels, settings.queries_max),
-            "queries to note": (len(self.contexts.unnoted), self.subscriptions.records),
+            "queries to note": (len(self.contexts.unnoted), settings.queries_max),
             "timers": (len(desk.timers), timed),
             **shared.occupancy(),
             "matched queries": (len(shared), sum(len(view.table) for view in views.values())),
