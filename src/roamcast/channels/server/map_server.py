@@ -146,7 +146,11 @@ class MapServer(Part):
         carousels = len(self.subscriptions.carousels)
         # Whatever a timer is for is held, too: a timer more than these has lost its owner.
         timed = 1 + len(desk.clients) + 2 * len(desk.channels) + len(self.map) + len(guests)
-        timed += carousels + bool(self.contexts.unnoted) + sum(len(view.streams) for view in views.values())
+        timed += (
+            carousels
+            + bool(self.contexts.unnoted)
+            + sum(len(view.streams) for view in views.values())
+        )
         shared, standing = self.dissemination.shared, self.subscriptions.standing
         placed = sum(len(client.subscriptions) for client in desk.clients.values())
         placed += sum(sum(view.local.values()) for view in views.values())
