@@ -723,8 +723,8 @@ class Hub(Part):
             # A limit could let changes take the place of the current set again and again.
             lists = not session.queue or (session.ledger is not None and session.to_complete)
             key = next(iter(session.to_complete)) if lists else next(iter(session.queue))[0]
-            told = self._listed(session, key) if lists else self._queued(session, key)
-            vids, events = self._fitting(session, told, now)
+            due = self._listed(session, key) if lists else self._queued(session, key)
+            vids, events = self._fitting(session, due, now)
             if not vids:
                 self._wait(session, now)
                 return
@@ -744,13 +744,13 @@ class Hub(Part):
             self._place_all(session)
 
     def _fitting(
-        self, session: HubSession, told: list[tuple[str, ContextEvent | None]], now: int
+        self, session: HubSession, due: list[tuple[str, ContextEvent | None]], now: int
     ) -> tuple[list[str], list[bytes]]:
         """Give as much as a session's limit allows: the vids, and the events that say something."""
         vids: list[str] = []
         events: list[bytes] = []
         room = None if session.ledger is None else session.ledger.room(now) - 128
-        for vid, event in told:
+        for vid, event in due:
             if event is not None:
                 text = self.writer.event(event)
                 if room is not None:
@@ -773,11 +773,11 @@ class Hub(Part):
     def _listed(self, session: HubSession, key: Key) -> list[tuple[str, ContextEvent | None]]:
         """Give the next of a current set as they are now, None for what is gone."""
         listing = session.to_complete[key]
-        told: list[tuple[str, ContextEvent | None]] = []
+        due: list[tuple[str, ContextEvent | None]] = []
         for vid, number in islice(listing.vids.items(), self.settings.frame_events_max):
             state = self._local.state(key[0], key[1], vid)
             if state is None:
-                told.append((vid, None))
+                due.append((vid, None))
                 continue
             if state.number > listing.settled:
                 number = state.number
@@ -785,8 +785,8 @@ class Hub(Part):
             if number > listing.present:
                 at_us = self._local.time_of(number)
             listed = State(number, vid, state.body)
-            told.append((vid, ContextEvent(EventKind.APPEARED, listed, at_us)))
-        return told
+            due.append((vid, ContextEvent(EventKind.APPEARED, listed, at_us)))
+        return due
 
     def _wait(self, session: HubSession, now: int) -> None:
         """A limit allows no more for now: come again when the oldest bytes no longer count."""
