@@ -703,7 +703,7 @@ class Hub(Part):
         The map knows them already, so what a current set lists must not be looked up before.
         """
         if session.to_complete:
-            self._timers.sooner(_AloneTimer(session.name), max(now, session.ready_us))
+            self.timers.sooner(_AloneTimer(session.name), max(now, session.ready_us))
         else:
             self._serve(session, now)
 
@@ -714,7 +714,7 @@ class Hub(Part):
             if sent >= self.settings.frame_events_max:
                 session.ready_us = now + self._cost_us(sent)
             if now < session.ready_us:
-                self._timers.sooner(_AloneTimer(session.name), session.ready_us)
+                self.timers.sooner(_AloneTimer(session.name), session.ready_us)
                 return
             # A limit could let changes take the place of the current set again and again.
             lists = not session.queue or (session.ledger is not None and session.to_complete)
