@@ -238,7 +238,7 @@ class SharedQuery(msgspec.Struct):
     """The shared sessions as the frame names them; None when they have changed."""
 
 
-class Listing(msgspec.Struct):
+class Untold(msgspec.Struct):
     """What a session has not been told of a query's current set.
 
     States are looked up when their turn comes: what changes before that waits for it.
@@ -262,7 +262,7 @@ class HubSession(msgspec.Struct):
     subscriptions: dict[str, tuple[Key, Filter]]
     uses: dict[Key, int]
     queue: dict[tuple[Key, str], ContextEvent]
-    to_complete: dict[Key, Listing]
+    to_complete: dict[Key, Untold]
     """Queries whose current set is not wholly sent."""
     apart: dict[Key, None]
     """Queries whose frames it does not share now."""
@@ -468,7 +468,7 @@ class Hub(Part):
         if rest:
             # Numbered by now: the states' own numbers say when this class was opened (0098).
             present = self._local.as_of(session.view_class)
-            listing = Listing(dict.fromkeys(rest, present), present, now, present)
+            listing = Untold(dict.fromkeys(rest, present), present, now, present)
             session.to_complete[key] = listing
             session.ready_us = now + self._cost_us(len(states))
         else:
@@ -887,7 +887,7 @@ def _equal(some: dict[str, ContextEvent], others: dict[str, ContextEvent]) -> bo
     return list(some.items()) == list(others.items())
 
 
-def _moved(listing: Listing, had: dict[str, State], has: dict[str, State], present: int) -> Listing:
+def _moved(listing: Untold, had: dict[str, State], has: dict[str, State], present: int) -> Untold:
     """Give what is left of a current set in another view class; `had` and `has` lose it.
 
     A context that looks the same in both classes keeps its number.
@@ -902,7 +902,7 @@ def _moved(listing: Listing, had: dict[str, State], has: dict[str, State], prese
         vids[vid] = present
         if before is not None and before.body == after.body:
             vids[vid] = before.number if before.number > listing.settled else number
-    return Listing(vids, listing.present, listing.at_us, settled)
+    return Untold(vids, listing.present, listing.at_us, settled)
 
 
 def _lacking(
