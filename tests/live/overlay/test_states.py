@@ -47,7 +47,12 @@ class View:
             self.read(0.5)
 
 
-def tree(folder: Path, parents: dict[str, str], within: ExitStack) -> dict[str, RunningService]:
+def tree(
+    folder: Path,
+    parents: dict[str, str],
+    within: ExitStack,
+    settings_of: Callable[..., str] = settings,
+) -> dict[str, RunningService]:
     """Start services that are linked as a tree; each dials its parent."""
     for name in parents:
         (folder / name / "data").mkdir(parents=True)
@@ -57,7 +62,7 @@ def tree(folder: Path, parents: dict[str, str], within: ExitStack) -> dict[str, 
         near = [(child, keys[child], "") for child, above in parents.items() if above == name]
         if parent:
             near.append((parent, keys[parent], found[parent].url))
-        found[name] = within.enter_context(RunningService(folder / name, settings(name, *near)))
+        found[name] = within.enter_context(RunningService(folder / name, settings_of(name, *near)))
     return found
 
 
