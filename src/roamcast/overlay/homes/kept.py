@@ -82,13 +82,13 @@ read_gone = msgspec.msgpack.Decoder(GoneConsumer).decode
 class ServedConsumer:
     """One consumer here."""
 
-    def __init__(self, kept: KeptConsumer, state: ServingState) -> None:
+    def __init__(self, kept: KeptConsumer, state: ServingState, work: ModulatedConsumer) -> None:
         self.name = kept.consumer
         self.owner = kept.owner
         self.attachment = kept.attachment
         self.wanted = kept.wanted
         self.state = state
-        self.work = ModulatedConsumer(kept.specs, kept.relocation)
+        self.work = work
         self.ticket: int | None = None
         self.weight = 0.0
         self.instance = 0

@@ -57,6 +57,10 @@ class HomeSettings(msgspec.Struct, frozen=True):
     """If its events do not move either, a consumer waits so long for its modulators' state."""
     lease_us: int = 600_000_000
     """What is kept of a consumer that does not come back is forgotten after so long."""
+    renew_steps: int = 128
+    """After so many steps modulators take a new checkpoint, …"""
+    steps_max: int = 512
+    """… and beyond so many they wait until the consumer's end confirms what it had."""
     clients_max: int = 100_000
     brokers_max: int = 10_000
     reservations_max: int = 10_000

@@ -29,11 +29,12 @@ from roamcast.overlay.links.messages import NodeName
 from roamcast.overlay.modulators.modulation import Checkpoint
 from roamcast.overlay.modulators.specs import Spec, keeps_state
 
-RENEW_STEPS: Final = 128
 RENEW_BYTES: Final = 512 * 1024
 """After so much since the last checkpoint a new one is taken."""
 
-STEPS_MAX: Final = 512
+STEPS_MAX: Final = 1_024
+"""The longest script that a node takes over."""
+
 STEPS_BYTES_MAX: Final = 2 * 1024 * 1024
 """Beyond it modulators wait until the consumer's end confirms what it had."""
 
@@ -58,7 +59,7 @@ class LogSpan(msgspec.Struct, frozen=True, gc=False, array_like=True):
     upto: Position
 
 
-Steps = Annotated[tuple[LogSpan, ...], Meta(max_length=2 * STEPS_MAX)]
+Steps = Annotated[tuple[LogSpan, ...], Meta(max_length=STEPS_MAX)]
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -89,11 +90,23 @@ class Work(msgspec.Struct, frozen=True):
 class ModulatedConsumer:
     """One consumer at its home: its queue, its script, its position, its record for recovery."""
 
-    def __init__(self, specs: Sequence[Spec], relocation: Relocation) -> None:
+    def __init__(
+        self,
+        specs: Sequence[Spec],
+        relocation: Relocation,
+        *,
+        renew_steps: int = 128,
+        steps_max: int = 512,
+    ) -> None:
+        assert renew_steps <= steps_max < STEPS_MAX
         self.specs = tuple(specs)
+        self._renew_steps = renew_steps
+        self._steps_max = steps_max
         self.relocation = relocation
-        self.keeps = relocation.state and keeps_state(specs)
-        """Whether there is a state that has to be kept."""
+        self.counts = keeps_state(specs)
+        """Whether there is a state, …"""
+        self.keeps = relocation.state and self.counts
+        """… and it has to be kept."""
         self.had: dict[str, Position] = {}
         """What the consumer's end has confirmed."""
         self.vector: dict[str, Position] = {}
@@ -197,7 +210,7 @@ class ModulatedConsumer:
     @property
     def unconfirmed(self) -> bool:
         """Whether too much has gone out that the consumer's end has not confirmed."""
-        full = len(self._steps) >= STEPS_MAX or self._steps_bytes >= STEPS_BYTES_MAX
+        full = len(self._steps) >= self._steps_max or self._steps_bytes >= STEPS_BYTES_MAX
         return self.keeps and full
 
     def next_work(self) -> list[Work]:
@@ -264,7 +277,7 @@ class ModulatedConsumer:
     @property
     def wants_checkpoint(self) -> bool:
         """Whether a new checkpoint is worth its while."""
-        much = len(self._steps) >= RENEW_STEPS or self._steps_bytes >= RENEW_BYTES
+        much = len(self._steps) >= self._renew_steps or self._steps_bytes >= RENEW_BYTES
         return self.keeps and much and self._candidate is None and not self.script
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:

@@ -220,7 +220,7 @@ class Serving(ServingWork):
             asked[gone.to] = None
         kept = _asked_for(given)
         if served is None:
-            served = self.served[name] = ServedConsumer(kept, ServingState.ASKING)
+            served = self.served[name] = ServedConsumer(kept, ServingState.ASKING, self._work(kept))
         served.attachment, served.ticket, served.weight = (
             given.attachment, given.ticket, given.weight,
         )  # fmt: skip
@@ -228,7 +228,7 @@ class Serving(ServingWork):
         effects.append(Forward(given_by.AddHomeClient(name, given.weight)))
         if served.state is not ServingState.ASKING:
             return [*effects, *self._resume(served, kept, now)]
-        served.work = ModulatedConsumer(kept.specs, kept.relocation)
+        served.work = self._work(kept)
         served.work.had, served.wanted = dict(given.vector), kept.wanted
         waits = served.work.keeps and bool(asked)
         if asked:
@@ -269,6 +269,15 @@ class Serving(ServingWork):
         if known.state is ServingState.GIVING:
             raise ConflictError("this consumer is on its way to another node: try again")
 
+    def _work(self, kept: KeptConsumer) -> ModulatedConsumer:
+        settings = self._settings
+        return ModulatedConsumer(
+            kept.specs,
+            kept.relocation,
+            renew_steps=settings.renew_steps,
+            steps_max=settings.steps_max,
+        )
+
     def _resume(self, served: ServedConsumer, kept: KeptConsumer, now: int) -> list[Effect]:
         """Go on with a consumer that is kept here, from what its end has had."""
         served.state = step(SERVING_TABLE, served.state, ServingEvent.CAME)
@@ -284,7 +293,7 @@ class Serving(ServingWork):
         saved = work.saved() if work.keeps and same else None
         effects = self._halt(served)
         served.wanted = kept.wanted
-        served.work = ModulatedConsumer(kept.specs, kept.relocation)
+        served.work = self._work(kept)
         served.work.had = had
         return [*effects, *self._begin(served, saved, now)]
 
@@ -313,7 +322,9 @@ class Serving(ServingWork):
 
     def _keep(self, kept: KeptConsumer, now: int) -> None:
         """Keep what came, or was on disk, for a consumer that is not here."""
-        served = self.served[kept.consumer] = ServedConsumer(kept, ServingState.AWAY)
+        served = self.served[kept.consumer] = ServedConsumer(
+            kept, ServingState.AWAY, self._work(kept)
+        )
         served.stored = True
         served.work.begin(kept.saved, {})
         self._timers.set(("lease", kept.consumer), now + self._settings.lease_us)
@@ -519,7 +530,7 @@ class Serving(ServingWork):
         self._end_claim(name)
         had = served.work.had
         if served.claim is not None:
-            served.work = ModulatedConsumer(kept.specs, kept.relocation)
+            served.work = self._work(kept)
             served.work.begin(kept.saved, had)
             served.wanted = kept.wanted
             served.state = step(SERVING_TABLE, served.state, ServingEvent.CLAIMED)

@@ -4,6 +4,7 @@ At any moment at most one job of a consumer is with its modulators, or its recor
 What follows from an answer, a write or a word of the consumer waits for that (`_go_on`).
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from roamcast.model.filters import Filter
@@ -18,7 +19,7 @@ from roamcast.overlay.flows.events import (
     UnsubscribeEvents,
 )
 from roamcast.overlay.flows.messages import Events
-from roamcast.overlay.flows.vector import pairs
+from roamcast.overlay.flows.vector import Position, pairs
 from roamcast.overlay.homes import events as given_by
 from roamcast.overlay.homes.kept import (
     SERVING_TABLE,
@@ -81,7 +82,7 @@ class ServingWork(Part):
             StartModulation(served.name, served.instance, work.specs, checkpoint),
             HandoffStep(served.name, "began" if saved is None else "continued"),
         ]
-        effects += self._attached(served, continued=saved is not None or not work.keeps)
+        effects += self._attached(served, continued=saved is not None or not work.counts)
         effects += self._flow_on(served)
         if work.keeps:  # from now on this node answers for it
             effects += self._store(served)
@@ -145,10 +146,13 @@ class ServingWork(Part):
                 effects += [
                     EventsLost(name, one.origin, one.after, one.upto, SKIPPED) for one in skipped
                 ]
-                effects.append(effect)
+                # Flows are ahead of what has gone through modulators and out.
+                gone = {origin: work.vector[origin] for origin, _ in vector}
+                effects.append(EventsStanding(name, pairs(gone)))
+                effects += self._produces(dict(vector))
             case EventsDelivered(_, origin, after, upto, events):
                 work.add(LogSpan(origin, after, upto), events)
-                effects += self._produces(origin, events)
+                effects += self._produces({origin: upto})
             case EventsLost(_, origin, after, upto, reason):
                 if any(one.origin == origin for one in work.script):
                     # What the state depends on cannot be repeated any more.
@@ -158,14 +162,19 @@ class ServingWork(Part):
             effects += self._flow_off(served)
         return [*effects, *self._go_on(served, now)]
 
-    def _produces(self, origin: str, events: Events) -> list[Effect]:
-        """Tell homes where events come from: paths are measured from there."""
-        if not events or origin in self._producers:
+    def _produces(self, vector: Mapping[str, Position]) -> list[Effect]:
+        """Tell homes where events come from: paths are measured from there.
+
+        By logs that have something, not by what was delivered here: all homes must measure alike,
+        or a consumer goes to and fro between two that do not.
+        """
+        fresh = [one for one, at in vector.items() if at.number and one not in self._producers]
+        if not fresh:
             return []
-        self._producers[origin] = None
-        if len(self._producers) > PRODUCERS_MAX:
+        self._producers.update(dict.fromkeys(fresh))
+        while len(self._producers) > PRODUCERS_MAX:
             del self._producers[next(iter(self._producers))]
-        return [Forward(given_by.SetProducers(tuple(self._producers)))]
+        return [Forward(given_by.SetProducers(tuple(sorted(self._producers))))]
 
     def _go_on(self, served: ServedConsumer, now: int) -> list[Effect]:
         """Do the next thing for a consumer of whom nothing is under way."""
