@@ -45,8 +45,8 @@ from roamcast.overlay.handoff.states import (
     NextState,
 )
 from roamcast.overlay.homes.choice import LOAD_TABLE, LoadState
-from roamcast.overlay.homes.kept import SERVING_TABLE, ServingState
 from roamcast.overlay.homes.managers import CHANGE_TABLE, ChangeState
+from roamcast.overlay.homes.records import SERVING_TABLE, ServingState
 from roamcast.overlay.links.messages import LINK_MESSAGES as OVERLAY_LINKS
 from roamcast.overlay.links.neighbour import LINKS_TABLE, NeighbourState
 from roamcast.overlay.overlay import CARRIED

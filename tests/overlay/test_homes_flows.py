@@ -22,8 +22,8 @@ from roamcast.overlay.homes.events import (
     MoveClient,
     ReportBrokers,
 )
-from roamcast.overlay.homes.kept import PREFIX
 from roamcast.overlay.homes.managers import HomeSettings
+from roamcast.overlay.homes.records import PREFIX
 from roamcast.overlay.homes.relocation import Relocation
 from roamcast.overlay.homes.trail import HomeTrail
 from roamcast.overlay.modulators.events import EndModulation, Modulate, StartModulation

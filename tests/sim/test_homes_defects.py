@@ -53,7 +53,7 @@ def test_homes_that_measure_from_other_producers_are_found(
 
     real = ServingWork._produces
     monkeypatch.setattr(ServingWork, "_produces", own)
-    assert found(FIRST["producers"]) == "nobody flaps"
+    assert found(FIRST["producers"]) in ("nobody flaps", "no loss")
 
 
 def test_answers_that_go_out_before_their_steps_are_on_disk_are_found(

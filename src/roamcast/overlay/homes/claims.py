@@ -32,6 +32,8 @@ class Claim:
         """A former home has sent it to this node."""
         self.nodes: dict[str, None] = {}
         """Who has not answered."""
+        self._given: set[str] = set()
+        """To whom it was sent: who does not know it yet will."""
 
     def ask(self, nodes: Iterable[str]) -> None:
         """Ask these, too."""
@@ -48,10 +50,14 @@ class Claim:
 
     def answered(self, answer: HomeGiven, node: str) -> None:
         """Take an answer: it may name another node to ask."""
+        if not answer.at and answer.origin in self._given:
+            return
         self.nodes.pop(answer.origin, None)
+        self._given.discard(answer.origin)
         if answer.at == node:
             self.coming = True
         elif answer.at:
+            self._given.add(answer.at)
             self.nodes[answer.at] = None
 
     @property

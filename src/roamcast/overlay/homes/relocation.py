@@ -311,7 +311,7 @@ class ModulatedConsumer:
 
     def saved(self) -> Saved:
         """Give what the next home, or this one after a crash, goes on from."""
-        mark = self.base.mark if self.script else self.mark
+        mark = self.base.mark if self.base.steps else self.mark  # until the script is over
         return Saved(self.base.vector, self.base.checkpoint, tuple(self._steps), mark)
 
     def replayed(self) -> bool:

@@ -33,15 +33,17 @@ from roamcast.overlay.flows.vector import ORIGINS_MAX, pairs
 from roamcast.overlay.handoff.messages import FILTER_LENGTH_MAX
 from roamcast.overlay.homes import events as given_by
 from roamcast.overlay.homes.claims import Claim
-from roamcast.overlay.homes.kept import (
+from roamcast.overlay.homes.managers import HomeSettings
+from roamcast.overlay.homes.messages import HOPS_MAX, HomeClaim, HomeGiven
+from roamcast.overlay.homes.records import (
     BASE,
     GONE,
     PREFIX,
     SERVING_TABLE,
     STEPS,
     GoneConsumer,
-    KeptConsumer,
     ServedConsumer,
+    ServedRecord,
     ServedView,
     ServingEvent,
     ServingState,
@@ -49,11 +51,9 @@ from roamcast.overlay.homes.kept import (
     encode,
     joined,
     read_gone,
-    read_kept,
+    read_record,
     record_of,
 )
-from roamcast.overlay.homes.managers import HomeSettings
-from roamcast.overlay.homes.messages import HOPS_MAX, HomeClaim, HomeGiven
 from roamcast.overlay.homes.relocation import QUEUE_BYTES_MAX, ModulatedConsumer, Saved
 from roamcast.overlay.homes.working import ServingWork
 from roamcast.overlay.modulators.events import Modulate, ModulationAnswer, ModulationFailed
@@ -61,7 +61,7 @@ from roamcast.overlay.modulators.specs import MODULATORS_MAX
 from roamcast.overlay.topology.topology import NodeTopology
 
 KIND: Final = "home"
-"""Parcels that bring what is kept of a consumer."""
+"""Parcels that bring what a node has of a consumer."""
 
 TRAIL_MAX: Final = 16
 """Former homes that a consumer names."""
@@ -88,7 +88,7 @@ class Serving(ServingWork):
         self._topology = topology
         self._gone: dict[str, GoneConsumer] = {}
         """Consumers whose state went to another node."""
-        self._arriving: dict[ParcelId, KeptConsumer] = {}
+        self._arriving: dict[ParcelId, ServedRecord] = {}
         self._posts: dict[int, tuple[str, GoneConsumer]] = {}
 
     # --- the part
@@ -98,13 +98,13 @@ class Serving(ServingWork):
         for key, value in sorted(stored.items()):
             if key.startswith(BASE):
                 steps = stored.get(STEPS + key[len(BASE) :])
-                self._keep(joined(read_kept(value), steps), now)
+                self._keep(joined(read_record(value), steps), now)
             elif key.startswith(GONE):
                 self._was_given(key[len(GONE) :], read_gone(value), now)
         return ()
 
     def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
-        """Keep what another host of this node kept."""
+        """Keep what another host of this node had."""
         stored = {one.key: one.value for one in entries if one.value is not None}
         return self.restore(stored, now)
 
@@ -211,25 +211,27 @@ class Serving(ServingWork):
         served = self.served.get(name)
         effects: list[Effect] = []
         if served is not None and served.attachment < given.served:
-            # It was served elsewhere since: what is kept here is void.
+            # It was served elsewhere since: what is left here is void.
             effects += self._drop(served, "void")
             served = None
         asked = dict.fromkeys(one for one in given.trail if one != self.node)
         gone = self._gone.get(name)
         if gone is not None and gone.attachment >= given.served:
             asked[gone.to] = None
-        kept = _asked_for(given)
+        record = _asked_for(given)
         if served is None:
-            served = self.served[name] = ServedConsumer(kept, ServingState.ASKING, self._work(kept))
+            served = self.served[name] = ServedConsumer(
+                record, ServingState.ASKING, self._work(record)
+            )
         served.attachment, served.ticket, served.weight = (
             given.attachment, given.ticket, given.weight,
         )  # fmt: skip
         served.claim = None
         effects.append(Forward(given_by.AddHomeClient(name, given.weight)))
         if served.state is not ServingState.ASKING:
-            return [*effects, *self._resume(served, kept, now)]
-        served.work = self._work(kept)
-        served.work.had, served.wanted = dict(given.vector), kept.wanted
+            return [*effects, *self._resume(served, record, now)]
+        served.work = self._work(record)
+        served.work.had, served.wanted = dict(given.vector), record.wanted
         waits = served.work.keeps and bool(asked)
         if asked:
             claim = self.claims[name] = Claim(
@@ -269,31 +271,31 @@ class Serving(ServingWork):
         if known.state is ServingState.GIVING:
             raise ConflictError("this consumer is on its way to another node: try again")
 
-    def _work(self, kept: KeptConsumer) -> ModulatedConsumer:
+    def _work(self, record: ServedRecord) -> ModulatedConsumer:
         settings = self._settings
         return ModulatedConsumer(
-            kept.specs,
-            kept.relocation,
+            record.specs,
+            record.relocation,
             renew_steps=settings.renew_steps,
             steps_max=settings.steps_max,
         )
 
-    def _resume(self, served: ServedConsumer, kept: KeptConsumer, now: int) -> list[Effect]:
-        """Go on with a consumer that is kept here, from what its end has had."""
+    def _resume(self, served: ServedConsumer, record: ServedRecord, now: int) -> list[Effect]:
+        """Go on with a consumer that was here before, from what its end has had."""
         served.state = step(SERVING_TABLE, served.state, ServingEvent.CAME)
         self._timers.cancel(("lease", served.name))
-        work, had = served.work, dict(kept.saved.vector)
-        same = (work.specs, work.relocation) == (kept.specs, kept.relocation)
+        work, had = served.work, dict(record.saved.vector)
+        same = (work.specs, work.relocation) == (record.specs, record.relocation)
         if same and served.instance and not served.busy and had == work.vector:
-            served.wanted = kept.wanted
+            served.wanted = record.wanted
             work.had = had
             effects = [*self._flow_off(served), *self._attached(served, continued=True)]
             work.clear()
             return [*effects, *self._flow_on(served), *self._go_on(served, now)]
         saved = work.saved() if work.keeps and same else None
         effects = self._halt(served)
-        served.wanted = kept.wanted
-        served.work = self._work(kept)
+        served.wanted = record.wanted
+        served.work = self._work(record)
         served.work.had = had
         return [*effects, *self._begin(served, saved, now)]
 
@@ -320,14 +322,14 @@ class Serving(ServingWork):
         self._timers.set(("lease", served.name), now + self._settings.lease_us)
         return [*effects, Forward(given_by.DropHomeClient(served.name))]
 
-    def _keep(self, kept: KeptConsumer, now: int) -> None:
+    def _keep(self, record: ServedRecord, now: int) -> None:
         """Keep what came, or was on disk, for a consumer that is not here."""
-        served = self.served[kept.consumer] = ServedConsumer(
-            kept, ServingState.AWAY, self._work(kept)
+        served = self.served[record.consumer] = ServedConsumer(
+            record, ServingState.AWAY, self._work(record)
         )
         served.stored = True
-        served.work.begin(kept.saved, {})
-        self._timers.set(("lease", kept.consumer), now + self._settings.lease_us)
+        served.work.begin(record.saved, {})
+        self._timers.set(("lease", record.consumer), now + self._settings.lease_us)
 
     def _confirm(self, given: given_by.ConfirmModulated, now: int) -> list[Effect]:
         served = self.served.get(given.consumer)
@@ -382,7 +384,7 @@ class Serving(ServingWork):
             return self._forward(message)
         if isinstance(message, HomeClaim):
             return self._claimed(message, now)
-        return self._told(message, now)
+        return self._heard(message, now)
 
     def _claimed(self, claim: HomeClaim, now: int) -> list[Effect]:
         """Answer another node that serves a consumer."""
@@ -422,7 +424,7 @@ class Serving(ServingWork):
         )
 
     def _give(self, served: ServedConsumer) -> list[Effect]:
-        """Freeze, and send what is kept to the node that claims it, in one transaction."""
+        """Freeze, and send the record to the node that claims it, in one transaction."""
         claim, work = served.claim, served.work
         assert claim is not None
         work.confirm(dict(claim.had))
@@ -436,9 +438,9 @@ class Serving(ServingWork):
         token = self._next()
         gone = GoneConsumer(claim.attachment, claim.origin)
         self._posts[token] = served.name, gone
-        kept = msgspec.structs.replace(served.kept(), attachment=claim.attachment)
+        record = msgspec.structs.replace(served.record(), attachment=claim.attachment)
         writes = (*deleted(served.name), (GONE + served.name, encode(gone)))
-        post = PostParcel(self.part, token, KIND, (claim.origin,), encode(kept), writes)
+        post = PostParcel(self.part, token, KIND, (claim.origin,), encode(record), writes)
         return [*effects, post]
 
     def _posted(self, token: int, parcel: ParcelId | None, now: int) -> list[Effect]:
@@ -473,7 +475,7 @@ class Serving(ServingWork):
         self._gone.pop(name, None)
         return [self._write(((GONE + name, None),))]
 
-    def _told(self, answer: HomeGiven, now: int) -> list[Effect]:
+    def _heard(self, answer: HomeGiven, now: int) -> list[Effect]:
         """Take a former home's answer."""
         name = answer.consumer
         claim, served = self.claims.get(name), self.served.get(name)
@@ -500,48 +502,48 @@ class Serving(ServingWork):
     # --- what comes
 
     def _arrived(self, given: ParcelArrived) -> list[Effect]:
-        """Write what a former home kept, in the transaction that ends its parcel."""
+        """Write what a former home sent, in the transaction that ends its parcel."""
         try:
-            kept = read_kept(given.body)
+            record = read_record(given.body)
         except msgspec.DecodeError:
             return [HandleParcel(given.parcel)]
-        served = self.served.get(kept.consumer)
+        served = self.served.get(record.consumer)
         if served is not None and served.state is not ServingState.ASKING:
-            older = kept.attachment < served.attachment
-            if served.state is not ServingState.AWAY or older or served.owner != kept.owner:
+            older = record.attachment < served.attachment
+            if served.state is not ServingState.AWAY or older or served.owner != record.owner:
                 return [HandleParcel(given.parcel)]
         self._arriving[given.parcel] = kept
-        return [HandleParcel(given.parcel, (*record_of(kept), (GONE + kept.consumer, None)))]
+        return [HandleParcel(given.parcel, (*record_of(record), (GONE + record.consumer, None)))]
 
     def _handled(self, parcel: ParcelId, now: int) -> list[Effect]:
-        kept = self._arriving.pop(parcel, None)
-        if kept is None:
+        record = self._arriving.pop(parcel, None)
+        if record is None:
             return []
-        name = kept.consumer
+        name = record.consumer
         self._gone.pop(name, None)
         self._timers.cancel(("gone", name))
         served = self.served.get(name)
         if served is None or served.state is ServingState.AWAY:
-            self._keep(kept, now)
+            self._keep(record, now)
             return []
         served.stored = True
-        if served.state is not ServingState.ASKING or served.owner != kept.owner:
+        if served.state is not ServingState.ASKING or served.owner != record.owner:
             return []
         self._end_claim(name)
         had = served.work.had
         if served.claim is not None:
-            served.work = self._work(kept)
-            served.work.begin(kept.saved, had)
-            served.wanted = kept.wanted
+            served.work = self._work(record)
+            served.work.begin(record.saved, had)
+            served.wanted = record.wanted
             served.state = step(SERVING_TABLE, served.state, ServingEvent.CLAIMED)
             effects: list[Effect] = [Forward(given_by.DropHomeClient(name))]
             return [*effects, *self._go_on(served, now)]
-        same = (served.work.specs, served.work.relocation) == (kept.specs, kept.relocation)
-        return self._begin(served, kept.saved if same else None, now)
+        same = (served.work.specs, served.work.relocation) == (record.specs, record.relocation)
+        return self._begin(served, record.saved if same else None, now)
 
 
-def _asked_for(given: given_by.AttachModulated) -> KeptConsumer:
-    return KeptConsumer(
+def _asked_for(given: given_by.AttachModulated) -> ServedRecord:
+    return ServedRecord(
         given.consumer, given.owner, given.attachment, given.wanted, given.specs,
         given.relocation, Saved(given.vector),
     )  # fmt: skip

@@ -21,7 +21,8 @@ from roamcast.overlay.flows.events import (
 from roamcast.overlay.flows.messages import Events
 from roamcast.overlay.flows.vector import Position, pairs
 from roamcast.overlay.homes import events as given_by
-from roamcast.overlay.homes.kept import (
+from roamcast.overlay.homes.managers import HomeSettings
+from roamcast.overlay.homes.records import (
     SERVING_TABLE,
     ServedConsumer,
     ServingEvent,
@@ -29,7 +30,6 @@ from roamcast.overlay.homes.kept import (
     deleted,
     record_of,
 )
-from roamcast.overlay.homes.managers import HomeSettings
 from roamcast.overlay.homes.relocation import LogSpan, Saved, Work
 from roamcast.overlay.modulators.events import (
     EndModulation,
@@ -37,7 +37,7 @@ from roamcast.overlay.modulators.events import (
     ModulationAnswer,
     StartModulation,
 )
-from roamcast.overlay.modulators.modulation import REPLAY
+from roamcast.overlay.modulators.modulation import REPLAY, Checkpoint
 
 PRODUCERS_MAX: Final = 64
 SKIPPED: Final = "skipped: events do not move with this consumer"
@@ -142,13 +142,14 @@ class ServingWork(Part):
         work, effects = served.work, list[Effect]()
         match effect:
             case EventsStanding(name, vector):
+                known = set(work.vector)
                 skipped = work.stands(dict(vector))
                 effects += [
                     EventsLost(name, one.origin, one.after, one.upto, SKIPPED) for one in skipped
                 ]
-                # Flows are ahead of what has gone through modulators and out.
-                gone = {origin: work.vector[origin] for origin, _ in vector}
-                effects.append(EventsStanding(name, pairs(gone)))
+                # Of what it knows, flows are ahead of what has gone through modulators and out.
+                fresh = {one: work.vector[one] for one, _ in vector if one not in known}
+                effects.append(EventsStanding(name, pairs(fresh)))
                 effects += self._produces(dict(vector))
             case EventsDelivered(_, origin, after, upto, events):
                 work.add(LogSpan(origin, after, upto), events)
@@ -220,19 +221,23 @@ class ServingWork(Part):
             served.work.freeze(checkpoint)
             served.doing, served.frozen = None, True
             return self._go_on(served, now)
-        effects = self._worked(served, given.events, given.mark, now)
-        if checkpoint is not None:
-            served.work.checkpointed(checkpoint)
-        return effects
+        return self._worked(served, given.events, given.mark, now, checkpoint)
 
     def _worked(
-        self, served: ServedConsumer, answers: tuple[Events, ...], mark: bytes, now: int
+        self,
+        served: ServedConsumer,
+        answers: tuple[Events, ...],
+        mark: bytes,
+        now: int,
+        checkpoint: Checkpoint | None = None,
     ) -> list[Effect]:
         """Take answers; they go out once the steps that led to them are on disk."""
         done, served.doing = served.doing, None
         assert done is not None
         out, recorded = served.work.answered(done, answers, mark, replayed=served.replaying)
         served.out += out
+        if checkpoint is not None:
+            served.work.checkpointed(checkpoint)
         if recorded:
             return self._store(served)
         return [*self._release(served), *self._go_on(served, now)]
@@ -265,7 +270,7 @@ class ServingWork(Part):
     def _store(self, served: ServedConsumer) -> list[Effect]:
         """Write the record; what waits for it goes out afterwards."""
         served.stored = True
-        effect = self._write(record_of(served.kept()), served.name)
+        effect = self._write(record_of(served.record()), served.name)
         served.store = self._count
         return [effect]
 

@@ -47,7 +47,7 @@ SERVING_TABLE: Final = {
 }
 
 
-class KeptConsumer(msgspec.Struct, frozen=True):
+class ServedRecord(msgspec.Struct, frozen=True):
     """A consumer as it is stored, and as it travels in a parcel."""
 
     consumer: str
@@ -74,7 +74,7 @@ class GoneConsumer(msgspec.Struct, frozen=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-read_kept = msgspec.msgpack.Decoder(KeptConsumer).decode
+read_record = msgspec.msgpack.Decoder(ServedRecord).decode
 read_steps = msgspec.msgpack.Decoder(StoredSteps).decode
 read_gone = msgspec.msgpack.Decoder(GoneConsumer).decode
 
@@ -82,11 +82,11 @@ read_gone = msgspec.msgpack.Decoder(GoneConsumer).decode
 class ServedConsumer:
     """One consumer here."""
 
-    def __init__(self, kept: KeptConsumer, state: ServingState, work: ModulatedConsumer) -> None:
-        self.name = kept.consumer
-        self.owner = kept.owner
-        self.attachment = kept.attachment
-        self.wanted = kept.wanted
+    def __init__(self, record: ServedRecord, state: ServingState, work: ModulatedConsumer) -> None:
+        self.name = record.consumer
+        self.owner = record.owner
+        self.attachment = record.attachment
+        self.wanted = record.wanted
         self.state = state
         self.work = work
         self.ticket: int | None = None
@@ -114,10 +114,10 @@ class ServedConsumer:
         """Whether modulators or the disk have something of it."""
         return self.doing is not None or bool(self.store) or self.posting
 
-    def kept(self) -> KeptConsumer:
+    def record(self) -> ServedRecord:
         """Give what is stored of it."""
         work = self.work
-        return KeptConsumer(
+        return ServedRecord(
             self.name, self.owner, self.attachment, self.wanted, work.specs, work.relocation,
             work.saved(),
         )  # fmt: skip
@@ -133,12 +133,12 @@ class ServedView(msgspec.Struct, frozen=True):
     passed: float
 
 
-def record_of(kept: KeptConsumer) -> Writes:
+def record_of(record: ServedRecord) -> Writes:
     """Write a record: the checkpoint, which is large and rarely new, and what came since."""
-    saved = kept.saved
-    base = msgspec.structs.replace(kept, saved=Saved(saved.vector, saved.checkpoint))
+    saved = record.saved
+    base = msgspec.structs.replace(record, saved=Saved(saved.vector, saved.checkpoint))
     steps = StoredSteps(saved.steps, saved.mark)
-    return ((BASE + kept.consumer, encode(base)), (STEPS + kept.consumer, encode(steps)))
+    return ((BASE + record.consumer, encode(base)), (STEPS + record.consumer, encode(steps)))
 
 
 def deleted(name: str) -> Writes:
@@ -146,10 +146,10 @@ def deleted(name: str) -> Writes:
     return ((BASE + name, None), (STEPS + name, None))
 
 
-def joined(kept: KeptConsumer, steps: bytes | None) -> KeptConsumer:
+def joined(record: ServedRecord, steps: bytes | None) -> ServedRecord:
     """Put a stored record together."""
     if steps is None:
         return kept
     found = read_steps(steps)
-    saved = Saved(kept.saved.vector, kept.saved.checkpoint, found.steps, found.mark)
-    return msgspec.structs.replace(kept, saved=saved)
+    saved = Saved(record.saved.vector, record.saved.checkpoint, found.steps, found.mark)
+    return msgspec.structs.replace(record, saved=saved)
