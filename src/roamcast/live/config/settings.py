@@ -16,7 +16,7 @@ from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.errors import SettingsError
 from roamcast.identity.policy import PUBLIC
 from roamcast.identity.rules import Precision, Rule
-from roamcast.live.config.identity import Identity
+from roamcast.live.config.identity import Identity, PushSection
 from roamcast.live.config.lines import located, read_document
 from roamcast.live.config.problems import (
     cluster_problem,
@@ -463,6 +463,7 @@ class Settings(Section, frozen=True, kw_only=True):
     log: LogSection = LogSection()
     cluster: Cluster = Cluster()
     identity: Identity = Identity()
+    push: PushSection = PushSection()
     overlay: OverlaySection = OverlaySection()
 
     @property

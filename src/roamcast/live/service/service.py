@@ -8,6 +8,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -65,6 +66,7 @@ from roamcast.live.observe.journaling import Journaling
 from roamcast.live.observe.logs import Log
 from roamcast.live.observe.metrics import CONTENT_TYPE, Metrics
 from roamcast.live.overlay.metrics import watch_overlay
+from roamcast.live.overlay.node import receipt_key_of
 from roamcast.live.overlay.ways import NeighbourWays
 from roamcast.live.past.worker import PastWorker
 from roamcast.live.service.making import broker_of
@@ -130,17 +132,16 @@ class Service:
         self.standing = OpenGrants(keys, self.clock)
         self.provider: Provider | None = None
         if settings.oidc.issuer:
-            skew_s = settings.limits.clock_skew_s_max
-            self.provider = Provider(settings.oidc, skew_s=skew_s)
-        self.rates = Rates(
-            settings.limits.requests_per_s, settings.limits.requests_burst, what="requests"
-        )
+            self.provider = Provider(settings.oidc, skew_s=settings.limits.clock_skew_s_max)
+        limits = settings.limits
+        self.rates = Rates(limits.requests_per_s, limits.requests_burst, what="requests")
         work = Rates(settings.limits.steps_per_s, settings.limits.steps_burst, what="steps of work")
         self.reader = FilterReader(work, self.clock, settings.limits.filter_length_max)
         self.connections = Connections(
             settings.limits.connections_max, settings.limits.connections_per_subject_max
         )
         self.trust = trust
+        self.receipt_key = cache(partial(receipt_key_of, settings))  # made when first needed
         nodes = settings.identity.accepted()
         if trust is not None:
             nodes[trust.node.name] = trust.node.public_key
@@ -191,8 +192,7 @@ class Service:
         self.on_over: Callable[[], None] = lambda: None
         """Called when this service has handed over to another host's."""
         self.links: Links | None = None
-        failures = metrics.store_failures
-        self._store = DiskDriver(disk, self.driver.give, on_failure=failures.inc)
+        self._store = DiskDriver(disk, self.driver.give, on_failure=metrics.store_failures.inc)
         self.past = PastWorker(
             self.broker,
             disk,
@@ -215,6 +215,7 @@ class Service:
             settings.identity.mail,
             give=self.driver.give,
             reason_of=self.casts.receipt_of,
+            receipt_key=self.receipt_key,
         )
         self.driver.carry = self._carriers()
         self._delivered = {form: self.metrics.deliveries.labels(form) for form in FORMS}
