@@ -20,7 +20,6 @@ def found(first: int = 0) -> str:
     for seed in range(first, SEEDS):
         outcome = play(draw_scenario("homes", HomesWorkload, seed), HomesWorkload)
         if outcome.failed:
-            print(seed, outcome.promise)
             return outcome.promise
     raise AssertionError(f"{SEEDS} seeds did not find it")
 

@@ -15,14 +15,14 @@ from typing import Any, Final
 from roamcast.lab._flood import ARRAY_BYTES, STATIONS, TOPOLOGIES, address_of, now_us
 from roamcast.lab.report import Report, Steps
 
-ARRAY_S: Final = 0.1
-"""How long one array takes the medium for one hop: the paper's laptops needed about a second."""
-
 PAPER_MS: Final = 1_000.0
 """The paper's latency of one hop with all data; ours of one hop is put equal to it."""
 
 HOPS: Final = {"A-B-C": 2, "A-B-C-A": 2, "A-C-B": 3, "B-A-C": 3}
 """Hops of an array by the static way, A → B → C."""
+
+LONGER: Final = 3
+"""So many times longer is B-A-C, for whose latency there is a number."""
 
 WAYS: Final = ("static", "opportunistic")
 SETTLE_S: Final = 1.5
@@ -113,10 +113,10 @@ def _must(*command: str) -> None:
 class Bed:
     """The processes of one way, static or opportunistic."""
 
-    def __init__(self, stack: ExitStack, way: str, share: float) -> None:
+    def __init__(self, stack: ExitStack, way: str, share: float, array_s: float) -> None:
         spaces = stack.enter_context(namespaces(way[:3]))
         settings = {
-            "medium": {"bytes_per_s": ARRAY_BYTES / ARRAY_S},
+            "medium": {"bytes_per_s": ARRAY_BYTES / array_s},
             "c": {"share": share, "opportunistic": way == "opportunistic"},
         }
         found: dict[str, Process] = {}
@@ -133,31 +133,35 @@ class Bed:
         return int(self.medium.hear()["busy_us"])
 
 
-def arrivals(load: float, seconds: float, seed: int) -> list[float]:
-    """Draw when arrays are published, so that B-A-C's static way has this utilisation."""
+def arrivals(load: float, array_s: float, seconds: float, seed: int) -> list[float]:
+    """Draw when arrays are published, so that B-A-C's static way has this utilisation.
+
+    A Poisson process of which the number of arrivals is known: they are uniform.
+    """
     draw = random.Random(seed)
-    rate = load / (HOPS["B-A-C"] * ARRAY_S)
-    found: list[float] = []
-    at = draw.expovariate(rate)
-    while at < seconds:
-        found.append(at)
-        at += draw.expovariate(rate)
-    return found
+    count = round(seconds * load / (HOPS["B-A-C"] * array_s))
+    return sorted(draw.uniform(0, seconds) for _ in range(count))
 
 
 def measure(
-    share: float, loads: dict[float, float], progress: Steps
+    share: float, array_s: float, loads: dict[float, float], progress: Steps
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Run both ways side by side through all loads (load → seconds) and topologies."""
+    """Run both ways side by side through all loads (load → seconds) and topologies.
+
+    `array_s`: how long an array takes the medium for one hop.
+    """
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
-        beds = [Bed(stack, way, share) for way in WAYS]
+        beds = [Bed(stack, way, share, array_s) for way in WAYS]
         time.sleep(SETTLE_S)  # links come up
         phases: list[tuple[float, str, int, int, dict[str, float]]] = []
         with progress("topologies", len(loads) * len(TOPOLOGIES)) as step:
             for load, seconds in loads.items():
                 for number, topology in enumerate(TOPOLOGIES):
-                    phases.append(_phase(beds, load, topology, seconds, number))
+                    long = seconds * (LONGER if topology == "B-A-C" else 1)
+                    times = arrivals(load, array_s, long, number)
+                    phases.append(_phase(beds, load, topology, long, times))
+                    time.sleep(12 * array_s)  # what is in the queue arrives
                     step()
         for bed in beds:
             bed.c.tell(say=True)
@@ -176,24 +180,23 @@ def measure(
                 }
             )
     moves = {way: [to for _, to in found[way]["moves"]] for way in WAYS}
-    return rows, {"array_s": ARRAY_S, "share": share, "moves": moves}
+    return rows, {"array_s": array_s, "share": share, "moves": moves}
 
 
 def _phase(
-    beds: list[Bed], load: float, topology: str, seconds: float, seed: int
+    beds: list[Bed], load: float, topology: str, seconds: float, drawn: list[float]
 ) -> tuple[float, str, int, int, dict[str, float]]:
     for bed in beds:
         bed.turn(topology)
     time.sleep(SETTLE_S)
     before = {bed.way: bed.turn(topology) for bed in beds}
     begin = now_us() + 50_000
-    times = [begin + round(at * 1e6) for at in arrivals(load, seconds, seed)]
+    times = [begin + round(at * 1e6) for at in drawn]
     for bed in beds:
         bed.a.tell(publish_us=times)
     time.sleep(seconds + 0.05)
     end = now_us()
     busy = {bed.way: (bed.turn(topology) - before[bed.way]) / (end - begin) for bed in beds}
-    time.sleep(12 * ARRAY_S)  # what is in the queue arrives
     return load, topology, begin, end, busy
 
 

@@ -19,8 +19,8 @@ def run(quick: bool, progress: Steps) -> Report:
     lacking = bed.missing()
     if lacking:
         raise MissingError(lacking)
-    loads = {BUSY: 3.0} if quick else {0.3: 6.0, 0.5: 8.0, BUSY: 24.0}
-    rows, parameters = bed.measure(1.0, loads, progress)
+    loads = {BUSY: 3.0} if quick else {0.3: 5.0, 0.5: 7.0, BUSY: 20.0}
+    rows, parameters = bed.measure(1.0, 0.1, loads, progress)
     return Report("oo-15", {"quick": quick, **parameters}, rows, _claims(rows, parameters, quick))
 
 

@@ -7,7 +7,7 @@ from roamcast.overlay.handoff.messages import Attachment
 from roamcast.overlay.homes.messages import HomeClaim, HomeGiven
 
 
-class Claim:
+class HomeClaiming:
     """One consumer's former homes, as far as they are known, and what they said."""
 
     def __init__(

@@ -149,7 +149,7 @@ def deleted(name: str) -> Writes:
 def joined(record: ServedRecord, steps: bytes | None) -> ServedRecord:
     """Put a stored record together."""
     if steps is None:
-        return kept
+        return record
     found = read_steps(steps)
     saved = Saved(record.saved.vector, record.saved.checkpoint, found.steps, found.mark)
     return msgspec.structs.replace(record, saved=saved)

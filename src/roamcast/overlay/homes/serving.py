@@ -32,7 +32,7 @@ from roamcast.overlay.flows.events import ForModulators
 from roamcast.overlay.flows.vector import ORIGINS_MAX, pairs
 from roamcast.overlay.handoff.messages import FILTER_LENGTH_MAX
 from roamcast.overlay.homes import events as given_by
-from roamcast.overlay.homes.claims import Claim
+from roamcast.overlay.homes.claims import HomeClaiming
 from roamcast.overlay.homes.managers import HomeSettings
 from roamcast.overlay.homes.messages import HOPS_MAX, HomeClaim, HomeGiven
 from roamcast.overlay.homes.records import (
@@ -84,7 +84,7 @@ class Serving(ServingWork):
     def __init__(self, topology: NodeTopology, settings: HomeSettings) -> None:
         super().__init__(settings)
         self.node = topology.node
-        self.claims: dict[str, Claim] = {}
+        self.claims: dict[str, HomeClaiming] = {}
         self._topology = topology
         self._gone: dict[str, GoneConsumer] = {}
         """Consumers whose state went to another node."""
@@ -223,9 +223,8 @@ class Serving(ServingWork):
             served = self.served[name] = ServedConsumer(
                 record, ServingState.ASKING, self._work(record)
             )
-        served.attachment, served.ticket, served.weight = (
-            given.attachment, given.ticket, given.weight,
-        )  # fmt: skip
+        served.attachment, served.ticket = given.attachment, given.ticket
+        served.weight = given.weight
         served.claim = None
         effects.append(Forward(given_by.AddHomeClient(name, given.weight)))
         if served.state is not ServingState.ASKING:
@@ -234,7 +233,7 @@ class Serving(ServingWork):
         served.work.had, served.wanted = dict(given.vector), record.wanted
         waits = served.work.keeps and bool(asked)
         if asked:
-            claim = self.claims[name] = Claim(
+            claim = self.claims[name] = HomeClaiming(
                 name, given.owner, given.attachment, given.served,
                 state=waits, until_us=now + self._settings.lease_us,
             )  # fmt: skip
@@ -384,7 +383,7 @@ class Serving(ServingWork):
             return self._forward(message)
         if isinstance(message, HomeClaim):
             return self._claimed(message, now)
-        return self._heard(message, now)
+        return self._learned(message, now)
 
     def _claimed(self, claim: HomeClaim, now: int) -> list[Effect]:
         """Answer another node that serves a consumer."""
@@ -475,7 +474,7 @@ class Serving(ServingWork):
         self._gone.pop(name, None)
         return [self._write(((GONE + name, None),))]
 
-    def _heard(self, answer: HomeGiven, now: int) -> list[Effect]:
+    def _learned(self, answer: HomeGiven, now: int) -> list[Effect]:
         """Take a former home's answer."""
         name = answer.consumer
         claim, served = self.claims.get(name), self.served.get(name)
@@ -512,7 +511,7 @@ class Serving(ServingWork):
             older = record.attachment < served.attachment
             if served.state is not ServingState.AWAY or older or served.owner != record.owner:
                 return [HandleParcel(given.parcel)]
-        self._arriving[given.parcel] = kept
+        self._arriving[given.parcel] = record
         return [HandleParcel(given.parcel, (*record_of(record), (GONE + record.consumer, None)))]
 
     def _handled(self, parcel: ParcelId, now: int) -> list[Effect]:

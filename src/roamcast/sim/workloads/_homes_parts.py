@@ -311,7 +311,7 @@ class HomesConsumer:
             case Failed():
                 self._since = min(self._since, self._world.now - PATIENCE_US + AGAIN_US)
             case _ if self.served:  # what comes before is of an earlier session
-                self._heard(effect)
+                self._learned(effect)
 
     def _attached(self, continued: bool) -> None:
         self.served = True
@@ -320,7 +320,7 @@ class HomesConsumer:
         if self.strict and not continued and self.had.begins > 1:
             raise Violation("modulators go on", f"{self.name}'s began anew")
 
-    def _heard(self, effect: Effect) -> None:
+    def _learned(self, effect: Effect) -> None:
         had = self.had
         match effect:
             case EventsStanding(_, vector):
