@@ -199,7 +199,9 @@ def _json_type(field: dict[str, Any]) -> str:
     if "type" not in field:
         return " or ".join(map(_json_type, field["anyOf"]))
     name = field["type"]
-    if name == "array":
+    if name == "array" and "prefixItems" in field:
+        name = f"list of {len(field['prefixItems'])} {_json_type(field['prefixItems'][0])}"
+    elif name == "array":
         name = f"list of {_json_type(field['items'])}"
     signs = {"minimum": "≥", "maximum": "≤", "minLength": "length ≥", "maxLength": "length ≤"}
     limits = [f"{sign} {field[limit]:,}" for limit, sign in signs.items() if limit in field]
