@@ -162,7 +162,7 @@ def measure(
                     times = arrivals(load, array_s, long, number)
                     phases.append(_phase(beds, load, topology, long, times))
                     time.sleep(12 * array_s)  # what is in the queue arrives
-                    step()
+                    step(1)
         for bed in beds:
             bed.c.tell(say=True)
         found = {bed.way: bed.c.hear() for bed in beds}
