@@ -62,8 +62,11 @@ STEP_US: Final = 200_000
 SPEEDS_M: Final = (0.0, 5.0, 15.0, 30.0)
 """Metres in one step: time is scaled, as everywhere in the swarm."""
 
-REST_US: Final = 4_000_000
-"""How long loads have after healing before they must be below the threshold, and stay there."""
+REST_US: Final = 6_000_000
+"""For so long loads must stay below the threshold."""
+
+LINKS_US: Final = 3_000_000
+"""After healing, links come up and paths change for so long; then nobody has a reason to flap."""
 
 MOVES_MAX: Final = 2
 FLOWS: Final = FlowSettings(
@@ -218,15 +221,16 @@ class HomesWorkload(Workload):
             group = draw.sample(list(world.hosts), len(world.hosts) // 3)
             begin = draw.randrange(duration_us)
             end = begin + draw.randrange(1 + (duration_us - begin) // 2)
-            call(begin, lambda _, group=group: self._part(world, group, 1))
-            call(end, lambda _, group=group: self._part(world, group, -1))
+            call(begin, partial(self._part, world, group, 1))
+            call(end, partial(self._part, world, group, -1))
         if self._sizes["meeting"]:
             call(duration_us // 2, lambda _: self._meet(world))
         for at in range(0, duration_us, STEP_US):
             call(at, lambda _: self._step(world))
 
-    def _part(self, world: World, group: list[str], sign: int) -> None:
+    def _part(self, world: World, group: list[str], sign: int, now: int) -> None:
         """Let a group walk out of everybody's range, or come back."""
+        del now
         for name in group:
             self._apart[name] = self._apart.get(name, 0) + sign
             x, y = world.hosts[name].position
@@ -281,6 +285,9 @@ class HomesWorkload(Workload):
         if self._healed_us is None:
             self._heal(world)
         self._step(world)
+        if self._healed_us is not None and world.now <= self._healed_us + LINKS_US:
+            for consumer in self.consumers:
+                consumer.moves = 0
         for producer in self.producers:
             producer.publish(world.now)
         if not self._over and self._lacking(world) is None:
@@ -300,8 +307,6 @@ class HomesWorkload(Workload):
         self._apart.clear()
         if self._sizes["meeting"]:
             self._meet(world)
-        for consumer in self.consumers:
-            consumer.moves = 0
 
     def _lacking(self, world: World) -> tuple[str, str] | None:
         for producer in self.producers:
