@@ -383,7 +383,7 @@ class Broker(Router):
             epoch=epoch,
             now=now,
             settings=past_settings or PastSettings(),
-            newest=self._replication.newest,
+            stamp=self._replication.stamp,
             rules_of=rules.encoded,
         )
         self._server.past = self._server.contexts.past = self._past
@@ -411,6 +411,10 @@ class Broker(Router):
             self._server.contexts.check_place = self.overlay.feeding.check_place
             self._past.followers.append(self.overlay.feeding)
             self._past.companions = self.overlay.feeding.unstored
+            if self.overlay.states is not None:
+                self._hub.remote = self.overlay.states
+                public = partial(self._policy.class_of, Viewer(""))
+                self.overlay.states.under(LocalQueries(self._server), public)
         self._casts = Casts(
             cast_settings or CastSettings(),
             now=now,
@@ -570,6 +574,11 @@ class Broker(Router):
         live = self._server.contexts.live
         name = self._policy.name_of(viewer)
         return live.page(name, self._seen_by(viewer), wanted, now, after, limit)
+
+    def prepared(self, viewer: Viewer, now: int) -> Question[None] | None:
+        """Make the map ready for a viewer's subscription, in slices; None if it is, or nearly."""
+        live = self._server.contexts.live
+        return live.prepared(self._policy.name_of(viewer), self._seen_by(viewer), now)
 
     def count(self, viewer: Viewer, wanted: Filter, now: int) -> Question[int]:
         """Ask how many contexts this viewer may see and a filter wants, in slices."""
