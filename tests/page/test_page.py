@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from roamcast.live.http.page import POLICY
 from roamcast.model.places import Places
+from roamcast.model.time import format_instant, parse_instant
 from tests.page.conftest import ROOT, Seat, Sit
 from tests.running_service import RunningService
 
@@ -160,6 +162,76 @@ def test_what_is_shown_can_be_taken_away(seat: Seat, running: RunningService) ->
         assert "printer" in text
     seat.page.keyboard.press("Escape")
     seat.page.locator("dialog").wait_for(state="hidden")
+
+
+def test_the_time_bar_writes_the_time_into_the_filter_and_shows_the_map_as_it_was(
+    seat: Seat, running: RunningService
+) -> None:
+    page = seat.page
+    began = running.put("ghost", "campus/b1", type="person").json["properties"]["t_r"]
+    moment = (int(parse_instant(began)) // 1_000_000 + 1) * 1_000_000
+    page.wait_for_timeout(1_500)
+    running.ask("DELETE", "/contexts/ghost", running.operator)
+    then = format_instant(moment)
+    text = f"vid = 'ghost' AND overlaps(time, TIMESTAMP('{then}'))"
+    seat.apply(text)
+    seat.count("1 object")
+    known = running.get("/collections/contexts/items", filter="vid = 'ghost'", datetime=then)
+    assert [one["id"] for one in known.json["features"]] == ["ghost"]
+    assert seat.listed() == {"ghost": "person · campus/b1"}
+    assert page.locator(".pulse.past").count() == 1
+    slider = page.locator(".track input")
+    assert str(slider.get_attribute("aria-valuetext")).endswith("ago")
+    page.click(".time button:text-is('Now')")
+    assert page.input_value("#filter") == "vid = 'ghost'"
+    seat.count("0 objects")
+    slider.focus()
+    page.keyboard.press("End")
+    page.wait_for_function(
+        "() => /^vid = 'ghost' AND start_by.time, INTERVAL/.test("
+        "document.querySelector('#filter').value)"
+    )
+    assert running.put("ghost", "campus/b2", type="person").status == 201
+    seat.count("1 object")  # whoever comes from now on
+    page.keyboard.press("Home")  # before the service was: beyond the horizon
+    seat.count("0 objects")
+    assert page.locator(".horizon").count() == 1
+    running.ask("DELETE", "/contexts/ghost", running.operator)
+
+
+def test_a_cast_is_counted_sent_explained_read_with_its_reason_and_its_sender_stopped(
+    seat: Seat, running: RunningService, places: Places, sit: Sit
+) -> None:
+    lon, lat = places.centre("campus/b2") or (0.0, 0.0)
+    for name in ("ann", "bob", "cyd", "dan", "eve", "fay", "gus"):
+        token = running.token(name, ("read", "publish", "subscribe"))
+        fix = {"_type": "location", "lat": lat, "lon": lon, "tst": time.time()}
+        assert running.ask("POST", "/owntracks", token, fix).status == 200
+    page = seat.page
+    seat.apply("within(place, 'campus/b2')")
+    page.click("#tab-cast")
+    page.locator(".tense.on", has_text=re.compile("≈ (5|10)")).wait_for()
+    nasty = "<img src=x onerror=alert(1)> the lift is out of order"
+    page.fill("#cast-text", nasty)
+    page.click(".composer .main")
+    page.locator(".entry", has_text="≈ 5 in a mailbox").wait_for()
+    page.click(".entry >> text=Why")
+    page.locator(".why li", has_text="about 5 are with their trusted node").wait_for()
+    ann = sit().open(running.token("ann", ("read", "publish", "subscribe")))
+    ann.page.locator("#tab-mail .badge", has_text="1").wait_for()
+    assert ann.page.locator("#tab-cast").count() == 0  # her token may not
+    ann.page.click("#tab-mail")
+    assert ann.page.text_content(".entry-text") == nasty
+    assert "within(place, 'campus/b2')" in str(ann.page.text_content(".receipt"))
+    ann.page.click("text=Stop this sender")
+    ann.page.locator(".chips", has_text="operator").wait_for()
+    told = running.ask("GET", "/me/reach", running.token("ann", ("subscribe",)))
+    assert told.json["stopped"] == ["operator"]
+    ann.page.click("text=Delete")
+    ann.page.locator(".pane-empty").wait_for()
+    assert ann.complaints == []
+    page.click(".entry >> text=Stop")
+    page.locator(".entry", has_text="cancelled").wait_for()
 
 
 def test_a_dot_stands_where_its_object_is(
@@ -326,10 +398,13 @@ def test_axe_finds_nothing_on_any_screen(sit: Sit, width: int, scheme: str) -> N
     seat.open()
     look("map")
     if width < 720:
-        seat.page.click(".turn")
+        seat.page.click("#tab-list")
     seat.page.click(".row >> nth=2")
     seat.page.locator(".details h2").wait_for()
     look("chosen")
+    for tab in ("cast", "mail", "you"):
+        seat.page.click(f"#tab-{tab}")
+        look(tab)
     seat.apply("type = ")
     seat.page.locator(".editor.bad").wait_for()
     look("wrong filter")

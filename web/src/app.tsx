@@ -3,51 +3,57 @@
 import { signal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { ago } from "./ago.ts";
+import { Composer } from "./composer.tsx";
 import { quoted } from "./filling.ts";
-import {
-  CloseIcon,
-  FollowIcon,
-  LeaveIcon,
-  ListIcon,
-  MapIcon,
-  MoonIcon,
-  SunIcon,
-} from "./icons.tsx";
+import { CloseIcon, FollowIcon, LeaveIcon, MoonIcon, SunIcon } from "./icons.tsx";
 import { List, signOf } from "./list.tsx";
+import { Mailbox } from "./mailbox.tsx";
 import { MapView, show } from "./map.tsx";
 import { label, type Seen } from "./objects.ts";
 import { pointOf } from "./picture.ts";
 import { QueryBar } from "./query.tsx";
 import * as state from "./state.ts";
+import { Tabs } from "./tabs.tsx";
 import { recipes } from "./take.ts";
+import { TimeBar } from "./timebar.tsx";
+import { You } from "./you.tsx";
 
 export function App() {
   if (state.token.value === null) return <SignIn />;
   return (
     <main class={state.sheet.value ? "page sheet" : "page"}>
       <h1 class="unseen">Roamcast: who and what is where</h1>
-      <section class="panel" aria-label="Query and list">
+      <section class="panel" aria-label="Query and panels">
         <Head />
         <QueryBar />
         <Lost />
-        <Details />
-        <List />
+        <Tabs />
+        <Pane />
         <Strip />
       </section>
-      <MapView />
-      <button
-        type="button"
-        class="turn"
-        aria-expanded={state.sheet.value}
-        onClick={() => {
-          state.sheet.value = !state.sheet.value;
-        }}
-      >
-        {state.sheet.value ? <MapIcon /> : <ListIcon />}
-        {state.sheet.value ? "Map" : "List"}
-      </button>
+      <div class="stage">
+        <MapView />
+        <TimeBar />
+      </div>
       <TakeAway />
     </main>
+  );
+}
+
+function Pane() {
+  const tab = state.tab.value;
+  return (
+    <div id="pane" class="holder" role="tabpanel" aria-labelledby={`tab-${tab}`}>
+      {tab === "list" && (
+        <>
+          <Details />
+          <List />
+        </>
+      )}
+      {tab === "cast" && <Composer />}
+      {tab === "mail" && <Mailbox />}
+      {tab === "you" && <You />}
+    </div>
   );
 }
 
@@ -62,13 +68,20 @@ function Mark() {
 
 function Head() {
   const open = state.connection.value === "open";
+  const past = state.when.value.tense === "past";
   const dark = state.theme.value === "dark";
   return (
     <header>
       <Mark />
       <strong>Roamcast</strong>
-      <span class={open ? "pulse live" : "pulse"} role="status">
-        {open ? "live" : state.connection.value === "lost" ? "reconnecting" : "connecting"}
+      <span class={open ? (past ? "pulse past" : "pulse live") : "pulse"} role="status">
+        {open
+          ? past
+            ? "past"
+            : "live"
+          : state.connection.value === "lost"
+            ? "reconnecting"
+            : "connecting"}
       </span>
       <span class="grow" />
       <button

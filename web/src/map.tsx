@@ -22,6 +22,7 @@ import type { Point } from "./objects.ts";
 import { pointOf } from "./picture.ts";
 import { type Box, type Places, stretched } from "./places.ts";
 import * as state from "./state.ts";
+import * as you from "./you.ts";
 
 setWorkerUrl(workerUrl);
 
@@ -180,6 +181,13 @@ function begin(container: HTMLElement): () => void {
     state.following.value = false;
   });
   made.on("click", ({ lngLat }) => {
+    if (you.placing.value) {
+      you.placing.value = false;
+      const path = you.placeAt(lngLat.lng, lngLat.lat);
+      if (path !== null) void you.stand(path, [lngLat.lng, lngLat.lat]);
+      state.sheet.value = true;
+      return;
+    }
     const at = MercatorCoordinate.fromLngLat(lngLat);
     const reach = REACH_PX / (512 * 2 ** made.getZoom());
     state.choose(layer.nearest(at.x, at.y, reach));
@@ -258,7 +266,10 @@ const around = computed<Around>(() => {
   const at = (object && state.picture.value.points.get(object.vid)) ?? null;
   const exact = object !== null && pointOf(object, state.places.value) !== null;
   const metres = exact ? Number(object.attributes.accuracy_m) || 0 : 0;
-  const path = (object && state.places.value.nearest(object.place)?.path) ?? "";
+  // while you look into the mirror: where others would see you
+  const image = state.tab.value === "you" ? you.images.value?.[0]?.theirs : undefined;
+  const place = image ? String(image.properties.place ?? "") : (object?.place ?? null);
+  const path = state.places.value.nearest(place)?.path ?? "";
   const [lastPath, lastAt, lastMetres] = aroundLast;
   const same = path === lastPath && metres === lastMetres && at?.join() === lastAt?.join();
   if (!same) aroundLast = [path, at, metres];

@@ -1,11 +1,15 @@
 // The state of the view, in the fragment of the address: it can be shared and kept as a bookmark, and
 // never reaches the service's log. The token has no field here.
 
+export const TABS = ["list", "feed", "cast", "mail", "you", "network"] as const;
+export type Tab = (typeof TABS)[number];
+
 export type View = {
   filter: string;
   object: string | null;
   floor: string | null;
   camera: { zoom: number; lat: number; lon: number } | null;
+  tab: Tab;
 };
 
 export const EVERYTHING = "true";
@@ -20,6 +24,7 @@ export function readView(fragment: string): View {
     object: given.get("object") || null,
     floor: given.get("floor") || null,
     camera: found ? { zoom: Number(found[1]), lat: Number(found[2]), lon: Number(found[3]) } : null,
+    tab: TABS.find((name) => name === given.get("tab")) ?? "list",
   };
 }
 
@@ -27,6 +32,7 @@ export function writeView(view: View): string {
   const out = new URLSearchParams();
   if (view.filter !== EVERYTHING) out.set("filter", view.filter);
   if (view.floor) out.set("floor", view.floor);
+  if (view.tab !== "list") out.set("tab", view.tab);
   if (view.object) out.set("object", view.object);
   if (view.camera) {
     const { zoom, lat, lon } = view.camera;
