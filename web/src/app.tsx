@@ -4,14 +4,17 @@ import { signal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { ago } from "./ago.ts";
 import { Composer } from "./composer.tsx";
+import { Feed } from "./feedlist.tsx";
 import { quoted } from "./filling.ts";
 import { CloseIcon, FollowIcon, LeaveIcon, MoonIcon, SunIcon } from "./icons.tsx";
 import { List, signOf } from "./list.tsx";
 import { Mailbox } from "./mailbox.tsx";
 import { MapView, show } from "./map.tsx";
+import { Network } from "./network.tsx";
 import { label, type Seen } from "./objects.ts";
 import { pointOf } from "./picture.ts";
 import { QueryBar } from "./query.tsx";
+import { ShareLink } from "./share.tsx";
 import * as state from "./state.ts";
 import { Tabs } from "./tabs.tsx";
 import { recipes } from "./take.ts";
@@ -50,9 +53,11 @@ function Pane() {
           <List />
         </>
       )}
+      {tab === "feed" && <Feed />}
       {tab === "cast" && <Composer />}
       {tab === "mail" && <Mailbox />}
       {tab === "you" && <You />}
+      {tab === "network" && <Network />}
     </div>
   );
 }
@@ -289,6 +294,7 @@ function TakeAway() {
       <p class="quiet-text">
         The same objects outside this page. Put your token into <code>ROAMCAST_TOKEN</code> first.
       </p>
+      {open && <ShareLink />}
       {open &&
         recipes(location.origin, state.filter.value).map(({ name, text }) => (
           <section key={name} class="recipe">

@@ -3,11 +3,12 @@
 
 import { batch, computed, effect, signal, untracked } from "@preact/signals";
 import { Api, granted, Problem, reasonOf, type Template, without } from "./api.ts";
+import { joined, type Move, moves } from "./feed.ts";
 import { type Feature, found, Objects, type Point, type Seen, wordsOf } from "./objects.ts";
 import { draw } from "./picture.ts";
 import { Places } from "./places.ts";
 import { type Answer, type Line, type Numbers, Session, subprotocols } from "./session.ts";
-import { EVERYTHING, readView, type Tab, type View, writeView } from "./view.ts";
+import { EVERYTHING, readView, sharedToken, type Tab, type View, writeView } from "./view.ts";
 import { datetimeOf, readWhen, type When, writeWhen } from "./when.ts";
 
 const KEPT = "roamcast.token"; // in sessionStorage: it ends with the tab
@@ -22,6 +23,12 @@ export type Wrong = { detail: string; position: number | null };
 export type Theme = "light" | "dark";
 
 const first = readView(location.hash);
+const shared = sharedToken(location.hash);
+if (shared !== null) {
+  // out of the address at once, so that neither history nor a bookmark has it
+  history.replaceState(null, "", location.pathname + writeView(first));
+  sessionStorage.setItem(KEPT, shared);
+}
 
 export const token = signal<string | null>(sessionStorage.getItem(KEPT));
 export const grant = computed(() => granted(token.value ?? ""));
@@ -35,6 +42,8 @@ export const rates = signal<{ updates: number; transmissions: number | null } | 
 export const objects = new Objects();
 export const version = signal(0);
 export const complete = signal(false);
+export const feed = signal<Move[]>([]);
+export const heard = signal(0); // changes that have come by the session
 
 export const filter = signal(first.filter);
 export const draft = signal(first.filter === EVERYTHING ? "" : first.filter);
@@ -141,6 +150,7 @@ export function apply(text: string): void {
   batch(() => {
     draft.value = text;
     wrong.value = null;
+    if (filter.value !== wanted) feed.value = [];
     filter.value = wanted;
   });
   follow();
@@ -242,6 +252,8 @@ function take(answer: Answer): void {
       return;
     case "changes":
       if (when.value.tense === "past") return; // sent before the view left the present
+      if (objects.complete) feed.value = joined(feed.value, moves(answer.events, objects.all));
+      heard.value += answer.events.length;
       objects.apply(answer.events);
       changed();
       return;

@@ -2,7 +2,7 @@
 // the map is one of them.
 
 import type { ComponentChildren } from "preact";
-import { CastIcon, ListIcon, MailIcon, MapIcon, YouIcon } from "./icons.tsx";
+import { CastIcon, FeedIcon, ListIcon, MailIcon, MapIcon, NetIcon, YouIcon } from "./icons.tsx";
 import * as mail from "./mail.ts";
 import * as state from "./state.ts";
 import type { Tab } from "./view.ts";
@@ -11,9 +11,11 @@ type Entry = { tab: Tab; name: string; icon: ComponentChildren; scope: string };
 
 const ENTRIES: Entry[] = [
   { tab: "list", name: "List", icon: <ListIcon />, scope: "read" },
+  { tab: "feed", name: "Feed", icon: <FeedIcon />, scope: "subscribe" },
   { tab: "cast", name: "Cast", icon: <CastIcon />, scope: "cast" },
   { tab: "mail", name: "Mail", icon: <MailIcon />, scope: "subscribe" },
   { tab: "you", name: "You", icon: <YouIcon />, scope: "publish" },
+  { tab: "network", name: "Brokers", icon: <NetIcon />, scope: "admin" },
 ];
 
 export function open(tab: Tab): void {

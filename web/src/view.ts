@@ -41,3 +41,16 @@ export function writeView(view: View): string {
   const text = out.toString().replaceAll("%2F", "/");
   return text ? `#${text}` : "";
 }
+
+// A share link has its token in the fragment, which browsers send to nobody; the page takes it out of
+// the address before anything else (decision 0191).
+export function shareAddress(origin: string, token: string, fragment: string): string {
+  const out = new URLSearchParams(fragment.replace(/^#/, ""));
+  out.delete("tab");
+  out.set("token", token);
+  return `${origin}/#${out.toString().replaceAll("%2F", "/")}`;
+}
+
+export function sharedToken(fragment: string): string | null {
+  return new URLSearchParams(fragment.replace(/^#/, "")).get("token") || null;
+}

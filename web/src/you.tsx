@@ -4,6 +4,7 @@ import { useEffect } from "preact/hooks";
 import { FollowIcon, MirrorIcon } from "./icons.tsx";
 import { show } from "./map.tsx";
 import { label } from "./objects.ts";
+import { AddPhone } from "./share.tsx";
 import * as state from "./state.ts";
 import * as you from "./you.ts";
 
@@ -26,11 +27,12 @@ export function You() {
   return (
     <div class="pane">
       <p>
-        To the service you are <b>{state.grant.value.subject}</b>. To everybody else on the map you
-        are a pseudonym that changes every hour.
+        You are <b>{state.grant.value.subject}</b>. On the map you are a pseudonym that changes
+        every hour.
       </p>
       {may ? <Stand on={on} /> : <p class="pane-empty">Your token may not publish.</p>}
       {on && <Rules />}
+      {may && <AddPhone />}
       {you.trouble.value && (
         <p class="says bad" role="alert">
           {you.trouble.value}
@@ -108,24 +110,26 @@ function Rules() {
   const look = () => void you.look();
   return (
     <>
-      <fieldset class="levels">
-        <legend>Everybody sees</legend>
-        {LEVELS.map(([level, says]) => (
-          <label key={level} class={you.precision.value === level ? "on" : ""}>
-            <input
-              type="radio"
-              name="precision"
-              value={level}
-              checked={you.precision.value === level}
-              onChange={() => {
-                you.precision.value = level;
-                look();
-              }}
-            />
-            {says}
-          </label>
-        ))}
-        <label>
+      <div class="entry-row">
+        <label class="field grow">
+          Everybody sees
+          <select
+            class="wide"
+            id="precision"
+            value={you.precision.value}
+            onChange={(event) => {
+              you.precision.value = event.currentTarget.value as you.Precision;
+              look();
+            }}
+          >
+            {LEVELS.map(([level, says]) => (
+              <option key={level} value={level}>
+                {says}
+              </option>
+            ))}
+          </select>
+        </label>
+        <label class="check">
           <input
             type="checkbox"
             checked={you.past.value}
@@ -134,9 +138,9 @@ function Rules() {
               look();
             }}
           />
-          also where I was before
+          my past, too
         </label>
-      </fieldset>
+      </div>
       <label class="field">
         But these people and groups see me exactly
         <input

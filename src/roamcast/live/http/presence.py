@@ -40,6 +40,7 @@ class Presence(msgspec.Struct, frozen=True):
     subject: str
     scopes: tuple[Scope, ...]
     contexts: tuple[FeatureOutput, ...]
+    node: Annotated[str, Meta(description="this service's name between brokers; empty: it is alone")]
 
 
 class MirrorRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,9 +67,11 @@ class MirrorAnswer(msgspec.Struct, frozen=True):
 @route("GET", "/me", scope="any", tag="you", answer=Presence, summary="Who you are to the service")
 async def get_me(request: Asked) -> Response[bytes]:
     """Give your subject, your scopes, and what the service publishes for you."""
-    grant = request.auth
-    shown = [to_feature(one) for one in await _own(service_of(request), grant.subject)]
-    return as_json(Presence(grant.subject, grant.scopes, tuple(shown)))
+    grant, service = request.auth, service_of(request)
+    shown = tuple(to_feature(one) for one in await _own(service, grant.subject))
+    overlay = service.broker.overlay_view()
+    node = "" if overlay is None else overlay.node
+    return as_json(Presence(grant.subject, grant.scopes, shown, node))
 
 
 @route("DELETE", "/me/contexts", scope="publish", tag="you", problems=(404,),
