@@ -19,6 +19,7 @@ import * as state from "./state.ts";
 import { Tabs } from "./tabs.tsx";
 import { recipes } from "./take.ts";
 import { TimeBar } from "./timebar.tsx";
+import { startTour, Tour } from "./tour.tsx";
 import { You } from "./you.tsx";
 
 export function App() {
@@ -37,6 +38,9 @@ export function App() {
       <div class="stage">
         <MapView />
         <TimeBar />
+      </div>
+      <div class="tour-place">
+        <Tour />
       </div>
       <TakeAway />
     </main>
@@ -89,6 +93,9 @@ function Head() {
             : "connecting"}
       </span>
       <span class="grow" />
+      <button type="button" class="quiet" onClick={startTour}>
+        Tour
+      </button>
       <button
         type="button"
         class="round"

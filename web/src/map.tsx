@@ -20,7 +20,7 @@ import { FitIcon, MinusIcon, PlusIcon } from "./icons.tsx";
 import { dotColours, style } from "./look.ts";
 import type { Point } from "./objects.ts";
 import { pointOf } from "./picture.ts";
-import { type Box, type Places, stretched } from "./places.ts";
+import { type Box, HOUSES, type Places, stretched } from "./places.ts";
 import * as state from "./state.ts";
 import * as you from "./you.ts";
 
@@ -78,7 +78,7 @@ function features(places: Places, floor: string | null): FeatureCollection {
 // The name of a building stands above its north wall, once; a polygon's label would be set per tile.
 function names(places: Places): FeatureCollection {
   const named = [...places.byPath.values()].filter(
-    (place) => place.kind === "building" || place.kind === "hall",
+    (place) => place.kind === "building" || HOUSES.has(place.kind),
   );
   return {
     type: "FeatureCollection",
@@ -171,10 +171,14 @@ function begin(container: HTMLElement): () => void {
   };
 
   made.on("style.load", addDots);
+  const recentre = () => {
+    const at = MercatorCoordinate.fromLngLat(made.getCenter());
+    layer.recentre(at.x, at.y);
+  };
+  recentre(); // a view that came with the address moves nowhere
   made.on("moveend", () => {
     const { lng, lat } = made.getCenter();
-    const at = MercatorCoordinate.fromLngLat({ lng, lat });
-    layer.recentre(at.x, at.y);
+    recentre();
     if (placed) state.camera.value = { zoom: made.getZoom(), lat, lon: lng };
   });
   made.on("dragstart", () => {
