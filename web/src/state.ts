@@ -43,7 +43,7 @@ export const objects = new Objects();
 export const version = signal(0);
 export const complete = signal(false);
 export const feed = signal<Move[]>([]);
-export const heard = signal(0); // changes that have come by the session
+export let heard = 0; // changes that have come by the session
 
 export const filter = signal(first.filter);
 export const draft = signal(first.filter === EVERYTHING ? "" : first.filter);
@@ -150,7 +150,6 @@ export function apply(text: string): void {
   batch(() => {
     draft.value = text;
     wrong.value = null;
-    if (filter.value !== wanted) feed.value = [];
     filter.value = wanted;
   });
   follow();
@@ -241,6 +240,7 @@ function take(answer: Answer): void {
     case "subscribed":
       if (answer.re !== "view" || when.value.tense === "past") return;
       wrong.value = null;
+      if (!returning) feed.value = [];
       objects.begin(answer.features, Date.now(), returning);
       returning = false;
       changed();
@@ -253,7 +253,7 @@ function take(answer: Answer): void {
     case "changes":
       if (when.value.tense === "past") return; // sent before the view left the present
       if (objects.complete) feed.value = joined(feed.value, moves(answer.events, objects.all));
-      heard.value += answer.events.length;
+      heard += answer.events.length;
       objects.apply(answer.events);
       changed();
       return;

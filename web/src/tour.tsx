@@ -62,7 +62,7 @@ function mark(): void {
 effect(() => {
   const numbers = state.numbers.value;
   if (step.value !== 1 || numbers === null) return;
-  const found = { heard: state.heard.peek(), sent: numbers.transmissions };
+  const found = { heard: state.heard, sent: numbers.transmissions };
   if (settling > 0) settling--;
   else if (marked === null) marked = found;
   else measured.value = { heard: found.heard - marked.heard, sent: found.sent - marked.sent };
@@ -229,8 +229,7 @@ function Written() {
   const when = state.when.value;
   return (
     <>
-      About <b>{about || "fewer than 5"}</b>{" "}
-      {found.tense === "future" ? "would come" : "were there"}
+      About <b>{about || "fewer than 5"}</b> {found.future !== null ? "would come" : "were there"}
       {when.tense === "past" && `, ${offset(state.now.value - when.toMs)} ago`}. Press <b>Cast</b>.
     </>
   );

@@ -40,9 +40,7 @@ class Presence(msgspec.Struct, frozen=True):
     subject: str
     scopes: tuple[Scope, ...]
     contexts: tuple[FeatureOutput, ...]
-    node: Annotated[
-        str, Meta(description="its name between brokers; empty: it is alone")
-    ]
+    node: Annotated[str, Meta(description="its name between brokers; empty: it is alone")]
 
 
 class MirrorRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

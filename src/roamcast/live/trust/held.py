@@ -88,7 +88,7 @@ class HeldKeys:
     async def set_rules(self, subject: str, rules: tuple[Rule, ...] | None) -> None:
         """Keep the rules of a person; they are on disk when this returns."""
         value = None if rules is None else msgspec.json.encode(rules)
-        await self._within(subject, lambda store: store.write([(RULES, value)]))
+        await self._within(subject, lambda store: store.write(((RULES, value),)))
         self._rules[subject] = rules
 
     async def _fresh(self, subject: str, use: str, now: int) -> OwnVid:
