@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from roamcast.cli import app
+from roamcast.cli import build
 from roamcast.commands import tour
 from roamcast.model.buildings import FloorPlan, campus
 from roamcast.model.places_geojson import write_places
@@ -24,7 +24,7 @@ def test_the_six_steps_are_taken_on_the_real_service(
     with RunningService(tmp_path, f'[server]\nplaces = "{tmp_path / "places.json"}"\n') as running:
         running.put("ann", room, type="person")
         running.put("lamp", room, type="lamp")
-        told = CliRunner().invoke(app, ["tour", "--no-wait", "--data", str(running.data)])
+        told = CliRunner().invoke(build(), ["tour", "--no-wait", "--data", str(running.data)])
         assert told.exit_code == 0, told.output
         text = told.output
         assert [line[0] for line in text.splitlines() if " of 6 " in line] == list("123456")

@@ -112,11 +112,13 @@ def _print_address(url: str, token: str, data: str, *, demo: bool, json: bool) -
     where = "" if data == "roamcast-data" else f" --data {data}"
     example = "within(place, 'campus/b1')" if demo else "true"
     casts = _cast_commands(program, where) if demo else ""
+    tour = f"  {program} tour{where}\n" if demo else ""
     typer.echo(
         f"Roamcast is ready at {url}\n"
         f"token: {token}\n\n"
         f"Open {url} in a browser, and give it the token.\n\n"
         "Or try, in another terminal:\n"
+        f"{tour}"
         f'  {program} who --where "{example}"{where}\n'
         f'  {program} watch --where "{example}"{where}\n'
         f'  curl -N -H "Authorization: Bearer {token}" {url}/changes\n'
