@@ -147,10 +147,10 @@ class Past(Part):
         """Since when steps of the batch are missing here."""
         self._erasing: dict[int, ErasePast] = {}
         self._token = _OWN_TOKENS
-        self._timers: Timers[_Retry | _Alive | _Look] = Timers()
-        self._timers.set(_Look(), now + settings.look_us)
-        self._timers.set(_Alive(), now)
-        self._timers.set(_Retry(), now)
+        self.timers: Timers[_Retry | _Alive | _Look] = Timers()
+        self.timers.set(_Look(), now + settings.look_us)
+        self.timers.set(_Alive(), now)
+        self.timers.set(_Retry(), now)
 
     def depends(self, count: Callable[[], int]) -> None:
         """Ask this how many stored contexts end with their session, and so with this process."""
@@ -169,7 +169,7 @@ class Past(Part):
             "clients waiting": (len(self._rows_of), len(self._rows) + len(self._in_flight)),
             "answers": (len(self._held), len(self._rows_of)),
             "batch": (len(self.batch.pieces), BATCH_PIECES_MAX),
-            "timers": (len(self._timers), 3),
+            "timers": (len(self.timers), 3),
         }
 
     @property
@@ -399,7 +399,7 @@ class Past(Part):
             case BatchRefused(number, reason, lacking):
                 self._feeding -= 1
                 if number == self.batch.number and self.feed is FeedState.FEEDING:
-                    self._timers.set(_Look(), now + self.settings.look_us)
+                    self.timers.set(_Look(), now + self.settings.look_us)
                     self._lack(lacking, now)
                 return [Drop(reason[:200], "past.batch"), *self._flush()]
             case ErasePast():
@@ -411,20 +411,16 @@ class Past(Part):
     def advance(self, now: int) -> Sequence[Effect]:
         """Write again what failed, note that this broker is up, look what may leave the log."""
         effects: list[Effect] = []
-        for timer in self._timers.due(now):
+        for timer in self.timers.due(now):
             match timer:
                 case _Retry():
                     self._resting = False
                 case _Alive():
-                    self._timers.set(timer, now + self.settings.alive_us)
+                    self.timers.set(timer, now + self.settings.alive_us)
                     self._note_alive(now)
                 case _Look():
                     effects += self._look(now)
         return [*effects, *self._flush()]
-
-    def deadline(self) -> int | None:
-        """When something is due."""
-        return self._timers.deadline()
 
     def _reconsider(self, vid: str, now: int) -> None:
         """The rules of a vid have changed: what the map shows from now on is under the new ones."""
@@ -489,12 +485,12 @@ class Past(Part):
             self._rows = {**self._in_flight, **self._rows}
             self._in_flight = {}
             self._resting = True
-            self._timers.set(_Retry(), now + self.settings.retry_us)
+            self.timers.set(_Retry(), now + self.settings.retry_us)
             return []
         if token == _BATCH:
             if self.feed is FeedState.NAMING:
                 self._forget_batch()
-            self._timers.set(_Look(), now + self.settings.retry_us)
+            self.timers.set(_Look(), now + self.settings.retry_us)
             return []
         return [Failed(self._erasing.pop(token).ticket, StoreError(reason))]
 
@@ -510,7 +506,7 @@ class Past(Part):
 
     def _look(self, now: int) -> list[Effect]:
         """Look for a batch, or go on with the one at hand."""
-        self._timers.set(_Look(), now + self.settings.look_us)
+        self.timers.set(_Look(), now + self.settings.look_us)
         self._move(FeedEvent.DUE)
         match self.feed:
             case FeedState.LOOKING:
@@ -588,7 +584,7 @@ class Past(Part):
         number = self.batch.number if self.settings.archive else self.batch.after
         self.batch = ArchiveBatch(number, number)
         if full:
-            self._timers.set(_Look(), now)
+            self.timers.set(_Look(), now)
         return []
 
 

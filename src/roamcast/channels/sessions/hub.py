@@ -303,7 +303,7 @@ class Hub(Part):
         self._local = local
         self._ledgers: dict[str, Ledger] = {}
         """Ledgers of sessions with a limit, open or lately closed."""
-        self._timers: Timers[_QueryTimer | _AloneTimer | _SlowTimer] = Timers()
+        self.timers: Timers[_QueryTimer | _AloneTimer | _SlowTimer] = Timers()
         self._out: list[Effect] = []
         self._shown: dict[Key, str] = {}
         """Queries in use → the text of their filter, by which frames number them."""
@@ -383,8 +383,8 @@ class Hub(Part):
             self._leave(session.name, key)
         for _, wanted in session.subscriptions.values():
             self._local.standing.give_back(name, wanted)
-        self._timers.cancel(_SlowTimer(name))
-        self._timers.cancel(_AloneTimer(name))
+        self.timers.cancel(_SlowTimer(name))
+        self.timers.cancel(_AloneTimer(name))
 
     def _limit(self, name: str, limit_bytes: int, now: int) -> None:
         session = self.sessions[name]
@@ -503,7 +503,7 @@ class Hub(Part):
             return []
         self._local.at(now)
         waiting, placed = session.queue, [*session.uses]
-        timers = self._timers.in_order({_QueryTimer(key) for key in placed})
+        timers = self.timers.in_order({_QueryTimer(key) for key in placed})
         moves = {key: self._move(session, key, view_class, now) for key in sorted(session.uses)}
         session.view_class = view_class
         # In the order of their placing: what waits for several leaves in that order.
@@ -568,7 +568,7 @@ class Hub(Part):
             if now >= query.ready_us:
                 self._flush(query, now)
             elif due is not None or query.events:
-                self._timers.sooner(_QueryTimer(move.key), due or query.ready_us)
+                self.timers.sooner(_QueryTimer(move.key), due or query.ready_us)
         else:
             session.queue |= {(move.key, vid): event for vid, event in move.events.items()}
             self._join(session, move.key)
@@ -594,18 +594,18 @@ class Hub(Part):
         if session is not None and session.slow_since is None:
             session.slow_since = now
             self._place_all(session)
-            self._timers.set(_SlowTimer(name), now + self.settings.slow_us_max)
+            self.timers.set(_SlowTimer(name), now + self.settings.slow_us_max)
 
     def _drained(self, name: str, now: int) -> None:
         session = self.sessions.get(name)
         if session is not None and session.slow_since is not None:
             session.slow_since = None
-            self._timers.cancel(_SlowTimer(name))
+            self.timers.cancel(_SlowTimer(name))
             self._serve(session, now)
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Send what has waited, cut off who has been slow for too long."""
-        for timer in self._timers.due(now):
+        for timer in self.timers.due(now):
             match timer:
                 case _QueryTimer(key):
                     if (query := self.queries.get(key)) is not None:
@@ -617,10 +617,6 @@ class Hub(Part):
                     seconds = self.settings.slow_us_max // 1_000_000
                     self._cut(name, f"too slow: nothing was taken for {seconds} s")
         return self._done()
-
-    def deadline(self) -> int | None:
-        """When something waits to be sent, or somebody to be cut off."""
-        return self._timers.deadline()
 
     def _done(self) -> list[Effect]:
         out, self._out = self._out, []
@@ -635,7 +631,7 @@ class Hub(Part):
             if now >= query.ready_us:
                 self._flush(query, now)
             else:
-                self._timers.sooner(_QueryTimer(query.key), query.ready_us)
+                self.timers.sooner(_QueryTimer(query.key), query.ready_us)
         for name in list(query.alone):
             session = self.sessions[name]
             if (query.key, event.state.vid) in session.queue:
@@ -705,7 +701,7 @@ class Hub(Part):
         """A limit allows no more for now: come again when the oldest bytes no longer count."""
         assert session.ledger is not None
         freed = session.ledger.freed_at()
-        self._timers.sooner(_AloneTimer(session.name), now + 1_000_000 if freed is None else freed)
+        self.timers.sooner(_AloneTimer(session.name), now + 1_000_000 if freed is None else freed)
 
     def _completed(self, session: HubSession, key: Key, vids: list[str], now: int) -> None:
         """Count objects as told, and say so when the whole current set is."""
@@ -779,7 +775,7 @@ class Hub(Part):
             query.events.clear()
             if not query.alone:
                 del self.queries[key]
-                self._timers.cancel(_QueryTimer(key))
+                self.timers.cancel(_QueryTimer(key))
                 self._forget_number(key)
 
     def _cut(self, name: str, reason: str) -> None:

@@ -1,9 +1,12 @@
-"""Server-sent events, so that `curl -N` can follow the map: the current set, then every change."""
+"""Server-sent events, so that `curl -N` can follow the map: the current set, then every change.
+
+`EventSink` holds what waits for one connection, of changes or of events.
+"""
 
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from litestar.response import Stream
@@ -78,11 +81,18 @@ async def get_changes(
     service = service_of(request)
     wanted = await charged_filter(request)
     name = f"{grant.subject}#sse-{secrets.token_hex(8)}"
+    return stream_of(request, name, "changes", lambda: service.subscribe(name, "changes", wanted))
+
+
+def stream_of(request: Asked, name: str, what: str, subscribe: Callable[[], None]) -> Stream:
+    """Open a session whose frames are server-sent events, subscribe, and stream until its end."""
+    grant = request.auth
+    service = service_of(request)
     sink = EventSink(service, name)
     service.count_connection(grant.subject, +1)
     try:
         service.open_session(name, viewer_of(request), sink, "sse")
-        service.subscribe(name, "changes", wanted)
+        subscribe()
     except BaseException:
         service.close_session(name, sink)
         service.count_connection(grant.subject, -1)
@@ -90,7 +100,7 @@ async def get_changes(
 
     async def stream() -> AsyncIterator[bytes]:
         try:
-            open_streams = service.metrics.sockets.labels("changes")
+            open_streams = service.metrics.sockets.labels(what)
             with service.standing.held(grant, sink.cut), open_streams.track_inprogress():
                 async for data in sink.frames():
                     yield data

@@ -14,10 +14,11 @@ from roamcast.errors import InputError, LimitError
 from roamcast.live.auth.admission import parsed
 from roamcast.live.http.routes import Asked, route, service_of, viewer_of
 from roamcast.live.http.shapes import as_json
-from roamcast.live.service.webhooks import URL_LENGTH_MAX, check_url
+from roamcast.live.service.webhooks import check_url
 from roamcast.model import json_text
 from roamcast.model.contexts import Instant
 from roamcast.model.time import format_instant
+from roamcast.transport.outward import URL_LENGTH_MAX
 
 WebhookName = Annotated[str, Parameter(min_length=1, max_length=64, description="its id")]
 
