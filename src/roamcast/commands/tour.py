@@ -6,7 +6,7 @@ first, so that it can be typed again.
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -128,25 +128,24 @@ class Guide:
         address = f"{service.url.replace('http', 'ws', 1)}/session?device=tour"
         with connect(address, additional_headers=service.headers) as socket:
 
-            def numbers() -> dict[str, Any]:
-                nonlocal changes
+            def numbers() -> tuple[int, dict[str, int]]:
+                """Give how many changes came before the numbers did, and the numbers."""
                 socket.send('{"type":"numbers","re":"n"}')
+                changes = 0
                 while True:
                     told = msgspec.json.decode(socket.recv())
                     if told["type"] == "changes":
                         changes += len(told["events"])
                     if told["type"] == "error":
-                        return {"transmissions": 0, "sessions": 0}
+                        return changes, {"transmissions": 0, "sessions": 0}
                     if told["type"] == "numbers":
-                        return dict(told)
+                        return changes, told
 
-            changes = 0
             asked = {"type": "subscribe", "re": "hall", "filter": wanted}
             socket.send(msgspec.json.encode(asked).decode())
-            before = numbers()
-            changes = 0
+            _, before = numbers()
             time.sleep(WATCHED_S)
-            after = numbers()
+            changes, after = numbers()
         return changes, after["transmissions"] - before["transmissions"], after["sessions"]
 
     async def _past(self, hall: str) -> None:

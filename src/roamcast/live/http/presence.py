@@ -6,7 +6,7 @@ that has just been drawn has them before it is on the map. The mirror applies ru
 the map now, before they are saved (decision 0190).
 """
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import msgspec
 from litestar import Response
@@ -68,7 +68,7 @@ class MirrorAnswer(msgspec.Struct, frozen=True):
 async def get_me(request: Asked) -> Response[bytes]:
     """Give your subject, your scopes, and what the service publishes for you."""
     grant, service = request.auth, service_of(request)
-    shown = tuple(to_feature(one) for one in await _own(service, grant.subject))
+    shown = tuple(_feature(one) for one in await _own(service, grant.subject))
     overlay = service.broker.overlay_view()
     node = "" if overlay is None else overlay.node
     return as_json(Presence(grant.subject, grant.scopes, shown, node))
@@ -125,7 +125,7 @@ async def post_mirror(request: Asked) -> Response[bytes]:
     # `*` stands for a stranger, whom no rule names.
     viewer = Viewer("" if given.viewer == EVERYONE else given.viewer, frozenset(given.groups))
     images = tuple(
-        MirrorImage(to_feature(one), _seen(service, one, rules, viewer))
+        MirrorImage(_feature(one), _seen(service, one, rules, viewer))
         for one in await _own(service, subject)
     )
     return as_json(MirrorAnswer(images))
@@ -136,7 +136,7 @@ def _seen(
 ) -> FeatureOutput | None:
     tried = service.broker.default_rules if rules is None else rules
     seen = visible(context, tried, viewer, service.clock(), service.places)
-    return None if seen is None else to_feature(seen)
+    return None if seen is None else _feature(seen)
 
 
 async def _set(service: Service, subject: str, rules: tuple[Rule, ...] | None) -> None:
@@ -152,6 +152,10 @@ async def _own(service: Service, subject: str) -> list[Context]:
     vids = [one.vid for one in await service.held_keys.held_for(subject)]
     known = (service.broker.publication_for(vid, vid) for vid in vids)
     return [context_of(one.body) for one in known if one is not None]
+
+
+def _feature(context: Context) -> FeatureOutput:
+    return cast("FeatureOutput", to_feature(context))  # a dict with the same members
 
 
 def _held(service: Service) -> HeldKeys:
