@@ -55,13 +55,11 @@ class PastWorker:
         *,
         archive: str,
         archive_days: float = 0.0,
-        store_us: int,
         clock: Callable[[], int],
         give: Callable[[Input], None],
     ) -> None:
         self._broker = broker
         self._disk = disk
-        self._store_us = store_us
         self._clock = clock
         self._give = give
         self._archive: Any = None
@@ -112,7 +110,7 @@ class PastWorker:
         lives = self._broker.remembers(ANYBODY, now).known.lives.values()
         first = min(life.began for life in lives)
         if self._archive is None:
-            return max(first, now - self._store_us)
+            return max(first, now - self._broker.past_stays_us)
         run = asyncio.get_running_loop().run_in_executor
         archived = await run(self._asking, self._archive.first)
         return first if archived is None else min(first, archived)

@@ -201,7 +201,6 @@ class Service:
             disk,
             archive=settings.past.archive,
             archive_days=settings.past.archive_days,
-            store_us=self.broker.past_stays_us,
             clock=self.clock,
             give=self.driver.give,
         )
