@@ -88,7 +88,7 @@ class Guide:
         if command:
             typer.secho(f"$ roamcast {command}{self._where}", dim=True)
 
-    def _told(self, text: str) -> None:
+    def _answer(self, text: str) -> None:
         typer.echo(f"→ {text}")
 
     async def _who(self) -> None:
@@ -100,7 +100,7 @@ class Guide:
         )
         people = await self._http.ask("GET", "/count", {"filter": "type = 'person'"})
         things = await self._http.ask("GET", "/count", {"filter": "type <> 'person'"})
-        self._told(f"{people['count']} people and {things['count']} things are on the map")
+        self._answer(f"{people['count']} people and {things['count']} things are on the map")
 
     async def _shared(self, hall: str) -> None:
         wanted = f"within(place, '{hall}')"
@@ -112,9 +112,9 @@ class Guide:
         )
         changes, sent, watchers = await asyncio.to_thread(self._watched, wanted)
         if not changes:
-            self._told(f"{watchers} watchers; nothing changed in {hall} for {WATCHED_S:.0f} s")
+            self._answer(f"{watchers} watchers; nothing changed in {hall} for {WATCHED_S:.0f} s")
             return
-        self._told(
+        self._answer(
             f"{watchers} watchers, {changes} changes in {hall}, {sent} transmissions: "
             f"{sent / changes:.1f} a change instead of {watchers}"
         )
@@ -164,7 +164,7 @@ class Guide:
         )
         question = {"filter": f"within(place, '{hall}')", "datetime": at}
         there = await self._http.ask("GET", "/count", question)
-        self._told(f"{there['count']} were in {hall}, {(now - moment) // 60} minutes ago")
+        self._answer(f"{there['count']} were in {hall}, {(now - moment) // 60} minutes ago")
         await self._cast(wanted, "You were in the hall: the slides are at the front desk")
 
     async def _future(self, lab: str) -> None:
@@ -190,7 +190,7 @@ class Guide:
             await asyncio.sleep(LOOK_S)
             sent = await self._http.ask("GET", f"/casts/{sent['id']}")
         why = await self._http.ask("GET", f"/casts/{sent['id']}/why")
-        self._told(f"sent {sent['id']}; `roamcast why {sent['id']}{self._where}` says:")
+        self._answer(f"sent {sent['id']}; `roamcast why {sent['id']}{self._where}` says:")
         for line in why["lines"]:
             typer.echo(f"    {line}")
 
@@ -211,7 +211,7 @@ class Guide:
             answer = await self._http.ask("POST", "/me/mirror", body=asked)
             for image in answer["images"][:1]:
                 seen = (image["theirs"] or {}).get("properties", {}).get("place", "nothing")
-                self._told(f"{says}: you are in {office}, a stranger sees {seen}")
+                self._answer(f"{says}: you are in {office}, a stranger sees {seen}")
         await self._http.ask("DELETE", "/me/contexts")
 
     async def _middle(self, path: str) -> tuple[float, float]:
@@ -234,10 +234,12 @@ class Guide:
             "brokers",
         )
         if not me["node"]:
-            self._told(
+            self._answer(
                 "this service is one broker: `roamcast serve --demo --brokers 3` has borders"
             )
             return
         seen = await self._http.ask("GET", "/overlay")
         for link in seen["links"]:
-            self._told(f"{me['node']} – {link['node']}: {link['state']}, {link['waiting']} waiting")
+            self._answer(
+                f"{me['node']} – {link['node']}: {link['state']}, {link['waiting']} waiting"
+            )

@@ -12,7 +12,7 @@ import msgspec
 from litestar import Response
 from msgspec import Meta
 
-from roamcast.errors import InputError, NotFoundError
+from roamcast.errors import NotFoundError
 from roamcast.identity.rules import (
     EVERYONE,
     VIEWER_LENGTH_MAX,
@@ -120,8 +120,6 @@ async def post_mirror(request: Asked) -> Response[bytes]:
     rules = await _held(service).rules_of(subject) if given.rules is None else given.rules
     if rules is not None:
         check_rules(rules)
-    if given.viewer == EVERYONE and given.groups:
-        raise InputError("everyone has no groups: name a viewer")
     # `*` stands for a stranger, whom no rule names.
     viewer = Viewer("" if given.viewer == EVERYONE else given.viewer, frozenset(given.groups))
     images = tuple(
