@@ -383,7 +383,7 @@ class Broker(Router):
             epoch=epoch,
             now=now,
             settings=past_settings or PastSettings(),
-            newest=self._replication.newest,
+            stamp=self._replication.stamp,
             rules_of=rules.encoded,
         )
         self._server.past = self._server.contexts.past = self._past
@@ -575,6 +575,11 @@ class Broker(Router):
         live = self._server.contexts.live
         name = self._policy.name_of(viewer)
         return live.page(name, self._seen_by(viewer), wanted, now, after, limit)
+
+    def prepared(self, viewer: Viewer, now: int) -> Question[None] | None:
+        """Make the map ready for a viewer's subscription, in slices; None if it is, or nearly."""
+        live = self._server.contexts.live
+        return live.prepared(self._policy.name_of(viewer), self._seen_by(viewer), now)
 
     def count(self, viewer: Viewer, wanted: Filter, now: int) -> Question[int]:
         """Ask how many contexts this viewer may see and a filter wants, in slices."""

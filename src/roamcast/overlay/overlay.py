@@ -24,6 +24,7 @@ from roamcast.overlay.handoff.messages import HANDOFF_MESSAGES
 from roamcast.overlay.homes.homes import Homes
 from roamcast.overlay.homes.managers import HomeSettings
 from roamcast.overlay.homes.messages import HOMES_MESSAGES
+from roamcast.overlay.homes.serving import KIND, Serving
 from roamcast.overlay.links.links import NodeLinks
 from roamcast.overlay.links.neighbour import LinkView
 from roamcast.overlay.links.proof import Sign, Verify, verify
@@ -149,7 +150,9 @@ class Overlay:
         own = NodeEntry(node.name, node.url, node.places)
         self.feeding = TableFeeding(tables, own, settings.tables)
         self.exchange = Exchange(tables)
-        self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=node.kinds)
+        serves = node.homes is not None and node.flows is not None
+        kinds = node.kinds | {KIND} if serves else node.kinds
+        self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=kinds)
         self.filters = NodeFilters(self.topology, settings.filters, now=now)
         if node.flows is not None:
             self.flows = Flows(self.topology, self.exchange, wants, node.flows)
@@ -158,6 +161,9 @@ class Overlay:
             if node.handoff is not None:
                 self.handoff = Handoff(self.topology, self.flows, node.handoff)
         self.homes: Homes | None = None
+        self.serving: Serving | None = None
+        if node.homes is not None and node.flows is not None:
+            self.serving = Serving(self.topology, node.homes)
         if node.homes is not None:
             self.homes = Homes(self.topology, node.homes, draw=node.draw)
         search = Discovery(
@@ -177,6 +183,7 @@ class Overlay:
             self.filters,
             *((self.flows,) if self.flows is not None else ()),
             *((self.handoff,) if self.handoff is not None else ()),
+            *((self.serving,) if self.serving is not None else ()),
             *((self.homes,) if self.homes is not None else ()),
             *node.users,
         )

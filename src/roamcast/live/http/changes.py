@@ -13,6 +13,7 @@ from litestar.response import Stream
 
 from roamcast.live.http.filtering import FilterLanguage, FilterParameter, charged_filter
 from roamcast.live.http.routes import Asked, route, service_of, viewer_of
+from roamcast.live.service.answering import answered
 from roamcast.live.service.service import Service
 
 COMMENT_S: Final = 15.0
@@ -80,6 +81,9 @@ async def get_changes(
     grant = request.auth
     service = service_of(request)
     wanted = await charged_filter(request)
+    prepared = service.broker.prepared(viewer_of(request), service.clock())
+    if prepared is not None:
+        await answered(prepared)
     name = f"{grant.subject}#sse-{secrets.token_hex(8)}"
     return stream_of(request, name, "changes", lambda: service.subscribe(name, "changes", wanted))
 
