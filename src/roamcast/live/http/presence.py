@@ -34,7 +34,7 @@ from roamcast.model.contexts import Context, FeatureOutput, context_of, to_featu
 Name = Annotated[str, Meta(min_length=1, max_length=VIEWER_LENGTH_MAX)]
 
 
-class Presence(msgspec.Struct, frozen=True):
+class OwnPresence(msgspec.Struct, frozen=True):
     """Who asks, and where the map shows them."""
 
     subject: str
@@ -64,14 +64,16 @@ class MirrorAnswer(msgspec.Struct, frozen=True):
     images: tuple[MirrorImage, ...]
 
 
-@route("GET", "/me", scope="any", tag="you", answer=Presence, summary="Who you are to the service")
+@route(
+    "GET", "/me", scope="any", tag="you", answer=OwnPresence, summary="Who you are to the service"
+)
 async def get_me(request: Asked) -> Response[bytes]:
     """Give your subject, your scopes, and what the service publishes for you."""
     grant, service = request.auth, service_of(request)
     shown = tuple(_feature(one) for one in await _own(service, grant.subject))
     overlay = service.broker.overlay_view()
     node = "" if overlay is None else overlay.node
-    return as_json(Presence(grant.subject, grant.scopes, shown, node))
+    return as_json(OwnPresence(grant.subject, grant.scopes, shown, node))
 
 
 @route("DELETE", "/me/contexts", scope="publish", tag="you", problems=(404,),
