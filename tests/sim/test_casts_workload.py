@@ -15,3 +15,9 @@ def test_some_seeds_keep_every_promise_and_try_everything() -> None:
         for name, value in outcome.metrics.items():
             totals[name] = totals.get(name, 0) + value
     assert all(totals.values()), totals
+
+
+@pytest.mark.slow
+def test_results_that_come_after_a_cast_was_forgotten_reach_people() -> None:
+    outcome = play(draw_scenario("casts", CastsWorkload, 230), CastsWorkload)
+    assert not outcome.failed, (outcome.promise, outcome.detail)

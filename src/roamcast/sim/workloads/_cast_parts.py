@@ -216,6 +216,7 @@ class RecordedCast(msgspec.Struct):
     expires: int
     alternatives: tuple[Alternative, ...]
     sent: int
+    policy: str
     promised: bool = False
     ended: str = ""
     """How its sender ended it: "cancelled", or the update's id; with a ? until that is clear."""

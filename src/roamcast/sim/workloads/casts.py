@@ -29,7 +29,7 @@ from roamcast.model.casts import Cast
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect
 from roamcast.model.wire import Registry
-from roamcast.overlay.casts.held import PAYLOADS
+from roamcast.overlay.casts.held import KEPT, PAYLOADS, name_of
 from roamcast.overlay.casts.messages import CancelCast, DepositMail, SendCast, UpdateCast
 from roamcast.overlay.casts.settings import CastSettings
 from roamcast.overlay.links.messages import LINK_MESSAGES, NONCE_BYTES
@@ -324,7 +324,8 @@ class CastsWorkload(Workload):
             text, meaning = drawn_filter(draw, moment, places, ROLES)
         expires = sent + draw.randrange(200_000, duration_us + 3_000_000)
         self._ticket += 1
-        cast = RecordedCast(f"cast-{number}", node, self._ticket, expires, meaning, sent)
+        policy = draw.choice(POLICIES)
+        cast = RecordedCast(f"cast-{number}", node, self._ticket, expires, meaning, sent, policy)
         self.truth.casts[cast.id] = cast
         self._counts["casts"] += 1
 
@@ -342,7 +343,7 @@ class CastsWorkload(Workload):
                 self._ticket,
                 Cast(cast.id, text, b"payload of " + cast.id.encode(), sent, expires=expires),
                 Viewer("sender"),
-                policy=draw.choice(POLICIES),
+                policy=policy,
                 priority=draw.randrange(3),
             ),
             then,
@@ -425,7 +426,8 @@ class CastsWorkload(Workload):
             overlay = host.machine.overlay
             if overlay is not None and overlay.custody.held:
                 return f"{node} has parcels: {list(overlay.custody.held)[:3]}"
-            kept = [key for key in host.disk.keys if key.startswith(LEFT_OVER)]
+            late = self._may_be_late()
+            kept = [k for k in host.disk.keys if k.startswith(LEFT_OVER) and k not in late]
             if kept:
                 return f"{node} has {kept[0]} on disk"
         for name in self._trusted:
@@ -436,6 +438,11 @@ class CastsWorkload(Workload):
                 if machine.node.knows(person) and machine.node.mails_of(person):
                     return f"{name} has mail for {person}"
         return ""
+
+    def _may_be_late(self) -> set[str]:
+        """Name what nodes keep until a cast is over, for results may be late (0165)."""
+        late = [name_of(one.id) for one in self.truth.casts.values() if one.policy != "NH"]
+        return {prefix + name for name in late for prefix in (PAYLOADS, KEPT)}
 
     def settled(self, world: World) -> bool:
         """Everything is over."""
