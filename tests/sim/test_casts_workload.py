@@ -18,6 +18,13 @@ def test_some_seeds_keep_every_promise_and_try_everything() -> None:
 
 
 @pytest.mark.slow
-def test_results_that_come_after_a_cast_was_forgotten_reach_people() -> None:
-    outcome = play(draw_scenario("casts", CastsWorkload, 230), CastsWorkload)
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(230, id="results come after a cast was forgotten"),
+        pytest.param(786, id="a cast is over while its update is on its way to the disk"),
+    ],
+)
+def test_a_seed_that_once_failed_keeps_every_promise(seed: int) -> None:
+    outcome = play(draw_scenario("casts", CastsWorkload, seed), CastsWorkload)
     assert not outcome.failed, (outcome.promise, outcome.detail)

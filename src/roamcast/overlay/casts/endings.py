@@ -40,6 +40,7 @@ class Endings:
         end = _end_of(ending)
 
         def then(done: bool, now: int) -> Sequence[Effect]:
+            held.taking.discard(ending.cast)
             if not done:
                 held.end = None
                 self._handing.later(held, now)
@@ -47,6 +48,7 @@ class Endings:
             return [Acknowledged(ticket), *self.end(held, end, now)]
 
         held.end = end  # from now on nothing goes anywhere
+        held.taking.add(ending.cast)  # and it is not forgotten before those it reached hear of it
         return [self._desk.requests.store(_end_writes(end, ending), then)]
 
     def arrived(self, given: ParcelArrived, content: CastEnding, now: int) -> Sequence[Effect]:
@@ -65,6 +67,7 @@ class Endings:
         def handled(now: int) -> Sequence[Effect]:
             held = self._desk.casts.get(content.cast)
             if held is not None:
+                held.taking.discard(given.parcel)
                 held.end = end
                 return self.end(held, end, now)
             self.remember(end)
@@ -72,7 +75,9 @@ class Endings:
 
         # Without its cast nobody here was reached: an update has nobody to go to.
         writes = _end_writes(end, None if held is None else content)
-        if held is None and known is not None:  # results that are late come too late now
+        if held is not None:
+            held.taking.add(given.parcel)
+        elif known is not None:  # results that are late come too late now
             writes = (*writes, *unkept(content.cast))
         return self._desk.handle(given.parcel, writes, handled)
 

@@ -247,8 +247,8 @@ class HeldCast:
         """Neighbours that are being told of its end."""
         self.known = 0
         """Pages that were made: the number of the next one."""
-        self.taking: set[ParcelId] = set()
-        """Results on their way to the disk."""
+        self.taking: set[ParcelId | str] = set()
+        """Results and its end, on their way to the disk: it is not forgotten meanwhile."""
         self.unwritten: Writes = ()
         """What is to be written of a cast that results have brought back."""
 
