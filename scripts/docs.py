@@ -29,7 +29,6 @@ from roamcast.channels.sessions.webhooks import WebhookSettings
 from roamcast.live.auth.admission import ANCESTORS_MAX, BOUND_LENGTH_MAX
 from roamcast.live.config.settings import Settings
 from roamcast.live.http.writing import BATCH_MAX
-from roamcast.live.service.webhooks import URL_LENGTH_MAX
 from roamcast.model.filters.parse import DEPTH_MAX, PATTERN_LENGTH_MAX
 from roamcast.model.filters.scan import LENGTH_MAX, PARENTHESES_DEPTH_MAX, TERMS_MAX
 from roamcast.model.filters.shapes import VERTICES_MAX
@@ -50,6 +49,7 @@ from roamcast.overlay.links.messages import LINK_MESSAGES as OVERLAY_LINKS
 from roamcast.overlay.links.neighbour import LINKS_TABLE, NeighbourState
 from roamcast.overlay.overlay import CARRIED
 from roamcast.overlay.topology.discovery import DISCOVERY_MESSAGES, SEARCH_TABLE, SearchState
+from roamcast.transport.outward import URL_LENGTH_MAX
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -197,7 +197,9 @@ def _json_type(field: dict[str, Any]) -> str:
     if "type" not in field:
         return " or ".join(map(_json_type, field["anyOf"]))
     name = field["type"]
-    if name == "array":
+    if name == "array" and "prefixItems" in field:
+        name = f"list of {len(field['prefixItems'])} {_json_type(field['prefixItems'][0])}"
+    elif name == "array":
         name = f"list of {_json_type(field['items'])}"
     signs = {"minimum": "≥", "maximum": "≤", "minLength": "length ≥", "maxLength": "length ≤"}
     limits = [f"{sign} {field[limit]:,}" for limit, sign in signs.items() if limit in field]

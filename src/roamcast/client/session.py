@@ -17,6 +17,7 @@ from roamcast.client.asking import Asking, Where
 from roamcast.client.casting import Casting, CastPreview, CastProgress
 from roamcast.client.inbox import MailInbox, OpenedMail
 from roamcast.client.own_vids import OwnVids, keys_path
+from roamcast.client.reaching import Reaching
 from roamcast.client.runner import Runner
 from roamcast.client.views import View
 from roamcast.errors import ContextError, ForbiddenError, InputError, LimitError
@@ -72,6 +73,8 @@ class Session(Asking):
         self._runner = runner
         self.casts = Casting(named)
         """Follow, cancel and update casts."""
+        self.reach = Reaching(trust)
+        """Say who may write to you."""
         self._trust = trust
         self._keys = keys
         self._own: str | None = None

@@ -98,6 +98,16 @@ class OverlayNode(msgspec.Struct, frozen=True):
     """Where people reach it."""
 
 
+def lone_events(
+    name: str, flows: FlowSettings, handoff: HandoffNode, *, epoch: int
+) -> tuple[Flows, Handoff]:
+    """Make the event plane of a broker that is no node: it publishes and subscribes to itself."""
+    topology = NodeTopology(name, TopologySettings())
+    wants = Wants()
+    made = Flows(topology, Exchange((wants,)), wants, flows, alone=epoch)
+    return made, Handoff(topology, made, handoff)
+
+
 class OverlayView(msgspec.Struct, frozen=True):
     """The overlay as one node sees it, for people."""
 

@@ -10,6 +10,7 @@ structs of `messages.py` define the frames.
 
 import enum
 from collections.abc import Sequence
+from itertools import islice, takewhile
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
@@ -237,6 +238,21 @@ class SharedQuery(msgspec.Struct):
     """The shared sessions as the frame names them; None when they have changed."""
 
 
+class Untold(msgspec.Struct):
+    """What a session has not been told of a query's current set.
+
+    States are looked up when their turn comes: what changes before that waits for it.
+    """
+
+    vids: dict[str, int]
+    """The contexts still to be told → the number of the state to be told."""
+    present: int
+    """The number of the moment that the set is of."""
+    at_us: int
+    settled: int
+    """States with later numbers are later than `vids` knows."""
+
+
 class HubSession(msgspec.Struct):
     """One open session: its subscriptions by the names it gave them, and what it still lacks."""
 
@@ -246,17 +262,20 @@ class HubSession(msgspec.Struct):
     subscriptions: dict[str, tuple[Key, Filter]]
     uses: dict[Key, int]
     queue: dict[tuple[Key, str], ContextEvent]
-    to_complete: dict[Key, dict[str, None]]
-    """Queries whose current set is not wholly sent → the contexts still to be sent."""
+    to_complete: dict[Key, Untold]
+    """Queries whose current set is not wholly sent."""
     apart: dict[Key, None]
     """Queries whose frames it does not share now."""
     slow_since: int | None = None
     ledger: Ledger | None = None
+    ready_us: int = 0
+    """Until then others have their turn."""
 
     @property
     def alone(self) -> bool:
         """Whether it can not share frames now."""
-        return self.slow_since is not None or self.ledger is not None or bool(self.queue)
+        waits = bool(self.queue or self.to_complete)
+        return waits or self.slow_since is not None or self.ledger is not None
 
 
 class _Move(msgspec.Struct, frozen=True):
@@ -303,7 +322,7 @@ class Hub(Part):
         self._local = local
         self._ledgers: dict[str, Ledger] = {}
         """Ledgers of sessions with a limit, open or lately closed."""
-        self._timers: Timers[_QueryTimer | _AloneTimer | _SlowTimer] = Timers()
+        self.timers: Timers[_QueryTimer | _AloneTimer | _SlowTimer] = Timers()
         self._out: list[Effect] = []
         self._shown: dict[Key, str] = {}
         """Queries in use → the text of their filter, by which frames number them."""
@@ -383,8 +402,8 @@ class Hub(Part):
             self._leave(session.name, key)
         for _, wanted in session.subscriptions.values():
             self._local.standing.give_back(name, wanted)
-        self._timers.cancel(_SlowTimer(name))
-        self._timers.cancel(_AloneTimer(name))
+        self.timers.cancel(_SlowTimer(name))
+        self.timers.cancel(_AloneTimer(name))
 
     def _limit(self, name: str, limit_bytes: int, now: int) -> None:
         session = self.sessions[name]
@@ -430,24 +449,28 @@ class Hub(Part):
         key = (session.view_class, number, session.form)
         session.subscriptions[about] = key, wanted
         self._forget_waiting(session, key, now)
-        states = self._local.current(session.view_class, number)
+        count, vids = self._local.listing(session.view_class, number)
         shown = self._number(key, wanted)
         page = self.settings.page_features_max if session.ledger is None else 0
+        states = [self._local.state(session.view_class, number, vid) for vid in vids[:page]]
         frame = self.writer.current(
-            session.form, about=about, query=shown, count=len(states), states=states[:page]
+            session.form,
+            about=about,
+            query=shown,
+            count=count,
+            states=[state for state in states if state is not None],
         )
         self._send(session, frame, now)
         if key not in session.uses:
             session.uses[key] = 0
         session.uses[key] += 1
-        rest = states[page:]
-        # Numbered by now: the states' own numbers say when this class was opened (0098).
-        present = self._local.as_of(session.view_class)
-        for state in rest:
-            listed = State(present, state.vid, state.body)
-            session.queue[key, state.vid] = ContextEvent(EventKind.APPEARED, listed, now)
+        rest = vids[page:]
         if rest:
-            session.to_complete[key] = {state.vid: None for state in rest}
+            # Numbered by now: the states' own numbers say when this class was opened (0098).
+            present = self._local.as_of(session.view_class)
+            listing = Untold(dict.fromkeys(rest, present), present, now, present)
+            session.to_complete[key] = listing
+            session.ready_us = now + self._cost_us(len(states))
         else:
             self._send(session, self.writer.complete(session.form, shown), now)
         self._join(session, key)
@@ -503,7 +526,7 @@ class Hub(Part):
             return []
         self._local.at(now)
         waiting, placed = session.queue, [*session.uses]
-        timers = self._timers.in_order({_QueryTimer(key) for key in placed})
+        timers = self.timers.in_order({_QueryTimer(key) for key in placed})
         moves = {key: self._move(session, key, view_class, now) for key in sorted(session.uses)}
         session.view_class = view_class
         # In the order of their placing: what waits for several leaves in that order.
@@ -529,6 +552,7 @@ class Hub(Part):
         query, shown = self.queries[key], self._number(key)
         shared = session.name in query.shared
         waiting = dict(query.events) if shared else _of_query(session.queue, key)
+        left = session.to_complete.pop(key, None)
         had = {state.vid: state for state in self._local.current(key[0], key[1])}
         wanted = next(one for other, one in session.subscriptions.values() if other == key)
         uses = session.uses.pop(key)
@@ -544,10 +568,10 @@ class Hub(Part):
         session.uses[moved] = uses
         self._local.carry_over(key[0], view_class, had)
         has = {state.vid: state for state in self._local.current(view_class, number)}
-        events = _lacking(had, waiting, has, self._local.as_of(view_class), now)
-        left = session.to_complete.pop(key, None)
+        present = self._local.as_of(view_class)
         if left is not None:
-            session.to_complete[moved] = {vid: None for vid in left if vid in events}
+            session.to_complete[moved] = _moved(left, had, has, present)
+        events = _lacking(had, waiting, has, present, now)
         return _Move(moved, wanted, shown, events, shared, query.ready_us)
 
     def _settle_move(self, session: HubSession, move: "_Move", due: int | None, now: int) -> None:
@@ -568,7 +592,7 @@ class Hub(Part):
             if now >= query.ready_us:
                 self._flush(query, now)
             elif due is not None or query.events:
-                self._timers.sooner(_QueryTimer(move.key), due or query.ready_us)
+                self.timers.sooner(_QueryTimer(move.key), due or query.ready_us)
         else:
             session.queue |= {(move.key, vid): event for vid, event in move.events.items()}
             self._join(session, move.key)
@@ -594,18 +618,18 @@ class Hub(Part):
         if session is not None and session.slow_since is None:
             session.slow_since = now
             self._place_all(session)
-            self._timers.set(_SlowTimer(name), now + self.settings.slow_us_max)
+            self.timers.set(_SlowTimer(name), now + self.settings.slow_us_max)
 
     def _drained(self, name: str, now: int) -> None:
         session = self.sessions.get(name)
         if session is not None and session.slow_since is not None:
             session.slow_since = None
-            self._timers.cancel(_SlowTimer(name))
+            self.timers.cancel(_SlowTimer(name))
             self._serve(session, now)
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Send what has waited, cut off who has been slow for too long."""
-        for timer in self._timers.due(now):
+        for timer in self.timers.due(now):
             match timer:
                 case _QueryTimer(key):
                     if (query := self.queries.get(key)) is not None:
@@ -617,10 +641,6 @@ class Hub(Part):
                     seconds = self.settings.slow_us_max // 1_000_000
                     self._cut(name, f"too slow: nothing was taken for {seconds} s")
         return self._done()
-
-    def deadline(self) -> int | None:
-        """When something waits to be sent, or somebody to be cut off."""
-        return self._timers.deadline()
 
     def _done(self) -> list[Effect]:
         out, self._out = self._out, []
@@ -635,24 +655,29 @@ class Hub(Part):
             if now >= query.ready_us:
                 self._flush(query, now)
             else:
-                self._timers.sooner(_QueryTimer(query.key), query.ready_us)
+                self.timers.sooner(_QueryTimer(query.key), query.ready_us)
         for name in list(query.alone):
             session = self.sessions[name]
+            listing = session.to_complete.get(query.key)
+            if listing is not None and event.state.vid in listing.vids:  # it is told in its turn
+                self.coalesced += 1
+                if event.kind is EventKind.LEFT:
+                    self._completed(session, query.key, [event.state.vid], now)
+                self._serve_soon(session, now)
+                continue
             if (query.key, event.state.vid) in session.queue:
                 self.coalesced += 1
             _merge(session.queue, (query.key, event.state.vid), event)
-            if (query.key, event.state.vid) not in session.queue:  # it came and went untold
-                self._completed(session, query.key, [event.state.vid], now)
-            if len(session.queue) > max(self.settings.queue_events_max, self._listing(session)):
-                most = self.settings.queue_events_max
+            most = self.settings.queue_events_max
+            if len(session.queue) > most:
                 self._cut(name, f"too slow: more than {most} changes wait")
             else:
-                self._serve(session, now)
+                self._serve_soon(session, now)
 
     @staticmethod
     def _listing(session: HubSession) -> int:
-        """How much of a queue is current sets, whose size is not the session's fault."""
-        return 2 * sum(map(len, session.to_complete.values()))
+        """How many contexts of current sets a session has not been told of."""
+        return sum(len(one.vids) for one in session.to_complete.values())
 
     def _flush(self, query: SharedQuery, now: int) -> None:
         """Let the frame of everything that waits leave to all who share it."""
@@ -672,40 +697,98 @@ class Hub(Part):
             if not session.alone:  # it waited for this frame to be over
                 self._join(session, query.key)
 
+    def _serve_soon(self, session: HubSession, now: int) -> None:
+        """Serve a session during an update: others of the same moment may be on their way.
+
+        The map knows them already, so what a current set lists must not be looked up before.
+        """
+        if session.to_complete:
+            self.timers.sooner(_AloneTimer(session.name), max(now, session.ready_us))
+        else:
+            self._serve(session, now)
+
     def _serve(self, session: HubSession, now: int) -> None:
         """Send a session that is served alone as much as it may have now."""
-        while session.queue and session.slow_since is None:
-            key = next(iter(session.queue))[0]
-            entries: list[tuple[Key, str]] = []
-            events: list[bytes] = []
-            room = None if session.ledger is None else session.ledger.room(now) - 128
-            for entry, event in session.queue.items():
-                if entry[0] != key or len(events) >= self.settings.frame_events_max:
-                    break
+        sent = 0
+        while (session.queue or session.to_complete) and session.slow_since is None:
+            if sent >= self.settings.frame_events_max:
+                session.ready_us = now + self._cost_us(sent)
+            if now < session.ready_us:
+                self.timers.sooner(_AloneTimer(session.name), session.ready_us)
+                return
+            # A limit could let changes take the place of the current set again and again.
+            lists = not session.queue or (session.ledger is not None and session.to_complete)
+            key = next(iter(session.to_complete)) if lists else next(iter(session.queue))[0]
+            due = self._listed(session, key) if lists else self._queued(session, key)
+            vids, events = self._fitting(session, due, now)
+            if not vids:
+                self._wait(session, now)
+                return
+            for vid in vids:
+                if lists:
+                    del session.to_complete[key].vids[vid]
+                else:
+                    del session.queue[key, vid]
+            if events:
+                limited = session.ledger is not None
+                pending = len(session.queue) + self._listing(session) if limited else 0
+                frame = self.writer.changes(session.form, self._number(key), events, pending)
+                self._send(session, frame, now)
+            sent += len(vids)
+            self._completed(session, key, [], now)
+        if not session.alone:
+            self._place_all(session)
+
+    def _fitting(
+        self, session: HubSession, due: list[tuple[str, ContextEvent | None]], now: int
+    ) -> tuple[list[str], list[bytes]]:
+        """Give as much as a session's limit allows: the vids, and the events that say something."""
+        vids: list[str] = []
+        events: list[bytes] = []
+        room = None if session.ledger is None else session.ledger.room(now) - 128
+        for vid, event in due:
+            if event is not None:
                 text = self.writer.event(event)
                 if room is not None:
                     room -= len(text) + 32
                     if room < 0:
                         break
-                entries.append(entry)
                 events.append(text)
-            if not events:
-                self._wait(session, now)
-                return
-            for entry in entries:
-                del session.queue[entry]
-            pending = len(session.queue) if session.ledger is not None else 0
-            number = self._number(key)
-            self._send(session, self.writer.changes(session.form, number, events, pending), now)
-            self._completed(session, key, [vid for _, vid in entries], now)
-        if not session.alone:
-            self._place_all(session)
+            vids.append(vid)
+        return vids, events
+
+    def _cost_us(self, events: int) -> int:
+        return self.settings.event_cost_us * events
+
+    def _queued(self, session: HubSession, key: Key) -> list[tuple[str, ContextEvent | None]]:
+        """Give the next changes that wait for a session, all of one query."""
+        waiting = islice(session.queue.items(), self.settings.frame_events_max)
+        of_query = takewhile(lambda entry: entry[0][0] == key, waiting)
+        return [(vid, event) for (_, vid), event in of_query]
+
+    def _listed(self, session: HubSession, key: Key) -> list[tuple[str, ContextEvent | None]]:
+        """Give the next of a current set as they are now, None for what is gone."""
+        listing = session.to_complete[key]
+        due: list[tuple[str, ContextEvent | None]] = []
+        for vid, number in islice(listing.vids.items(), self.settings.frame_events_max):
+            state = self._local.state(key[0], key[1], vid)
+            if state is None:
+                due.append((vid, None))
+                continue
+            if state.number > listing.settled:
+                number = state.number
+            at_us = listing.at_us
+            if number > listing.present:
+                at_us = self._local.time_of(number)
+            listed = State(number, vid, state.body)
+            due.append((vid, ContextEvent(EventKind.APPEARED, listed, at_us)))
+        return due
 
     def _wait(self, session: HubSession, now: int) -> None:
         """A limit allows no more for now: come again when the oldest bytes no longer count."""
         assert session.ledger is not None
         freed = session.ledger.freed_at()
-        self._timers.sooner(_AloneTimer(session.name), now + 1_000_000 if freed is None else freed)
+        self.timers.sooner(_AloneTimer(session.name), now + 1_000_000 if freed is None else freed)
 
     def _completed(self, session: HubSession, key: Key, vids: list[str], now: int) -> None:
         """Count objects as told, and say so when the whole current set is."""
@@ -713,8 +796,8 @@ class Hub(Part):
         if left is None:
             return
         for vid in vids:
-            left.pop(vid, None)
-        if not left:
+            left.vids.pop(vid, None)
+        if not left.vids:
             del session.to_complete[key]
             self._send(session, self.writer.complete(session.form, self._number(key)), now)
 
@@ -779,7 +862,7 @@ class Hub(Part):
             query.events.clear()
             if not query.alone:
                 del self.queries[key]
-                self._timers.cancel(_QueryTimer(key))
+                self.timers.cancel(_QueryTimer(key))
                 self._forget_number(key)
 
     def _cut(self, name: str, reason: str) -> None:
@@ -802,6 +885,24 @@ def _of_query(queue: dict[tuple[Key, str], ContextEvent], key: Key) -> dict[str,
 def _equal(some: dict[str, ContextEvent], others: dict[str, ContextEvent]) -> bool:
     """Whether two frames would say the same in the same order."""
     return list(some.items()) == list(others.items())
+
+
+def _moved(listing: Untold, had: dict[str, State], has: dict[str, State], present: int) -> Untold:
+    """Give what is left of a current set in another view class; `had` and `has` lose it.
+
+    A context that looks the same in both classes keeps its number.
+    """
+    vids: dict[str, int] = {}
+    settled = present
+    for vid, number in listing.vids.items():
+        before, after = had.pop(vid, None), has.pop(vid, None)
+        if after is None:
+            continue
+        settled = max(settled, after.number)
+        vids[vid] = present
+        if before is not None and before.body == after.body:
+            vids[vid] = before.number if before.number > listing.settled else number
+    return Untold(vids, listing.present, listing.at_us, settled)
 
 
 def _lacking(

@@ -1,15 +1,19 @@
-"""Server-sent events, so that `curl -N` can follow the map: the current set, then every change."""
+"""Server-sent events, so that `curl -N` can follow the map: the current set, then every change.
+
+`EventSink` holds what waits for one connection, of changes or of events.
+"""
 
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from litestar.response import Stream
 
 from roamcast.live.http.filtering import FilterLanguage, FilterParameter, charged_filter
 from roamcast.live.http.routes import Asked, route, service_of, viewer_of
+from roamcast.live.service.answering import answered
 from roamcast.live.service.service import Service
 
 COMMENT_S: Final = 15.0
@@ -77,12 +81,22 @@ async def get_changes(
     grant = request.auth
     service = service_of(request)
     wanted = await charged_filter(request)
+    prepared = service.broker.prepared(viewer_of(request), service.clock())
+    if prepared is not None:
+        await answered(prepared)
     name = f"{grant.subject}#sse-{secrets.token_hex(8)}"
+    return stream_of(request, name, "changes", lambda: service.subscribe(name, "changes", wanted))
+
+
+def stream_of(request: Asked, name: str, what: str, subscribe: Callable[[], None]) -> Stream:
+    """Open a session whose frames are server-sent events, subscribe, and stream until its end."""
+    grant = request.auth
+    service = service_of(request)
     sink = EventSink(service, name)
     service.count_connection(grant.subject, +1)
     try:
         service.open_session(name, viewer_of(request), sink, "sse")
-        service.subscribe(name, "changes", wanted)
+        subscribe()
     except BaseException:
         service.close_session(name, sink)
         service.count_connection(grant.subject, -1)
@@ -90,7 +104,7 @@ async def get_changes(
 
     async def stream() -> AsyncIterator[bytes]:
         try:
-            open_streams = service.metrics.sockets.labels("changes")
+            open_streams = service.metrics.sockets.labels(what)
             with service.standing.held(grant, sink.cut), open_streams.track_inprogress():
                 async for data in sink.frames():
                     yield data

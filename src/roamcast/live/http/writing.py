@@ -46,6 +46,8 @@ from roamcast.model.contexts import (
 LIFETIME_S_MIN: Final = 0.001
 BATCH_MAX: Final = 1_000
 """Features of one POST /contexts; each counts as a request."""
+BATCH_SLICE: Final = 25
+"""So many of a batch are published at once; then others have their turn."""
 
 Vid = Annotated[
     str,
@@ -147,9 +149,12 @@ async def put_contexts(request: Asked, lifetime: Lifetime = LIFETIME_S_MIN) -> R
     service = service_of(request)
     features = decode_batch(await request.body())
     now, ahead_us = service.clock(), service.settings.limits.clock_skew_s_max * 1_000_000
-    made = [to_context(feature, now, ahead_us_max=int(ahead_us)) for feature in features]
-    for context in made:
-        _checked(context.vid)
+    made = []
+    for number, feature in enumerate(features, 1):
+        made.append(to_context(feature, now, ahead_us_max=int(ahead_us)))
+        _checked(made[-1].vid)
+        if number % BATCH_SLICE == 0:
+            await asyncio.sleep(0)
     lifetime_us = _microseconds(request, lifetime)
     service.count_request(request.auth.subject, len(made) - 1)
 
@@ -161,7 +166,13 @@ async def put_contexts(request: Asked, lifetime: Lifetime = LIFETIME_S_MIN) -> R
             return BatchOutcome(context.vid, error.status, str(error))
         return BatchOutcome(context.vid, 201 if fresh else 200)
 
-    return as_json(BatchOutcomes(await asyncio.gather(*map(put, made))))
+    tasks = []
+    async with asyncio.TaskGroup() as group:
+        for number, context in enumerate(made, 1):
+            tasks.append(group.create_task(put(context)))
+            if number % BATCH_SLICE == 0:
+                await asyncio.sleep(0)
+    return as_json(BatchOutcomes([task.result() for task in tasks]))
 
 
 def decode_batch(body: bytes) -> list[Any]:
