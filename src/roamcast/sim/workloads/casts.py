@@ -31,7 +31,7 @@ from roamcast.model.casts import Cast
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect
 from roamcast.model.wire import Registry
-from roamcast.overlay.casts.held import KEPT, PAYLOADS, name_of
+from roamcast.overlay.casts.held import LATE, PAYLOADS, name_of
 from roamcast.overlay.casts.messages import CancelCast, DepositMail, SendCast, UpdateCast
 from roamcast.overlay.casts.settings import CastSettings
 from roamcast.overlay.links.messages import LINK_MESSAGES, NONCE_BYTES
@@ -162,7 +162,7 @@ class CastsWorkload(Workload):
         self._counts = dict.fromkeys(
             (
                 *("casts", "visits", "delivered", "owed", "endings"),
-                *("rules", "kept from", "take-overs"),
+                *("rules", "hidden from", "take-overs"),
             ),
             0,
         )
@@ -531,7 +531,7 @@ class CastsWorkload(Workload):
     def _may_be_late(self) -> set[str]:
         """Name what nodes keep until a cast is over, for results may be late (0165)."""
         late = [name_of(one.id) for one in self.truth.casts.values() if one.policy != "NH"]
-        return {prefix + name for name in late for prefix in (PAYLOADS, KEPT)}
+        return {prefix + name for name in late for prefix in (PAYLOADS, LATE)}
 
     def settled(self, world: World) -> bool:
         """Everything is over."""
@@ -552,7 +552,7 @@ class CastsWorkload(Workload):
         for cast in self.truth.casts.values():
             must, may = self.truth.receivers(cast)
             has = self.truth.who_has(cast.id)
-            self._counts["kept from"] += self.truth.kept_from(cast)
+            self._counts["hidden from"] += self.truth.hidden_from(cast)
             if has - may:
                 raise Violation("nobody else gets it", f"{has - may} got {cast}")
             if cast.promised and not cast.ended:
