@@ -411,6 +411,10 @@ class Broker(Router):
             self._server.contexts.check_place = self.overlay.feeding.check_place
             self._past.followers.append(self.overlay.feeding)
             self._past.companions = self.overlay.feeding.unstored
+            if self.overlay.states is not None:
+                self._hub.remote = self.overlay.states
+                public = partial(self._policy.class_of, Viewer(""))
+                self.overlay.states.under(LocalQueries(self._server), public)
         self._casts = Casts(
             cast_settings or CastSettings(),
             now=now,
