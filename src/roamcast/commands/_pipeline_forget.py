@@ -41,9 +41,9 @@ def forget(
     """
     import msgspec
 
+    from roamcast.client.operating import TrustClient
     from roamcast.errors import RoamcastError
     from roamcast.pipeline.ingest.forgetting import forget_departed
-    from roamcast.pipeline.ingest.handles import TrustClient
 
     client = TrustClient(trust, trust_token)
     with bar("forget", json=json, quiet=quiet) as shown:

@@ -168,8 +168,8 @@ def ingest(
 
 def _client(trust: str | None, token: Path | None) -> Any:
     """Give who asks the trusted node, None where the ingest is its own."""
+    from roamcast.client.operating import TrustClient
     from roamcast.errors import InputError
-    from roamcast.pipeline.ingest.handles import TrustClient
 
     if (trust is None) is not (token is None):
         raise InputError("--trust and --trust-token go together")

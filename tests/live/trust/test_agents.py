@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from roamcast.client.operating import TrustClient
 from roamcast.errors import AuthError, ForbiddenError, InputError
 from roamcast.identity.credentials import vid_of
 from roamcast.identity.pseudonyms import HANDLE, open_vids, seal
@@ -14,7 +15,6 @@ from roamcast.model.context_arrow import to_arrow
 from roamcast.model.contexts import Context
 from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.ingest.forgetting import forget_departed
-from roamcast.pipeline.ingest.handles import TrustClient
 from roamcast.pipeline.ingest.state import opened
 from roamcast.pipeline.ingest.trusted import archived_vids, rotate
 from tests.running_service import RunningService
@@ -26,6 +26,10 @@ def text(data: bytes) -> str:
     import base64
 
     return base64.b64encode(data).decode()
+
+
+def every(archive: Path) -> list[str]:
+    return [vid for column in archived_vids(archive) for vid in column.to_pylist()]
 
 
 def drawn(running: RunningService, name: str) -> list[str]:
@@ -61,16 +65,14 @@ def test_sensors_and_programs_know_the_same_person_and_erasing_reaches_the_archi
         archive = tmp_path / "archive"
         rows = [Context(vid, "hq/1", None, {}, 10**15, 10**15 + 10**9) for vid in sensed + live[:1]]
         append(pa.Table.from_batches([to_arrow(rows)]), archive)
-        assert client.departed(archived_vids(archive)) == []
+        assert client.departed(every(archive)) == []
         # Ada erases herself with her own program: what sensors saw of her goes as well.
         gone = running.ask("DELETE", "/me", running.token("ada", ("subscribe",)))
         assert gone.status == 200, gone
         report = forget_departed(archive, client)
         assert (report.person_entries, report.private_rows) == (None, 0)
         assert (report.archive.vids, report.archive.rows_erased) == (3, 3)
-        assert [one for column in archived_vids(archive) for one in column.to_pylist()] == sensed[
-            1:2
-        ]
+        assert every(archive) == sensed[1:2]
         # Bob is erased by the operator, after a restart that must not lose the key.
         running.kill()
         running.start()

@@ -276,6 +276,10 @@ async def post_pool(request: Asked) -> Response[bytes]:
     """
     given = read_body(await request.body(), PoolBody)
     keys = [VidKeys(b64decode(one.signing), b64decode(one.sealing)) for one in given.keys]
+    registrations = getattr(service_of(request), "registrations", None)
+    if registrations is not None and registrations.is_vid(request.auth.subject):
+        # Each vid would draw pools of its own, and each of theirs again (decision 0189).
+        raise ForbiddenError("a vid is nobody: ask with a token that has your name")
     return as_json(PoolAnswer(await _trust(request).draw(request.auth.subject, keys)))
 
 
@@ -473,9 +477,15 @@ async def post_deposit(request: Asked) -> Response[bytes]:
         raise ForbiddenError(
             "mail has its sender's own name: only a broker (scope deposit) vouches for others"
         )
+    if not vouches and not given.cast.startswith(f"{grant.subject}:"):
+        # A person gets a cast once: who could name others' casts could make people miss them.
+        raise ForbiddenError(f"the id of what you deposit begins with {grant.subject[:100]!r}, ':'")
     parcels = tuple(SealedParcel(one.vid, b64decode(one.sealed)) for one in given.parcels)
     fields = (given.cast, given.sender, given.kind, given.expires_us, given.back_s)
     done = await _trust(request).deposit(Deposit(0, *fields, parcels, given.urgent))
+    if not vouches:
+        # Whose mailbox is full, or gone, would tell which vids are one person's (decision 0189).
+        return as_json(DepositAnswer(len(given.parcels), 0, 0, 0))
     return as_json(DepositAnswer(done.reached, done.unreachable, done.refused, done.full))
 
 

@@ -6,17 +6,28 @@ this may be interrupted and repeated at any point, and what people erased by the
 well (decision 0188).
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from secrets import token_bytes
+from typing import Protocol
 
 import msgspec
 
 from roamcast.identity.pseudonyms import open_vids
 from roamcast.pipeline.archive.retention import Erased, erase
-from roamcast.pipeline.ingest.handles import TrustClient
 from roamcast.pipeline.ingest.state import opened, private_folder
 from roamcast.pipeline.ingest.trusted import archived_vids, forget_person, register_of
 from roamcast.pipeline.spark.progress import QUIET, Bar
+
+
+class ErasingNode(Protocol):
+    """The trusted node, as `client.operating.TrustClient` asks it."""
+
+    def erase(self, person: str) -> int:
+        """Erase a person there; give how many entries of the mailbox went with them."""
+
+    def departed(self, vids: Iterable[str]) -> list[str]:
+        """Give those vids whose person was erased there."""
 
 
 class Forgotten(msgspec.Struct, frozen=True):
@@ -29,7 +40,7 @@ class Forgotten(msgspec.Struct, frozen=True):
 
 def forget_departed(
     archive: str | Path,
-    client: TrustClient,
+    client: ErasingNode,
     person: str | None = None,
     private: Path | None = None,
     *,
@@ -37,7 +48,8 @@ def forget_departed(
 ) -> Forgotten:
     """Erase a person at the trusted node, then all contexts of those who are gone from it."""
     entries = None if person is None else client.erase(person)
-    gone = client.departed(archived_vids(archive))
+    columns = archived_vids(archive)
+    gone = client.departed(vid for column in columns for vid in column.to_pylist())
     # The register of an ingest first: after the archive's rows nothing would name them any more.
     deleted = _forget_private(archive, private, gone, person)
     return Forgotten(entries, deleted, erase(archive, gone, progress=progress))

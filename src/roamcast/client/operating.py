@@ -1,9 +1,8 @@
-"""Handles from the trusted node of the live service: one person is one person everywhere.
+"""An operator's program at a trusted node: handles and keys for an ingest, and erasure.
 
-An ingest knows people by the names that sensors give them. With `--trust` it asks that node for
-their handles, and seals vids with the key of an epoch that the node made for it. So a cast that
-finds somebody in this archive reaches the mailbox they read, and erasing them there finds what
-lies here (decision 0188). With this key the ingest opens its own vids and nobody else's.
+An ingest knows people by the names that sensors give them. With `--trust` it asks the node of the
+live service for their handles, and seals vids with the key of an epoch that the node made for it:
+one person is one person everywhere, and erased everywhere (decision 0188).
 """
 
 import asyncio
@@ -16,7 +15,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
-import pyarrow as pa
 
 from roamcast.errors import InputError, UnreachableError
 from roamcast.identity.keys import KEY_BYTES, TrustedKeys
@@ -62,13 +60,12 @@ class TrustClient:
             found += handles
         return found
 
-    def departed(self, columns: Iterable[pa.Array]) -> list[str]:
+    def departed(self, vids: Iterable[str]) -> list[str]:
         """Give those vids whose person was erased at the trusted node."""
         found: list[str] = []
-        for column in columns:
-            for page in _pages(column.to_pylist(), VIDS_A_REQUEST):
-                answer = self._ask("POST", "/people/departed", {"vids": page})
-                found += _read(answer, _Vids).vids
+        for page in _pages(vids, VIDS_A_REQUEST):
+            answer = self._ask("POST", "/people/departed", {"vids": page})
+            found += _read(answer, _Vids).vids
         return sorted(set(found))
 
     def erase(self, person: str) -> int:
