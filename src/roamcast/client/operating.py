@@ -41,10 +41,10 @@ class TrustClient:
         tls = ssl.create_default_context(cafile=tls_ca) if tls_ca else None
         self._http = HttpClient(ServiceAddress(check_url(url), token), tls=tls)
 
-    def keys(self, agent: str) -> TrustedKeys:
-        """Get the key of this agent's own epoch."""
-        answer = self._ask("POST", f"/agents/{quote(agent, safe='')}")
-        found = _read(answer, _AgentKey)
+    def keys(self, ingest: str) -> TrustedKeys:
+        """Get the key of the epoch of an ingest."""
+        answer = self._ask("POST", f"/ingests/{quote(ingest, safe='')}")
+        found = _read(answer, _EpochKey)
         if len(found.key) != KEY_BYTES:
             raise UnreachableError("the trusted node does not answer as ours do")
         return TrustedKeys(found.node, {found.epoch: found.key}, found.epoch)
@@ -77,7 +77,7 @@ class TrustClient:
         return asyncio.run(self._http.ask(method, path, body=body))
 
 
-class _AgentKey(msgspec.Struct):
+class _EpochKey(msgspec.Struct):
     node: str
     epoch: int
     key: bytes

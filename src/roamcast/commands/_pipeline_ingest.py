@@ -75,7 +75,7 @@ def ingest(
     trust_token: Annotated[
         Path | None, typer.Option(help="File with a token of that node, of scope admin.")
     ] = None,
-    agent: Annotated[
+    name: Annotated[
         str, typer.Option(help="Name of this ingest at that node: it has an epoch of its own.")
     ] = "ingest",
     password_file: Annotated[
@@ -150,7 +150,7 @@ def ingest(
         work.check_files(paths, settings)
     elif address is None and (len(paths) != 1 or not paths[0].is_dir()):
         raise InputError("--watch takes one folder", source=sightings[0])
-    keys = None if client is None else client.keys(agent)
+    keys = None if client is None else client.keys(name)
     with opened(folder, archive, trusted_node, token_bytes, keys) as state:
         _ask_handles(state, client)
         with (

@@ -46,8 +46,8 @@ _LETTER: Final = "[A-Za-z0-9+/]"
 CastId = Annotated[
     str, Parameter(min_length=1, max_length=ID_LENGTH_MAX, description="the id of the mail's cast")
 ]
-AgentName = Annotated[
-    str, Parameter(min_length=1, max_length=NAME_LENGTH_MAX, description="the user agent's name")
+IngestName = Annotated[
+    str, Parameter(min_length=1, max_length=NAME_LENGTH_MAX, description="the name of an ingest")
 ]
 SubjectName = Annotated[
     str, Parameter(min_length=1, max_length=NAME_LENGTH_MAX, description="the person's name")
@@ -192,7 +192,7 @@ class DevicesAnswer(msgspec.Struct, frozen=True):
     endpoints: tuple[str, ...]
 
 
-class AgentAnswer(msgspec.Struct, frozen=True):
+class IngestKeyAnswer(msgspec.Struct, frozen=True):
     """The epoch that a user agent seals with."""
 
     node: str
@@ -428,13 +428,13 @@ async def delete_me(request: Asked) -> Response[bytes]:
     return as_json(ErasureAnswer(await _trust(request).erase(request.auth.subject)))
 
 
-@route("POST", "/agents/{agent:str}", scope="admin", tag="trust", answer=AgentAnswer,
+@route("POST", "/ingests/{ingest:str}", scope="admin", tag="trust", answer=IngestKeyAnswer,
        answers={201: "shared"}, problems=(404, 409),
-       summary="Give a user agent an epoch of its own")  # fmt: skip
-async def post_agent(request: Asked, agent: AgentName) -> Response[bytes]:
+       summary="Give an ingest an epoch of its own")  # fmt: skip
+async def post_ingest(request: Asked, ingest: IngestName) -> Response[bytes]:
     """Give the key that a user agent seals vids with, for people whom it knows by sensors."""
-    keys = await _trust(request).share(agent)
-    return as_json(AgentAnswer(keys.node, keys.current, keys.key))
+    keys = await _trust(request).share(ingest)
+    return as_json(IngestKeyAnswer(keys.node, keys.current, keys.key))
 
 
 @route("POST", "/people/handles", scope="admin", tag="trust", body=PeopleBody,

@@ -45,7 +45,7 @@ ROUTES: Final[tuple[HTTPRouteHandler, ...]] = (
     mail.get_reach,
     mail.put_reach,
     mail.delete_me,
-    mail.post_agent,
+    mail.post_ingest,
     mail.post_handles,
     mail.post_departed,
     mail.delete_person,

@@ -214,10 +214,10 @@ class RunningTrust:
                 await self._ask(EnrolPerson, subject)
         return [self.node.handle_of(subject) for subject in subjects]
 
-    async def share(self, agent: str) -> TrustedKeys:
-        """Give a user agent the key of an epoch of its own."""
-        await self._ask(ShareEpoch, agent)
-        found = self.node.shared_keys(agent)
+    async def share(self, ingest: str) -> TrustedKeys:
+        """Give an ingest, which is a user agent, the key of an epoch of its own."""
+        await self._ask(ShareEpoch, ingest)
+        found = self.node.shared_keys(ingest)
         assert found is not None
         return found
 

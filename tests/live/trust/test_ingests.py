@@ -54,7 +54,7 @@ def test_sensors_and_programs_know_the_same_person_and_erasing_reaches_the_archi
         client = TrustClient(running.url, token_file)
         ada, bob = client.handles(["ada", "bob"])
         keys = client.keys("ingest")
-        assert client.keys("ingest") == keys, "the same agent keeps its epoch"
+        assert client.keys("ingest") == keys, "the same ingest keeps its epoch"
         assert client.keys("other").current != keys.current
         assert (keys.node, list(keys.epochs)) == ("trust.example", [keys.current])
         # The agent opens its own vids, and none that people drew by themselves.
