@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.overlay.test_neighbours import overlay, settings, until
-from tests.live.overlay.test_states import View, tree
+from tests.overlay_services import View, overlay, settings, tree, until
 
 pytestmark = [pytest.mark.process, pytest.mark.soak]
 
