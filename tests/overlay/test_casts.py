@@ -15,6 +15,7 @@ from roamcast.model.casts import Cast
 from roamcast.model.contexts import Context
 from roamcast.model.events import Acknowledged, Failed
 from roamcast.model.machine import Effect, Store, Stored, StoreFailed, Writes
+from roamcast.overlay.casts import held
 from roamcast.overlay.casts.casts import Casts
 from roamcast.overlay.casts.held import (
     PAYLOADS,
@@ -290,6 +291,17 @@ def test_one_sender_has_so_many_casts_and_no_more_until_one_is_over(
     while "one" in node.casts.casts or "two" in node.casts.casts:
         node.run_until(node.now + 1_000_000)
     assert isinstance(node.send("three", "place = 'hq'"), Acknowledged)
+
+
+def test_a_restart_parses_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = OneNode()
+    later = f"within(place, 'hq') AND overlaps(time, {span(2_000, 3_000)})"
+    for cast, text in (("future", later), ("present", "place = 'hq'")):
+        assert isinstance(node.send(cast, text, expires=900_000), Acknowledged)
+    monkeypatch.setattr(held, "_plan", lambda *_: pytest.fail("a filter was parsed"))
+    again = OneNode(node.disk, node.now)
+    assert sorted(again.casts.casts) == ["future", "present"]
+    assert all(one.question() for one in again.casts.casts.values())
 
 
 @pytest.fixture

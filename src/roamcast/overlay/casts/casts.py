@@ -349,7 +349,7 @@ class Casts(Part):
 
     def _waits_until(self, held: HeldCast) -> int:
         """Give when nobody here can match any more, though reports come late."""
-        last = plan_of(held.body).last
+        last = held.plan.last
         latest = held.body.expires_us if last is None else min(last, held.body.expires_us)
         return latest + self._desk.settings.lateness_us
 

@@ -66,6 +66,6 @@ class CastSettings(msgspec.Struct, frozen=True, kw_only=True):
     report_us: int = MICROSECONDS
     reports_max: int = 10_000
     """Interval of reports to the origin; nodes whose reports are held for one cast."""
-    scan_casts: int = 2_000
+    scan_casts: int = 100
     scan_us: int = 20_000
     """Casts whose links are looked at in one step after the tables changed, and the pause."""
