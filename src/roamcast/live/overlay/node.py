@@ -10,7 +10,8 @@ from typing import Final
 
 from roamcast.errors import SettingsError
 from roamcast.files import OWNER_ONLY, write_whole
-from roamcast.live.config.settings import OverlaySection
+from roamcast.identity.receipts import ReceiptKey
+from roamcast.live.config.settings import OverlaySection, Settings
 from roamcast.overlay.filters.planning import FilterSettings
 from roamcast.overlay.links.messages import NONCE_BYTES
 from roamcast.overlay.links.proof import signer
@@ -37,6 +38,12 @@ def private_key(folder: Path) -> bytes:
     return key
 
 
+def receipt_key_of(settings: Settings) -> ReceiptKey:
+    """Give the name and key that this node signs receipts with, also where it has no neighbours."""
+    name = settings.overlay.node or settings.server.name
+    return ReceiptKey(name, private_key(Path(settings.server.data)))
+
+
 def node_of(section: OverlaySection, folder: Path) -> OverlayNode | None:
     """Make the node of these settings; None where they name none."""
     if not section.node:
@@ -58,6 +65,7 @@ def node_of(section: OverlaySection, folder: Path) -> OverlayNode | None:
         nonce=lambda: secrets.token_bytes(NONCE_BYTES),
         settings=settings,
         tables=standard_tables(settings.tables),
+        states=True,
         public_key=public_key,
         places=section.areas,
         url=section.url,

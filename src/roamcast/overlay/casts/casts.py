@@ -33,7 +33,7 @@ from roamcast.model.parts import Occupancy, Part, Timers
 from roamcast.model.records import CastStep
 from roamcast.overlay.casts.delivery import CastDelivery, KeyOf, What
 from roamcast.overlay.casts.desk import HeldCasts, ignore
-from roamcast.overlay.casts.endings import Endings, unkept
+from roamcast.overlay.casts.endings import Endings, no_more_late
 from roamcast.overlay.casts.handing import Handing
 from roamcast.overlay.casts.held import (
     END,
@@ -453,7 +453,7 @@ class Casts(Part):
                 end = desk.endings.pop(cast, None)
                 if end is None:
                     return ()
-                gone = ((END + name_of(cast), None), *(unkept(cast) if end.kept else ()))
+                gone = ((END + name_of(cast), None), *(no_more_late(cast) if end.late else ()))
                 return [desk.requests.store(gone, ignore)]
             case "erase":
                 return self._endings.erase(cast)

@@ -12,7 +12,7 @@ from roamcast.overlay.casts.desk import HeldCasts, ignore
 from roamcast.overlay.casts.handing import Handing
 from roamcast.overlay.casts.held import (
     END,
-    KEPT,
+    LATE,
     PAYLOADS,
     SENT,
     CastStatus,
@@ -55,7 +55,7 @@ class Endings:
         """Take the end of a cast from a neighbour; it may come before the cast."""
         held = self._desk.casts.get(content.cast)
         known = self._desk.endings.get(content.cast) if held is None else held.end
-        if known is not None and not known.kept:
+        if known is not None and not known.late:
             return [HandleParcel(given.parcel)]
         if (
             content.cast in self._desk.writing
@@ -78,7 +78,7 @@ class Endings:
         if held is not None:
             held.taking.add(given.parcel)
         elif known is not None:  # results that are late come too late now
-            writes = (*writes, *unkept(content.cast))
+            writes = (*writes, *no_more_late(content.cast))
         return self._desk.handle(given.parcel, writes, handled)
 
     def end(self, held: HeldCast, end: StoredEnd, now: int) -> list[Effect]:
@@ -191,10 +191,10 @@ class Endings:
     def _forget(self, held: HeldCast, now: int) -> list[Effect]:
         given_up = now >= held.body.over_us
         keep = held.awaits_results and not given_up
-        end = held.end or StoredEnd(held.id, held.body.over_us, kept=keep)
+        end = held.end or StoredEnd(held.id, held.body.over_us, late=keep)
         writes = (*held.forgets(keep=keep), *_end_writes(end, None))
         if keep:
-            writes = (*writes, *held.keeps())
+            writes = (*writes, *held.awaits())
 
         def then(done: bool, now: int) -> Sequence[Effect]:
             if not done:
@@ -233,10 +233,10 @@ class Endings:
         return self.end(held, held.end, now)
 
 
-def unkept(cast: str) -> Writes:
+def no_more_late(cast: str) -> Writes:
     """Delete what was kept of a cast for results that are late."""
     name = name_of(cast)
-    return (PAYLOADS + name, None), (KEPT + name, None)
+    return (PAYLOADS + name, None), (LATE + name, None)
 
 
 def _end_of(ending: CastEnding) -> StoredEnd:

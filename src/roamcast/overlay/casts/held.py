@@ -36,7 +36,7 @@ END: Final = PREFIX + "end/"
 REPORTED: Final = PREFIX + "report/"
 PAYLOADS: Final = "payloads/"
 """Not this part's prefix: payloads of a million casts are not read at a start."""
-KEPT: Final = PAYLOADS + "kept/"
+LATE: Final = PAYLOADS + "late/"
 """Casts that are over, and whose results may still be on their way back."""
 
 HOUR_S: Final = 3_600
@@ -152,11 +152,11 @@ class StoredEnd(msgspec.Struct, frozen=True, array_like=True):
     update: str = ""
     kind: str = ""
     media_type: str = ""
-    kept: bool = False
+    late: bool = False
     """Whether results that are late are still taken: the cast lies among the payloads."""
 
 
-class KeptCast(msgspec.Struct, frozen=True, array_like=True):
+class LateCast(msgspec.Struct, frozen=True, array_like=True):
     """A cast that was forgotten, as it is taken up again when results are late."""
 
     cast: StoredCast
@@ -332,10 +332,10 @@ class HeldCast:
         """Whether neighbours may pass something back, however late."""
         return self.live and self.body.policy != "NH" and bool(self.sent_to)
 
-    def keeps(self) -> Writes:
+    def awaits(self) -> Writes:
         """Give what stays on disk for results that are late."""
-        kept = KeptCast(self.stored(), tuple(self.sent_to))
-        return ((KEPT + name_of(self.id), msgspec.msgpack.encode(kept)),)
+        late = LateCast(self.stored(), tuple(self.sent_to))
+        return ((LATE + name_of(self.id), msgspec.msgpack.encode(late)),)
 
     def returns(self) -> Writes:
         """Give what is written of a cast that results have brought back."""
@@ -349,7 +349,7 @@ class HeldCast:
         name = name_of(self.id)
         keys = [BODY + name, SETTLED + name]
         if not keep:
-            keys += [PAYLOADS + name, KEPT + name]
+            keys += [PAYLOADS + name, LATE + name]
         keys += [f"{SENT}{name}/{link}" for link in self.sent_to]
         keys += [f"{REPORTED}{name}/{node}" for node in self.reports]
         keys += [page.key for page in self.pages.values()]

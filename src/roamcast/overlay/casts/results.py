@@ -7,7 +7,7 @@ import msgspec
 from roamcast.model.machine import Effect
 from roamcast.overlay.casts.desk import HeldCasts, ignore
 from roamcast.overlay.casts.handing import Handing
-from roamcast.overlay.casts.held import KEPT, HeldCast, KeptCast, name_of
+from roamcast.overlay.casts.held import LATE, HeldCast, LateCast, name_of
 from roamcast.overlay.casts.messages import RESULT, CastBody, CastParcel, CastResult
 from roamcast.overlay.events import HandleParcel, ParcelArrived
 
@@ -48,7 +48,7 @@ class Results:
         """Take up a cast again that was forgotten: who was found gets it all the same (0165)."""
         desk = self._desk
         end = desk.endings.get(content.cast)
-        if end is None or not end.kept or not content.pairs:
+        if end is None or not end.late or not content.pairs:
             return [HandleParcel(given.parcel)]
         if desk.delivery.full or desk.full:
             return desk.wait_for_room(given, now)
@@ -58,16 +58,16 @@ class Results:
                 return self.arrived(given, content, now)
             if value is None:
                 return [HandleParcel(given.parcel)]
-            kept = msgspec.msgpack.decode(value, type=KeptCast)
-            held = HeldCast(kept.cast)
-            held.sent_to = dict.fromkeys(kept.sent_to)
+            late = msgspec.msgpack.decode(value, type=LateCast)
+            held = HeldCast(late.cast)
+            held.sent_to = dict.fromkeys(late.sent_to)
             held.settled = held.looked = held.flushed = True
             held.unwritten = held.returns()
             desk.hold(held)
             desk.timers.set(("drop", held.id, 0), now + desk.settings.retry_us)
             return self._take(given, content, held)
 
-        return [desk.requests.read(KEPT + name_of(content.cast), read)]
+        return [desk.requests.read(LATE + name_of(content.cast), read)]
 
     def _take(self, given: ParcelArrived, content: CastResult, held: HeldCast) -> Sequence[Effect]:
         pages = self._desk.delivery.came(held, content.pairs)

@@ -347,7 +347,7 @@ class CastTruth:
                     must.add(visit.person)
         return must, may
 
-    def kept_from(self, cast: RecordedCast) -> int:
+    def hidden_from(self, cast: RecordedCast) -> int:
         """Count the visits that would match, had their rules not hidden them."""
         moments = [at for one in cast.alternatives for at in one.moments]
         hidden = [one for one in self.visits.values() if one.states and not one.shown_to(cast)]

@@ -31,7 +31,7 @@ from roamcast.model.casts import Cast
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect
 from roamcast.model.wire import Registry
-from roamcast.overlay.casts.held import KEPT, PAYLOADS, name_of
+from roamcast.overlay.casts.held import LATE, PAYLOADS, name_of
 from roamcast.overlay.casts.messages import CancelCast, DepositMail, SendCast, UpdateCast
 from roamcast.overlay.casts.settings import CastSettings
 from roamcast.overlay.links.messages import LINK_MESSAGES, NONCE_BYTES
@@ -135,13 +135,15 @@ class CastsWorkload(Workload):
         "moves": (1, 50),
         "casts": (1, 14),
         "endings": (0, 4),
+        "rules": (0, 1),
+        "take_overs": (0, 1),
     }
+    drawn_last: ClassVar = frozenset({"rules", "take_overs"})
 
     def __init__(self) -> None:
         self.truth = CastTruth()
         self._sizes: Sizes = {}
         self._draw = self._draw_ends = self._draw_rules = random.Random()
-        self._with_rules = False
         self._replica_of = ""
         """The node that is taken over in this run, if one is."""
         self._serving: dict[str, str] = {}
@@ -160,7 +162,7 @@ class CastsWorkload(Workload):
         self._counts = dict.fromkeys(
             (
                 *("casts", "visits", "delivered", "owed", "endings"),
-                *("rules", "kept from", "take-overs"),
+                *("rules", "hidden from", "take-overs"),
             ),
             0,
         )
@@ -177,8 +179,7 @@ class CastsWorkload(Workload):
         self._nodes = [f"n{number}" for number in range(sizes["nodes"])]
         self._trusted = [f"trust-{number}" for number in range(sizes["trusted"])]
         self._people = [f"person-{number}" for number in range(sizes["people"])]
-        self._with_rules = self._draw_rules.random() < 0.4
-        if self._draw_rules.random() < 0.3:
+        if sizes["take_overs"]:
             self._replica_of = self._draw_rules.choice(self._nodes)
         for number, node in enumerate(self._nodes):
             if number:
@@ -324,7 +325,7 @@ class CastsWorkload(Workload):
         visit = Visit(person, vid, node, [])
         self.truth.visits[vid] = self._current[person] = visit
         self._counts["visits"] += 1
-        if self._with_rules and self._draw_rules.random() < 0.5:
+        if self._sizes["rules"] and self._draw_rules.random() < 0.5:
             visit.rules = self._draw_rules.choice(KINDS_OF_RULES)
             self._set_rules(world, visit, visit.rules, lambda: self._publish_soon(world, visit))
         else:
@@ -345,7 +346,7 @@ class CastsWorkload(Workload):
         """Let somebody who has come hide from everybody, now and then."""
         draw = self._draw_rules
         up = self._host(world, visit.node).state is HostState.UP
-        if not self._with_rules or visit.hiding or not up or draw.random() >= 0.15:
+        if not self._sizes["rules"] or visit.hiding or not up or draw.random() >= 0.15:
             return False
         visit.hiding = True
 
@@ -412,7 +413,8 @@ class CastsWorkload(Workload):
         self._ticket += 1
         policy = draw.choice(POLICIES)
         cast = RecordedCast(f"cast-{number}", node, self._ticket, expires, meaning, sent, policy)
-        cast.sender, cast.sent_us = self._draw_rules.choice(SENDERS), now
+        cast.sender = self._draw_rules.choice(SENDERS) if self._sizes["rules"] else SENDERS[0]
+        cast.sent_us = now
         self.truth.casts[cast.id] = cast
         self._counts["casts"] += 1
 
@@ -529,7 +531,7 @@ class CastsWorkload(Workload):
     def _may_be_late(self) -> set[str]:
         """Name what nodes keep until a cast is over, for results may be late (0165)."""
         late = [name_of(one.id) for one in self.truth.casts.values() if one.policy != "NH"]
-        return {prefix + name for name in late for prefix in (PAYLOADS, KEPT)}
+        return {prefix + name for name in late for prefix in (PAYLOADS, LATE)}
 
     def settled(self, world: World) -> bool:
         """Everything is over."""
@@ -550,7 +552,7 @@ class CastsWorkload(Workload):
         for cast in self.truth.casts.values():
             must, may = self.truth.receivers(cast)
             has = self.truth.who_has(cast.id)
-            self._counts["kept from"] += self.truth.kept_from(cast)
+            self._counts["hidden from"] += self.truth.hidden_from(cast)
             if has - may:
                 raise Violation("nobody else gets it", f"{has - may} got {cast}")
             if cast.promised and not cast.ended:
