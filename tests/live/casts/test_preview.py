@@ -18,8 +18,8 @@ from roamcast.live.casts.preview import (
     K,
     NoisyCounts,
     SameAnswers,
-    told,
     until_next,
+    with_noise,
 )
 from roamcast.model.contexts import Context
 from roamcast.overlay.casts.messages import CastView
@@ -45,7 +45,7 @@ ASKED: dict[str, Callable[[NoisyCounts, int], int]] = {
     "a preview by place": lambda counts, count: sum(
         one.about for one in counts.counted(contexts(count)).places
     ),
-    "progress": lambda counts, count: told(progress(count), counts).found,
+    "progress": lambda counts, count: with_noise(progress(count), counts).found,
 }
 
 

@@ -29,10 +29,10 @@ from roamcast.live.casts.preview import (
     Counted,
     NoisyCounts,
     SameAnswers,
-    told,
     until_next,
     untold,
     with_counts_of,
+    with_noise,
 )
 from roamcast.live.past.worker import PastWorker
 from roamcast.live.service.answering import answered
@@ -224,7 +224,7 @@ class CastOffice:
         if known is None:
             try:
                 self._answers.take(grant.subject, now, 2)
-                known = told(view, self._counts)
+                known = with_noise(view, self._counts)
                 self._progress.put(grant.subject, cast, until_next(body.sent, now), known)
             except LimitError:  # the budget is spent: what was told before stands
                 known = self._progress.last(grant.subject, cast) or untold(view)

@@ -120,7 +120,7 @@ def untold(view: CastView) -> CastView:
     return msgspec.structs.replace(view, **dict.fromkeys(_COUNTS, 0))
 
 
-def told(view: CastView, counts: NoisyCounts) -> CastView:
+def with_noise(view: CastView, counts: NoisyCounts) -> CastView:
     """Give a cast's progress with noise: two answers, for who was found is one of the others."""
     noisy = {name: counts.about(getattr(view, name)) for name in _COUNTS}
     return msgspec.structs.replace(view, **noisy)
