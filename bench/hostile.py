@@ -27,11 +27,13 @@ from roamcast.live.auth.admission import TokenKeys
 
 TITLE = "hostile: the longest wait of bystanders while one client does its worst"
 PERIOD_S = 0.02
+BATCH = 500
 ALLOWED_MS = 50.0
-CONTEXTS = 2_000
+CONTEXTS = 20_000
 SETTINGS = """
 [limits]
 connections_max = 4000
+publications_per_client_max = 100000
 requests_per_s = 100000.0
 requests_burst = 1000000
 [journal]
@@ -114,6 +116,25 @@ def put(there: http.client.HTTPConnection, token: str, vid: str, place: str, **m
     assert answer.status in (200, 201), answer.status
 
 
+def put_many(there: http.client.HTTPConnection, token: str, numbers: range) -> None:
+    """Publish contexts in one request."""
+    features = [
+        {
+            "type": "Feature",
+            "id": f"v{number}",
+            "geometry": None,
+            "properties": {"place": f"b/{number}", "level": number},
+        }
+        for number in numbers
+    ]
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/geo+json"}
+    body = json.dumps({"type": "FeatureCollection", "features": features})
+    there.request("POST", "/contexts", body, headers)
+    answer = there.getresponse()
+    answer.read()
+    assert answer.status == 200, answer.status
+
+
 def attack(way: str, url: str, token: str, seconds: float) -> dict[str, int]:
     """Let a process of its own do its worst."""
     command = [sys.executable, "-m", "bench._attacks", way, url, token, str(seconds)]
@@ -140,11 +161,11 @@ def run(quick: bool, progress: Steps) -> Report:
         progress("ways", len(WAYS) + 1) as step,
     ):
         there = http.client.HTTPConnection(urlsplit(url).netloc)
-        for number in range(CONTEXTS):
-            put(there, token, f"v{number}", f"b/{number}", level=number)
+        for first in range(0, CONTEXTS, BATCH):
+            put_many(there, token, range(first, first + BATCH))
         keys = TokenKeys.open(Path(made) / "data")
         now = round(time.time() * 1e6)
-        scopes = ("read", "subscribe")
+        scopes = ("read", "subscribe", "publish")
         attacker = keys.issue("mallory", scopes, lifetime_s=3_600, now=now)
         waits = Waits(url, token)
         attack("fuzzed filters", url, attacker, 1.0)  # the compiled code is loaded
