@@ -31,6 +31,7 @@ from roamcast.model.events import PublicationReplaced
 from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import Conjunction, Values
 from roamcast.model.filters.values import Interval
+from roamcast.model.items import is_item
 from roamcast.model.machine import Effect
 from roamcast.model.nearest import Found, nearest
 from roamcast.model.parts import Timer
@@ -322,7 +323,7 @@ class MapContexts:
 
     def put(self, client: ClientState, context: Context, body: bytes, stamp: int) -> None:
         """Publish a context for a client, or change it."""
-        if context.place is None and context.point is None:
+        if context.place is None and context.point is None and not is_item(context):
             raise ContextError("a context on the map needs a place or a point: add one")
         if len(body) > CONTEXT_BYTES_MAX:
             raise LimitError(f"a context has at most {CONTEXT_BYTES_MAX} bytes")

@@ -179,10 +179,12 @@ class SessionSocket:
             case say.RegisterRequest(re, limit_bytes):
                 service.limit(self.name, limit_bytes)
                 self._say(say.Done(re))
-            case say.SubscribeRequest(re, text):
+            case say.SubscribeRequest(re, text, scope):
                 self._grant.require("subscribe")
                 prepared = service.broker.prepared(self._viewer, service.clock())
-                self._with_filter(re, text, lambda wanted: self._subscribe(re, wanted), prepared)
+                self._with_filter(
+                    re, text, lambda wanted: self._subscribe(re, wanted, scope), prepared
+                )
             case say.CountRequest(re, text):
                 self._grant.require("read")
                 self._with_filter(re, text, lambda wanted: self._count(re, wanted))
@@ -279,10 +281,10 @@ class SessionSocket:
             )
         )
 
-    def _subscribe(self, re: str, wanted: Filter) -> None:
+    def _subscribe(self, re: str, wanted: Filter, scope: str) -> None:
         """Charge for the current set, with which a subscription begins, and place it."""
         self._service.charge(self._viewer, wanted)
-        self._service.subscribe(self.name, re, wanted)
+        self._service.subscribe(self.name, re, wanted, everywhere=scope == "everywhere")
 
     def _count(self, re: str, wanted: Filter) -> None:
         service = self._service
