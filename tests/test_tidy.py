@@ -38,7 +38,9 @@ MAY_IMPORT = {
     | {"files", "errors"},
     "transport": {"model", "channels", "files", "errors"},
     # identity: the SDK signs registrations and opens mail with the person's own keys
-    "client": {"model", "matching", "channels", "identity", "transport", "files", "errors"},
+    # overlay: the ends of flows, `overlay/flows/cursor.py`, are at people
+    "client": {"model", "matching", "channels", "overlay", "identity", "transport"}
+    | {"files", "errors"},
     "sim": PURE | {"journal", "errors"},
     "live": PURE | {"journal", "pipeline", "transport", "files", "errors"},
 }

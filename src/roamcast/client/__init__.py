@@ -7,14 +7,27 @@ In: an address, a key, contexts, filters in CQL2. Out: a `Session` whose views f
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from roamcast.client.events import EventStream, Move, ReceivedEvent
     from roamcast.client.inbox import OpenedMail
     from roamcast.client.session import Session, connect
     from roamcast.client.views import Change, View
 
-__all__ = ["Change", "OpenedMail", "Session", "View", "connect"]
+__all__ = [
+    "Change",
+    "EventStream",
+    "Move",
+    "OpenedMail",
+    "ReceivedEvent",
+    "Session",
+    "View",
+    "connect",
+]
 
 _MODULES = {
     "Change": "views",
+    "EventStream": "events",
+    "Move": "events",
+    "ReceivedEvent": "events",
     "OpenedMail": "inbox",
     "Session": "session",
     "View": "views",
