@@ -281,7 +281,8 @@ BROKER_READS = (
     *("find", "get", "page", "count", "price", "nearest"),  # what people ask
     *("rules_for", "publication_for", "webhooks_of", "webhooks"),  # what is one's own
     *("name", "epoch", "map_settings", "class_of_group", "class_of_client", "takes"),  # for links
-    *("held", "overlay_view", "placement_view"),  # for operators
+    *("held", "overlay_view", "placement_view", "drain_view", "sessions_of"),  # for operators
+    *("node", "check_place", "check_newcomer"),  # for who comes, and where to
     "remembers",  # for questions about the past
     *("cast_view", "cast_body", "key_of"),  # for senders, and receipts
 )

@@ -86,7 +86,7 @@ from roamcast.overlay.casts.casts import Casts
 from roamcast.overlay.casts.messages import CAST_KINDS, CastBody, CastView
 from roamcast.overlay.casts.settings import CastSettings
 from roamcast.overlay.consumers.desk import EventDesk
-from roamcast.overlay.consumers.drain import Drain
+from roamcast.overlay.consumers.drain import Drain, DrainView
 from roamcast.overlay.consumers.settings import EventSettings
 from roamcast.overlay.filters.part import NodeFilterView
 from roamcast.overlay.handoff.settings import living_surroundings
@@ -542,6 +542,15 @@ class Broker(Router):
         """Refuse a place that another node serves, and say where that is."""
         if self.overlay is not None:
             self.overlay.feeding.check_place(place)
+
+    def drain_view(self) -> DrainView:
+        """Say how far the drain of this node has come."""
+        return DrainView(False) if self.drain is None else self.drain.view()
+
+    def check_newcomer(self) -> None:
+        """Refuse a session while this node is drained, and say where to go."""
+        if self.drain is not None:
+            self.drain.check_newcomer()
 
     def sessions_of(self, client: str) -> dict[str, int]:
         """Give a client's open sessions, and how many subscriptions of events each has."""

@@ -7,15 +7,15 @@ In: an address, a key, contexts, filters in CQL2. Out: a `Session` whose views f
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from roamcast.client.events import EventStream, Move, ReceivedEvent
+    from roamcast.client.events import BrokerChange, EventStream, ReceivedEvent
     from roamcast.client.inbox import OpenedMail
     from roamcast.client.session import Session, connect
     from roamcast.client.views import Change, View
 
 __all__ = [
+    "BrokerChange",
     "Change",
     "EventStream",
-    "Move",
     "OpenedMail",
     "ReceivedEvent",
     "Session",
@@ -26,7 +26,7 @@ __all__ = [
 _MODULES = {
     "Change": "views",
     "EventStream": "events",
-    "Move": "events",
+    "BrokerChange": "events",
     "ReceivedEvent": "events",
     "OpenedMail": "inbox",
     "Session": "session",

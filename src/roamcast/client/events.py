@@ -82,7 +82,7 @@ class EventGap(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Move(msgspec.Struct, frozen=True):
+class BrokerChange(msgspec.Struct, frozen=True):
     """One change of broker."""
 
     from_url: str
@@ -185,7 +185,7 @@ class EventRoamer:
         open_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.moves: deque[Move] = deque(maxlen=MOVES_MAX)
+        self.moves: deque[BrokerChange] = deque(maxlen=MOVES_MAX)
         self._address = address
         self._urls = [address.url, *address.others]
         self._device = device
@@ -382,7 +382,7 @@ class EventRoamer:
     def _take_over(self, made: _Broker, old: _Broker | None, why: str, gap_s: float) -> None:
         self._broker = made
         before = made.url if old is None else old.url
-        self.moves.append(Move(before, made.url, why, round(gap_s, 6)))
+        self.moves.append(BrokerChange(before, made.url, why, round(gap_s, 6)))
         for publication in self._waiting.values():
             self._spawn(made.send(publication.request))
         if self._place:
@@ -436,14 +436,14 @@ class EventRoamer:
     async def _read(self, broker: _Broker) -> None:
         try:
             async for data in broker.socket:
-                await self._heard(broker, data)
+                await self._take(broker, data)
         except WebSocketException:
             pass
         broker.changed.set()
         if not self._closed and self._broker is broker:
             self._spawn(self._lost(broker))
 
-    async def _heard(self, broker: _Broker, data: str | bytes) -> None:
+    async def _take(self, broker: _Broker, data: str | bytes) -> None:
         message = _decode(data)
         if isinstance(message, say.FramePart):
             broker.parts.append(message.text)

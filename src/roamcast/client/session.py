@@ -15,7 +15,7 @@ import msgspec
 from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, FILTER_LENGTH_MAX
 from roamcast.client.asking import Asking, Where
 from roamcast.client.casting import Casting, CastPreview, CastProgress
-from roamcast.client.events import EventRoamer, EventStream, Move, Near
+from roamcast.client.events import BrokerChange, EventRoamer, EventStream, Near
 from roamcast.client.inbox import MailInbox, OpenedMail
 from roamcast.client.own_vids import OwnVids, keys_path
 from roamcast.client.reaching import Reaching
@@ -206,7 +206,7 @@ class Session(Asking):
         return self._roamer.broker
 
     @property
-    def moves(self) -> list[Move]:
+    def moves(self) -> list[BrokerChange]:
         """The changes of broker so far: from, to, why, and how long none served."""
         return list(self._roamer.moves)
 

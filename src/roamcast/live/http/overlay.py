@@ -99,6 +99,4 @@ async def get_where(request: Asked, client: Client) -> Response[bytes]:
 
 
 def _drain_view(request: Asked) -> DrainView:
-    drain = service_of(request).broker.drain
-    assert drain is not None
-    return drain.view()
+    return service_of(request).broker.drain_view()

@@ -18,7 +18,7 @@ from roamcast.model.events import Acknowledged, Failed, SessionClosed
 from roamcast.model.machine import Effect, Input
 from roamcast.model.parts import Forward, Occupancy, Part, Timers
 from roamcast.model.time import MICROSECONDS
-from roamcast.overlay.handoff.events import ConsumerGone, HandOver
+from roamcast.overlay.handoff.events import ConsumerGone, PrepareNext
 
 PATIENCE_US: Final = 2_000_000
 """How long a session waits for the next node to prepare; then it goes by its vector."""
@@ -86,7 +86,7 @@ class Drain(Part):
         self._waiting: deque[str] = deque()
         self._next: dict[str, tuple[str, int]] = {}
         """Sessions that are prepared for → the node, and when patience ends."""
-        self._told: dict[str, str] = {}
+        self._leaving: dict[str, str] = {}
         """Consumers that were told to go → where to."""
         self._moved = self._lost = 0
 
@@ -119,11 +119,11 @@ class Drain(Part):
                 self.to = ()
                 self._waiting.clear()
                 self._next.clear()
-                self._told.clear()
+                self._leaving.clear()
                 self.timers = Timers()
                 return [Acknowledged(ticket)]
             case ConsumerGone(consumer, to):
-                if self._told.pop(consumer, None) is not None or (self.to and to):
+                if self._leaving.pop(consumer, None) is not None or (self.to and to):
                     self._moved += bool(to)
                     self.timers.cancel(("lost", consumer))
             case SessionClosed(session):
@@ -142,7 +142,7 @@ class Drain(Part):
             raise InputError("the rate is more than 0 sessions a second")
         self.to, self._rate = to, given.rate
         self._moved = self._lost = 0
-        self._told.clear()
+        self._leaving.clear()
         self._next.clear()
         json = (name for name, one in self._hub.sessions.items() if one.form == "json")
         self._waiting = deque(json)
@@ -156,7 +156,7 @@ class Drain(Part):
                 effects += self._prepare(now)
             elif what == "look":
                 effects += self._look(name, now)
-            elif self._told.pop(name, None) is not None:
+            elif self._leaving.pop(name, None) is not None:
                 self._lost += 1
         return effects
 
@@ -171,7 +171,7 @@ class Drain(Part):
         self._next[session] = node, now + PATIENCE_US
         self.timers.set(("look", session), now + LOOK_US)
         self.timers.set(("next", ""), now + max(1, int(MICROSECONDS / self._rate)))
-        return [Forward(HandOver(name, node)) for name in self._consumers_of(session)]
+        return [Forward(PrepareNext(name, node)) for name in self._consumers_of(session)]
 
     def _look(self, session: str, now: int) -> list[Effect]:
         known = self._next.get(session)
@@ -184,7 +184,7 @@ class Drain(Part):
             return []
         del self._next[session]
         for name in consumers:
-            self._told[name] = node
+            self._leaving[name] = node
             self.timers.set(("lost", name), now + LOST_US)
         frame = _encode(ConsumerElsewhere("", node, self._nodes().get(node, "")))
         return [Frame((session,), frame, "json")]

@@ -45,7 +45,7 @@ class DetachConsumer(Input, frozen=True):
     final: bool = False
 
 
-class HandOver(Input, frozen=True):
+class PrepareNext(Input, frozen=True):
     """Let a node prepare for a consumer wherever it is: this one is about to stop serving it."""
 
     consumer: str

@@ -33,7 +33,7 @@ from roamcast.overlay.handoff.events import (
     ConsumerAttached,
     ConsumerGone,
     DetachConsumer,
-    HandOver,
+    PrepareNext,
     ReportPlace,
 )
 from roamcast.overlay.handoff.messages import (
@@ -118,7 +118,7 @@ class Handoff(Part):
     part: ClassVar[str] = "handoff"
     inputs: ClassVar = (
         CameByLink, AttachConsumer, ReportPlace, ChangeWanted, DetachConsumer, VirtualStanding,
-        HandOver,
+        PrepareNext,
     )  # fmt: skip
 
     def __init__(self, topology: NodeTopology, flows: Flows, node: HandoffNode) -> None:
@@ -156,7 +156,7 @@ class Handoff(Part):
                 return self._report(given, now)
             case DetachConsumer():
                 return self._detach(given, now)
-            case HandOver(consumer, node):
+            case PrepareNext(consumer, node):
                 return self._hand_over(consumer, node, now)
         raise AssertionError(f"handoff takes no {type(given).__name__}")
 
