@@ -45,6 +45,7 @@ from roamcast.overlay.handoff.states import (
 )
 from roamcast.overlay.homes.choice import LOAD_TABLE, LoadState
 from roamcast.overlay.homes.managers import CHANGE_TABLE, ChangeState
+from roamcast.overlay.homes.records import SERVING_TABLE, ServingState
 from roamcast.overlay.links.messages import LINK_MESSAGES as OVERLAY_LINKS
 from roamcast.overlay.links.neighbour import LINKS_TABLE, NeighbourState
 from roamcast.overlay.overlay import CARRIED
@@ -122,6 +123,7 @@ SECTIONS = (
             ("The filter", FilterState.ABSENT, FILTER_TABLE),
             ("The load of a broker", LoadState.OPEN, LOAD_TABLE),
             ("The change of a client's home", ChangeState.SETTLED, CHANGE_TABLE),
+            ("A consumer with modulators at its home", ServingState.ASKING, SERVING_TABLE),
             ("A consumer at its home (JIT's A1)", HomeState.HOME, HOME_TABLE),
             ("A neighbour that was asked", AskedState.ASKED, ASKED_TABLE),
             ("A virtual consumer (JIT's A2)", NextState.PREPARING, NEXT_TABLE),

@@ -216,8 +216,9 @@ class Replication(Part):
         self.timers: Timers[_FollowerTimer | _OfferTimer] = Timers()
         self._out: list[Effect] = []
 
-    def newest(self) -> int:
-        """Give the newest stamp seen."""
+    def stamp(self, now: int) -> int:
+        """Give a stamp later than every one seen here, which no write of this host has had."""
+        self._stamp = max(self._stamp + 1, now)
         return self._stamp
 
     @property
@@ -289,8 +290,9 @@ class Replication(Part):
         if len(self._writing) + len(self._waiting) >= self._settings.requests_max:
             self._answer(part, StoreFailed(effect.token, "too many writes wait for the disk"))
             return
-        # Stamps order the copies of a key on all hosts: later than every stamp seen here.
-        self._stamp = stamp = max(self._stamp + 1, now)
+        # Stamps order the copies of a key on all hosts. What names its keys by stamps took them
+        # before this, so that the newest stamp on a disk is later than all of its keys.
+        stamp = self.stamp(now)
         entries = tuple(Entry(key, value, stamp) for key, value in effect.writes)
         self._token += 1
         self._writing[self._token] = _Request(part, effect.token, entries)

@@ -102,10 +102,10 @@ class Past(Part):
         epoch: int,
         now: int,
         settings: PastSettings,
-        newest: Callable[[], int],
+        stamp: Callable[[int], int],
         rules_of: Callable[[str], bytes | None],
     ) -> None:
-        """`newest`: the newest stamp on any host, so that steps sort later; rules are encoded."""
+        """`stamp` gives one later than all on disk, so that steps sort later; rules are encoded."""
         self.settings = settings
         self.epoch = epoch
         self.lives: dict[int, Uptime] = {}
@@ -118,9 +118,8 @@ class Past(Part):
         self.companions: Callable[[], Writes] = lambda: ()
         """Gives rows that must be on disk before any step is, until they are."""
         self._began = now
-        self._newest = newest
+        self._stamp = stamp
         self._rules_of = rules_of
-        self._last = 0
         self._shown: dict[str, OnMap] = {}
         self._soft = 0
         """How many of them are lost with this process."""
@@ -235,11 +234,11 @@ class Past(Part):
             return known.begin, ()
         begin = self._begin(vid, context.t_r, now)
         value = encode_step(Step(begin, body, rules))
-        return begin, (*self.companions(), *writes, (key_of(self._written(now), vid), value))
+        return begin, (*self.companions(), *writes, (key_of(self._stamp(now), vid), value))
 
     def end_of(self, vid: str, at: int, now: int) -> Writes:
         """Give the step to write with what ends a stored publication."""
-        return ((key_of(self._written(now), vid), encode_step(Step(at))),)
+        return ((key_of(self._stamp(now), vid), encode_step(Step(at))),)
 
     def stored(self, context: Context, begin: int) -> None:
         """A stored publication is on the map; its step is on disk."""
@@ -369,13 +368,9 @@ class Past(Part):
         self.rules[name] = encoded
         return name, ((RULES + name, encoded),)
 
-    def _written(self, now: int) -> int:
-        self._last = max(self._last + 1, now, self._newest())
-        return self._last
-
     def _add(self, vid: str, stated: Step, now: int) -> int:
         self._row += 1
-        self._rows[key_of(self._written(now), vid)] = self._row, encode_step(stated)
+        self._rows[key_of(self._stamp(now), vid)] = self._row, encode_step(stated)
         return self._row
 
     # --- the machine --------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from roamcast.live.observe.logs import Log
 from roamcast.live.service.answering import answered
 from roamcast.live.service.reading import AT_ONCE_MAX
 from roamcast.live.service.service import Service
+from roamcast.matching.live.slices import Question
 from roamcast.model import time
 from roamcast.model.contexts import check_place, to_context
 from roamcast.model.filters import Filter
@@ -167,9 +168,12 @@ class SessionSocket:
             case say.RegisterRequest(re, limit_bytes):
                 service.limit(self.name, limit_bytes)
                 self._say(say.Done(re))
-            case say.SubscribeRequest(re, text):
+            case say.SubscribeRequest(re, text, scope):
                 self._grant.require("subscribe")
-                self._with_filter(re, text, lambda wanted: self._subscribe(re, wanted))
+                prepared = service.broker.prepared(self._viewer, service.clock())
+                self._with_filter(
+                    re, text, lambda wanted: self._subscribe(re, wanted, scope), prepared
+                )
             case say.CountRequest(re, text):
                 self._grant.require("read")
                 self._with_filter(re, text, lambda wanted: self._count(re, wanted))
@@ -267,10 +271,10 @@ class SessionSocket:
             )
         )
 
-    def _subscribe(self, re: str, wanted: Filter) -> None:
+    def _subscribe(self, re: str, wanted: Filter, scope: str) -> None:
         """Charge for the current set, with which a subscription begins, and place it."""
         self._service.charge(self._viewer, wanted)
-        self._service.subscribe(self.name, re, wanted)
+        self._service.subscribe(self.name, re, wanted, everywhere=scope == "everywhere")
 
     def _count(self, re: str, wanted: Filter) -> None:
         service = self._service
@@ -278,22 +282,33 @@ class SessionSocket:
         asked = service.broker.count(self._viewer, wanted, service.clock())
         self._later(answered(asked), re, lambda count: say.SessionCount(re, count))
 
-    def _with_filter(self, re: str, text: str, then: Callable[[Filter], None]) -> None:
-        """Read a filter at its price and go on with it, at once unless it is long."""
+    def _with_filter(
+        self,
+        re: str,
+        text: str,
+        then: Callable[[Filter], None],
+        prepared: Question[None] | None = None,
+    ) -> None:
+        """Read a filter at its price and go on with it, at once unless something takes long."""
         reader = self._service.reader
         reader.charge(self._grant.subject, text)
         wanted = reader.known(text)
-        if wanted is not None:
+        if wanted is not None and prepared is None:
             then(self._grant.bound(wanted))
             return
         self._reading = True
-        task = asyncio.get_running_loop().create_task(self._read(re, text, then))
+        task = asyncio.get_running_loop().create_task(self._read(re, text, then, prepared))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _read(self, re: str, text: str, then: Callable[[Filter], None]) -> None:
+    async def _read(
+        self, re: str, text: str, then: Callable[[Filter], None], prepared: Question[None] | None
+    ) -> None:
         try:
-            then(self._grant.bound(await self._service.reader.read(text)))
+            wanted = await self._service.reader.read(text)
+            if prepared is not None:
+                await answered(prepared)
+            then(self._grant.bound(wanted))
         except RoamcastError as error:
             self._refuse(re, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody shall wait for ever

@@ -34,6 +34,10 @@ from roamcast.overlay.events import (
 )
 from roamcast.overlay.flows.events import (
     EventPublished,
+    EventsDelivered,
+    EventsLost,
+    EventsStanding,
+    ForModulators,
     PublishEvent,
     SubscribeEvents,
     UnsubscribeEvents,
@@ -119,6 +123,8 @@ class Flows(Part):
         self._epoch = self.waves.epoch = alone
         self._open = False
         """Whether the log's epoch is on disk."""
+        self._modulated: set[str] = set()
+        """Consumers whose modulators come first."""
         self._early: list[PublishEvent] = []
         """Publications that came before the log was open."""
         self._tickets: dict[int, list[int]] = {}
@@ -179,7 +185,7 @@ class Flows(Part):
                     self.relay.links[node].full = isinstance(given, NeighbourFull)
             case _:
                 effects = self._choose()
-        return [*effects, *self._settle(now)]
+        return self._addressed([*effects, *self._settle(now)])
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Do what is due."""
@@ -196,7 +202,20 @@ class Flows(Part):
                 effects += self._begin_log()
             elif what == "marks":
                 self.waves.forget(now - MARK_WAVES * self._settings.wave_us)
-        return [*effects, *self._settle(now)]
+        return self._addressed([*effects, *self._settle(now)])
+
+    def _addressed(self, effects: list[Effect]) -> list[Effect]:
+        """Let modulators have what is theirs."""
+        modulated = self._modulated
+        if not modulated:
+            return effects
+        return [
+            ForModulators(one)
+            if isinstance(one, EventsStanding | EventsDelivered | EventsLost)
+            and one.consumer in modulated
+            else one
+            for one in effects
+        ]
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""
@@ -381,6 +400,7 @@ class Flows(Part):
             )
         except RoamcastError as error:
             return [Failed(given.ticket, error)]
+        (self._modulated.add if given.modulated else self._modulated.discard)(given.consumer)
         if self.home.waiting:
             # The wave begins once tables have offered what is new: in the next moment.
             self.timers.sooner("more", now)
@@ -391,6 +411,7 @@ class Flows(Part):
     def _unsubscribe(self, consumer: str) -> list[Effect]:
         if not self.home.unsubscribe(consumer):
             return []
+        self._modulated.discard(consumer)
         if not self.home.consumers:
             self.waves.end()
         return [TablesTouched()]
