@@ -567,7 +567,7 @@ class Broker(Router):
         return None if self.overlay is None else self.overlay.view()
 
     def cast_view(self, cast: str) -> CastView:
-        """Say what its sender may know of a cast that was sent here."""
+        """Say how far a cast that was sent here has come, with exact counts."""
         return self._casts.view(cast)
 
     def cast_body(self, cast: str) -> CastBody | None:
