@@ -93,9 +93,7 @@ from roamcast.model.places import Places
 from roamcast.model.records import ChannelStep, OverlayStep, Record, UpdateMatched
 from roamcast.model.time import format_instant
 from roamcast.overlay.casts.messages import DepositMail, LookUpPast, ReadPayload
-from roamcast.overlay.consumers.events import ConsumerMoved
 from roamcast.overlay.events import HangUp, ParcelExpired, TablesTouched
-from roamcast.overlay.flows.events import EventPublished
 from roamcast.overlay.overlay import OverlayNode
 from roamcast.transport.driver import Carriers, Driver, Tickets, nothing, wall_clock
 
@@ -283,6 +281,7 @@ class Service:
         await self.neighbours.close()
         await self.webhooks.close()
         await self._deposits.close()
+        self.events.close()
 
     async def stop(self) -> None:
         """Write down what is held; nothing runs any more."""
@@ -314,8 +313,7 @@ class Service:
                 Acknowledged: lambda effect: tickets.answer(effect.ticket, effect.fresh),
                 Admitted: lambda effect: tickets.answer(effect.ticket, effect.view_class),
                 Failed: lambda effect: tickets.refuse(effect.ticket, effect.error),
-                EventPublished: lambda effect: tickets.answer(effect.ticket, effect),
-                ConsumerMoved: nothing,
+                **self.events.carriers(),
                 TablesTouched: nothing,  # a broker on its own has nobody to offer them to
                 CutOff: self._cut,
                 CheckWebhook: self.webhooks.check,
