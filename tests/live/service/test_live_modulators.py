@@ -1,5 +1,6 @@
 """Modulators of sessions: they run beside the loop, go on where they were, and hurt nobody else."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import wasmtime
@@ -106,5 +107,10 @@ def test_what_is_no_module_or_no_modulator_is_refused(tmp_path: Path) -> None:
         async with talking(asked) as talk:
             talk.say("subscribe_events", re="odd", modulators=[{"type": "nothing"}])
             assert "modulators" in (await talk.hears("error", re="odd"))["detail"]
+        code = wasmtime.wat2wasm((EXAMPLES / "rising.wat").read_text())
+        for _ in range(2):
+            stored = await asked.ask("POST", "/modules", bytes(code))
+            assert (stored.status, stored.json["module"]) == (200, sha256(code).hexdigest())
+        assert (await asked.ask("POST", "/modules", b"(module)")).status == 400
 
     run(tmp_path, scene)
