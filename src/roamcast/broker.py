@@ -61,7 +61,7 @@ from roamcast.errors import LimitError
 from roamcast.identity.policy import PUBLIC, RuleBook, RulesPolicy, is_own, subject_of
 from roamcast.identity.revocations import Revocations, RevokeTokens, TokenRevoked
 from roamcast.identity.rule_sets import RuleSets, SetRules
-from roamcast.identity.rules import Rule, Viewer, visible
+from roamcast.identity.rules import Rule, Viewer, both_show, visible
 from roamcast.identity.vid_keys import KeepVidKey, VidKeyStore
 from roamcast.matching.live.slices import ContextPage, Question, run
 from roamcast.model.contexts import Context
@@ -415,6 +415,10 @@ class Broker(Router):
             self._server.contexts.check_place = self.overlay.feeding.check_place
             self._past.followers.append(self.overlay.feeding)
             self._past.companions = self.overlay.feeding.unstored
+            if self.overlay.states is not None:
+                self._hub.remote = self.overlay.states
+                public = partial(self._policy.class_of, Viewer(""))
+                self.overlay.states.under(LocalQueries(self._server), public)
         self._casts = Casts(
             cast_settings or CastSettings(),
             now=now,
@@ -508,7 +512,7 @@ class Broker(Router):
         return None if self.overlay is None else self.overlay.view()
 
     def cast_view(self, cast: str) -> CastView:
-        """Say what its sender may know of a cast that was sent here."""
+        """Say how far a cast that was sent here has come, with exact counts."""
         return self._casts.view(cast)
 
     def cast_body(self, cast: str) -> CastBody | None:
@@ -553,6 +557,11 @@ class Broker(Router):
             return None
         return self._rules.own(vid)
 
+    @property
+    def default_rules(self) -> Sequence[Rule]:
+        """The rules of vids that have none of their own."""
+        return self._rules.default
+
     def publication_for(self, owner: str, vid: str) -> StoredPublication | None:
         """Give a publication to who published it, through a session or over HTTP."""
         known = self._publications.publications.get(vid)
@@ -596,6 +605,11 @@ class Broker(Router):
     def _seen_by(self, viewer: Viewer) -> Callable[[Context, int], Context | None]:
         return lambda context, now: self._policy.visible_to(context, viewer, now)
 
+    @property
+    def past_stays_us(self) -> int:
+        """How long a context stays in the log after its end."""
+        return self._past.settings.store_us
+
     def remembers(self, viewer: Viewer, now: int) -> "Memory":
         """Give what a question about the past needs of this broker, as of now.
 
@@ -615,7 +629,8 @@ class Broker(Router):
         own = self._rules.own(context.vid)
         if shown is None or own is None:
             return shown
-        return visible(shown, own, viewer, now, places)
+        now_shown = visible(context, own, viewer, now, places)
+        return None if now_shown is None else both_show(shown, now_shown)
 
     def get(self, viewer: Viewer, vid: str, now: int) -> Context | None:
         """Give one context as this viewer may see it; its owner sees all of it."""

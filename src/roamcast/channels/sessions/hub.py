@@ -11,7 +11,7 @@ structs of `messages.py` define the frames.
 import enum
 from collections.abc import Sequence
 from itertools import islice, takewhile
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -49,6 +49,9 @@ _raw: Any = msgspec.Raw
 K = TypeVar("K")
 Key = tuple[str, int, Format]
 """(view class, query number, format): who shares frames."""
+
+EVERYWHERE: Final = 2**40
+"""Added to the number of a query whose contexts may be on any node's map."""
 
 
 class EventKind(enum.StrEnum):
@@ -172,12 +175,16 @@ class CutOff(Effect, frozen=True, gc=False):
 
 
 class SubscribeSession(Input, frozen=True):
-    """Place a session's subscription under a name; the same name again replaces it."""
+    """Place a session's subscription under a name; the same name again replaces it.
+
+    `everywhere`: also what is on other nodes' maps, where this broker has neighbours.
+    """
 
     ticket: int
     session: str
     subscription: str
     filter: Filter
+    everywhere: bool = False
 
 
 class UnsubscribeSession(Input, frozen=True):
@@ -206,6 +213,33 @@ class SessionDrained(Input, frozen=True):
     """A session's connection takes more again."""
 
     session: str
+
+
+class RemoteUpdate(Effect, frozen=True, gc=False):
+    """Another node's context has changed: the filters that it matched before, and does now."""
+
+    state: State
+    before: frozenset[str]
+    after: frozenset[str]
+    context: Context | None = None
+
+
+class RemoteStates(Protocol):
+    """The maps of other nodes (`overlay/states`)."""
+
+    def watch(self, wanted: Filter) -> None:
+        """Want what a filter matches of every node, from now on."""
+
+    def leave(self, wanted: Filter) -> None:
+        """Want it no longer, for one of those who did."""
+
+    def current(self, wanted: Filter) -> list[State]:
+        """Give what is known to match, by vid."""
+        ...
+
+    def state(self, wanted: str, vid: str) -> tuple[State, Context] | None:
+        """Give one context, if it matches."""
+        ...
 
 
 class _QueryTimer(msgspec.Struct, frozen=True):
@@ -311,6 +345,7 @@ class Hub(Part):
         SessionSlow,
         SessionDrained,
         LocalUpdate,
+        RemoteUpdate,
     )
 
     def __init__(self, local: LocalQueries, settings: HubSettings, epoch: int) -> None:
@@ -319,6 +354,10 @@ class Hub(Part):
         self.writer = EventWriter(epoch)
         self.settings = settings
         self.coalesced = 0
+        self.remote: RemoteStates | None = None
+        """Other nodes' maps; None where there are none."""
+        self._everywhere: dict[str, dict[Key, None]] = {}
+        """Filters that are watched on every node's map → the queries of each."""
         self._local = local
         self._ledgers: dict[str, Ledger] = {}
         """Ledgers of sessions with a limit, open or lately closed."""
@@ -355,6 +394,8 @@ class Hub(Part):
         match given:
             case LocalUpdate():
                 self._update(given, now)
+            case RemoteUpdate():
+                self._remote_update(given, now)
             case SessionSlow(session):
                 self._slow(session, now)
             case SessionDrained(session):
@@ -373,7 +414,8 @@ class Hub(Part):
         if given.session not in self.sessions:
             raise NotFoundError("this session is over: connect again")
         if isinstance(given, SubscribeSession):
-            self._subscribe(given.session, given.subscription, given.filter, now)
+            everywhere = given.everywhere and self.remote is not None
+            self._subscribe(given.session, given.subscription, given.filter, everywhere, now)
         elif isinstance(given, UnsubscribeSession):
             self._unsubscribe(given.session, given.subscription)
         else:
@@ -395,12 +437,11 @@ class Hub(Part):
         session = self.sessions.pop(name, None)
         if session is None:
             return
-        for key, uses in session.uses.items():
-            for _ in range(uses):
-                self._local.drop(key[0], key[1])
+        for key in session.uses:
             self._touched = True
             self._leave(session.name, key)
-        for _, wanted in session.subscriptions.values():
+        for key, wanted in session.subscriptions.values():
+            self._drop(key, wanted)
             self._local.standing.give_back(name, wanted)
         self.timers.cancel(_SlowTimer(name))
         self.timers.cancel(_AloneTimer(name))
@@ -432,7 +473,7 @@ class Hub(Part):
             ledger.charge(now, ledger.usable_bytes)  # what left within the last second
         return ledger
 
-    def _subscribe(self, name: str, about: str, wanted: Filter, now: int) -> None:
+    def _subscribe(self, name: str, about: str, wanted: Filter, everywhere: bool, now: int) -> None:
         """Place a subscription: the reply has the current set, then every change follows."""
         session = self.sessions[name]
         if about in session.subscriptions:
@@ -443,16 +484,15 @@ class Hub(Part):
                 f"a session has at most {most} subscriptions: end one, or join filters with OR"
             )
         self._local.standing.check(name, wanted)
-        number = self._local.place(session.view_class, wanted)
+        key = self._place(session.view_class, wanted, session.form, everywhere)
         self._local.standing.add(name, wanted)
         self._touched = True
-        key = (session.view_class, number, session.form)
         session.subscriptions[about] = key, wanted
         self._forget_waiting(session, key, now)
-        count, vids = self._local.listing(session.view_class, number)
+        count, vids = self._local.listing(key[0], key[1] % EVERYWHERE)
         shown = self._number(key, wanted)
         page = self.settings.page_features_max if session.ledger is None else 0
-        states = [self._local.state(session.view_class, number, vid) for vid in vids[:page]]
+        states = [self._state(key, vid) for vid in vids[:page]]
         frame = self.writer.current(
             session.form,
             about=about,
@@ -473,6 +513,12 @@ class Hub(Part):
             session.ready_us = now + self._cost_us(len(states))
         else:
             self._send(session, self.writer.complete(session.form, shown), now)
+        if everywhere and self.remote is not None:
+            own = set(vids)
+            for state in self.remote.current(wanted):  # what is known of other nodes' maps
+                if state.vid not in own:
+                    event = ContextEvent(EventKind.APPEARED, state, now)
+                    session.queue[key, state.vid] = event
         self._join(session, key)
         self._serve(session, now)
 
@@ -482,7 +528,7 @@ class Hub(Part):
         if known is None:
             raise InputError(f"there is no subscription {about!r} to end")
         key = known[0]
-        self._local.drop(key[0], key[1])
+        self._drop(key, known[1])
         self._local.standing.give_back(name, known[1])
         self._touched = True
         session.uses[key] -= 1
@@ -494,6 +540,46 @@ class Hub(Part):
             for entry in [one for one in session.queue if one[0] == key]:
                 del session.queue[entry]
 
+    def _place(self, view_class: str, wanted: Filter, form: Format, everywhere: bool) -> Key:
+        """Place a query at this node's map, and want it of others if it is for everywhere."""
+        number = self._local.place(view_class, wanted)
+        if not everywhere:
+            return view_class, number, form
+        key = (view_class, number + EVERYWHERE, form)
+        assert self.remote is not None
+        try:
+            self.remote.watch(wanted)
+        except LimitError:
+            self._local.drop(view_class, number)
+            raise
+        self._everywhere.setdefault(wanted.text, {})[key] = None
+        return key
+
+    def _drop(self, key: Key, wanted: Filter) -> None:
+        """End a query that was placed; one that was placed several times has others left."""
+        self._local.drop(key[0], key[1] % EVERYWHERE)
+        if key[1] >= EVERYWHERE:
+            assert self.remote is not None
+            self.remote.leave(wanted)
+
+    def _state(self, key: Key, vid: str) -> State | None:
+        """Give one context's state if it satisfies a query now, here or on another node's map."""
+        state = self._local.state(key[0], key[1] % EVERYWHERE, vid)
+        if state is None and key[1] >= EVERYWHERE:
+            assert self.remote is not None
+            found = self.remote.state(self._shown[key].removeprefix("everywhere "), vid)
+            state = None if found is None else found[0]
+        return state
+
+    def _current(self, key: Key, wanted: Filter) -> list[State]:
+        """Give the state of every context that satisfies a query now, by vid."""
+        states = self._local.current(key[0], key[1] % EVERYWHERE)
+        if key[1] < EVERYWHERE or self.remote is None:
+            return states
+        own = {state.vid for state in states}
+        remote = [state for state in self.remote.current(wanted) if state.vid not in own]
+        return sorted([*states, *remote], key=lambda state: state.vid)
+
     def _number(self, key: Key, wanted: Filter | None = None, known: int = 0) -> int:
         """Give the number of a query in frames; a query in use needs no filter.
 
@@ -502,7 +588,8 @@ class Hub(Part):
         text = self._shown.get(key)
         if text is None:
             assert wanted is not None
-            text = self._shown[key] = wanted.text
+            scope = "everywhere " if key[1] >= EVERYWHERE else ""
+            text = self._shown[key] = scope + wanted.text
             if text not in self._texts:
                 self._last_shown += not known
                 self._texts[text] = _Shown(known or self._last_shown)
@@ -514,6 +601,11 @@ class Hub(Part):
         self._texts[text].keys -= 1
         if not self._texts[text].keys:
             del self._texts[text]
+        if key[1] >= EVERYWHERE:
+            filters = text.removeprefix("everywhere ")
+            del self._everywhere[filters][key]
+            if not self._everywhere[filters]:
+                del self._everywhere[filters]
 
     def reclass(self, name: str, view_class: str, now: int) -> list[Effect]:
         """A session may see otherwise from now on: it is told what differs, and nothing else.
@@ -553,21 +645,20 @@ class Hub(Part):
         shared = session.name in query.shared
         waiting = dict(query.events) if shared else _of_query(session.queue, key)
         left = session.to_complete.pop(key, None)
-        had = {state.vid: state for state in self._local.current(key[0], key[1])}
         wanted = next(one for other, one in session.subscriptions.values() if other == key)
+        had = {state.vid: state for state in self._current(key, wanted)}
         uses = session.uses.pop(key)
         session.apart.pop(key, None)
         self._leave(session.name, key)
         for _ in range(uses):
-            self._local.drop(key[0], key[1])
+            self._drop(key, wanted)
         # From here on nothing is held for the old key: there may be no room for the new one.
         self._touched = True
         for _ in range(uses):
-            number = self._local.place(view_class, wanted)
-        moved = (view_class, number, session.form)
+            moved = self._place(view_class, wanted, session.form, key[1] >= EVERYWHERE)
         session.uses[moved] = uses
         self._local.carry_over(key[0], view_class, had)
-        has = {state.vid: state for state in self._local.current(view_class, number)}
+        has = {state.vid: state for state in self._current(moved, wanted)}
         present = self._local.as_of(view_class)
         if left is not None:
             session.to_complete[moved] = _moved(left, had, has, present)
@@ -612,6 +703,35 @@ class Hub(Part):
                 query = self.queries.get((update.view_class, number, form))
                 if query is not None:
                     self._take(query, event, now)
+                if self._everywhere:
+                    query = self.queries.get((update.view_class, number + EVERYWHERE, form))
+                    if query is not None:
+                        self._take(query, self._beside_remote(query.key, event), now)
+
+    def _beside_remote(self, key: Key, event: ContextEvent) -> ContextEvent:
+        """Give what an update of this node's map means where another node shows the same vid."""
+        assert self.remote is not None
+        text = self._shown[key].removeprefix("everywhere ")
+        found = self.remote.state(text, event.state.vid)
+        if found is None or event.kind is EventKind.CHANGED:
+            return event
+        if event.kind is EventKind.APPEARED:
+            return ContextEvent(EventKind.CHANGED, event.state, event.at_us, event.context)
+        return ContextEvent(EventKind.CHANGED, found[0], event.at_us, found[1])
+
+    def _remote_update(self, update: RemoteUpdate, now: int) -> None:
+        """Take what another node's update means for queries that are for everywhere."""
+        vid = update.state.vid
+        for text in sorted(update.before | update.after):
+            kind = EventKind.CHANGED
+            if text not in update.before:
+                kind = EventKind.APPEARED
+            elif text not in update.after:
+                kind = EventKind.LEFT
+            for key in list(self._everywhere.get(text, ())):
+                if self._local.state(key[0], key[1] % EVERYWHERE, vid) is None:
+                    event = ContextEvent(kind, update.state, now, update.context)
+                    self._take(self.queries[key], event, now)
 
     def _slow(self, name: str, now: int) -> None:
         session = self.sessions.get(name)
@@ -771,7 +891,7 @@ class Hub(Part):
         listing = session.to_complete[key]
         due: list[tuple[str, ContextEvent | None]] = []
         for vid, number in islice(listing.vids.items(), self.settings.frame_events_max):
-            state = self._local.state(key[0], key[1], vid)
+            state = self._state(key, vid)
             if state is None:
                 due.append((vid, None))
                 continue

@@ -94,6 +94,10 @@ class SubscribeRequest(SessionRequest, frozen=True, tag="subscribe"):
 
     re: SubscriptionName
     filter: Annotated[str, Meta(max_length=FILTER_LENGTH_MAX, description="CQL2 text")]
+    scope: Annotated[
+        Literal["everywhere", "here"],
+        Meta(description="the maps of all nodes of the overlay, or of this one alone"),
+    ] = "everywhere"
 
 
 class UnsubscribeRequest(SessionRequest, frozen=True, tag="unsubscribe"):

@@ -33,6 +33,7 @@ from roamcast.model.events import (
     SessionClosed,
     SessionOpened,
 )
+from roamcast.model.items import is_item
 from roamcast.model.machine import Effect, Entry, Input, Store, Stored, StoreFailed, Writes
 from roamcast.model.parts import Occupancy, Part, Timers
 from roamcast.model.records import Drop
@@ -294,7 +295,7 @@ class StoredPublications(Part):
     def _check(self, given: PublishFor, now: int) -> tuple[StoredPublication, Writes]:
         """Give what to write for a publication, with its step of the past, or refuse it."""
         context, owner, settings = given.context, given.owner, self.settings
-        if context.place is None and context.point is None:
+        if context.place is None and context.point is None and not is_item(context):
             raise ContextError("a context on the map needs a place or a point")
         body = body_of(context)
         if len(body) > CONTEXT_BYTES_MAX:

@@ -7,14 +7,20 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Final
+from typing import Annotated, Final, Literal
 
+from litestar.params import Parameter
 from litestar.response import Stream
 
 from roamcast.live.http.filtering import FilterLanguage, FilterParameter, charged_filter
 from roamcast.live.http.routes import Asked, route, service_of, viewer_of
 from roamcast.live.service.answering import answered
 from roamcast.live.service.service import Service
+
+WatchScope = Annotated[
+    Literal["everywhere", "here"],
+    Parameter(description="the maps of all nodes of the overlay, or of this one alone"),
+]
 
 COMMENT_S: Final = 15.0
 """Interval of comment lines on an idle stream, by which both sides notice a dead connection."""
@@ -75,8 +81,12 @@ async def get_changes(
     request: Asked,
     filter_text: FilterParameter = None,
     filter_language: FilterLanguage = None,
+    scope: WatchScope = "everywhere",
 ) -> Stream:
-    """Give the current set (event `current`), then every change (event `change`, a CloudEvent)."""
+    """Give the current set (event `current`), then every change (event `change`, a CloudEvent).
+
+    What is on the maps of other nodes follows as changes, as everybody may see it there.
+    """
     del filter_text, filter_language
     grant = request.auth
     service = service_of(request)
@@ -85,7 +95,10 @@ async def get_changes(
     if prepared is not None:
         await answered(prepared)
     name = f"{grant.subject}#sse-{secrets.token_hex(8)}"
-    return stream_of(request, name, "changes", lambda: service.subscribe(name, "changes", wanted))
+    everywhere = scope == "everywhere"
+    return stream_of(
+        request, name, "changes", lambda: service.subscribe(name, "changes", wanted, everywhere)
+    )
 
 
 def stream_of(request: Asked, name: str, what: str, subscribe: Callable[[], None]) -> Stream:

@@ -84,9 +84,9 @@ async def put_context(
     )
     request.auth.check_within(context)
     fresh = await service.publish(
-        request.auth.subject, context, lifetime_us=_microseconds(request, lifetime)
+        request.auth.subject, context, lifetime_us=microseconds(request, lifetime)
     )
-    return _as_feature(context, 201 if fresh else 200)
+    return as_feature(context, 201 if fresh else 200)
 
 
 @route("PATCH", "/contexts/{vid:str}", scope="publish", tag="publish", body=FeaturePatch,
@@ -121,7 +121,7 @@ async def patch_context(request: Asked, vid: Vid) -> Response[bytes]:
     request.auth.check_within(context)
     left_us = max(known.expires_us - now, 1) if known.expires_us else None
     await service.publish(request.auth.subject, context, session=known.session, lifetime_us=left_us)
-    return _as_feature(context)
+    return as_feature(context)
 
 
 class BatchOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -155,7 +155,7 @@ async def put_contexts(request: Asked, lifetime: Lifetime = LIFETIME_S_MIN) -> R
         _checked(made[-1].vid)
         if number % BATCH_SLICE == 0:
             await asyncio.sleep(0)
-    lifetime_us = _microseconds(request, lifetime)
+    lifetime_us = microseconds(request, lifetime)
     service.count_request(request.auth.subject, len(made) - 1)
 
     async def put(context: Context) -> BatchOutcome:
@@ -205,7 +205,7 @@ async def read_context(request: Asked, vid: Vid) -> Response[bytes]:
     seen = service.broker.get(viewer_of(request), vid, service.clock())
     if seen is None or not request.auth.sees(seen):
         raise NotFoundError(f"there is no context {vid[:100]!r} on the map that you may see")
-    return _as_feature(seen)
+    return as_feature(seen)
 
 
 @route("DELETE", "/contexts/{vid:str}", scope="publish", tag="publish",
@@ -284,7 +284,8 @@ def merge_patch(target: Any, patch: Any) -> Any:
     return merged
 
 
-def _as_feature(context: Context, status: int = 200) -> Response[bytes]:
+def as_feature(context: Context, status: int = 200) -> Response[bytes]:
+    """Answer with a context as a Feature."""
     return Response(encode(context), media_type=GEOJSON, status_code=status)
 
 
@@ -306,7 +307,7 @@ def _checked(vid: str) -> str:
     return vid
 
 
-def _microseconds(request: Asked, lifetime: float) -> int | None:
+def microseconds(request: Asked, lifetime: float) -> int | None:
     """Give the lifetime in microseconds; one that is too long is refused for a whole batch."""
     given = request.query_params.getall("lifetime", [])
     if not given:  # the setting `context_lifetime_s` holds

@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from time import thread_time
 from typing import Any
 
 import msgspec
@@ -36,6 +37,8 @@ from roamcast.overlay.modulators.specs import read_specs
 IN_FLIGHT_MAX = 256
 """Publications of one session that may wait for the disk; then its socket is not read."""
 
+TURN_S = 0.005
+"""After a message that took longer others have their turn."""
 LOOK_AGAIN_S = 0.01
 """So often it is looked whether a session that was too fast may go on, if nothing else says so."""
 
@@ -130,13 +133,22 @@ class SessionSocket:
         """
         while self._waiting and not (self._over or self._reading):
             if self._full():
-                self._socket.halt(True)
-                if self._again is None:
-                    loop = asyncio.get_running_loop()
-                    self._again = loop.call_later(LOOK_AGAIN_S, self._look_again)
+                self._rest(LOOK_AGAIN_S)
                 return
+            began = thread_time()
             self._take(self._waiting.popleft())
+            spent = thread_time() - began
+            if spent > TURN_S:  # as a large current set takes: half of the time is for others
+                self._rest(spent)
+                return
         self._socket.halt(False)
+
+    def _rest(self, seconds: float) -> None:
+        """Take and read nothing for a while."""
+        self._socket.halt(True)
+        if self._again is None:
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(seconds, self._look_again)
 
     def _full(self) -> bool:
         """Whether too much waits for the disk, or for the program to read it."""
@@ -169,10 +181,12 @@ class SessionSocket:
             case say.RegisterRequest(re, limit_bytes):
                 service.limit(self.name, limit_bytes)
                 self._say(say.Done(re))
-            case say.SubscribeRequest(re, text):
+            case say.SubscribeRequest(re, text, scope):
                 self._grant.require("subscribe")
                 prepared = service.broker.prepared(self._viewer, service.clock())
-                self._with_filter(re, text, lambda wanted: self._subscribe(re, wanted), prepared)
+                self._with_filter(
+                    re, text, lambda wanted: self._subscribe(re, wanted, scope), prepared
+                )
             case say.CountRequest(re, text):
                 self._grant.require("read")
                 self._with_filter(re, text, lambda wanted: self._count(re, wanted))
@@ -277,10 +291,10 @@ class SessionSocket:
             )
         )
 
-    def _subscribe(self, re: str, wanted: Filter) -> None:
+    def _subscribe(self, re: str, wanted: Filter, scope: str) -> None:
         """Charge for the current set, with which a subscription begins, and place it."""
         self._service.charge(self._viewer, wanted)
-        self._service.subscribe(self.name, re, wanted)
+        self._service.subscribe(self.name, re, wanted, everywhere=scope == "everywhere")
 
     def _count(self, re: str, wanted: Filter) -> None:
         service = self._service

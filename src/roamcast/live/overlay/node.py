@@ -65,6 +65,7 @@ def node_of(section: OverlaySection, folder: Path) -> OverlayNode | None:
         nonce=lambda: secrets.token_bytes(NONCE_BYTES),
         settings=settings,
         tables=standard_tables(settings.tables),
+        states=True,
         public_key=public_key,
         places=section.areas,
         url=section.url,

@@ -481,9 +481,9 @@ class Service:
         del self._sinks[name]
         self.driver.give(CloseSession(name))
 
-    def subscribe(self, session: str, subscription: str, wanted: Filter) -> None:
-        """Place a session's subscription."""
-        self._ask_now(lambda ticket: SubscribeSession(ticket, session, subscription, wanted))
+    def subscribe(self, session: str, about: str, wanted: Filter, everywhere: bool = True) -> None:
+        """Place a session's subscription: on the maps of all nodes, or on this one's alone."""
+        self._ask_now(lambda ticket: SubscribeSession(ticket, session, about, wanted, everywhere))
 
     def unsubscribe(self, session: str, subscription: str) -> None:
         """End a session's subscription."""

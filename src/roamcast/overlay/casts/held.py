@@ -25,6 +25,7 @@ from roamcast.model.machine import Writes
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.casts.looking import window_of
 from roamcast.overlay.casts.messages import CastBody, CastReport, Pair, PastQuestion
+from roamcast.overlay.events import ParcelId
 
 PREFIX: Final = "casts/"
 BODY: Final = PREFIX + "body/"
@@ -35,6 +36,8 @@ END: Final = PREFIX + "end/"
 REPORTED: Final = PREFIX + "report/"
 PAYLOADS: Final = "payloads/"
 """Not this part's prefix: payloads of a million casts are not read at a start."""
+LATE: Final = PAYLOADS + "late/"
+"""Casts that are over, and whose results may still be on their way back."""
 
 HOUR_S: Final = 3_600
 BACK_S_MAX: Final = 100 * 366 * 24 * HOUR_S
@@ -92,6 +95,11 @@ class CastPlan:
             hours = -(-max(0, back_us) // (HOUR_S * MICROSECONDS))
             self.back_s = min(hours * HOUR_S, BACK_S_MAX)
 
+    def stored(self) -> "StoredPlan":
+        """Give what is stored of it."""
+        text = self.text if self.tense == "present" else ""
+        return StoredPlan(self.loose.stored, self.last, self.window, text)
+
 
 def _filter(normal: Normal) -> Filter:
     return Filter.parse(writing.of(normal))
@@ -113,6 +121,17 @@ class CastStatus(enum.StrEnum):
     UPDATED = "updated"
 
 
+class StoredPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a restart needs of a cast's filter, so that a million of them are not parsed (0145)."""
+
+    loose: bytes
+    """The filter without times, in normal form; empty where it waits already, or no more."""
+    last: int | None
+    window: tuple[int, int]
+    text: str
+    """What is asked of the past; empty where it is the filter as it was sent."""
+
+
 class StoredCast(msgspec.Struct, frozen=True, array_like=True):
     """A cast on disk, written once."""
 
@@ -120,6 +139,7 @@ class StoredCast(msgspec.Struct, frozen=True, array_like=True):
     came_from: str
     branches: tuple[str, ...]
     patience_us: int
+    plan: StoredPlan | None = None
 
 
 class StoredEnd(msgspec.Struct, frozen=True, array_like=True):
@@ -132,6 +152,15 @@ class StoredEnd(msgspec.Struct, frozen=True, array_like=True):
     update: str = ""
     kind: str = ""
     media_type: str = ""
+    late: bool = False
+    """Whether results that are late are still taken: the cast lies among the payloads."""
+
+
+class LateCast(msgspec.Struct, frozen=True, array_like=True):
+    """A cast that was forgotten, as it is taken up again when results are late."""
+
+    cast: StoredCast
+    sent_to: tuple[str, ...]
 
 
 class StoredPage(msgspec.Struct, array_like=True):
@@ -190,14 +219,17 @@ class HeldCast:
         "looking",
         "pages",
         "patience_us",
+        "plan",
         "posting",
         "reported",
         "reports",
         "sent_to",
         "settled",
+        "taking",
         "telling",
         "unnamed",
         "unreachable",
+        "unwritten",
         "whom",
     )
 
@@ -206,6 +238,7 @@ class HeldCast:
         self.came_from = stored.came_from
         self.branches = stored.branches
         self.patience_us = stored.patience_us
+        self.plan = stored.plan or plan_of(stored.body).stored()
         self.sent_to: dict[str, None] = {}
         """Neighbours that have it for certain: custody of it is on disk."""
         self.posting: dict[str, None] = {}
@@ -233,6 +266,10 @@ class HeldCast:
         """Neighbours that are being told of its end."""
         self.known = 0
         """Pages that were made: the number of the next one."""
+        self.taking: set[ParcelId | str] = set()
+        """Results and its end, on their way to the disk: it is not forgotten meanwhile."""
+        self.unwritten: Writes = ()
+        """What is to be written of a cast that results have brought back."""
 
     @property
     def id(self) -> str:
@@ -277,17 +314,42 @@ class HeldCast:
 
     def question(self) -> PastQuestion:
         """Ask the past for everybody who matches."""
-        plan = plan_of(self.body)
-        return PastQuestion(plan.text, plan.window, self.viewer, self.body.expires_us)
+        text = self.plan.text or self.body.filter
+        return PastQuestion(text, self.plan.window, self.viewer, self.body.expires_us)
+
+    def take_loose(self) -> Filter:
+        """Give the filter that it waits with; whoever takes it holds it from then on."""
+        loose = self.plan.loose
+        self.plan = msgspec.structs.replace(self.plan, loose=b"")
+        return Filter.of_stored(loose) if loose else plan_of(self.body).loose
 
     def stored(self) -> StoredCast:
         """Give what is on disk of it."""
-        return StoredCast(self.body, self.came_from, self.branches, self.patience_us)
+        return StoredCast(self.body, self.came_from, self.branches, self.patience_us, self.plan)
 
-    def forgets(self) -> Writes:
+    @property
+    def awaits_results(self) -> bool:
+        """Whether neighbours may pass something back, however late."""
+        return self.live and self.body.policy != "NH" and bool(self.sent_to)
+
+    def awaits(self) -> Writes:
+        """Give what stays on disk for results that are late."""
+        late = LateCast(self.stored(), tuple(self.sent_to))
+        return ((LATE + name_of(self.id), msgspec.msgpack.encode(late)),)
+
+    def returns(self) -> Writes:
+        """Give what is written of a cast that results have brought back."""
+        name = name_of(self.id)
+        body = (BODY + name, msgspec.msgpack.encode(self.stored()))
+        sent = ((f"{SENT}{name}/{link}", link.encode()) for link in self.sent_to)
+        return (body, (SETTLED + name, b""), *sent)
+
+    def forgets(self, *, keep: bool = False) -> Writes:
         """Delete everything of it, but what remembers that it is over."""
         name = name_of(self.id)
-        keys = [BODY + name, SETTLED + name, PAYLOADS + name]
+        keys = [BODY + name, SETTLED + name]
+        if not keep:
+            keys += [PAYLOADS + name, LATE + name]
         keys += [f"{SENT}{name}/{link}" for link in self.sent_to]
         keys += [f"{REPORTED}{name}/{node}" for node in self.reports]
         keys += [page.key for page in self.pages.values()]
