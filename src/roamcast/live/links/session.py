@@ -69,7 +69,8 @@ class SessionSocket:
         service.open_session(self.name, self._viewer, self)
         now = time.format_instant(service.clock())
         hosts = tuple(service.settings.cluster.replicas.values())
-        self._say(say.SessionWelcome(self.name, now, limits.ping_s, hosts))
+        node = service.broker.node
+        self._say(say.SessionWelcome(self.name, now, limits.ping_s, hosts, node))
         try:
             with service.standing.held(self._grant, self.cut):
                 await self._socket.serve(
@@ -232,7 +233,8 @@ class SessionSocket:
                 service.events.unsubscribe(self.name, re)
                 self._say(say.Done(re))
             case say.PlaceRequest(place, re):
-                service.events.report(self.name, check_place(place))
+                service.broker.check_place(check_place(place))
+                service.events.report(self.name, place)
                 self._say(say.Done(re))
 
     def _take_part(self, text: str, last: bool) -> None:
