@@ -34,13 +34,18 @@ from roamcast.overlay.tables.feeding import NodeView, TableFeeding, TableSetting
 from roamcast.overlay.tables.messages import TABLES_MESSAGES
 from roamcast.overlay.tables.table import Table
 from roamcast.overlay.tables.wants import Wants
-from roamcast.overlay.topology.discovery import Discovery, DiscoverySettings
+from roamcast.overlay.topology.discovery import (
+    DISCOVERY_MESSAGES,
+    Discovery,
+    DiscoverySettings,
+)
 from roamcast.overlay.topology.messages import TOPOLOGY_MESSAGES
 from roamcast.overlay.topology.topology import NodeTopology, TopologySettings
 
 CARRIED: Final = Registry(
     (
         *TOPOLOGY_MESSAGES,
+        *DISCOVERY_MESSAGES,
         *TABLES_MESSAGES,
         *CUSTODY_MESSAGES,
         *FILTER_MESSAGES,
@@ -87,11 +92,13 @@ class OverlayNode(msgspec.Struct, frozen=True):
     verify: Verify = verify
     public_key: bytes = b""
     """What its neighbours know it by, for people to read."""
-    address: str = ""
-    """Where others dial this node; needed if it looks for neighbours."""
+    addresses: tuple[str, ...] = ()
+    """Where others that search for neighbours dial this node."""
     keys: Mapping[str, bytes] = {}
-    """Nodes that a search may make neighbours, and their public keys; empty: no search."""
+    """Nodes that may link with this one unasked, and their public keys; empty: no search."""
     discovery: DiscoverySettings = DiscoverySettings()
+    may_dial: Callable[[str], bool] = lambda _: True
+    """Whether an address that others told may be dialled."""
     places: tuple[str, ...] = ()
     """The places that it serves; none for all."""
     url: str = ""
@@ -123,6 +130,7 @@ class Overlay:
             now=now,
             settings=settings.links,
             neighbours=node.neighbours,
+            known=node.keys,
             carried=CARRIED,
             draw=node.draw,
             nonce=node.nonce,
@@ -152,14 +160,17 @@ class Overlay:
             self.homes = Homes(self.topology, node.homes, draw=node.draw)
         search = Discovery(
             node.name,
-            address=node.address,
+            addresses=node.addresses,
             keys=node.keys,
             settings=node.discovery,
             draw=node.draw,
+            configured=node.neighbours,
+            may_dial=node.may_dial,
+            heard_of=lambda: ((one.node, one.url) for one in self.feeding.nodes()),
         )
         self.parts: tuple[Part, ...] = (
             self.links,
-            *((search,) if node.keys else ()),
+            search,
             self.topology,
             self.feeding,
             self.exchange,

@@ -10,6 +10,7 @@ from typing import Final
 
 from roamcast.errors import SettingsError
 from roamcast.files import OWNER_ONLY, write_whole
+from roamcast.live.config.problems import address_problem, public_key
 from roamcast.live.config.settings import OverlaySection
 from roamcast.overlay.filters.planning import FilterSettings
 from roamcast.overlay.links.messages import NONCE_BYTES
@@ -17,9 +18,12 @@ from roamcast.overlay.links.proof import signer
 from roamcast.overlay.links.settings import NeighbourSettings
 from roamcast.overlay.overlay import OverlayNode, OverlaySettings
 from roamcast.overlay.tables.feeding import standard_tables
+from roamcast.overlay.topology.discovery import DiscoverySettings
 
 NODE_KEY_FILE: Final = "node.key"
 KEY_BYTES: Final = 32
+NEIGHBOURS_FOUND_MAX: Final = 64
+"""Neighbours that are not configured, linked or sought."""
 
 
 def private_key(folder: Path) -> bytes:
@@ -41,7 +45,7 @@ def node_of(section: OverlaySection, folder: Path) -> OverlayNode | None:
     """Make the node of these settings; None where they name none."""
     if not section.node:
         return None
-    sign, public_key = signer(private_key(folder))
+    sign, own_key = signer(private_key(folder))
     filters = section.filters
     settings = OverlaySettings(
         filters=FilterSettings(int(filters) if filters.isdigit() else filters)  # type: ignore[arg-type]
@@ -58,7 +62,16 @@ def node_of(section: OverlaySection, folder: Path) -> OverlayNode | None:
         nonce=lambda: secrets.token_bytes(NONCE_BYTES),
         settings=settings,
         tables=standard_tables(settings.tables),
-        public_key=public_key,
+        public_key=own_key,
+        addresses=tuple(url for url in section.hosts or (section.url,) if _may_dial(url)),
+        keys={name: public_key(key) for name, key in section.known.items()},
+        discovery=DiscoverySettings(enough=section.links, neighbours_max=NEIGHBOURS_FOUND_MAX),
+        may_dial=_may_dial,
         places=section.areas,
         url=section.url,
     )
+
+
+def _may_dial(url: str) -> bool:
+    """Whether nodes are dialled there: by https, unless it is this machine."""
+    return address_problem(url) is None

@@ -52,6 +52,8 @@ class LinkView(msgspec.Struct, frozen=True):
     reason: str
     """Why it is not up, or was not before."""
     waiting: int
+    found: bool
+    """It called or was found; the settings do not name it as a neighbour."""
 
 
 class NeighbourLink:
@@ -60,6 +62,8 @@ class NeighbourLink:
     def __init__(self, node: str, settings: NeighbourSettings) -> None:
         self.node = node
         self.settings = settings
+        self.found = False
+        """Whether it called or was found, and is not configured."""
         self.state = NeighbourState.DOWN
         self.session: LinkSession | None = None
         self.nonce = b""
