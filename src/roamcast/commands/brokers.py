@@ -54,10 +54,6 @@ def brokers(
 
 
 def _show_key(data: Path | None) -> None:
-    import base64
+    from roamcast.live.overlay.node import public_text
 
-    from roamcast.live.overlay.node import private_key
-    from roamcast.overlay.links.proof import signer
-
-    _, public = signer(private_key(data or Path("roamcast-data")))
-    typer.echo("ed25519:" + base64.b64encode(public).decode())
+    typer.echo(public_text(data or Path("roamcast-data")))

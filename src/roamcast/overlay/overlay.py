@@ -1,6 +1,5 @@
 """The overlay's parts of one broker, made together, in the order in which they hear events."""
 
-import base64
 from collections.abc import Callable, Mapping
 from typing import Annotated, Final
 
@@ -26,7 +25,7 @@ from roamcast.overlay.homes.managers import HomeSettings
 from roamcast.overlay.homes.messages import HOMES_MESSAGES
 from roamcast.overlay.links.links import NodeLinks
 from roamcast.overlay.links.neighbour import LinkView
-from roamcast.overlay.links.proof import Sign, Verify, verify
+from roamcast.overlay.links.proof import Sign, Verify, key_text, verify
 from roamcast.overlay.links.settings import LinkSettings, NeighbourSettings
 from roamcast.overlay.tables.directory import NodeEntry
 from roamcast.overlay.tables.exchange import Exchange
@@ -101,6 +100,8 @@ class OverlayNode(msgspec.Struct, frozen=True):
     """Whether an address that others told may be dialled."""
     places: tuple[str, ...] = ()
     """The places that it serves; none for all."""
+    has_past: bool = False
+    """Whether an archive that it reads may hold more than its store knows of."""
     url: str = ""
     """Where people reach it."""
 
@@ -145,7 +146,7 @@ class Overlay:
         if node.flows is not None and wants not in tables:
             tables = (*tables, wants)
         own = NodeEntry(node.name, node.url, node.places)
-        self.feeding = TableFeeding(tables, own, settings.tables)
+        self.feeding = TableFeeding(tables, own, settings.tables, has_past=node.has_past)
         self.exchange = Exchange(tables)
         self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=node.kinds)
         self.filters = NodeFilters(self.topology, settings.filters, now=now)
@@ -186,7 +187,7 @@ class Overlay:
         """Describe the node, its links, and what it knows of the others."""
         return OverlayView(
             self.links.node,
-            "ed25519:" + base64.b64encode(self._public_key).decode(),
+            key_text(self._public_key),
             self.links.epoch,
             self.links.view(),
             {node: sorted(others) for node, others in sorted(self.topology.graph().items())},

@@ -1,6 +1,5 @@
 """Real services as nodes: linked by key, found again after kill -9, refused by name."""
 
-import base64
 import socket
 import time
 from collections.abc import Callable
@@ -11,10 +10,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from roamcast.live.overlay.node import private_key
+from roamcast.live.overlay.node import public_text
 from roamcast.live.overlay.ways import FRAMES_UNPROVED, PROTOCOL
 from roamcast.overlay.links.messages import Greeting
-from roamcast.overlay.links.proof import signer
 from tests.processes import roamcast
 from tests.running_service import RunningService
 
@@ -24,7 +22,7 @@ DEADLINE_S = 60.0
 
 
 def key_of(folder: Path) -> str:
-    return "ed25519:" + base64.b64encode(signer(private_key(folder / "data"))[1]).decode()
+    return public_text(folder / "data")
 
 
 def settings(node: str, *neighbours: tuple[str, str, str]) -> str:

@@ -11,17 +11,20 @@ from typing import Final
 from roamcast.errors import SettingsError
 from roamcast.files import OWNER_ONLY, write_whole
 from roamcast.live.config.problems import address_problem, public_key
-from roamcast.live.config.settings import OverlaySection
+from roamcast.live.config.settings import OverlaySection, PastSection
+from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.filters.planning import FilterSettings
 from roamcast.overlay.links.messages import NONCE_BYTES
-from roamcast.overlay.links.proof import signer
+from roamcast.overlay.links.proof import key_text, signer
 from roamcast.overlay.links.settings import NeighbourSettings
 from roamcast.overlay.overlay import OverlayNode, OverlaySettings
-from roamcast.overlay.tables.feeding import standard_tables
+from roamcast.overlay.tables.feeding import TableSettings, standard_tables
 from roamcast.overlay.topology.discovery import DiscoverySettings
 
 NODE_KEY_FILE: Final = "node.key"
 KEY_BYTES: Final = 32
+HOUR_S: Final = 3_600
+DAY_S: Final = 24 * HOUR_S
 NEIGHBOURS_FOUND_MAX: Final = 64
 """Neighbours that are not configured, linked or sought."""
 
@@ -41,14 +44,21 @@ def private_key(folder: Path) -> bytes:
     return key
 
 
-def node_of(section: OverlaySection, folder: Path) -> OverlayNode | None:
+def public_text(folder: Path) -> str:
+    """Give the node's public key as its neighbours set it."""
+    return key_text(signer(private_key(folder))[1])
+
+
+def node_of(section: OverlaySection, past: PastSection, folder: Path) -> OverlayNode | None:
     """Make the node of these settings; None where they name none."""
     if not section.node:
         return None
     sign, own_key = signer(private_key(folder))
     filters = section.filters
+    kept_s = past.archive_days * DAY_S if past.archive else past.store_hours * HOUR_S
     settings = OverlaySettings(
-        filters=FilterSettings(int(filters) if filters.isdigit() else filters)  # type: ignore[arg-type]
+        tables=TableSettings(kept_us=round(kept_s * MICROSECONDS)),
+        filters=FilterSettings(int(filters) if filters.isdigit() else filters),  # type: ignore[arg-type]
     )
     neighbours = {
         name: NeighbourSettings(one.public_key(), one.urls)
@@ -68,6 +78,7 @@ def node_of(section: OverlaySection, folder: Path) -> OverlayNode | None:
         discovery=DiscoverySettings(enough=section.links, neighbours_max=NEIGHBOURS_FOUND_MAX),
         may_dial=_may_dial,
         places=section.areas,
+        has_past=bool(past.archive) and Path(past.archive).exists(),
         url=section.url,
     )
 
