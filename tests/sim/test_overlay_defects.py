@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from roamcast.model.areas import Area
+from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect
 from roamcast.overlay.custody.custody import Custody
 from roamcast.overlay.custody.held import Held, ParcelEvent, ParcelState
@@ -193,11 +194,41 @@ def test_a_past_that_moves_with_the_nodes_places_is_found(monkeypatch: pytest.Mo
     """Trap 7, by whole brokers: their settings change, their past does not."""
     real = TableFeeding._take
 
-    def forgetful(self: TableFeeding, ever: Sequence[str]) -> None:
-        del ever
-        real(self, ())
+    def forgetful(self: TableFeeding, ever: Sequence[str], days: bytes | None) -> None:
+        del ever, days
+        real(self, (), None)
 
     monkeypatch.setattr(TableFeeding, "_take", forgetful)
+    assert found() == "every table is right in the end"
+
+
+def test_days_that_a_restart_forgets_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0180: what was there on a day is to be found there for ever."""
+    real = TableFeeding._take
+
+    def forgetful(self: TableFeeding, ever: Sequence[str], days: bytes | None) -> None:
+        del days
+        real(self, ever, None)
+
+    monkeypatch.setattr(TableFeeding, "_take", forgetful)
+    assert found() == "every table is right in the end"
+
+
+def test_days_without_those_that_rules_hide_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0180: staff would not find them later."""
+    real, passed = TableFeeding._place, TableFeeding._pass_days
+
+    def public(self: TableFeeding, context: Context, end: int | None) -> None:
+        if self._is_public(context.vid):
+            real(self, context, end)
+
+    def without_rules(self: TableFeeding, now: int) -> None:
+        restricted, self._restricted = self._restricted, lambda: ()
+        passed(self, now)
+        self._restricted = restricted
+
+    monkeypatch.setattr(TableFeeding, "_place", public)
+    monkeypatch.setattr(TableFeeding, "_pass_days", without_rules)
     assert found() == "every table is right in the end"
 
 
