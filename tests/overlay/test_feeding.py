@@ -267,6 +267,19 @@ def test_a_day_on_which_nobody_was_there_is_not_asked_for() -> None:
         node.boot()
 
 
+def test_who_lasts_over_an_outage_of_days_was_there_all_along() -> None:
+    node = Node()
+    node.keep("ann", "campus/b1/2")
+    node.run(1_000)
+    node.now += 3 * DAY_US
+    node.boot()
+    node.release("ann")
+    node.run(3 * DAY_US)
+    offered = _local(node.feeding.areas)
+    days = [any(_on(number).meets(area) for area in offered) for number in range(5)]
+    assert days == [True, True, True, True, False]
+
+
 def test_days_with_rules_count_whoever_is_there() -> None:
     node = Node()
     node.rules("ann", STAFF)

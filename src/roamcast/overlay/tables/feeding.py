@@ -224,11 +224,10 @@ class TableFeeding(Part):
                 self._astray = True
                 self._mark(("",), first, last)
             return
-        astray = place is not None and not self._served(place)
-        # 0130: who is hidden makes no difference; days with rules count for all places anyway.
-        public = astray or self._is_public(context.vid)
-        self._mark(self._keys(place) if public else self.places or ("",), first, last)
-        if astray:
+        self._mark(self._keys(place), first, last)
+        if not self._is_public(context.vid):  # 0130: where they are makes no difference
+            self._mark(self.places, first, last)
+        if place is not None and not self._served(place):
             self._go_astray()
 
     def _keys(self, place: str | None) -> tuple[str, ...]:
@@ -282,13 +281,19 @@ class TableFeeding(Part):
             return
         before, self._day = self._day, today
         self._stale = True
+        members = self.crowd.members() if self._crowd is not None else ()
+        if before is None:  # an earlier life ended some day, and who lasts was there all along
+            for member in members:
+                self._mark(self._keys(member.place), member.t_r // self._settings.day_us, today)
+            ranges = (one for days in self._days.values() for one in days.ranges)
+            before = min(max((last for _, last in ranges), default=today), today)
         restricted = self._restricted()
         if self._full or self._unknown_until or restricted is None or len(restricted):
             places: Collection[str] = self.places or ("",)
         else:
-            here = {member.place for member in self.crowd.members()} if self._crowd else set()
+            here = {member.place for member in members}
             places = {key for place in here for key in self._keys(place)}
-        self._mark(tuple(places), today if before is None else before, today)
+        self._mark(tuple(places), before, today)
         if self._settings.kept_us:
             oldest = (now - self._settings.kept_us) // self._settings.day_us - 1
             for days in self._days.values():
