@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from roamcast.model.areas import Area
-from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect
 from roamcast.overlay.custody.custody import Custody
 from roamcast.overlay.custody.held import Held, ParcelEvent, ParcelState
@@ -211,24 +210,6 @@ def test_days_that_a_restart_forgets_are_found(monkeypatch: pytest.MonkeyPatch) 
         real(self, ever, None)
 
     monkeypatch.setattr(TableFeeding, "_take", forgetful)
-    assert found() == "every table is right in the end"
-
-
-def test_days_without_those_that_rules_hide_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """0180: staff would not find them later."""
-    real, passed = TableFeeding._place, TableFeeding._pass_days
-
-    def public(self: TableFeeding, context: Context, end: int | None) -> None:
-        if self._is_public(context.vid):
-            real(self, context, end)
-
-    def without_rules(self: TableFeeding, now: int) -> None:
-        restricted, self._restricted = self._restricted, lambda: ()
-        passed(self, now)
-        self._restricted = restricted
-
-    monkeypatch.setattr(TableFeeding, "_place", public)
-    monkeypatch.setattr(TableFeeding, "_pass_days", without_rules)
     assert found() == "every table is right in the end"
 
 
