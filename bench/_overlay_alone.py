@@ -43,9 +43,7 @@ class Alone:
         for context in contexts:
             self.now += STEP_US
             self._ticket += 1
-            self._carry(
-                self._broker.receive(PublishFor(self._ticket, "bench", context), self.now)
-            )
+            self._carry(self._broker.receive(PublishFor(self._ticket, "bench", context), self.now))
             due = self._broker.deadline()
             if due is not None and due <= self.now:
                 self._carry(self._broker.advance(self.now))

@@ -29,7 +29,6 @@ from roamcast.channels.sessions.webhooks import WebhookSettings
 from roamcast.live.auth.admission import ANCESTORS_MAX, BOUND_LENGTH_MAX
 from roamcast.live.config.settings import Settings
 from roamcast.live.http.writing import BATCH_MAX
-from roamcast.live.service.webhooks import URL_LENGTH_MAX
 from roamcast.model.filters.parse import DEPTH_MAX, PATTERN_LENGTH_MAX
 from roamcast.model.filters.scan import LENGTH_MAX, PARENTHESES_DEPTH_MAX, TERMS_MAX
 from roamcast.model.filters.shapes import VERTICES_MAX
@@ -46,10 +45,12 @@ from roamcast.overlay.handoff.states import (
 )
 from roamcast.overlay.homes.choice import LOAD_TABLE, LoadState
 from roamcast.overlay.homes.managers import CHANGE_TABLE, ChangeState
+from roamcast.overlay.homes.records import SERVING_TABLE, ServingState
 from roamcast.overlay.links.messages import LINK_MESSAGES as OVERLAY_LINKS
 from roamcast.overlay.links.neighbour import LINKS_TABLE, NeighbourState
 from roamcast.overlay.overlay import CARRIED
 from roamcast.overlay.topology.discovery import DISCOVERY_MESSAGES, SEARCH_TABLE, SearchState
+from roamcast.transport.outward import URL_LENGTH_MAX
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -122,6 +123,7 @@ SECTIONS = (
             ("The filter", FilterState.ABSENT, FILTER_TABLE),
             ("The load of a broker", LoadState.OPEN, LOAD_TABLE),
             ("The change of a client's home", ChangeState.SETTLED, CHANGE_TABLE),
+            ("A consumer with modulators at its home", ServingState.ASKING, SERVING_TABLE),
             ("A consumer at its home (JIT's A1)", HomeState.HOME, HOME_TABLE),
             ("A neighbour that was asked", AskedState.ASKED, ASKED_TABLE),
             ("A virtual consumer (JIT's A2)", NextState.PREPARING, NEXT_TABLE),
@@ -197,7 +199,9 @@ def _json_type(field: dict[str, Any]) -> str:
     if "type" not in field:
         return " or ".join(map(_json_type, field["anyOf"]))
     name = field["type"]
-    if name == "array":
+    if name == "array" and "prefixItems" in field:
+        name = f"list of {len(field['prefixItems'])} {_json_type(field['prefixItems'][0])}"
+    elif name == "array":
         name = f"list of {_json_type(field['items'])}"
     signs = {"minimum": "≥", "maximum": "≤", "minLength": "length ≥", "maxLength": "length ≤"}
     limits = [f"{sign} {field[limit]:,}" for limit, sign in signs.items() if limit in field]

@@ -39,6 +39,7 @@ LAST_FOUND: dict[str, int] = {
     "test_a_summary_that_forgets_at_once_who_ended_is_found": 120,
     "test_an_end_at_the_notice_and_not_at_the_last_sighting_is_found": 71,
     "test_an_epoch_that_is_not_remembered_is_found": 12,
+    "test_an_older_batch_that_wins_is_found": 21,
     "test_an_older_version_that_wins_is_found": 5,
     "test_leaving_a_change_to_pages_that_have_passed_its_object_is_found": 18,
     "test_skipping_an_announcement_is_found": 264,

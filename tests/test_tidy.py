@@ -276,7 +276,7 @@ def test_one_class_name_has_one_home() -> None:
 
 
 BROKER_READS = (
-    *("find", "get", "page", "count", "price", "nearest"),  # what people ask
+    *("find", "get", "page", "count", "price", "nearest", "prepared"),  # what people ask
     *("rules_for", "publication_for", "webhooks_of", "webhooks"),  # what is one's own
     *("name", "epoch", "map_settings", "class_of_group", "class_of_client", "takes"),  # for links
     *("held", "overlay_view", "placement_view"),  # for operators

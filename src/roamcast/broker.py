@@ -85,8 +85,10 @@ from roamcast.model.places import Places
 from roamcast.overlay.casts.casts import Casts
 from roamcast.overlay.casts.messages import CAST_KINDS, CastBody, CastView
 from roamcast.overlay.casts.settings import CastSettings
+from roamcast.overlay.consumers.desk import EventDesk
+from roamcast.overlay.consumers.settings import EventSettings
 from roamcast.overlay.filters.part import NodeFilterView
-from roamcast.overlay.overlay import Overlay, OverlayNode, OverlayView
+from roamcast.overlay.overlay import Overlay, OverlayNode, OverlayView, lone_events
 
 RULES_DECODED: Final = 4_096
 
@@ -321,6 +323,7 @@ class Broker(Router):
         webhook_settings: WebhookSettings | None = None,
         past_settings: PastSettings | None = None,
         cast_settings: CastSettings | None = None,
+        event_settings: EventSettings | None = None,
         default_rules: Sequence[Rule] = PUBLIC,
         own_vids: bool = False,
         places: Places | None = None,
@@ -336,9 +339,10 @@ class Broker(Router):
         `own_vids`: vids that could be guessed begin with their publisher's name (0098).
         `replicas`: the hosts that may serve this node, by seat, this one among them.
         `trusted_nodes`: those whose vids belong to who registered them alone. `overlay`: what
-        makes this broker a node of many; without it, it has no part of the overlay. `charge` is
-        asked before a client on a link gets a current set. `key_of` gives a vid's sealing key;
-        without one, what vids registered here is asked.
+        makes this broker a node of many; without it, it has no part of the overlay.
+        `event_settings`: sessions publish and subscribe to events, with an overlay or without;
+        None: they do not. `charge` is asked before a client on a link gets a current set. `key_of`
+        gives a vid's sealing key; without one, what vids registered here is asked.
         """
         self.name = name
         self.epoch = epoch
@@ -379,7 +383,7 @@ class Broker(Router):
             epoch=epoch,
             now=now,
             settings=past_settings or PastSettings(),
-            newest=self._replication.newest,
+            stamp=self._replication.stamp,
             rules_of=rules.encoded,
         )
         self._server.past = self._server.contexts.past = self._past
@@ -395,13 +399,22 @@ class Broker(Router):
         self._admission = Admission(self._hub, rules, self._policy)
         self._vid_keys = VidKeyStore()
         self.overlay: Overlay | None = None
+        self.events: EventDesk | None = None
         if overlay is not None:
             node = msgspec.structs.replace(overlay, kinds=overlay.kinds | CAST_KINDS)
+            if event_settings is not None:
+                node = msgspec.structs.replace(
+                    node, flows=event_settings.flows, handoff=event_settings.handoff
+                )
             self.overlay = Overlay(node, epoch=epoch, now=now)
             self.overlay.feeding.under(rules.is_public, rules.restricted)
             self._server.contexts.check_place = self.overlay.feeding.check_place
             self._past.followers.append(self.overlay.feeding)
             self._past.companions = self.overlay.feeding.unstored
+            if self.overlay.states is not None:
+                self._hub.remote = self.overlay.states
+                public = partial(self._policy.class_of, Viewer(""))
+                self.overlay.states.under(LocalQueries(self._server), public)
         self._casts = Casts(
             cast_settings or CastSettings(),
             now=now,
@@ -414,6 +427,7 @@ class Broker(Router):
             overlay=self.overlay,
         )
         self._past.followers.append(self._casts)
+        events = self._event_parts(event_settings, epoch)
         # The order is that of events and of restoring: rules before what they hide, who may see
         # before what is shown, the store before the map that is handed over with it.
         super().__init__(
@@ -430,6 +444,7 @@ class Broker(Router):
                 self._webhooks,
                 *(self.overlay.parts if self.overlay is not None else ()),
                 self._casts,
+                *events,
             ),
             disk=self._replication,
         )
@@ -437,6 +452,30 @@ class Broker(Router):
         if self.overlay is not None and self._past.lives:
             self.overlay.feeding.unknown_until(now + self._past.settings.return_us)
         self.receive_event(MapTouched(), now)  # nobody subscribes yet
+
+    def _event_parts(self, settings: EventSettings | None, epoch: int) -> tuple[Part, ...]:
+        """Make what sessions use of the event plane, and the plane itself where no node has it."""
+        if settings is None:
+            return ()
+        alone: tuple[Part, ...] = ()
+        if self.overlay is None:
+            alone = flows, handoff = lone_events(
+                self.name, settings.flows, settings.handoff, epoch=epoch
+            )
+        else:
+            assert self.overlay.flows is not None
+            assert self.overlay.handoff is not None
+            flows, handoff = self.overlay.flows, self.overlay.handoff
+        self.events = EventDesk(
+            self._hub,
+            self._policy,
+            settings,
+            check_owner=self._publications.check_owner,
+            served=lambda: flows.home.consumers,
+            check_attach=handoff.check,
+            standing=self._server.subscriptions.standing,
+        )
+        return (*alone, self.events)
 
     def _state_of(self, vid: str) -> Context | None:
         known = self._server.map.contexts.get(vid)
@@ -535,6 +574,11 @@ class Broker(Router):
         live = self._server.contexts.live
         name = self._policy.name_of(viewer)
         return live.page(name, self._seen_by(viewer), wanted, now, after, limit)
+
+    def prepared(self, viewer: Viewer, now: int) -> Question[None] | None:
+        """Make the map ready for a viewer's subscription, in slices; None if it is, or nearly."""
+        live = self._server.contexts.live
+        return live.prepared(self._policy.name_of(viewer), self._seen_by(viewer), now)
 
     def count(self, viewer: Viewer, wanted: Filter, now: int) -> Question[int]:
         """Ask how many contexts this viewer may see and a filter wants, in slices."""

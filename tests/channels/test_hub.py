@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.sessions import hub as module
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.errors import InputError, LimitError
@@ -115,6 +116,44 @@ def test_a_large_current_set_follows_in_pages_and_its_end_is_told_once() -> None
     desk.run(SECOND)
     assert len(desk.sees("s")) == 50
     assert reader.complete == {reader.query_of["w"]}
+
+
+def test_a_large_current_set_leaves_turns_to_others_and_changes_meanwhile_are_told_once() -> None:
+    settings = HubSettings(page_features_max=10, frame_events_max=10)
+    desk = Desk(settings, map_settings=MapSettings(notes_max=5))
+    for number in range(100):
+        desk.keep(f"p{number:03}", "hq")
+    reader, other = desk.open("s"), desk.open("t")
+    desk.watch("s", "within(place, 'hq')")
+    assert len(desk.sees("s")) == 10
+    assert len(reader.frames) == 1, "more than one slice at once"
+    desk.watch("t", "within(place, 'hq')")  # the same query, not noted everywhere yet
+    desk.keep("p050", "hq/2")  # not told yet
+    desk.release("p051")
+    desk.keep("p000", "hq/1")  # told
+    desk.keep("p052", "elsewhere")
+    desk.keep("p052", "hq/3")
+    turns = len({at for at, _ in reader.frames})
+    desk.run(SECOND)
+    assert len({at for at, _ in reader.frames}) - turns >= 9
+    expected = desk.broker.find(Viewer("s"), Filter.parse("within(place, 'hq')"), desk.now)
+    for name, read in (("s", reader), ("t", other)):
+        assert desk.sees(name) == {one.vid: one.place for one in expected}
+        assert read.complete == {read.query_of["w"]}
+    assert desk.broker._server.contexts.unnoted == {}
+
+
+def test_a_query_that_is_withdrawn_before_it_is_noted_leaves_nothing() -> None:
+    desk = Desk(map_settings=MapSettings(notes_max=5))
+    for number in range(20):
+        desk.keep(f"p{number:03}", "hq")
+    desk.open("s")
+    desk.watch("s", "within(place, 'hq')")
+    assert desk.broker._server.contexts.unnoted
+    desk.unwatch("s")
+    desk.keep("p003", "hq/1")
+    desk.run(SECOND)
+    assert desk.broker._server.contexts.unnoted == {}
 
 
 def window_max(frames: list[tuple[int, int]]) -> int:

@@ -33,7 +33,14 @@ from roamcast.channels.past.steps import (
     vid_of,
     written_of,
 )
-from roamcast.channels.server.messages import Answer, Hello, Publish, Request, Unpublish
+from roamcast.channels.server.messages import (
+    Answer,
+    Hello,
+    Publish,
+    Request,
+    Settled,
+    Unpublish,
+)
 from roamcast.channels.server.settings import MapSettings
 from roamcast.errors import LimitError
 from roamcast.identity.rules import Rule, Viewer
@@ -57,6 +64,7 @@ class World:
         self.now = START
         self.epoch = 0
         self.past = PastSettings(**past)
+        self.stamp = self.now
         self.waiting: list[Store] = []
         self.answered: list[Any] = []
         self.asked: list[Any] = []
@@ -72,7 +80,7 @@ class World:
             load=lambda prefix: {
                 key: value for key, value in sorted(self.disk.items()) if key.startswith(prefix)
             },
-            stamp=self.now,
+            stamp=self.stamp,
             map_settings=MapSettings(client_timeout_us=5 * SECOND, server_here_us=SECOND),
             past_settings=self.past,
             make_matcher=ScanMatcher,
@@ -100,6 +108,7 @@ class World:
             if fail:
                 self.give(StoreFailed(store.token, "full"))
                 continue
+            self.stamp = max(self.stamp, store.stamp)
             for key, value in store.writes:
                 if value is None:
                     self.disk.pop(key, None)
@@ -170,6 +179,24 @@ def test_what_was_there_is_found_with_its_interval_after_a_kill() -> None:
     assert (last.t_r, last.t_d) == (began + 10 * SECOND, began + 20 * SECOND)
 
 
+def test_steps_of_a_life_whose_clock_was_set_back_replace_no_earlier_step() -> None:
+    world = World()
+    for place in ("a/1", "a/2", "a/3"):  # at one moment: the last steps are ahead of the clock
+        world.publish("p", place)
+        world.publish("q", place)
+    world.sync()
+    world.now -= 20 * SECOND
+    world.start()
+    for place in ("b/1", "b/2", "b/3"):
+        world.publish("p", place)
+        world.publish("q", place)
+    world.sync()
+    pieces = read(world.log(), world.broker.remembers(ANN, world.now).known).pieces
+    for vid in ("p", "q"):
+        told = [one.context().place for one in pieces if one.vid == vid]
+        assert told == ["a/1", "a/2", "a/3", "b/1", "b/2", "b/3"]
+
+
 def test_the_same_state_again_is_the_same_piece_and_writes_no_step() -> None:
     world = World()
     began = world.now
@@ -227,6 +254,19 @@ def test_silence_ends_a_context_at_the_last_heartbeat() -> None:
     world.run(30)
     (only,) = world.find().values()
     assert only.t_d == heard
+
+
+def test_what_a_client_that_fell_does_not_publish_again_ended_at_its_last_heartbeat() -> None:
+    world = World()
+    world.link(1, publishing(world, "p", "a/1"), publishing(world, "q", "a/1"))
+    world.run(2)
+    world.link(4)
+    heard = world.now
+    world.run(3)  # not long enough to be noticed
+    world.link(1, publishing(world, "p", "a/1"), Settled(), session=2)
+    world.run(1)
+    ended = {vid: one.t_d for vid, one in world.find().items()}
+    assert ended == {"p": None, "q": heard}
 
 
 def test_what_does_not_come_back_after_a_kill_ended_when_the_broker_was_last_up() -> None:
@@ -399,7 +439,11 @@ def test_a_log_that_is_too_long_lets_the_first_to_end_go() -> None:
 @pytest.mark.parametrize("depending", [0, 1])
 def test_a_life_is_noted_while_something_ends_with_it(depending: int) -> None:
     past = Past(
-        epoch=7, now=START, settings=PastSettings(), newest=lambda: 0, rules_of=lambda _: None
+        epoch=7,
+        now=START,
+        settings=PastSettings(),
+        stamp=lambda now: now,
+        rules_of=lambda _: None,
     )
     past.depends(lambda: depending)
     written = [key for store in past.advance(START) for key, _ in store.writes]  # type: ignore[attr-defined]
@@ -582,7 +626,7 @@ def test_publications_are_refused_while_too_much_waits_for_the_disk() -> None:
         epoch=1,
         now=0,
         settings=PastSettings(rows_max=2),
-        newest=lambda: 0,
+        stamp=lambda now: now,
         rules_of=lambda _: None,
     )
     for number in range(2):
@@ -598,7 +642,7 @@ def test_ends_that_are_remembered_are_bounded() -> None:
         epoch=1,
         now=0,
         settings=PastSettings(gone_max=most),
-        newest=lambda: 0,
+        stamp=lambda now: now,
         rules_of=lambda _: None,
     )
     past = make(2)

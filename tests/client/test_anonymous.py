@@ -157,3 +157,31 @@ def test_each_name_and_node_has_a_key_store_of_its_own() -> None:
     assert first != second
     assert first.parent == Path("/home/a/roamcast")
     assert keys_path(ServiceAddress("http://one", "t"), {"ROAMCAST_KEYS": "/k"}) == Path("/k")
+
+
+def test_reach_rules_are_read_and_changed_from_a_terminal(
+    running: RunningService, tmp_path: Path
+) -> None:
+    asyncio.run(_known(running, tmp_path / "rita.keys"))
+
+    def reach(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "roamcast", "reach", "--as", "rita", *options]
+        return subprocess.run(
+            [*command, "--data", str(running.data)], capture_output=True, text=True, check=False
+        )
+
+    night = ("--quiet", "22:00-07:00", "--zone", "+01:00")
+    told = reach("--stop", "ann", "--past-hours", "2", *night, "--json").stdout
+    rules = json.loads(told)
+    assert (rules["stopped"], rules["past_s"]) == (["ann"], 7_200)
+    spans = [(one["start_min"], one["end_min"], one["offset_min"]) for one in rules["quiet"]]
+    assert spans == [(1_320, 1_440, 60), (0, 420, 60)]
+    assert "stopped         nobody" in reach("--allow", "ann").stdout
+    refused = reach("--quiet", "22-7")
+    assert refused.returncode == 2
+    assert "quiet hours are such as 22:00-07:00" in refused.stderr
+
+
+async def _known(running: RunningService, keys: Path) -> None:
+    async with person(running, "rita", keys):
+        pass

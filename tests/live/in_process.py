@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from roamcast.live.auth.admission import SCOPES, TokenKeys
-from roamcast.live.config.settings import Settings
+from roamcast.live.config.settings import Settings, with_server
 from roamcast.live.observe.metrics import Metrics
 from roamcast.live.service.service import Service
 from roamcast.live.store.store import SqliteStore
@@ -92,9 +92,12 @@ async def service_here(
 
     `trusted`: with a trusted node.
     """
-    settings = settings or Settings()
+    settings = with_server(settings or Settings(), data=str(folder))
     disk = SqliteStore.open(folder / "store.db", copied=bool(settings.cluster.replicas))
-    trust = RunningTrust.open(folder / "trust", settings.identity.node) if trusted else None
+    trust = None
+    if trusted:
+        name = settings.identity.node
+        trust = RunningTrust.open(folder / "trust", name, push=settings.push)
     keys = TokenKeys.open(folder)
     service = Service(settings, disk=disk, keys=keys, metrics=Metrics(), trust=trust)
     if trust is not None:

@@ -3,122 +3,149 @@
 import pytest
 
 from roamcast.model.contexts import Context
-from roamcast.model.filters import Filter
+from roamcast.overlay.flows.cursor import ConsumerCursor
 from roamcast.overlay.flows.events import (
     EventsDelivered,
+    EventsLost,
     EventsStanding,
     PublishEvent,
-    SubscribeEvents,
-    UnsubscribeEvents,
 )
 from roamcast.overlay.flows.settings import FlowSettings
 from roamcast.overlay.homes.events import (
-    AddHomeClient,
-    DropHomeClient,
+    AttachModulated,
+    ConfirmModulated,
+    DetachModulated,
     MeasureLoad,
+    ModulatedAttached,
+    ModulatorsAnew,
+    ModulatorsStopped,
     MoveClient,
     ReportBrokers,
 )
 from roamcast.overlay.homes.managers import HomeSettings
-from roamcast.overlay.homes.relocation import (
-    LogSpan,
-    ModulatedConsumer,
-    Relocation,
-    located,
-    take_over,
-)
-from roamcast.overlay.modulators.modulation import Modulation
+from roamcast.overlay.homes.records import PREFIX
+from roamcast.overlay.homes.relocation import Relocation
+from roamcast.overlay.homes.trail import HomeTrail
+from roamcast.overlay.modulators.events import EndModulation, Modulate, StartModulation
 from roamcast.overlay.modulators.specs import EveryNth, Select
+from roamcast.overlay.modulators.workshop import Workshop
 from tests.overlay_net import Net, OneNode, beside
 
 FLOWS = FlowSettings(
     empty_us=50_000, doubt_us=200_000, fetch_us=200_000, wave_us=400_000, hold_us=2_000_000
 )
-HOMES = HomeSettings(dwell_us=100_000, delay_us=100_000, ask_us=500_000)
-ALL = Filter.parse("true")
+HOMES = HomeSettings(
+    dwell_us=100_000, delay_us=100_000, ask_us=500_000, claim_us=100_000, lease_us=5_000_000
+)
+NEAR = {"a": "b", "b": "ac", "c": "b"}
+
+
+def node(name: str, **settings) -> OneNode:
+    return OneNode(name, beside(*NEAR[name]), flows=FLOWS, homes=HOMES, **settings)
 
 
 def line() -> Net:
-    nodes = [
-        OneNode(name, beside(*near), flows=FLOWS, homes=HOMES)
-        for name, near in {"a": "b", "b": "ac", "c": "b"}.items()
-    ]
-    net = Net(*nodes)
+    net = Net(*(node(name) for name in NEAR))
     net.run(3_000_000)
     return net
 
 
 class Mover:
-    """What a driver does with moves: it carries one modulated consumer between its homes."""
+    """A consumer's end and the drivers around it; they decide nothing."""
 
-    def __init__(self, net: Net, specs, how: Relocation) -> None:
+    def __init__(self, net: Net, specs, how: Relocation, *, confirms: bool = True) -> None:
         self.net = net
         self.specs = specs
         self.how = how
-        self.home = "a"
+        self.confirms = confirms
+        self.home = ""
         self.got: list[int] = []
-        self.skipped: list[LogSpan] = []
-        self.frozen = None
-        self.consumer: ModulatedConsumer | None = None
-        self.seen = 0
-        net.give("a", AddHomeClient("m", 0.1))
-        net.give("a", SubscribeEvents(0, "m", ALL))
+        self.lost: list[EventsLost] = []
+        self.said: list = []
+        self.deaf = False
+        self.cursor = ConsumerCursor()
+        self.trail = HomeTrail(1)
+        self.workshops = {name: Workshop() for name in NEAR}
+        self.seen = len(net.out)
+        self.attach("a")
+
+    def attach(self, to: str) -> None:
+        if self.home:
+            self.net.give(self.home, DetachModulated("m", self.trail.attachment))
+        trail = self.trail.goes_to(to)
+        self.home = to
+        self.net.give(
+            to,
+            AttachModulated(
+                0, "m", "owner", self.trail.attachment, "true", self.specs, self.how,
+                self.cursor.pairs, self.trail.served, trail, 0.1,
+            ),
+        )  # fmt: skip
+
+    def run(self, duration_us: int) -> None:
+        end = self.net.now + duration_us
+        while self.net.now < end:
+            self.net.run(min(10_000, end - self.net.now))
+            self.work()
 
     def work(self) -> None:
-        """Carry out what the machines said since last time."""
-        for node, effect in self.net.out[self.seen :]:
-            match effect:
-                case EventsStanding("m", vector) if node == self.home:
-                    self.stands(dict(vector))
-                case EventsDelivered("m", origin, after, upto, events) if node == self.home:
-                    span = LogSpan(origin, after, upto)
-                    assert self.consumer is not None
-                    assert self.consumer.missing(span) is None
-                    found = self.consumer.deliver(span, located(upto.epoch, events))
-                    self.got += [s.context.attributes["n"] for s in found]
-                case MoveClient("m", to):
-                    self.move(to)
-        self.seen = len(self.net.out)
+        while self.seen < len(self.net.out):
+            where, effect = self.net.out[self.seen]
+            self.seen += 1
+            if isinstance(effect, StartModulation | Modulate | EndModulation):
+                answer = self.workshops[where].work(effect)
+                if answer is not None:
+                    self.net.give(where, answer)
+            elif where == self.home and not self.deaf:
+                self.hear(effect)
 
-    def stands(self, vector) -> None:
-        if self.frozen is not None:
-            self.consumer, skipped = take_over(self.frozen, vector, Modulation)
-            self.skipped += skipped
-            self.frozen = None
-        elif self.consumer is None:
-            self.consumer = ModulatedConsumer(self.specs, Modulation(self.specs), vector)
+    def hear(self, effect) -> None:
+        match effect:
+            case EventsStanding():
+                assert not self.cursor.standing(effect)
+            case EventsDelivered():
+                taken = self.cursor.take(effect)
+                assert not taken.missing
+                self.got += [event.context.attributes["n"] for event in taken.events]
+                if self.confirms:
+                    vector = self.cursor.pairs
+                    self.net.give(self.home, ConfirmModulated("m", self.trail.attachment, vector))
+            case EventsLost():
+                if self.cursor.lost(effect):
+                    self.lost.append(effect)
+            case ModulatedAttached():
+                self.trail.served_by(self.home)
+            case ModulatorsAnew() | ModulatorsStopped():
+                self.said.append(effect)
+            case MoveClient("m", to):
+                self.attach(to)
 
-    def move(self, to: str) -> None:
-        assert self.consumer is not None
-        self.frozen = self.consumer.freeze(self.how)
-        self.net.give(self.home, UnsubscribeEvents("m"))
-        self.net.give(self.home, DropHomeClient("m"))
-        self.home = to
-        vector = self.frozen.vector if self.how.events else ()
-        self.net.give(to, AddHomeClient("m", 0.1))
-        self.net.give(to, SubscribeEvents(0, "m", ALL, vector))
+    def publish(self, n: int) -> None:
+        context = Context("e", attributes={"n": n})
+        at = "ac"[n % 2]
+        self.net.give(at, PublishEvent(n, "p" + at, 1, n // 2 + 1, context))
 
 
-def walk(how: Relocation, specs, near: dict[int, str]) -> Mover:
+def walk(how: Relocation, specs, near: dict[int, str], **settings) -> Mover:
     """Publish at both ends while a consumer walks; it reports its nearest broker at these times."""
-    net = line()
-    mover = Mover(net, specs, how)
-    for _ in range(1_000):
-        net.run(1_000)
-    mover.work()
+    mover = Mover(line(), specs, how, **settings)
+    mover.run(1_000_000)
     for n in range(60):
         where = near.get(n)
         if where is not None:
             distances = tuple((b, 1.0 if b == where else 4.0) for b in "abc")
-            net.give(mover.home, ReportBrokers("m", distances))
-        context = Context("e", attributes={"n": n})
-        net.give("ac"[n % 2], PublishEvent(n, "p" + "ac"[n % 2], 1, n // 2 + 1, context))
-        net.run(20_000)
-        mover.work()
-    for _ in range(30):
-        net.run(100_000)
-        mover.work()
+            mover.net.give(mover.home, ReportBrokers("m", distances))
+        mover.publish(n)
+        mover.run(20_000)
+    mover.run(4_000_000)
     return mover
+
+
+def in_order(mover: Mover) -> bool:
+    return all(
+        (numbers := [n for n in mover.got if n % 2 == parity]) == sorted(set(numbers))
+        for parity in (0, 1)
+    )
 
 
 def test_a_move_is_asked_for_over_links_and_loses_nothing():
@@ -126,26 +153,78 @@ def test_a_move_is_asked_for_over_links_and_loses_nothing():
     moves = [effect.to for _, effect in mover.net.out if isinstance(effect, MoveClient)]
     assert moves[0] == "c"
     assert len(moves) >= 2
-    assert not mover.skipped
+    assert not mover.lost
     for parity in (0, 1):  # each producer's events, once and in order
         assert [n for n in mover.got if n % 2 == parity] == list(range(parity, 60, 2))
 
 
-def test_modulators_go_on_counting_where_they_were():
-    mover = walk(Relocation(), (EveryNth(3),), {10: "c", 40: "b"})
+@pytest.mark.parametrize("confirms", [True, False])
+def test_modulators_go_on_counting_where_they_were(confirms):
+    mover = walk(Relocation(), (EveryNth(3),), {10: "c", 40: "b"}, confirms=confirms)
     assert mover.home == "b"
+    assert not mover.said
     assert len(mover.got) == len(set(mover.got)) == 20
+    assert in_order(mover)
+    held = [name for name, one in mover.net.nodes.items() if one.overlay.serving.served]
+    assert held == ["b"]
+    assert [key for key in mover.net.nodes["a"].disk if key.startswith(PREFIX)] == [
+        "serving/gone/m"
+    ]
 
 
 @pytest.mark.parametrize("state", [True, False])
-def test_a_light_move_loses_no_more_than_it_says(state):
-    mover = walk(Relocation(events=False, state=state), (Select(),), {10: "c"})
+@pytest.mark.parametrize("spec", [Select(), EveryNth(1)])
+def test_a_light_move_loses_no_more_than_it_says(state, spec):
+    mover = walk(Relocation(events=False, state=state), (spec,), {10: "c"})
     assert mover.home == "c"
-    lost = sum(span.upto.number - span.after.number for span in mover.skipped)
+    lost = sum(span.upto.number - span.after.number for span in mover.lost)
     assert len(mover.got) == len(set(mover.got)) == 60 - lost
-    for parity in (0, 1):
-        numbers = [n for n in mover.got if n % 2 == parity]
-        assert numbers == sorted(numbers)
+    assert in_order(mover)
+
+
+def test_what_a_session_did_not_hear_is_repeated_from_the_checkpoint():
+    mover = Mover(line(), (EveryNth(3),), Relocation(), confirms=False)
+    mover.run(1_000_000)
+    for n in range(60):
+        mover.deaf = 20 <= n < 40  # what is sent meanwhile is lost on the way
+        if n == 40:
+            mover.attach("a")
+        mover.publish(n)
+        mover.run(20_000)
+    mover.run(3_000_000)
+    assert len(mover.got) == len(set(mover.got)) == 20
+    assert in_order(mover)
+
+
+def test_a_home_that_crashes_goes_on_exactly():
+    mover = Mover(line(), (EveryNth(3),), Relocation())
+    mover.run(1_000_000)
+    for n in range(60):
+        if n == 30:
+            net = mover.net
+            net.nodes["a"] = node("a", now=net.now, epoch=2_000_000, disk=net.nodes["a"].disk)
+            mover.workshops["a"] = Workshop()
+        if n == 40:
+            mover.attach("a")
+        if n % 2 or not 30 <= n < 45:
+            mover.publish(n)
+        mover.run(20_000)
+    mover.run(5_000_000)
+    assert not mover.said
+    published = 60 - 8
+    assert len(mover.got) == len(set(mover.got)) == published // 3
+    assert in_order(mover)
+
+
+def test_everything_is_forgotten_after_the_lease():
+    mover = walk(Relocation(), (EveryNth(3),), {10: "c"})
+    mover.net.give("c", DetachModulated("m", mover.trail.attachment))
+    mover.home = ""
+    mover.run(6_000_000)
+    for one in mover.net.nodes.values():
+        assert not one.overlay.serving.served
+        assert one.overlay.serving.idle()
+        assert not [key for key in one.disk if key.startswith(PREFIX)]
 
 
 def test_a_loaded_broker_is_known_across_the_overlay_and_not_chosen():
@@ -155,6 +234,5 @@ def test_a_loaded_broker_is_known_across_the_overlay_and_not_chosen():
     assert net.nodes["a"].overlay.homes.brokers.information["c"].loaded
     mover = Mover(net, (Select(),), Relocation())
     net.give("a", ReportBrokers("m", (("a", 5.0), ("b", 3.0), ("c", 1.0))))
-    net.run(2_000_000)
-    mover.work()
+    mover.run(2_000_000)
     assert mover.home == "b"

@@ -1,244 +1,146 @@
-"""Relocation: four variants, each with what it promises, wherever the consumer moves."""
-
-import random
+"""One consumer's way through its modulators: queue, script, checkpoint, and what moves on."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from roamcast.errors import LimitError, ModulatorError
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, body_of
+from roamcast.overlay.flows.messages import Event
 from roamcast.overlay.flows.vector import Position
-from roamcast.overlay.homes import relocation
 from roamcast.overlay.homes.relocation import (
+    QUEUE_BYTES_MAX,
     LogSpan,
     ModulatedConsumer,
     Relocation,
-    recover,
-    take_over,
+    Saved,
 )
-from roamcast.overlay.modulators.modulation import Modulation
-from roamcast.overlay.modulators.sample import sample_of
+from roamcast.overlay.modulators.events import Modulate, ModulationAnswer, StartModulation
 from roamcast.overlay.modulators.specs import EveryNth, Select
+from roamcast.overlay.modulators.workshop import Workshop
 
-SPECS = (Select("n >= 0"), EveryNth(3))
+COUNTING = (EveryNth(3),)
 PLAIN = (Select("n >= 0"),)
-ORIGINS = ("x", "y")
 
 
-def event(origin, number):
-    context = Context(f"{origin}{number}", "here", None, {"n": number})
-    return Position(1, number), sample_of(context), number
+def at(number):
+    return Position(1, number)
 
 
-class World:
-    """Two origins' logs, one consumer, and an independent record of the mix it was served in."""
-
-    def __init__(self, seed, specs=SPECS):
-        self.draw = random.Random(seed)
-        self.specs = specs
-        self.ends = dict.fromkeys(ORIGINS, 0)
-        self.served = ModulatedConsumer(
-            specs, Modulation(specs), dict.fromkeys(ORIGINS, Position(1, 0))
-        )
-        self.got = []
-        self.taken = []
-        """(origin, number) in the order in which modulators should have had them."""
-
-    def log(self, interval):
-        span = range(interval.after.number + 1, interval.upto.number + 1)
-        return [event(interval.origin, number) for number in span]
-
-    def give(self, interval):
-        known = self.served.vector[interval.origin].number
-        if not self.served.frozen:
-            new = range(known + 1, interval.upto.number + 1)
-            self.taken += [(interval.origin, number) for number in new]
-        self.got += [s.context.vid for s in self.served.deliver(interval, self.log(interval))]
-
-    def flow(self):
-        """Publish a little; the interval may overlap what is known, or come twice."""
-        origin = self.draw.choice(ORIGINS)
-        self.ends[origin] += self.draw.randrange(4)
-        known = self.served.vector[origin].number
-        after = max(0, known - self.draw.randrange(3))
-        interval = LogSpan(origin, Position(1, after), Position(1, max(after, self.ends[origin])))
-        for _ in range(self.draw.choice((1, 1, 2))):
-            self.give(interval)
-
-    def move(self, how, during=2):
-        """Freeze, let events flow past the old home, and go on elsewhere."""
-        frozen = self.served.freeze(how)
-        for _ in range(during):
-            self.flow()
-        start = {origin: Position(1, end) for origin, end in self.ends.items()}
-        self.served, skipped = take_over(frozen, start, Modulation)
-        return skipped
-
-    def catch_up(self):
-        for origin, end in self.ends.items():
-            at = self.served.vector[origin]
-            if at < Position(1, end):
-                self.give(LogSpan(origin, at, Position(1, end)))
-
-    def expected(self, taken):
-        found = Modulation(self.specs)
-        samples = [event(origin, number)[1:] for origin, number in taken]
-        answers = [found.apply(sample, time) for sample, time in samples]
-        return [answer.context.vid for answer in answers if answer is not None]
+def event(origin, number, data=b""):
+    context = Context(f"{origin}{number}", None, None, {"n": number})
+    return number, Event(origin, 1, number, body_of(context), data)
 
 
-def run(seed, how, specs=SPECS, moves=3):
-    world, skipped = World(seed, specs), []
-    for _ in range(moves):
-        for _ in range(world.draw.randrange(1, 6)):
-            world.flow()
-        skipped += world.move(how)
-    for _ in range(3):
-        world.flow()
-    world.catch_up()
-    return world, skipped
+class Home:
+    """One home with its workshop; `deliver` is what flows do."""
+
+    def __init__(self, specs, how, **bounds):
+        self.work = ModulatedConsumer(specs, how, **bounds)
+        self.shop = Workshop()
+        self.out = []
+        self.job = 0
+
+    def begin(self, saved, had):
+        self.work.begin(saved, had)
+        start = None if saved is None else saved.checkpoint
+        assert self.shop.work(StartModulation("m", 1, self.work.specs, start)) is None
+
+    def deliver(self, origin, after, upto):
+        events = tuple(event(origin, n) for n in range(after + 1, upto + 1))
+        self.work.add(LogSpan(origin, at(after), at(upto)), events)
+
+    def modulate(self, *, checkpoint=False):
+        """Do one job; return whether there was one."""
+        replaying = bool(self.work.script)
+        found = self.work.next_work()
+        if not found and not checkpoint:
+            return False
+        self.job += 1
+        order = Modulate("m", 1, self.job, tuple(one.events for one in found), checkpoint)
+        answer = self.shop.work(order)
+        assert isinstance(answer, ModulationAnswer)
+        out, _ = self.work.answered(found, answer.events, answer.mark, replayed=replaying)
+        self.out += [(one.span, e.context.vid) for one in out for _, e in one.events]
+        if answer.checkpoint is not None:
+            self.checkpoint = answer.checkpoint
+        return True
 
 
-@settings(max_examples=60)
-@given(st.integers(0, 10_000))
-def test_strict_relocation_is_as_if_nobody_had_moved(seed):
-    world, skipped = run(seed, Relocation())
-    assert not skipped
-    assert world.got == world.expected(world.taken)
-    for origin in ORIGINS:  # nothing lost, doubled or reordered
-        numbers = [number for one, number in world.taken if one == origin]
-        assert numbers == list(range(1, world.ends[origin] + 1))
+def test_a_script_is_followed_in_its_order_and_no_further():
+    first = Home(COUNTING, Relocation())
+    first.begin(None, {"x": at(0), "y": at(0)})
+    for origin, after, upto in (("x", 0, 1), ("y", 0, 3), ("x", 1, 2)):
+        first.deliver(origin, after, upto)
+        first.modulate()
+    assert [vid for _, vid in first.out] == ["y2"]
+    second = Home(COUNTING, Relocation())
+    second.begin(first.work.saved(), {"x": at(0), "y": at(0)})
+    second.deliver("x", 0, 5)  # more than the script needs, and in another order
+    assert second.modulate()
+    assert not second.modulate(), "y comes first"
+    second.deliver("y", 0, 3)
+    while second.modulate():
+        pass
+    assert [vid for _, vid in second.out] == ["y2"]
+    assert second.work.replayed()
+    assert second.work.cut, "what was left is asked for again"
+    assert second.work.vector == {"x": at(2), "y": at(3)}
 
 
-@settings(max_examples=40)
-@given(st.integers(0, 10_000))
-def test_events_without_state_are_all_there_once_in_order(seed):
-    world, skipped = run(seed, Relocation(state=False), PLAIN)
-    assert not skipped
-    for origin in ORIGINS:
-        numbers = [int(vid[1:]) for vid in world.got if vid[0] == origin]
-        assert numbers == list(range(1, world.ends[origin] + 1))
+def test_other_answers_on_replay_are_noticed():
+    home = Home(COUNTING, Relocation())
+    home.begin(None, {"x": at(0)})
+    home.deliver("x", 0, 4)
+    home.modulate()
+    saved = home.work.saved()
+    other = Home((EveryNth(2),), Relocation())
+    other.begin(Saved(saved.vector, None, saved.steps, saved.mark), {"x": at(0)})
+    other.deliver("x", 0, 4)
+    other.modulate()
+    assert not other.work.replayed()
 
 
-@settings(max_examples=40)
-@given(st.integers(0, 10_000), st.booleans())
-def test_the_light_variants_lose_exactly_what_they_report(seed, state):
-    world, skipped = run(seed, Relocation(events=False, state=state), PLAIN)
-    for origin in ORIGINS:
-        lost = {
-            number
-            for gap in skipped
-            if gap.origin == origin
-            for number in range(gap.after.number + 1, gap.upto.number + 1)
-        }
-        numbers = [int(vid[1:]) for vid in world.got if vid[0] == origin]
-        assert numbers == [n for n in range(1, world.ends[origin] + 1) if n not in lost]
+def test_light_variants_say_what_they_skip():
+    work = ModulatedConsumer(PLAIN, Relocation(events=False))
+    work.begin(None, {"x": at(3)})
+    assert work.stands({"x": at(7), "y": at(2)}) == [LogSpan("x", at(3), at(7))]
+    assert work.vector == {"x": at(7), "y": at(2)}
 
 
-def test_state_moves_without_events():
-    world = World(1)
-    world.give(LogSpan("x", Position(1, 0), Position(1, 2)))
-    frozen = world.served.freeze(Relocation(events=False))
-    served, skipped = take_over(frozen, {"x": Position(1, 7)}, Modulation)
-    assert skipped == [LogSpan("x", Position(1, 2), Position(1, 7))]
-    # The counter stood at two: the next event is the third.
-    assert len(served.deliver(LogSpan("x", Position(1, 7), Position(1, 8)), [event("x", 8)])) == 1
+def test_a_checkpoint_counts_once_the_end_had_all_before_it():
+    home = Home(COUNTING, Relocation(), renew_steps=2, steps_max=4)
+    home.begin(None, {"x": at(0), "y": at(0)})
+    for number in range(4):
+        home.deliver("xy"[number % 2], number // 2, number // 2 + 1)
+        assert home.modulate(checkpoint=home.work.wants_checkpoint)
+        if number == 1:
+            home.modulate(checkpoint=True)
+            home.work.checkpointed(home.checkpoint)
+    assert home.work.unconfirmed
+    home.deliver("x", 2, 3)
+    assert not home.modulate(), "it waits until what went out is confirmed"
+    assert not home.work.confirm({"x": at(1)})
+    assert home.work.confirm({"x": at(1), "y": at(1)})
+    assert dict(home.work.base.vector) == {"x": at(1), "y": at(1)}
+    assert home.modulate()
 
 
-def test_modulators_begin_anew_without_state():
-    world = World(1)
-    world.give(LogSpan("x", Position(1, 0), Position(1, 2)))
-    served, _ = take_over(world.served.freeze(Relocation(state=False)), {}, Modulation)
-    assert served.deliver(LogSpan("x", Position(1, 2), Position(1, 3)), [event("x", 3)]) == []
+def test_a_full_queue_lets_flows_wait():
+    work = ModulatedConsumer(PLAIN, Relocation())
+    work.begin(None, {"x": at(0)})
+    number = 0
+    while not work.crowded:
+        number += 1
+        work.add(LogSpan("x", at(number - 1), at(number)), (event("x", number, bytes(100_000)),))
+    assert work.queue_bytes < QUEUE_BYTES_MAX + 200_000
+    while work.next_work():
+        pass
+    assert work.empty
+    assert work.queue_bytes == 0
 
 
-def test_a_new_home_that_is_behind_delivers_nothing_twice():
-    world = World(1, PLAIN)
-    world.give(LogSpan("x", Position(1, 0), Position(1, 5)))
-    frozen = world.served.freeze(Relocation(events=False))
-    served, skipped = take_over(frozen, {"x": Position(1, 3)}, Modulation)
-    assert not skipped
-    interval = LogSpan("x", Position(1, 3), Position(1, 6))
-    assert [s.context.vid for s in served.deliver(interval, world.log(interval))] == ["x6"]
-
-
-def test_trap_24_state_that_is_taken_later_than_the_vector_is_found(monkeypatch):
-    """Planted: the state is frozen, but events still reach the modulators before they stop."""
-
-    def freeze(self, how):
-        vector = relocation.pairs(self.vector)
-        for _ in range(2):  # events under way
-            at = self.vector["x"].number + 1
-            self.deliver(LogSpan("x", Position(1, at - 1), Position(1, at)), [event("x", at)])
-        self.frozen = True
-        self._renew()
-        return relocation.Frozen(self.specs, vector, self._checkpoint, how)
-
-    monkeypatch.setattr(ModulatedConsumer, "freeze", freeze)
-    assert any(
-        world.got != world.expected(world.taken)
-        for world, _ in (run(seed, Relocation()) for seed in range(20))
-    )
-
-
-def test_a_move_that_is_given_up_goes_on_where_it_was():
-    world = World(4)
-    world.give(LogSpan("x", Position(1, 0), Position(1, 4)))
-    world.served.freeze(Relocation())
-    world.give(LogSpan("x", Position(1, 4), Position(1, 6)))
-    world.served.thaw()
-    world.ends["x"] = 6
-    world.catch_up()
-    assert world.got == world.expected(world.taken)
-
-
-@settings(max_examples=40)
-@given(st.integers(0, 10_000), st.integers(1, 5))
-def test_a_crash_recovers_state_and_answers_exactly(seed, flows):
-    world = World(seed)
-    for _ in range(flows):
-        world.flow()
-    before = len(world.got)
-    world.served.freeze(Relocation())
-    world.served.thaw()
-    for _ in range(flows):
-        world.flow()
-    saved = world.served.save()
-    world.served, again = recover(saved, world.log, Modulation)
-    assert [sample.context.vid for sample in again] == world.got[before:]
-    for _ in range(4):
-        world.flow()
-    world.catch_up()
-    assert world.got == world.expected(world.taken)
-
-
-def test_a_log_that_answers_otherwise_stops_the_consumer():
-    world = World(2, PLAIN)
-    world.give(LogSpan("x", Position(1, 0), Position(1, 4)))
-    with pytest.raises(ModulatorError, match="replayed"):
-        recover(world.served.save(), lambda interval: world.log(interval)[:-1], Modulation)
-
-
-def test_a_gap_is_named_and_not_stepped_over():
-    world = World(1)
-    assert world.served.missing(LogSpan("x", Position(1, 3), Position(1, 5))) == LogSpan(
-        "x", Position(1, 0), Position(1, 3)
-    )
-    assert world.served.missing(LogSpan("z", Position(1, 3), Position(1, 5))) is None
-    with pytest.raises(AssertionError, match="gap"):
-        world.served.deliver(LogSpan("x", Position(1, 3), Position(1, 5)), [])
-
-
-def test_steps_and_origins_have_bounds(monkeypatch):
-    monkeypatch.setattr(relocation, "STEPS_MAX", 4)
-    monkeypatch.setattr(relocation, "ORIGINS_MAX", 2)
-    world = World(1)
-    for number in range(1, 12):
-        world.give(LogSpan("x", Position(1, number - 1), Position(1, number)))
-        assert len(world.served.save().steps) < 4
-    assert world.got == world.expected(world.taken)
-    with pytest.raises(LimitError, match="at most 2"):
-        world.served.deliver(LogSpan("z", Position(1, 0), Position(1, 1)), [event("z", 1)])
-    with pytest.raises(LimitError, match="at most 2"):
-        ModulatedConsumer(SPECS, Modulation(SPECS), dict.fromkeys("abc", Position(1, 0)))
+@pytest.mark.parametrize("how", [Relocation(), Relocation(state=False)])
+def test_only_a_state_that_counts_is_recorded(how):
+    home = Home(PLAIN, how)
+    home.begin(None, {"x": at(0)})
+    home.deliver("x", 0, 5)
+    home.modulate()
+    assert not home.work.saved().steps

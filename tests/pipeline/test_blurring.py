@@ -120,3 +120,19 @@ def test_settings_that_are_not_said_are_the_archives(tmp_path: Path) -> None:
         with pytest.raises(LimitError, match="a step of 0 to 86400 s"):
             Archive.make(tmp_path / "c", ArchiveSettings(grid_s=wrong))
     Archive.make(tmp_path / "c", ArchiveSettings(grid_s=86_400))
+
+
+def test_places_are_coarsened_where_few_are_and_the_old_files_are_gone(tmp_path: Path) -> None:
+    table = contexts(3, 400)
+    append(table, tmp_path / "a", settings=BLURRED)
+    before = table.num_rows
+    done = blur(tmp_path / "a", GRID_S, crowd_min=400)
+    assert done.files_deleted > 0
+    opened = Archive.open(tmp_path / "a")
+    parts = [read_file(opened.storage, path) for path in opened.files()["path"].to_pylist()]
+    whole = pa.concat_tables(parts, promote_options="default")
+    assert whole.num_rows == before
+    assert not [one for one in whole["place"].to_pylist() if one is not None and "/" in one]
+    assert blur(tmp_path / "a", GRID_S, crowd_min=400).files_replaced == 0
+    with pytest.raises(LimitError):
+        blur(tmp_path / "a", GRID_S, crowd_min=10_001)

@@ -66,6 +66,7 @@ class VidLink:
         own = await vids.fresh(clock())
         stranger = self._make_http(ServiceAddress(self.url, ""))
         self._token = await registered(own, self.url, stranger)
+        vids.store.meet(self._token.receipt_key, self.url)
         self._renewing = asyncio.create_task(self._renew(stranger))
 
     async def open(self, make_runner: MakeRunner) -> Runner:

@@ -8,6 +8,7 @@ import asyncio
 from base64 import b64decode
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ import msgspec
 from roamcast.errors import NotFoundError, RoamcastError, UnreachableError
 from roamcast.identity.key_store import KeyStore
 from roamcast.identity.letters import Letter, decode_letter
+from roamcast.identity.receipts import doubt_of, explained
 from roamcast.identity.sealing import VidSecrets
 from roamcast.identity.trusted.inbox import (
     MAILS_MAX,
@@ -53,6 +55,13 @@ class OpenedMail(msgspec.Struct, frozen=True):
     """The pseudonym it was sent to."""
     problem: str = ""
     """Why it could not be opened; then the letter is empty."""
+    doubt: str = ""
+    """Why its receipt cannot be relied on; "" if a service that was met has signed it."""
+
+    @property
+    def receipt(self) -> str:
+        """Why the person gets this, in words: where and when a pseudonym of theirs was."""
+        return explained(self.letter)
 
     @property
     def text(self) -> str:
@@ -81,6 +90,12 @@ class ReceivedMail(msgspec.Struct, frozen=True):
     seen_until_us: int
 
 
+class ReceiptKeyBody(msgspec.Struct, frozen=True):
+    """The key that a service signs receipts with."""
+
+    key: bytes
+
+
 class HeldKey(msgspec.Struct, frozen=True):
     """A vid that the service holds for a person."""
 
@@ -106,6 +121,7 @@ class MailInbox:
         self._machine.restore(store.load, clock())
         self._taken: deque[Mail] = deque(self._person.mails.values())
         self._confirm: deque[str] = deque()
+        self._asked = False
 
     async def mails(self, *, follow: bool = True, keep: bool = False) -> AsyncIterator[OpenedMail]:
         """Give what waits, and with `follow` what comes; what was given is removed from the disk.
@@ -121,7 +137,11 @@ class MailInbox:
                 mail = self._taken.popleft()
                 if self._store.of(mail.vid) is None:
                     await self._fetch_held()
-                yield self._opened(mail)
+                opened = self._opened(mail)
+                if opened.doubt and not self._asked:
+                    await self._meet()
+                    opened = self._opened(mail)
+                yield opened
                 if not keep:
                     self._give(RemoveMail(1, mail.cast))
 
@@ -135,7 +155,8 @@ class MailInbox:
             letter = decode_letter(own.secrets.open(mail.sealed, mail.cast, mail.vid))
         except RoamcastError as error:
             return OpenedMail(*told, Letter(b""), mail.arrived_us, mail.vid, str(error))
-        return OpenedMail(*told, letter, mail.arrived_us, mail.vid)
+        doubt = doubt_of(letter, mail.cast, mail.vid, mail.sender, self._store.met())
+        return OpenedMail(*told, letter, mail.arrived_us, mail.vid, doubt=doubt)
 
     def _give(self, given: Input) -> None:
         """Let the machine decide, and the disk follow at once."""
@@ -167,6 +188,14 @@ class MailInbox:
         while self._confirm:
             await self._trust.ask("POST", f"/mailbox/{quote(self._confirm[0], safe='')}/ack")
             self._confirm.popleft()
+
+    async def _meet(self) -> None:
+        """Ask where the mailbox is who signs receipts there; a trusted node alone signs none."""
+        self._asked = True
+        with suppress(NotFoundError, msgspec.ValidationError):
+            answer = await self._trust.ask("GET", "/receipts/key")
+            key = msgspec.convert(answer, ReceiptKeyBody).key
+            self._store.meet(key, self._trust.hosts.current.url)
 
     async def _fetch_held(self) -> None:
         """Fetch the keys of vids that the service holds for this person's phone."""

@@ -43,6 +43,8 @@ class VidToken(msgspec.Struct, frozen=True):
     own: OwnVid
     token: str
     expires_us: int
+    receipt_key: bytes
+    """What the service signs receipts with."""
 
 
 class OwnVids:
@@ -106,7 +108,8 @@ async def registered(own: OwnVid, url: str, http: HttpClient) -> VidToken:
     body = {"credential": own.credential, "nonce": _text(nonce), "signature": _text(signature)}
     answer = await http.ask("POST", "/registrations", body=body)
     expires_us = parse_instant(_field(answer, "expires", str))
-    return VidToken(own, _field(answer, "token", str), expires_us)
+    receipts = _field(_field(answer, "receipts", dict), "key", str)
+    return VidToken(own, _field(answer, "token", str), expires_us, b64decode(receipts))
 
 
 def keys_path(trust: ServiceAddress, environment: Mapping[str, str] = os.environ) -> Path:

@@ -5,7 +5,7 @@ import random
 import re
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -16,7 +16,9 @@ from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, FILTER_LENGTH_M
 from roamcast.client.asking import Asking, Where
 from roamcast.client.casting import Casting, CastPreview, CastProgress
 from roamcast.client.inbox import MailInbox, OpenedMail
+from roamcast.client.items import Items
 from roamcast.client.own_vids import OwnVids, keys_path
+from roamcast.client.reaching import Reaching
 from roamcast.client.runner import Runner
 from roamcast.client.views import View
 from roamcast.errors import ContextError, ForbiddenError, InputError, LimitError
@@ -71,7 +73,10 @@ class Session(Asking):
         super().__init__(http)
         self._runner = runner
         self.casts = Casting(named)
+        self._items = Items(named)
         """Follow, cancel and update casts."""
+        self.reach = Reaching(trust)
+        """Say who may write to you."""
         self._trust = trust
         self._keys = keys
         self._own: str | None = None
@@ -183,6 +188,25 @@ class Session(Asking):
         if len(wanted.source) > FILTER_LENGTH_MAX:
             raise LimitError(f"a filter has at most {FILTER_LENGTH_MAX} characters")
         return View(self._runner.subscribe(wanted), self._runner.unsubscribe)
+
+    async def publish_item(
+        self,
+        major: str,
+        minor: str,
+        subkeys: Iterable[tuple[str, str, Any]] = (),
+        *,
+        lifetime_s: float | None = None,
+    ) -> str:
+        """Publish an item of information, or change it; return its vid.
+
+        `subkeys` are typed triples, such as `("float", "price", 104.5)`. It stays when the session
+        ends, for `lifetime_s` or until `remove_item`.
+        """
+        return await self._items.publish(major, minor, subkeys, lifetime_s)
+
+    async def remove_item(self, major: str, minor: str) -> None:
+        """Take an item of one's own back."""
+        await self._items.remove(major, minor)
 
     async def cast(
         self,

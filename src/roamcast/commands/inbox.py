@@ -1,5 +1,6 @@
 """`roamcast inbox`: read the mail of a person, opened with their own keys."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roamcast.client.inbox import MailInbox, OpenedMail
+    from roamcast.transport.address import ServiceAddress
+
+DATA = Path("roamcast-data")
 
 
 def register(root: typer.Typer) -> None:
@@ -59,19 +63,24 @@ def _inbox(
     from roamcast.client.inbox import MailInbox
     from roamcast.client.own_vids import keys_path
     from roamcast.identity.key_store import KeyStore, store_of
-    from roamcast.transport.address import ServiceAddress, check_url, find
     from roamcast.transport.driver import wall_clock
     from roamcast.transport.http import HttpClient
 
-    address = find(data=data)
-    if person is not None:
-        folder = data or Path("roamcast-data")
-        address = ServiceAddress(address.url, _token_of(folder, person))
-        keys = keys or store_of(folder / "people", person)
-    if trust is not None:
-        address = ServiceAddress(check_url(trust), address.token)
+    address = trusted_address(data, person, trust)
+    if person is not None and keys is None:
+        keys = store_of((data or DATA) / "people", person)
     store = KeyStore.open(keys or keys_path(address))
     return MailInbox(store, HttpClient(address), wall_clock())
+
+
+def trusted_address(data: Path | None, person: str | None, trust: str | None) -> "ServiceAddress":
+    """Find the trusted node, with a token that has the person's name."""
+    from roamcast.transport.address import ServiceAddress, check_url, find
+
+    address = find(data=data)
+    if person is not None:
+        address = ServiceAddress(address.url, _token_of(data or DATA, person))
+    return address if trust is None else ServiceAddress(check_url(trust), address.token)
 
 
 def _token_of(folder: Path, person: str) -> str:
@@ -128,6 +137,10 @@ def _as_json(mail: "OpenedMail", language: str) -> str:
         "text": mail.text_in(language),
         "media_type": mail.letter.media_type,
         "reason": mail.letter.reason,
+        "receipt": mail.receipt,
+        "signed_by": mail.letter.node,
+        "doubt": mail.doubt,
+        "expires": format_instant(mail.letter.expires_us) if mail.letter.expires_us else None,
         "arrived": format_instant(mail.arrived_us),
         "vid": mail.vid,
         "problem": mail.problem,
@@ -141,6 +154,8 @@ def _as_text(mail: "OpenedMail", language: str) -> str:
     arrived = format_instant(mail.arrived_us).partition(".")[0].rstrip("Z").replace("T", " ")
     lines = [f"{arrived} UTC  from {mail.sender}  ({mail.kind or 'text'})  {mail.cast}"]
     lines.append(f"  {mail.problem or mail.text_in(language)}")
-    if mail.letter.reason:
-        lines.append(f"  you get this because a pseudonym of yours satisfies: {mail.letter.reason}")
+    if mail.receipt:
+        signed = f"signed by {mail.letter.node}" if not mail.doubt else mail.doubt
+        lines.append(f"  you get this because {mail.receipt}  ({signed})")
+        lines.append(f"  stop such messages: roamcast reach --stop {shlex.quote(mail.sender)}")
     return "\n".join(lines)

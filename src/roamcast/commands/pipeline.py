@@ -309,6 +309,9 @@ def retain_archive(
 def blur_archive(
     archive: ArchiveOption,
     grid_s: Annotated[int, typer.Option(min=1, help="The new step in seconds.")] = 900,
+    crowd_min: Annotated[
+        int, typer.Option(min=0, help="Coarsen places and points that fewer contexts share.")
+    ] = 0,
     on: OnOption = "auto",
     spark: SparkOption = None,
     quiet: QuietOption = False,
@@ -321,7 +324,8 @@ def blur_archive(
 
     with ExitStack() as stack:
         shown = stack.enter_context(bar("blur", json=json, quiet=quiet))
-        done = blur(archive, grid_s, _workers(stack, on, spark, shown), shown)
+        workers = _workers(stack, on, spark, shown)
+        done = blur(archive, grid_s, workers, shown, crowd_min=crowd_min)
     _tell(done, f"{done.rows:,} contexts rounded, {done.files_deleted:,} files deleted", json=json)
 
 

@@ -27,6 +27,7 @@ SEEDS_MAX: Final = 100_000
 BUSY_S: Final = 10.0
 """How long to wait for another program of the same person."""
 
+_MET: Final = "met/"
 _LAST: Final = "\U0010ffff"
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS vids (
@@ -139,6 +140,19 @@ class KeyStore:
         """Give the vids that were taken, in their order."""
         asked = "SELECT * FROM vids WHERE used IS NOT NULL ORDER BY number"
         return [_own(row) for row in self._read(asked, ())]
+
+    # --- services that the person has met -------------------------------------------------------
+
+    def meet(self, key: bytes, url: str) -> None:
+        """Remember the key that a service signs receipts with, and where it was met."""
+        name = f"{_MET}{key.hex()}"
+        if self.load(name).get(name) != url.encode():
+            self.write(((name, url.encode()),))
+
+    def met(self) -> dict[bytes, str]:
+        """Give the keys of the services that were met, with their addresses."""
+        found = self.load(_MET)
+        return {bytes.fromhex(key[len(_MET) :]): url.decode() for key, url in found.items()}
 
     # --- entries of the inbox -------------------------------------------------------------------
 

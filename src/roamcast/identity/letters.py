@@ -12,9 +12,10 @@ from msgspec import Meta
 from roamcast.model.casts import PAYLOAD_BYTES_MAX
 
 REASON_LENGTH_MAX: Final = 600
-TEXT_LENGTH_MAX: Final = 100
+TEXT_LENGTH_MAX: Final = 255
 
-LETTER_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + 4 * REASON_LENGTH_MAX + 512
+NODE_LENGTH_MAX: Final = 128
+LETTER_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + 4 * (REASON_LENGTH_MAX + NODE_LENGTH_MAX) + 768
 _MARK: Final = b"roamcast letter 1\n"
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -28,6 +29,10 @@ class Letter(msgspec.Struct, frozen=True, array_like=True):
     expires_us: int = 0
     reason: Annotated[str, Meta(max_length=REASON_LENGTH_MAX)] = ""
     """What a context of the person's satisfies; cut where it is long."""
+    node: Annotated[str, Meta(max_length=NODE_LENGTH_MAX)] = ""
+    """Who says so: the access node, which signs all of this (`receipts.py`)."""
+    node_key: Annotated[bytes, Meta(max_length=32)] = b""
+    signature: Annotated[bytes, Meta(max_length=64)] = b""
 
 
 def encode_letter(letter: Letter) -> bytes:

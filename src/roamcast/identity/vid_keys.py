@@ -73,7 +73,7 @@ class VidKeyStore(Part):
         self._leaving: set[str] = set()
         self._writing: dict[int, _Keeping | _Deleting] = {}
         self._token = 0
-        self._timers: Timers[str] = Timers()
+        self.timers: Timers[str] = Timers()
 
     def key_of(self, vid: str) -> bytes | None:
         """Give the key to seal to for a vid; None for who never registered here, or long ago."""
@@ -99,7 +99,7 @@ class VidKeyStore(Part):
             if entry.value is not None:
                 self._note(vid, msgspec.msgpack.decode(entry.value, type=VidKey))
             elif self._keys.pop(vid, None) is not None:
-                self._timers.cancel(vid)
+                self.timers.cancel(vid)
         return ()
 
     def receive(self, given: Any, now: int) -> Sequence[Effect]:
@@ -116,7 +116,7 @@ class VidKeyStore(Part):
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Delete the keys that nobody may ask for any more."""
-        due = tuple(self._timers.due(now))
+        due = tuple(self.timers.due(now))
         for vid in due:
             self._keys.pop(vid, None)
         self._leaving.update(due)
@@ -125,10 +125,6 @@ class VidKeyStore(Part):
             self._write(_Deleting(page), tuple((PREFIX + vid, None) for vid in page))
             for page in pages
         ]
-
-    def deadline(self) -> int | None:
-        """When the first key expires."""
-        return self._timers.deadline()
 
     def _held(self) -> int:
         return len(self._keys) + len(self._fresh) + len(self._leaving - self._fresh.keys())
@@ -171,7 +167,7 @@ class VidKeyStore(Part):
             if vid in self._keys or vid in self._fresh:
                 self._leaving.discard(vid)
             else:
-                self._timers.set(vid, now + RETRY_US)
+                self.timers.set(vid, now + RETRY_US)
         return []
 
     def _settle(self, vid: str) -> None:
@@ -182,4 +178,4 @@ class VidKeyStore(Part):
     def _note(self, vid: str, key: VidKey) -> None:
         self._keys[vid] = key
         self._leaving.discard(vid)
-        self._timers.set(vid, key.until_us)
+        self.timers.set(vid, key.until_us)

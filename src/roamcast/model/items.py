@@ -11,6 +11,7 @@ therefore need no special case for items:
 with AND, OR and NOT.
 """
 
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -104,6 +105,22 @@ def from_context(context: Context) -> InformationItem:
     return InformationItem(keys[0], keys[1], subkeys)
 
 
+def item_of(major: Triple, minor: Triple, subkeys: tuple[Triple, ...]) -> InformationItem:
+    """Make an item of checked triples."""
+    return InformationItem(check_triple(major), check_triple(minor), subkeys)
+
+
+def is_item(context: Context) -> bool:
+    """Whether a context is an item: it needs no place on the map."""
+    return all(name in context.attributes for name in KEY_NAMES)
+
+
+def item_vid(source: str, major: str, minor: str) -> str:
+    """Name the item of a source: the same keys mean the same item."""
+    keys = msgspec.msgpack.encode((major, minor))
+    return f"{source}:item-{blake2b(keys, digest_size=12).hexdigest()}"
+
+
 def decode_item(text: bytes | str) -> InformationItem:
     """Decode an item: `{"major": [type, name, value], "minor": […], "subkeys": [[…]]}`."""
     try:
@@ -113,7 +130,9 @@ def decode_item(text: bytes | str) -> InformationItem:
     if len(decoded.subkeys) > SUBKEYS_MAX:
         raise LimitError(f"an item has at most {SUBKEYS_MAX} subkeys")
     return InformationItem(
-        _read(decoded.major), _read(decoded.minor), tuple(map(_read, decoded.subkeys))
+        read_triple(decoded.major),
+        read_triple(decoded.minor),
+        tuple(map(read_triple, decoded.subkeys)),
     )
 
 
@@ -132,7 +151,8 @@ class _JsonItem(msgspec.Struct, frozen=True):
     subkeys: tuple[_JsonTriple, ...] = ()
 
 
-def _read(triple: _JsonTriple) -> Triple:
+def read_triple(triple: _JsonTriple) -> Triple:
+    """Read a triple as JSON has it."""
     kind, name, value = triple
     if kind in KINDS and KINDS[kind].text is not None and isinstance(value, str):
         value = KINDS[kind].read(value)

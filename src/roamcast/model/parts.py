@@ -145,6 +145,8 @@ class Part:
     """The inputs it takes, from the driver or from other parts."""
     prefix: ClassVar[str] = ""
     """What its keys in the store begin with; empty if it stores nothing."""
+    timers: Timers[Any] | None = None
+    """Its timers, if they alone say when it is due."""
 
     def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
         """Take up what was on disk under its prefix, before anything else happens.
@@ -168,7 +170,7 @@ class Part:
 
     def deadline(self) -> int | None:
         """When to call `advance`."""
-        return None
+        return None if self.timers is None else self.timers.deadline()
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""
@@ -230,7 +232,9 @@ class Router:
         self._restored: deque[_Step] = deque()
         # Asked after every input: parts without timers need not be.
         self._timed = [
-            part for part in self.parts.values() if type(part).deadline is not Part.deadline
+            part
+            for part in self.parts.values()
+            if part.timers is not None or type(part).deadline is not Part.deadline
         ]
         for part in self.parts.values():
             for kind in part.inputs:

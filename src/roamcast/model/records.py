@@ -153,6 +153,14 @@ class OverlayStep(Record, frozen=True, gc=False, tag="OverlayStep"):
     reason: str = ""
 
 
+class TrustStep(Record, frozen=True, gc=False, tag="TrustStep"):
+    """A trusted node did something, so many times; nobody is named, nor a vid, nor a cast."""
+
+    step: str
+    number: int = 0
+    reason: str = ""
+
+
 class Drop(Record, frozen=True, gc=False, tag="Drop"):
     """Something was not carried or not stored, and why."""
 
@@ -183,6 +191,7 @@ RECORDS: tuple[type[Record], ...] = (
     HandoffStep,
     CastStep,
     OverlayStep,
+    TrustStep,
     Drop,
     Fault,
 )

@@ -23,10 +23,13 @@ from roamcast.overlay.handoff.messages import HANDOFF_MESSAGES
 from roamcast.overlay.homes.homes import Homes
 from roamcast.overlay.homes.managers import HomeSettings
 from roamcast.overlay.homes.messages import HOMES_MESSAGES
+from roamcast.overlay.homes.serving import KIND, Serving
 from roamcast.overlay.links.links import NodeLinks
 from roamcast.overlay.links.neighbour import LinkView
 from roamcast.overlay.links.proof import Sign, Verify, key_text, verify
 from roamcast.overlay.links.settings import LinkSettings, NeighbourSettings
+from roamcast.overlay.states.plane import StatePlane
+from roamcast.overlay.states.table import States
 from roamcast.overlay.tables.directory import NodeEntry
 from roamcast.overlay.tables.exchange import Exchange
 from roamcast.overlay.tables.feeding import NodeView, TableFeeding, TableSettings
@@ -84,6 +87,8 @@ class OverlayNode(msgspec.Struct, frozen=True):
     """How events flow; None: this node neither publishes nor delivers any, and passes none on."""
     wants: Wants | None = None
     """The table that events are routed by, if others fill it, too."""
+    states: bool = False
+    """Whether sessions may watch other nodes' maps, and others this one's."""
     handoff: HandoffNode | None = None
     """How consumers of events are handed over; None: each comes by its vector alone."""
     homes: HomeSettings | None = None
@@ -104,6 +109,16 @@ class OverlayNode(msgspec.Struct, frozen=True):
     """Whether an archive that it reads may hold more than its store knows of."""
     url: str = ""
     """Where people reach it."""
+
+
+def lone_events(
+    name: str, flows: FlowSettings, handoff: HandoffNode, *, epoch: int
+) -> tuple[Flows, Handoff]:
+    """Make the event plane of a broker that is no node: it publishes and subscribes to itself."""
+    topology = NodeTopology(name, TopologySettings())
+    wants = Wants()
+    made = Flows(topology, Exchange((wants,)), wants, flows, alone=epoch)
+    return made, Handoff(topology, made, handoff)
 
 
 class OverlayView(msgspec.Struct, frozen=True):
@@ -143,13 +158,21 @@ class Overlay:
         self.handoff: Handoff | None = None
         tables = node.tables
         wants = node.wants or next((one for one in tables if isinstance(one, Wants)), Wants())
-        if node.flows is not None and wants not in tables:
+        if (node.flows is not None or node.states) and wants not in tables:
             tables = (*tables, wants)
+        self.filters = NodeFilters(self.topology, settings.filters, now=now)
+        self.states: StatePlane | None = None
+        if node.states:
+            linger_us = settings.tables.linger_us
+            states = States(wants, lambda: self.filters.matches, linger_us=linger_us)
+            tables = (*tables, states)
+            self.states = StatePlane(node.name, wants, states, self.filters, linger_us=linger_us)
         own = NodeEntry(node.name, node.url, node.places)
         self.feeding = TableFeeding(tables, own, settings.tables, has_past=node.has_past)
         self.exchange = Exchange(tables)
-        self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=node.kinds)
-        self.filters = NodeFilters(self.topology, settings.filters, now=now)
+        serves = node.homes is not None and node.flows is not None
+        kinds = node.kinds | {KIND} if serves else node.kinds
+        self.custody = Custody(self.topology, settings.custody, draw=node.draw, kinds=kinds)
         if node.flows is not None:
             self.flows = Flows(self.topology, self.exchange, wants, node.flows)
             here = self.flows.home.wants
@@ -157,6 +180,9 @@ class Overlay:
             if node.handoff is not None:
                 self.handoff = Handoff(self.topology, self.flows, node.handoff)
         self.homes: Homes | None = None
+        self.serving: Serving | None = None
+        if node.homes is not None and node.flows is not None:
+            self.serving = Serving(self.topology, node.homes)
         if node.homes is not None:
             self.homes = Homes(self.topology, node.homes, draw=node.draw)
         search = Discovery(
@@ -177,8 +203,10 @@ class Overlay:
             self.exchange,
             self.custody,
             self.filters,
+            *((self.states,) if self.states is not None else ()),
             *((self.flows,) if self.flows is not None else ()),
             *((self.handoff,) if self.handoff is not None else ()),
+            *((self.serving,) if self.serving is not None else ()),
             *((self.homes,) if self.homes is not None else ()),
             *node.users,
         )

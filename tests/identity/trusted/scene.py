@@ -10,6 +10,7 @@ from roamcast.identity.trusted.node import TrustedNode
 from roamcast.identity.trusted.register import EnrolPerson
 from roamcast.identity.trusted.settings import TrustSettings
 from roamcast.model.machine import Effect, Input, Store, Stored, StoreFailed
+from roamcast.model.records import Record
 
 NODE = "trust.example"
 SETTINGS = TrustSettings(pool_size=4, round_to=1)
@@ -27,6 +28,7 @@ class Scene:
         self.broken = False
         self.held = False
         self.waiting: list[Store] = []
+        self.records: list[Record] = []
         self.now = 1_000_000
         self._ticket = 0
         self._draws = 0
@@ -72,7 +74,9 @@ class Scene:
     def _perform(self, effects: Any) -> list[Effect]:
         out: list[Effect] = []
         for effect in effects:
-            if not isinstance(effect, Store):
+            if isinstance(effect, Record):
+                self.records.append(effect)
+            elif not isinstance(effect, Store):
                 out.append(effect)
             elif self.held:
                 self.waiting.append(effect)

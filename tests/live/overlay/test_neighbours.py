@@ -25,9 +25,9 @@ def key_of(folder: Path) -> str:
     return public_text(folder / "data")
 
 
-def settings(node: str, *neighbours: tuple[str, str, str]) -> str:
+def settings(node: str, *neighbours: tuple[str, str, str], more: str = "") -> str:
     """Give the settings of a node; a neighbour is its name, its key and its address or nothing."""
-    text = f'[overlay]\nnode = "{node}"\nareas = ["campus/{node}"]\n'
+    text = f'[overlay]\nnode = "{node}"\nareas = ["campus/{node}"]\n{more}'
     for name, key, url in neighbours:
         urls = f'["{url}"]' if url else "[]"
         text += f'[overlay.neighbours.{name}]\nkey = "{key}"\nurls = {urls}\n'

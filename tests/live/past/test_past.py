@@ -129,7 +129,7 @@ def test_a_service_feeds_its_archive_and_finds_it_there(tmp_path: Path) -> None:
 
 def _look(asked: Asked) -> Any:
     """Let the past look for what has ended at once."""
-    asked.service.broker._past._timers.set(_Look(), 0)
+    asked.service.broker._past.timers.set(_Look(), 0)
     return SessionDrained("nobody")
 
 

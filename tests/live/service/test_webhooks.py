@@ -18,7 +18,8 @@ import pytest
 from roamcast.broker import CheckWebhook
 from roamcast.errors import InputError
 from roamcast.live.config.settings import Settings, WebhookSection
-from roamcast.live.service.webhooks import URL_LENGTH_MAX, WebhookDriver, check_url
+from roamcast.live.service.webhooks import WebhookDriver, check_url
+from roamcast.transport.outward import URL_LENGTH_MAX
 from tests.live.in_process import gate
 from tests.running_service import RunningService
 

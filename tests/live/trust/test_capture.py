@@ -126,7 +126,11 @@ async def _neither_side_learns(world: World) -> None:
         async for mail in me.inbox():
             assert mail.text == TEXT
             assert mail.letter.reason == FILTER
+            # The access node signed it, and the person met that node when they registered.
+            assert (mail.doubt, mail.letter.node) == ("", "roamcast")
+            assert f"was within {PLACE}" in mail.receipt
             break
+    assert (await me.reach.stop("operator")).stopped == ("operator",)
     # The captures hold what passed: the place and the text at the broker, the name at the node.
     assert TEXT.encode() in world.at_broker.read()
     assert PLACE.encode() in world.at_broker.read()

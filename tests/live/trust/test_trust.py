@@ -19,9 +19,12 @@ from roamcast.identity.credentials import (
 )
 from roamcast.identity.sealing import VidSecrets, seal_payload
 from roamcast.identity.trusted.mailboxes import Deposit, Mail, SealedParcel
+from roamcast.journal.segments import read_entries
 from roamcast.live.auth import registrations
-from roamcast.live.config.settings import Settings, parse_settings
+from roamcast.live.config.settings import JournalSection, Settings, parse_settings
+from roamcast.live.observe.metrics import Metrics
 from roamcast.live.trust.host import RunningTrust
+from roamcast.model.records import TrustStep
 from tests.live.in_process import Asked, gate
 from tests.running_service import Answer
 
@@ -325,6 +328,51 @@ async def _a_node_restarts_with_its_mail_and_without_destroyed_keys(tmp_path: Pa
     assert again.node.resolve(old) == [None] * 32
     assert again.node.public_key == trust.node.public_key
     await again.stop()
+
+
+def test_the_journal_and_metrics_of_a_node_count_what_it_did_and_name_nobody(
+    tmp_path: Path,
+) -> None:
+    asyncio.run(_the_journal_and_metrics(tmp_path))
+
+
+async def _the_journal_and_metrics(tmp_path: Path) -> None:
+    metrics = Metrics()
+    trust = RunningTrust.open(tmp_path, "trust.example", journal=JournalSection(), metrics=metrics)
+    trust.start()
+    while not trust.node.ready:
+        await asyncio.sleep(0.01)
+    keys = [VidSecrets(bytes([number]) * 32).public for number in range(32)]
+    own = [_read(one).vid for one in await trust.draw("the-subject", keys)]
+    parcels = (SealedParcel(own[0], b"s"), SealedParcel("A" * 24 + "@trust.example", b"s"))
+    until = trust.clock() + 10**9
+    await trust.deposit(Deposit(0, "the-cast", "the-sender", "text", until, 0, parcels))
+    await trust.ack("the-subject", "the-cast")
+    page = metrics.page().decode()
+    for line in (
+        'roamcast_held{what="trust people"} 1.0',
+        'roamcast_trust_total{what="deposit, reached"} 1.0',
+        'roamcast_trust_total{what="deposit, unreachable"} 1.0',
+        'roamcast_trust_total{what="pool"} 32.0',
+    ):
+        assert line in page, line
+    await trust.stop()
+    steps = [
+        (record.step, record.number, record.reason)
+        for _, host, record in read_entries(tmp_path / "journal")
+        if isinstance(record, TrustStep) and host == "trust.example"
+    ]
+    assert steps == [
+        ("sealing", 1, ""),
+        ("enrolled", 1, ""),
+        ("pool", 32, ""),
+        ("deposit", 1, "reached"),
+        ("deposit", 1, "unreachable"),
+        ("deleted", 1, "fetched"),
+    ]
+    written = _all_bytes(tmp_path / "journal") + page.encode()
+    for secret in ("the-subject", "the-cast", "the-sender", own[0][:24]):
+        assert secret.encode() not in written
 
 
 def _all_bytes(folder: Path) -> bytes:

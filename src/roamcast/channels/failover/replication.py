@@ -213,11 +213,12 @@ class Replication(Part):
         """Tokens of merges → who offered them, and under which number."""
         self._offer: _Offer | None = None
         self._offer_token = 0
-        self._timers: Timers[_FollowerTimer | _OfferTimer] = Timers()
+        self.timers: Timers[_FollowerTimer | _OfferTimer] = Timers()
         self._out: list[Effect] = []
 
-    def newest(self) -> int:
-        """Give the newest stamp seen."""
+    def stamp(self, now: int) -> int:
+        """Give a stamp later than every one seen here, which no write of this host has had."""
+        self._stamp = max(self._stamp + 1, now)
         return self._stamp
 
     @property
@@ -262,16 +263,12 @@ class Replication(Part):
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Repeat what is not confirmed, and give up on those who do not answer."""
-        for timer in self._timers.due(now):
+        for timer in self.timers.due(now):
             if isinstance(timer, _OfferTimer):
                 self._repeat_offer(now)
             else:
                 self._repeat(timer.host, now)
         return self._done()
-
-    def deadline(self) -> int | None:
-        """When something is to be repeated or given up."""
-        return self._timers.deadline()
 
     def _done(self) -> list[Effect]:
         out, self._out = self._out, []
@@ -293,8 +290,9 @@ class Replication(Part):
         if len(self._writing) + len(self._waiting) >= self._settings.requests_max:
             self._answer(part, StoreFailed(effect.token, "too many writes wait for the disk"))
             return
-        # Stamps order the copies of a key on all hosts: later than every stamp seen here.
-        self._stamp = stamp = max(self._stamp + 1, now)
+        # Stamps order the copies of a key on all hosts. What names its keys by stamps took them
+        # before this, so that the newest stamp on a disk is later than all of its keys.
+        stamp = self.stamp(now)
         entries = tuple(Entry(key, value, stamp) for key, value in effect.writes)
         self._token += 1
         self._writing[self._token] = _Request(part, effect.token, entries)
@@ -386,7 +384,7 @@ class Replication(Part):
             self._token += 1
             self._pages[self._token] = follower.host
             follower.reading = True
-            self._timers.set(_FollowerTimer(follower.host), now + self._settings.repeat_us)
+            self.timers.set(_FollowerTimer(follower.host), now + self._settings.repeat_us)
             self._out.append(ReadPage(self._token, follower.copied_to, bytes_max=PAGE_BYTES_MAX))
 
     def _next(self) -> int:
@@ -401,7 +399,7 @@ class Replication(Part):
         follower.in_flight, follower.covers = message, covers
         patience = settings.follow_us if follower.awaited else settings.copy_us
         follower.give_up_at = now + patience
-        self._timers.set(_FollowerTimer(follower.host), now + settings.repeat_us)
+        self.timers.set(_FollowerTimer(follower.host), now + settings.repeat_us)
         self._out.append(Send(Watchdog(follower.host), message))
 
     def _page_read(self, token: int, entries: tuple[Entry, ...], now: int) -> None:
@@ -430,7 +428,7 @@ class Replication(Part):
         follower.confirmed = max(follower.confirmed, follower.covers)
         if isinstance(message, StorePage):
             follower.copied_to = message.until or None
-        self._timers.cancel(_FollowerTimer(host))
+        self.timers.cancel(_FollowerTimer(host))
         if not follower.backlog:
             # Nothing waits and nothing is on its way: it has every change there is.
             follower.confirmed = self._change
@@ -452,7 +450,7 @@ class Replication(Part):
             self._drop(follower, "it does not confirm in time", now)
         else:
             again = min(now + self._settings.repeat_us, follower.give_up_at)
-            self._timers.set(_FollowerTimer(host), again)
+            self.timers.set(_FollowerTimer(host), again)
             self._out.append(Send(Watchdog(host), follower.in_flight))
 
     def _drop(self, follower: _Follower, reason: str, now: int) -> None:
@@ -468,7 +466,7 @@ class Replication(Part):
             return
         follower = self._followers.pop(address.name, None)
         if follower is not None:
-            self._timers.cancel(_FollowerTimer(address.name))
+            self.timers.cancel(_FollowerTimer(address.name))
             self._out.append(ChannelStep("", "follower gone", self._epoch, reason=address.name))
             self._release(now)
 
@@ -504,7 +502,7 @@ class Replication(Part):
         self._offer = _Offer(host, given, epoch)
         self._offer.give_up_at = now + self._settings.hand_over_us
         self._offer_token = 0
-        self._timers.set(_OfferTimer(), self._offer.give_up_at)
+        self.timers.set(_OfferTimer(), self._offer.give_up_at)
         self._out.append(ChannelStep("", "handing the store over", self._epoch, reason=host))
         self._release(now)
 
@@ -512,7 +510,7 @@ class Replication(Part):
         assert self._offer is not None
         self._token += 1
         self._offer_token = self._token
-        self._timers.set(_OfferTimer(), now + self._settings.repeat_us)
+        self.timers.set(_OfferTimer(), now + self._settings.repeat_us)
         self._out.append(ReadPage(self._token, self._offer.after, bytes_max=PAGE_BYTES_MAX))
 
     def _offer_page(self, entries: tuple[Entry, ...], now: int) -> None:
@@ -522,7 +520,7 @@ class Replication(Part):
             return
         if not entries:
             self._step(ServerEvent.TAKEN)
-            self._timers.cancel(_OfferTimer())
+            self.timers.cancel(_OfferTimer())
             step_taken = ChannelStep("", "store handed over", self._epoch, reason=offer.host)
             self._out += [step_taken, Forward(offer.here)]
             return
@@ -532,7 +530,7 @@ class Replication(Part):
         offer.after = entries[-1].key
         offer.in_flight = StoreOffer(self._offered, entries, serving=True)
         offer.give_up_at = now + self._settings.hand_over_us
-        self._timers.set(_OfferTimer(), now + self._settings.repeat_us)
+        self.timers.set(_OfferTimer(), now + self._settings.repeat_us)
         self._out.append(Send(Replica(offer.host), offer.in_flight))
 
     def _offer_taken(self, host: str, number: int, now: int) -> None:
@@ -550,11 +548,11 @@ class Replication(Part):
         if now >= offer.give_up_at:
             self._offer_lost()
         elif self.state is ServerState.DRAINING:
-            self._timers.set(_OfferTimer(), offer.give_up_at)
+            self.timers.set(_OfferTimer(), offer.give_up_at)
         elif offer.in_flight is None:
             self._read_offer(now)  # the disk did not answer
         else:
-            self._timers.set(_OfferTimer(), now + self._settings.repeat_us)
+            self.timers.set(_OfferTimer(), now + self._settings.repeat_us)
             self._out.append(Send(Replica(offer.host), offer.in_flight))
 
     def _offer_lost(self) -> None:
@@ -562,5 +560,5 @@ class Replication(Part):
         if self.state is ServerState.HANDED:
             return  # the map is on its way; the map server gives up by itself
         self._offer, self._offer_token = None, 0
-        self._timers.cancel(_OfferTimer())
+        self.timers.cancel(_OfferTimer())
         self._step(ServerEvent.LOST)

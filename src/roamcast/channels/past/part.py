@@ -102,10 +102,10 @@ class Past(Part):
         epoch: int,
         now: int,
         settings: PastSettings,
-        newest: Callable[[], int],
+        stamp: Callable[[int], int],
         rules_of: Callable[[str], bytes | None],
     ) -> None:
-        """`newest`: the newest stamp on any host, so that steps sort later; rules are encoded."""
+        """`stamp` gives one later than all on disk, so that steps sort later; rules are encoded."""
         self.settings = settings
         self.epoch = epoch
         self.lives: dict[int, Uptime] = {}
@@ -118,9 +118,8 @@ class Past(Part):
         self.companions: Callable[[Context | None], Writes] = lambda _: ()
         """Gives rows that must be on disk with a state, or with the end of one."""
         self._began = now
-        self._newest = newest
+        self._stamp = stamp
         self._rules_of = rules_of
-        self._last = 0
         self._shown: dict[str, OnMap] = {}
         self._soft = 0
         """How many of them are lost with this process."""
@@ -147,10 +146,10 @@ class Past(Part):
         """Since when steps of the batch are missing here."""
         self._erasing: dict[int, ErasePast] = {}
         self._token = _OWN_TOKENS
-        self._timers: Timers[_Retry | _Alive | _Look] = Timers()
-        self._timers.set(_Look(), now + settings.look_us)
-        self._timers.set(_Alive(), now)
-        self._timers.set(_Retry(), now)
+        self.timers: Timers[_Retry | _Alive | _Look] = Timers()
+        self.timers.set(_Look(), now + settings.look_us)
+        self.timers.set(_Alive(), now)
+        self.timers.set(_Retry(), now)
 
     def depends(self, count: Callable[[], int]) -> None:
         """Ask this how many stored contexts end with their session, and so with this process."""
@@ -169,7 +168,7 @@ class Past(Part):
             "clients waiting": (len(self._rows_of), len(self._rows) + len(self._in_flight)),
             "answers": (len(self._held), len(self._rows_of)),
             "batch": (len(self.batch.pieces), BATCH_PIECES_MAX),
-            "timers": (len(self._timers), 3),
+            "timers": (len(self.timers), 3),
         }
 
     @property
@@ -236,11 +235,11 @@ class Past(Part):
         begin = self._begin(vid, context.t_r, now)
         value = encode_step(Step(begin, body, rules))
         beside = self.companions(msgspec.structs.replace(context, t_r=begin))
-        return begin, (*beside, *writes, (key_of(self._written(now), vid), value))
+        return begin, (*beside, *writes, (key_of(self._stamp(now), vid), value))
 
     def end_of(self, vid: str, at: int, now: int) -> Writes:
         """Give the step to write with what ends a stored publication."""
-        return *self.companions(None), (key_of(self._written(now), vid), encode_step(Step(at)))
+        return *self.companions(None), (key_of(self._stamp(now), vid), encode_step(Step(at)))
 
     def stored(self, context: Context, begin: int) -> None:
         """A stored publication is on the map; its step is on disk."""
@@ -371,13 +370,9 @@ class Past(Part):
         self.rules[name] = encoded
         return name, ((RULES + name, encoded),)
 
-    def _written(self, now: int) -> int:
-        self._last = max(self._last + 1, now, self._newest())
-        return self._last
-
     def _add(self, vid: str, stated: Step, now: int) -> int:
         self._row += 1
-        self._rows[key_of(self._written(now), vid)] = self._row, encode_step(stated)
+        self._rows[key_of(self._stamp(now), vid)] = self._row, encode_step(stated)
         return self._row
 
     # --- the machine --------------------------------------------------------------------------
@@ -401,7 +396,7 @@ class Past(Part):
             case BatchRefused(number, reason, lacking):
                 self._feeding -= 1
                 if number == self.batch.number and self.feed is FeedState.FEEDING:
-                    self._timers.set(_Look(), now + self.settings.look_us)
+                    self.timers.set(_Look(), now + self.settings.look_us)
                     self._lack(lacking, now)
                 return [Drop(reason[:200], "past.batch"), *self._flush()]
             case ErasePast():
@@ -413,20 +408,16 @@ class Past(Part):
     def advance(self, now: int) -> Sequence[Effect]:
         """Write again what failed, note that this broker is up, look what may leave the log."""
         effects: list[Effect] = []
-        for timer in self._timers.due(now):
+        for timer in self.timers.due(now):
             match timer:
                 case _Retry():
                     self._resting = False
                 case _Alive():
-                    self._timers.set(timer, now + self.settings.alive_us)
+                    self.timers.set(timer, now + self.settings.alive_us)
                     self._note_alive(now)
                 case _Look():
                     effects += self._look(now)
         return [*effects, *self._flush()]
-
-    def deadline(self) -> int | None:
-        """When something is due."""
-        return self._timers.deadline()
 
     def _reconsider(self, vid: str, now: int) -> None:
         """The rules of a vid have changed: what the map shows from now on is under the new ones."""
@@ -491,12 +482,12 @@ class Past(Part):
             self._rows = {**self._in_flight, **self._rows}
             self._in_flight = {}
             self._resting = True
-            self._timers.set(_Retry(), now + self.settings.retry_us)
+            self.timers.set(_Retry(), now + self.settings.retry_us)
             return []
         if token == _BATCH:
             if self.feed is FeedState.NAMING:
                 self._forget_batch()
-            self._timers.set(_Look(), now + self.settings.retry_us)
+            self.timers.set(_Look(), now + self.settings.retry_us)
             return []
         return [Failed(self._erasing.pop(token).ticket, StoreError(reason))]
 
@@ -512,7 +503,7 @@ class Past(Part):
 
     def _look(self, now: int) -> list[Effect]:
         """Look for a batch, or go on with the one at hand."""
-        self._timers.set(_Look(), now + self.settings.look_us)
+        self.timers.set(_Look(), now + self.settings.look_us)
         self._move(FeedEvent.DUE)
         match self.feed:
             case FeedState.LOOKING:
@@ -590,7 +581,7 @@ class Past(Part):
         number = self.batch.number if self.settings.archive else self.batch.after
         self.batch = ArchiveBatch(number, number)
         if full:
-            self._timers.set(_Look(), now)
+            self.timers.set(_Look(), now)
         return []
 
 

@@ -11,7 +11,8 @@ update in a class (AMS 10), so that clients drop duplicates and older states.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Protocol
+from itertools import islice
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import structs
@@ -30,6 +31,7 @@ from roamcast.model.events import PublicationReplaced
 from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import Conjunction, Values
 from roamcast.model.filters.values import Interval
+from roamcast.model.items import is_item
 from roamcast.model.machine import Effect
 from roamcast.model.nearest import Found, nearest
 from roamcast.model.parts import Timer
@@ -239,6 +241,23 @@ class ClockDue(Timer, frozen=True):
     vid: str
 
 
+NOTES_US: Final = 1_000
+"""Between two slices of notes."""
+
+
+class NotesDue(Timer, frozen=True):
+    """A new query is to be noted at more of the contexts that satisfy it."""
+
+
+class Unnoted(msgspec.Struct):
+    """The contexts at which a query is not noted yet, as its class saw them when it was placed."""
+
+    view: ViewClass
+    number: int
+    """The class's number of that moment."""
+    contexts: dict[str, Context]
+
+
 class LocalUpdate(Effect, frozen=True, gc=False):
     """An update for queries placed in this process: those satisfied before it, and after it.
 
@@ -289,8 +308,11 @@ class MapContexts:
         """Raises for a place that another node serves."""
         """(vid, owner) → whether this process publishes it for the owner, from disk."""
         self.past: Remembers | None = None
+        self.unnoted: dict[int, Unnoted] = {}
+        """Queries that many contexts satisfy → where they are not noted yet."""
         desk.fresh = self.fresh
         desk.timers.handle(ClockDue, self._clock_due)
+        desk.timers.handle(NotesDue, self._notes_due)
 
     def _context_of(self, vid: str) -> Context | None:
         known = self.map.contexts.get(vid)
@@ -298,7 +320,7 @@ class MapContexts:
 
     def put(self, client: ClientState, context: Context, body: bytes, stamp: int) -> None:
         """Publish a context for a client, or change it."""
-        if context.place is None and context.point is None:
+        if context.place is None and context.point is None and not is_item(context):
             raise ContextError("a context on the map needs a place or a point: add one")
         if len(body) > CONTEXT_BYTES_MAX:
             raise LimitError(f"a context has at most {CONTEXT_BYTES_MAX} bytes")
@@ -344,6 +366,7 @@ class MapContexts:
 
     def reconsider(self, vid: str) -> None:
         """Show a context anew, after its rules have changed."""
+        self.settle(vid)
         known = self.map.contexts.get(vid)
         if known is not None:
             self._note(known, before=known.context)
@@ -380,6 +403,7 @@ class MapContexts:
 
     def _clock_due(self, timer: ClockDue) -> None:
         """Update the view classes that see a context otherwise than a moment ago, and no others."""
+        self.settle(timer.vid)
         known = self.map.contexts[timer.vid]
         context, now = known.context, self._desk.now
         assert known.changes_at is not None
@@ -416,6 +440,7 @@ class MapContexts:
 
         `stored`: it is on disk, and so is its step of the past.
         """
+        self.settle(context.vid)
         before = self.map.contexts.get(context.vid)
         owner_before, state_before = (before.owner, before.context) if before else (None, None)
         if before is None and self.map.removed:
@@ -437,18 +462,21 @@ class MapContexts:
         self._changed(known, context, body, "appeared" if fresh else "changed")
         return True
 
-    def cancel(self, client: ClientState, vid: str, stamp: int = 0) -> None:
+    def cancel(self, client: ClientState, vid: str, stamp: int) -> None:
         """Unpublish a client's context; one of a later stamp stays the client's until it does so.
 
         Forgotten here, a context that stays on the map would stay there after its client.
         """
-        books = [one for one in (client.publications, client.unconfirmed) if vid in one]
-        for book in books:
-            del book[vid]
-        if not self.withdraw(client.name, vid, stamp):
-            for book in books or [client.publications]:
-                book[vid] = None
-            self.outdate(client.name, vid, self.stamp_of(vid))
+        earlier = vid in client.unconfirmed
+        seen_us = client.unconfirmed.pop(vid, None)
+        client.publications.pop(vid, None)
+        if self.withdraw(client.name, vid, stamp):
+            return
+        if earlier:
+            client.unconfirmed[vid] = seen_us
+        else:
+            client.publications[vid] = None
+        self.outdate(client.name, vid, self.stamp_of(vid))
 
     def withdraw(
         self,
@@ -495,6 +523,7 @@ class MapContexts:
         self, known: MapContext, ended: int | None = None, *, stored: bool = False
     ) -> None:
         vid, now = known.context.vid, self._desk.now
+        self.settle(vid)
         # Not before it was published: its client may have been silent since the last of others.
         ended = now if ended is None else min(now, max(ended, known.context.t_r))
         if self.past is not None and not stored:
@@ -668,6 +697,7 @@ class MapContexts:
         A rule for the present shows since when one looks: in a class that has just been opened that
         is the moment of a rule that names somebody, which is hidden (0098).
         """
+        self.settle(vid)
         known = self.map.contexts.get(vid)
         was, now = (None, None) if known is None else (known.views.get(old), known.views.get(new))
         if known is None or was is None or now is None or not was.body or not now.body:
@@ -677,27 +707,62 @@ class MapContexts:
             now.body, now.seen = was.body, was.seen
 
     def satisfying(self, view: ViewClass, wanted: Filter, query: int) -> list[str]:
-        """Find the contexts that satisfy a query not yet placed, and note it at each of them."""
-        found = []
-        name, now, number = view.name, self._desk.now, 0
-        for seen in run(self.live.every(name, self._seen_by(name), wanted, now)):
-            vid = seen.vid
-            known = self.map.contexts[vid]
-            found.append(vid)
+        """Find the contexts that satisfy a query not yet placed, and note it at each of them.
+
+        At many contexts that takes long. It is done in slices then, and at each context before
+        anybody looks at it (0195).
+        """
+        now = self._desk.now
+        found = self.found(view, wanted)
+        if found:
+            # A number before the present: an update of this moment counts as without it, for that a
+            # class got another query is hidden (0098).
+            view.number = max(view.number, now - self._desk.started - 1)
+        unnoted = Unnoted(view, view.number, {seen.vid: seen for seen in found})
+        vids = list(unnoted.contexts)
+        if len(vids) > self._desk.settings.notes_max:
+            self.unnoted[query] = unnoted
+            self._desk.timers.set(NotesDue(), now + NOTES_US)
+        else:
+            for vid in vids:
+                self.settle(vid)
+                self._note_query(query, unnoted, vid)
+        return vids
+
+    def found(self, view: ViewClass, wanted: Filter) -> list[Context]:
+        """Give what a class sees now and a filter wants, by vid."""
+        name = view.name
+        return run(self.live.every(name, self._seen_by(name), wanted, self._desk.now))
+
+    def _note_query(self, query: int, unnoted: Unnoted, vid: str) -> None:
+        view, seen, known = unnoted.view, unnoted.contexts.pop(vid), self.map.contexts[vid]
+        before = known.views.get(view.name)
+        if before is None:
+            # Somebody may know an older state, told before the class lost sight of it.
             own = seen is known.context
-            before = known.views.get(name)
-            if before is None:
-                # Somebody may know an older state, told before the class lost sight of it.
-                # A number before the present: an update of this moment counts as without it, for
-                # that a class got another query is hidden (0098).
-                if not number:
-                    number = view.number = max(view.number, now - self._desk.started - 1)
-                before = ClassView(number, known.body if own else body_of(seen))
-                before.seen = None if own else seen
-                known.views[name] = before
-            standing = [number for number in before.matched if number in view.table.records]
-            before.matched = (*standing, query)
-        return found
+            before = ClassView(unnoted.number, known.body if own else body_of(seen))
+            before.seen = None if own else seen
+            known.views[view.name] = before
+        standing = [number for number in before.matched if number in view.table.records]
+        before.matched = (*standing, query)
+
+    def settle(self, vid: str) -> None:
+        """Note the queries at a context that are not noted there yet, in their order."""
+        if self.unnoted:
+            for query, unnoted in self.unnoted.items():
+                if query not in unnoted.view.table.records:  # withdrawn meanwhile
+                    unnoted.contexts.clear()
+                elif vid in unnoted.contexts:
+                    self._note_query(query, unnoted, vid)
+
+    def _notes_due(self, timer: NotesDue) -> None:
+        """Note the queries at some more contexts."""
+        for unnoted in islice(self.unnoted.values(), 1):
+            for vid in [*islice(unnoted.contexts, self._desk.settings.notes_max)]:
+                self.settle(vid)
+        self.unnoted = {query: left for query, left in self.unnoted.items() if left.contexts}
+        if self.unnoted:
+            self._desk.timers.set(timer, self._desk.now + NOTES_US)
 
     def _seen_by(self, view_class: str) -> Seen:
         return lambda context, now: self._policy.visible(context, view_class, now)
@@ -715,12 +780,16 @@ class MapContexts:
         """Drop what view classes saw that have ended."""
         for name in names:
             self.live.forget(name)
+        for unnoted in self.unnoted.values():
+            if unnoted.view.name in names:
+                unnoted.contexts.clear()
         for known in self.map.contexts.values():
             for name in [name for name in known.views if name in names]:
                 del known.views[name]
 
     def fresh(self, view_class: str, state: State) -> State:
         """Give a context's present state for a view class, in place of one that has waited."""
+        self.settle(state.vid)
         known = self.map.contexts.get(state.vid)
         if known is None:
             return State(state.number, state.vid, b"")
@@ -744,6 +813,7 @@ class MapContexts:
 
     def state_of_any(self, view: ViewClass, queries: Collection[int], vid: str) -> State | None:
         """Give a context's present state if it satisfies any of some queries."""
+        self.settle(vid)
         now = self.map.contexts[vid].views.get(view.name)
         if now is None or not any(query in now.matched for query in queries):
             return None
@@ -751,6 +821,7 @@ class MapContexts:
 
     def state_of(self, view: ViewClass, record: QueryRecord, vid: str) -> State | None:
         """Give a context's present state if it satisfies a query."""
+        self.settle(vid)
         known = self.map.contexts.get(vid)
         now = None if known is None else known.views.get(view.name)
         if now is None or record.number not in now.matched:

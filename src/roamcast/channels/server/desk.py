@@ -166,8 +166,9 @@ class ClientState(msgspec.Struct):
     last_operation: int = 0
     subscriptions: dict[str, Subscription] = {}
     publications: dict[str, None] = {}
-    unconfirmed: dict[str, None] = {}
-    """Published in the session before this one, and not yet in this one."""
+    unconfirmed: dict[str, int | None] = {}
+    """Published in an earlier session and not yet in this one → when its client was last heard of
+    in that; None if another server knew."""
 
 
 class ChannelUse(msgspec.Struct):

@@ -210,6 +210,21 @@ class LiveViews:
                 steps += own.contexts * REFERENCE_STEPS
         return Price(terms.terms, terms.unindexed, touched + fresh, steps + fresh * each)
 
+    def prepared(self, view_class: str, seen: Seen, now: int) -> Question[None] | None:
+        """Bring the indexes up to date; None if a question may as well do it by itself."""
+        if self._small():
+            return None
+        fresh = len(self._vids()) if self.stale is None else len(self.stale)
+        if self._ruled:
+            views = self._classes.get(view_class)
+            fresh += len(self._ruled) if views is None else views.pending(now)
+        return self._prepare(view_class, seen, now) if fresh > REFRESH_SLICE else None
+
+    def _prepare(self, view_class: str, seen: Seen, now: int) -> Question[None]:
+        yield from self._catch_up()
+        if self._ruled:
+            yield from self._views(view_class, seen, now)
+
     def count(self, view_class: str, seen: Seen, wanted: Filter, now: int) -> Question[int]:
         """Count what a class sees that satisfies a filter."""
         if self._small():

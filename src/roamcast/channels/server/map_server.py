@@ -146,7 +146,11 @@ class MapServer(Part):
         carousels = len(self.subscriptions.carousels)
         # Whatever a timer is for is held, too: a timer more than these has lost its owner.
         timed = 1 + len(desk.clients) + 2 * len(desk.channels) + len(self.map) + len(guests)
-        timed += carousels + sum(len(view.streams) for view in views.values())
+        timed += (
+            carousels
+            + bool(self.contexts.unnoted)
+            + sum(len(view.streams) for view in views.values())
+        )
         shared, standing = self.dissemination.shared, self.subscriptions.standing
         placed = sum(len(client.subscriptions) for client in desk.clients.values())
         placed += sum(sum(view.local.values()) for view in views.values())
@@ -159,6 +163,7 @@ class MapServer(Part):
             "view classes": (len(views), VIEW_CLASSES_MAX),
             "queries": (self.subscriptions.records, settings.queries_max),
             "carousels": (carousels, settings.queries_max),
+            "queries to note": (len(self.contexts.unnoted), settings.queries_max),
             "timers": (len(desk.timers), timed),
             **shared.occupancy(),
             "matched queries": (len(shared), sum(len(view.table) for view in views.values())),
@@ -336,11 +341,11 @@ class MapServer(Part):
         except InputError as error:
             self.desk.out.append(Drop(str(error), "map.request", 0, name))
             return None
-        published = self.merging.welcome(name)
+        published: dict[str, int | None] = {**self.merging.welcome(name)}
         ledger = None
         if known is not None:
             self.subscriptions.withdraw_all(known)
-            published |= {**known.unconfirmed, **known.publications}
+            published |= {**known.unconfirmed, **dict.fromkeys(known.publications, known.seen_us)}
             ledger = known.ledger  # it counts what left for the same client in the last second
         client = ClientState(
             name,
@@ -377,8 +382,10 @@ class MapServer(Part):
                     raise InputError("hello must be the first operation of a session")
                 self._hello(client, operation)
             case Settled():
-                for vid in list(client.unconfirmed):
-                    self.contexts.cancel(client, vid)
+                # They ended at the latest when the client's earlier session was last heard of.
+                unconfirmed, client.unconfirmed = client.unconfirmed, {}
+                for vid, seen_us in unconfirmed.items():
+                    self.contexts.withdraw(client.name, vid, ended=seen_us)
 
     def _check_clock(self, instant: int) -> None:
         """Refuse a stamp in the future: until then nobody could change the context."""

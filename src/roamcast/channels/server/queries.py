@@ -6,7 +6,7 @@ same bytes of a context, so one transmission can serve them all. A disjunction i
 that its parts meet other people's standard queries (AMS, "disassembles").
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import product
 from typing import Any, Final, Protocol
 
@@ -161,16 +161,15 @@ class QueryTable:
         """How much is cached of what, and the bound of each."""
         return {"query changes": (len(self._changes), SETS_MAX)}
 
-    def add(self, number: int, wanted: Filter, satisfied_by: Iterable[str]) -> QueryRecord:
+    def add(self, number: int, wanted: Filter, satisfied_by: Sequence[str]) -> QueryRecord:
         """Make a record for a query nobody had placed, with the contexts that satisfy it now."""
         self._shared.add(number, self.view_class, wanted)
-        record = QueryRecord(
-            number, self.view_class, wanted, {}, {}, set_streams={}, riders={}, members={}
-        )
+        record = QueryRecord(number, self.view_class, wanted, {}, {}, set_streams={}, riders={})
+        record.count = len(satisfied_by)
+        if record.count <= self._members_max:
+            record.members = dict.fromkeys(satisfied_by)
         self.records[number] = record
         self._numbers[wanted.text] = number
-        for vid in satisfied_by:
-            self.enter(record, vid)
         return record
 
     def remove(self, record: QueryRecord) -> None:

@@ -39,6 +39,8 @@ class MapSettings(msgspec.Struct, frozen=True):
     contexts_max: int = 1_000_000
     queries_max: int = 1_000_000
 
+    notes_max: int = 512
+    """A new query is noted at so many contexts at once, at the others in slices of as many."""
     page_contexts_max: int = 256
     """A larger current set rides on a carousel or comes in pages; for a client with a limit it is
     cut."""

@@ -381,6 +381,29 @@ class LocalQueries:
         for vid in vids:
             self._server.contexts.carry_over(vid, old, new)
 
+    def listing(self, view_class: str, number: int) -> tuple[int, list[str]]:
+        """Say how many contexts satisfy a query now, and name them by vid."""
+        server = self._server
+        # What is on its way to sessions counts as told.
+        assert not any(type(effect) is LocalUpdate for effect in server.desk.out)
+        view = server.dissemination.classes[view_class]
+        record = view.table.records[number]
+        if record.members is not None:
+            return record.count, sorted(record.members)
+        unnoted = server.contexts.unnoted.get(number)
+        if unnoted is not None and len(unnoted.contexts) == record.count:
+            return record.count, list(unnoted.contexts)
+        return record.count, [seen.vid for seen in server.contexts.found(view, record.filter)]
+
+    def state(self, view_class: str, number: int, vid: str) -> State | None:
+        """Give a context's present state if it satisfies a query."""
+        view = self._server.dissemination.classes[view_class]
+        return self._server.contexts.state_of(view, view.table.records[number], vid)
+
+    def time_of(self, number: int) -> int:
+        """Say when an update was, by its number in a view class."""
+        return self._server.desk.started + number
+
     def current(self, view_class: str, number: int) -> list[State]:
         """Give the state of every context that satisfies a query now, by vid."""
         server = self._server

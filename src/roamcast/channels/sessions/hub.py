@@ -10,7 +10,8 @@ structs of `messages.py` define the frames.
 
 import enum
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from itertools import islice, takewhile
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -48,6 +49,9 @@ _raw: Any = msgspec.Raw
 K = TypeVar("K")
 Key = tuple[str, int, Format]
 """(view class, query number, format): who shares frames."""
+
+EVERYWHERE: Final = 2**40
+"""Added to the number of a query whose contexts may be on any node's map."""
 
 
 class EventKind(enum.StrEnum):
@@ -171,12 +175,16 @@ class CutOff(Effect, frozen=True, gc=False):
 
 
 class SubscribeSession(Input, frozen=True):
-    """Place a session's subscription under a name; the same name again replaces it."""
+    """Place a session's subscription under a name; the same name again replaces it.
+
+    `everywhere`: also what is on other nodes' maps, where this broker has neighbours.
+    """
 
     ticket: int
     session: str
     subscription: str
     filter: Filter
+    everywhere: bool = False
 
 
 class UnsubscribeSession(Input, frozen=True):
@@ -205,6 +213,33 @@ class SessionDrained(Input, frozen=True):
     """A session's connection takes more again."""
 
     session: str
+
+
+class RemoteUpdate(Effect, frozen=True, gc=False):
+    """Another node's context has changed: the filters that it matched before, and does now."""
+
+    state: State
+    before: frozenset[str]
+    after: frozenset[str]
+    context: Context | None = None
+
+
+class RemoteStates(Protocol):
+    """The maps of other nodes (`overlay/states`)."""
+
+    def watch(self, wanted: Filter) -> None:
+        """Want what a filter matches of every node, from now on."""
+
+    def leave(self, wanted: Filter) -> None:
+        """Want it no longer, for one of those who did."""
+
+    def current(self, wanted: Filter) -> list[State]:
+        """Give what is known to match, by vid."""
+        ...
+
+    def state(self, wanted: str, vid: str) -> tuple[State, Context] | None:
+        """Give one context, if it matches."""
+        ...
 
 
 class _QueryTimer(msgspec.Struct, frozen=True):
@@ -237,6 +272,21 @@ class SharedQuery(msgspec.Struct):
     """The shared sessions as the frame names them; None when they have changed."""
 
 
+class Untold(msgspec.Struct):
+    """What a session has not been told of a query's current set.
+
+    States are looked up when their turn comes: what changes before that waits for it.
+    """
+
+    vids: dict[str, int]
+    """The contexts still to be told → the number of the state to be told."""
+    present: int
+    """The number of the moment that the set is of."""
+    at_us: int
+    settled: int
+    """States with later numbers are later than `vids` knows."""
+
+
 class HubSession(msgspec.Struct):
     """One open session: its subscriptions by the names it gave them, and what it still lacks."""
 
@@ -246,17 +296,20 @@ class HubSession(msgspec.Struct):
     subscriptions: dict[str, tuple[Key, Filter]]
     uses: dict[Key, int]
     queue: dict[tuple[Key, str], ContextEvent]
-    to_complete: dict[Key, dict[str, None]]
-    """Queries whose current set is not wholly sent → the contexts still to be sent."""
+    to_complete: dict[Key, Untold]
+    """Queries whose current set is not wholly sent."""
     apart: dict[Key, None]
     """Queries whose frames it does not share now."""
     slow_since: int | None = None
     ledger: Ledger | None = None
+    ready_us: int = 0
+    """Until then others have their turn."""
 
     @property
     def alone(self) -> bool:
         """Whether it can not share frames now."""
-        return self.slow_since is not None or self.ledger is not None or bool(self.queue)
+        waits = bool(self.queue or self.to_complete)
+        return waits or self.slow_since is not None or self.ledger is not None
 
 
 class _Move(msgspec.Struct, frozen=True):
@@ -292,6 +345,7 @@ class Hub(Part):
         SessionSlow,
         SessionDrained,
         LocalUpdate,
+        RemoteUpdate,
     )
 
     def __init__(self, local: LocalQueries, settings: HubSettings, epoch: int) -> None:
@@ -300,10 +354,14 @@ class Hub(Part):
         self.writer = EventWriter(epoch)
         self.settings = settings
         self.coalesced = 0
+        self.remote: RemoteStates | None = None
+        """Other nodes' maps; None where there are none."""
+        self._everywhere: dict[str, dict[Key, None]] = {}
+        """Filters that are watched on every node's map → the queries of each."""
         self._local = local
         self._ledgers: dict[str, Ledger] = {}
         """Ledgers of sessions with a limit, open or lately closed."""
-        self._timers: Timers[_QueryTimer | _AloneTimer | _SlowTimer] = Timers()
+        self.timers: Timers[_QueryTimer | _AloneTimer | _SlowTimer] = Timers()
         self._out: list[Effect] = []
         self._shown: dict[Key, str] = {}
         """Queries in use → the text of their filter, by which frames number them."""
@@ -336,6 +394,8 @@ class Hub(Part):
         match given:
             case LocalUpdate():
                 self._update(given, now)
+            case RemoteUpdate():
+                self._remote_update(given, now)
             case SessionSlow(session):
                 self._slow(session, now)
             case SessionDrained(session):
@@ -354,7 +414,8 @@ class Hub(Part):
         if given.session not in self.sessions:
             raise NotFoundError("this session is over: connect again")
         if isinstance(given, SubscribeSession):
-            self._subscribe(given.session, given.subscription, given.filter, now)
+            everywhere = given.everywhere and self.remote is not None
+            self._subscribe(given.session, given.subscription, given.filter, everywhere, now)
         elif isinstance(given, UnsubscribeSession):
             self._unsubscribe(given.session, given.subscription)
         else:
@@ -376,15 +437,14 @@ class Hub(Part):
         session = self.sessions.pop(name, None)
         if session is None:
             return
-        for key, uses in session.uses.items():
-            for _ in range(uses):
-                self._local.drop(key[0], key[1])
+        for key in session.uses:
             self._touched = True
             self._leave(session.name, key)
-        for _, wanted in session.subscriptions.values():
+        for key, wanted in session.subscriptions.values():
+            self._drop(key, wanted)
             self._local.standing.give_back(name, wanted)
-        self._timers.cancel(_SlowTimer(name))
-        self._timers.cancel(_AloneTimer(name))
+        self.timers.cancel(_SlowTimer(name))
+        self.timers.cancel(_AloneTimer(name))
 
     def _limit(self, name: str, limit_bytes: int, now: int) -> None:
         session = self.sessions[name]
@@ -413,7 +473,7 @@ class Hub(Part):
             ledger.charge(now, ledger.usable_bytes)  # what left within the last second
         return ledger
 
-    def _subscribe(self, name: str, about: str, wanted: Filter, now: int) -> None:
+    def _subscribe(self, name: str, about: str, wanted: Filter, everywhere: bool, now: int) -> None:
         """Place a subscription: the reply has the current set, then every change follows."""
         session = self.sessions[name]
         if about in session.subscriptions:
@@ -424,32 +484,41 @@ class Hub(Part):
                 f"a session has at most {most} subscriptions: end one, or join filters with OR"
             )
         self._local.standing.check(name, wanted)
-        number = self._local.place(session.view_class, wanted)
+        key = self._place(session.view_class, wanted, session.form, everywhere)
         self._local.standing.add(name, wanted)
         self._touched = True
-        key = (session.view_class, number, session.form)
         session.subscriptions[about] = key, wanted
         self._forget_waiting(session, key, now)
-        states = self._local.current(session.view_class, number)
+        count, vids = self._local.listing(key[0], key[1] % EVERYWHERE)
         shown = self._number(key, wanted)
         page = self.settings.page_features_max if session.ledger is None else 0
+        states = [self._state(key, vid) for vid in vids[:page]]
         frame = self.writer.current(
-            session.form, about=about, query=shown, count=len(states), states=states[:page]
+            session.form,
+            about=about,
+            query=shown,
+            count=count,
+            states=[state for state in states if state is not None],
         )
         self._send(session, frame, now)
         if key not in session.uses:
             session.uses[key] = 0
         session.uses[key] += 1
-        rest = states[page:]
-        # Numbered by now: the states' own numbers say when this class was opened (0098).
-        present = self._local.as_of(session.view_class)
-        for state in rest:
-            listed = State(present, state.vid, state.body)
-            session.queue[key, state.vid] = ContextEvent(EventKind.APPEARED, listed, now)
+        rest = vids[page:]
         if rest:
-            session.to_complete[key] = {state.vid: None for state in rest}
+            # Numbered by now: the states' own numbers say when this class was opened (0098).
+            present = self._local.as_of(session.view_class)
+            listing = Untold(dict.fromkeys(rest, present), present, now, present)
+            session.to_complete[key] = listing
+            session.ready_us = now + self._cost_us(len(states))
         else:
             self._send(session, self.writer.complete(session.form, shown), now)
+        if everywhere and self.remote is not None:
+            own = set(vids)
+            for state in self.remote.current(wanted):  # what is known of other nodes' maps
+                if state.vid not in own:
+                    event = ContextEvent(EventKind.APPEARED, state, now)
+                    session.queue[key, state.vid] = event
         self._join(session, key)
         self._serve(session, now)
 
@@ -459,7 +528,7 @@ class Hub(Part):
         if known is None:
             raise InputError(f"there is no subscription {about!r} to end")
         key = known[0]
-        self._local.drop(key[0], key[1])
+        self._drop(key, known[1])
         self._local.standing.give_back(name, known[1])
         self._touched = True
         session.uses[key] -= 1
@@ -471,6 +540,46 @@ class Hub(Part):
             for entry in [one for one in session.queue if one[0] == key]:
                 del session.queue[entry]
 
+    def _place(self, view_class: str, wanted: Filter, form: Format, everywhere: bool) -> Key:
+        """Place a query at this node's map, and want it of others if it is for everywhere."""
+        number = self._local.place(view_class, wanted)
+        if not everywhere:
+            return view_class, number, form
+        key = (view_class, number + EVERYWHERE, form)
+        assert self.remote is not None
+        try:
+            self.remote.watch(wanted)
+        except LimitError:
+            self._local.drop(view_class, number)
+            raise
+        self._everywhere.setdefault(wanted.text, {})[key] = None
+        return key
+
+    def _drop(self, key: Key, wanted: Filter) -> None:
+        """End a query that was placed; one that was placed several times has others left."""
+        self._local.drop(key[0], key[1] % EVERYWHERE)
+        if key[1] >= EVERYWHERE:
+            assert self.remote is not None
+            self.remote.leave(wanted)
+
+    def _state(self, key: Key, vid: str) -> State | None:
+        """Give one context's state if it satisfies a query now, here or on another node's map."""
+        state = self._local.state(key[0], key[1] % EVERYWHERE, vid)
+        if state is None and key[1] >= EVERYWHERE:
+            assert self.remote is not None
+            found = self.remote.state(self._shown[key].removeprefix("everywhere "), vid)
+            state = None if found is None else found[0]
+        return state
+
+    def _current(self, key: Key, wanted: Filter) -> list[State]:
+        """Give the state of every context that satisfies a query now, by vid."""
+        states = self._local.current(key[0], key[1] % EVERYWHERE)
+        if key[1] < EVERYWHERE or self.remote is None:
+            return states
+        own = {state.vid for state in states}
+        remote = [state for state in self.remote.current(wanted) if state.vid not in own]
+        return sorted([*states, *remote], key=lambda state: state.vid)
+
     def _number(self, key: Key, wanted: Filter | None = None, known: int = 0) -> int:
         """Give the number of a query in frames; a query in use needs no filter.
 
@@ -479,7 +588,8 @@ class Hub(Part):
         text = self._shown.get(key)
         if text is None:
             assert wanted is not None
-            text = self._shown[key] = wanted.text
+            scope = "everywhere " if key[1] >= EVERYWHERE else ""
+            text = self._shown[key] = scope + wanted.text
             if text not in self._texts:
                 self._last_shown += not known
                 self._texts[text] = _Shown(known or self._last_shown)
@@ -491,6 +601,11 @@ class Hub(Part):
         self._texts[text].keys -= 1
         if not self._texts[text].keys:
             del self._texts[text]
+        if key[1] >= EVERYWHERE:
+            filters = text.removeprefix("everywhere ")
+            del self._everywhere[filters][key]
+            if not self._everywhere[filters]:
+                del self._everywhere[filters]
 
     def reclass(self, name: str, view_class: str, now: int) -> list[Effect]:
         """A session may see otherwise from now on: it is told what differs, and nothing else.
@@ -503,7 +618,7 @@ class Hub(Part):
             return []
         self._local.at(now)
         waiting, placed = session.queue, [*session.uses]
-        timers = self._timers.in_order({_QueryTimer(key) for key in placed})
+        timers = self.timers.in_order({_QueryTimer(key) for key in placed})
         moves = {key: self._move(session, key, view_class, now) for key in sorted(session.uses)}
         session.view_class = view_class
         # In the order of their placing: what waits for several leaves in that order.
@@ -529,25 +644,25 @@ class Hub(Part):
         query, shown = self.queries[key], self._number(key)
         shared = session.name in query.shared
         waiting = dict(query.events) if shared else _of_query(session.queue, key)
-        had = {state.vid: state for state in self._local.current(key[0], key[1])}
+        left = session.to_complete.pop(key, None)
         wanted = next(one for other, one in session.subscriptions.values() if other == key)
+        had = {state.vid: state for state in self._current(key, wanted)}
         uses = session.uses.pop(key)
         session.apart.pop(key, None)
         self._leave(session.name, key)
         for _ in range(uses):
-            self._local.drop(key[0], key[1])
+            self._drop(key, wanted)
         # From here on nothing is held for the old key: there may be no room for the new one.
         self._touched = True
         for _ in range(uses):
-            number = self._local.place(view_class, wanted)
-        moved = (view_class, number, session.form)
+            moved = self._place(view_class, wanted, session.form, key[1] >= EVERYWHERE)
         session.uses[moved] = uses
         self._local.carry_over(key[0], view_class, had)
-        has = {state.vid: state for state in self._local.current(view_class, number)}
-        events = _lacking(had, waiting, has, self._local.as_of(view_class), now)
-        left = session.to_complete.pop(key, None)
+        has = {state.vid: state for state in self._current(moved, wanted)}
+        present = self._local.as_of(view_class)
         if left is not None:
-            session.to_complete[moved] = {vid: None for vid in left if vid in events}
+            session.to_complete[moved] = _moved(left, had, has, present)
+        events = _lacking(had, waiting, has, present, now)
         return _Move(moved, wanted, shown, events, shared, query.ready_us)
 
     def _settle_move(self, session: HubSession, move: "_Move", due: int | None, now: int) -> None:
@@ -568,7 +683,7 @@ class Hub(Part):
             if now >= query.ready_us:
                 self._flush(query, now)
             elif due is not None or query.events:
-                self._timers.sooner(_QueryTimer(move.key), due or query.ready_us)
+                self.timers.sooner(_QueryTimer(move.key), due or query.ready_us)
         else:
             session.queue |= {(move.key, vid): event for vid, event in move.events.items()}
             self._join(session, move.key)
@@ -588,24 +703,53 @@ class Hub(Part):
                 query = self.queries.get((update.view_class, number, form))
                 if query is not None:
                     self._take(query, event, now)
+                if self._everywhere:
+                    query = self.queries.get((update.view_class, number + EVERYWHERE, form))
+                    if query is not None:
+                        self._take(query, self._beside_remote(query.key, event), now)
+
+    def _beside_remote(self, key: Key, event: ContextEvent) -> ContextEvent:
+        """Give what an update of this node's map means where another node shows the same vid."""
+        assert self.remote is not None
+        text = self._shown[key].removeprefix("everywhere ")
+        found = self.remote.state(text, event.state.vid)
+        if found is None or event.kind is EventKind.CHANGED:
+            return event
+        if event.kind is EventKind.APPEARED:
+            return ContextEvent(EventKind.CHANGED, event.state, event.at_us, event.context)
+        return ContextEvent(EventKind.CHANGED, found[0], event.at_us, found[1])
+
+    def _remote_update(self, update: RemoteUpdate, now: int) -> None:
+        """Take what another node's update means for queries that are for everywhere."""
+        vid = update.state.vid
+        for text in sorted(update.before | update.after):
+            kind = EventKind.CHANGED
+            if text not in update.before:
+                kind = EventKind.APPEARED
+            elif text not in update.after:
+                kind = EventKind.LEFT
+            for key in list(self._everywhere.get(text, ())):
+                if self._local.state(key[0], key[1] % EVERYWHERE, vid) is None:
+                    event = ContextEvent(kind, update.state, now, update.context)
+                    self._take(self.queries[key], event, now)
 
     def _slow(self, name: str, now: int) -> None:
         session = self.sessions.get(name)
         if session is not None and session.slow_since is None:
             session.slow_since = now
             self._place_all(session)
-            self._timers.set(_SlowTimer(name), now + self.settings.slow_us_max)
+            self.timers.set(_SlowTimer(name), now + self.settings.slow_us_max)
 
     def _drained(self, name: str, now: int) -> None:
         session = self.sessions.get(name)
         if session is not None and session.slow_since is not None:
             session.slow_since = None
-            self._timers.cancel(_SlowTimer(name))
+            self.timers.cancel(_SlowTimer(name))
             self._serve(session, now)
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Send what has waited, cut off who has been slow for too long."""
-        for timer in self._timers.due(now):
+        for timer in self.timers.due(now):
             match timer:
                 case _QueryTimer(key):
                     if (query := self.queries.get(key)) is not None:
@@ -617,10 +761,6 @@ class Hub(Part):
                     seconds = self.settings.slow_us_max // 1_000_000
                     self._cut(name, f"too slow: nothing was taken for {seconds} s")
         return self._done()
-
-    def deadline(self) -> int | None:
-        """When something waits to be sent, or somebody to be cut off."""
-        return self._timers.deadline()
 
     def _done(self) -> list[Effect]:
         out, self._out = self._out, []
@@ -635,24 +775,29 @@ class Hub(Part):
             if now >= query.ready_us:
                 self._flush(query, now)
             else:
-                self._timers.sooner(_QueryTimer(query.key), query.ready_us)
+                self.timers.sooner(_QueryTimer(query.key), query.ready_us)
         for name in list(query.alone):
             session = self.sessions[name]
+            listing = session.to_complete.get(query.key)
+            if listing is not None and event.state.vid in listing.vids:  # it is told in its turn
+                self.coalesced += 1
+                if event.kind is EventKind.LEFT:
+                    self._completed(session, query.key, [event.state.vid], now)
+                self._serve_soon(session, now)
+                continue
             if (query.key, event.state.vid) in session.queue:
                 self.coalesced += 1
             _merge(session.queue, (query.key, event.state.vid), event)
-            if (query.key, event.state.vid) not in session.queue:  # it came and went untold
-                self._completed(session, query.key, [event.state.vid], now)
-            if len(session.queue) > max(self.settings.queue_events_max, self._listing(session)):
-                most = self.settings.queue_events_max
+            most = self.settings.queue_events_max
+            if len(session.queue) > most:
                 self._cut(name, f"too slow: more than {most} changes wait")
             else:
-                self._serve(session, now)
+                self._serve_soon(session, now)
 
     @staticmethod
     def _listing(session: HubSession) -> int:
-        """How much of a queue is current sets, whose size is not the session's fault."""
-        return 2 * sum(map(len, session.to_complete.values()))
+        """How many contexts of current sets a session has not been told of."""
+        return sum(len(one.vids) for one in session.to_complete.values())
 
     def _flush(self, query: SharedQuery, now: int) -> None:
         """Let the frame of everything that waits leave to all who share it."""
@@ -672,40 +817,98 @@ class Hub(Part):
             if not session.alone:  # it waited for this frame to be over
                 self._join(session, query.key)
 
+    def _serve_soon(self, session: HubSession, now: int) -> None:
+        """Serve a session during an update: others of the same moment may be on their way.
+
+        The map knows them already, so what a current set lists must not be looked up before.
+        """
+        if session.to_complete:
+            self.timers.sooner(_AloneTimer(session.name), max(now, session.ready_us))
+        else:
+            self._serve(session, now)
+
     def _serve(self, session: HubSession, now: int) -> None:
         """Send a session that is served alone as much as it may have now."""
-        while session.queue and session.slow_since is None:
-            key = next(iter(session.queue))[0]
-            entries: list[tuple[Key, str]] = []
-            events: list[bytes] = []
-            room = None if session.ledger is None else session.ledger.room(now) - 128
-            for entry, event in session.queue.items():
-                if entry[0] != key or len(events) >= self.settings.frame_events_max:
-                    break
+        sent = 0
+        while (session.queue or session.to_complete) and session.slow_since is None:
+            if sent >= self.settings.frame_events_max:
+                session.ready_us = now + self._cost_us(sent)
+            if now < session.ready_us:
+                self.timers.sooner(_AloneTimer(session.name), session.ready_us)
+                return
+            # A limit could let changes take the place of the current set again and again.
+            lists = not session.queue or (session.ledger is not None and session.to_complete)
+            key = next(iter(session.to_complete)) if lists else next(iter(session.queue))[0]
+            due = self._listed(session, key) if lists else self._queued(session, key)
+            vids, events = self._fitting(session, due, now)
+            if not vids:
+                self._wait(session, now)
+                return
+            for vid in vids:
+                if lists:
+                    del session.to_complete[key].vids[vid]
+                else:
+                    del session.queue[key, vid]
+            if events:
+                limited = session.ledger is not None
+                pending = len(session.queue) + self._listing(session) if limited else 0
+                frame = self.writer.changes(session.form, self._number(key), events, pending)
+                self._send(session, frame, now)
+            sent += len(vids)
+            self._completed(session, key, [], now)
+        if not session.alone:
+            self._place_all(session)
+
+    def _fitting(
+        self, session: HubSession, due: list[tuple[str, ContextEvent | None]], now: int
+    ) -> tuple[list[str], list[bytes]]:
+        """Give as much as a session's limit allows: the vids, and the events that say something."""
+        vids: list[str] = []
+        events: list[bytes] = []
+        room = None if session.ledger is None else session.ledger.room(now) - 128
+        for vid, event in due:
+            if event is not None:
                 text = self.writer.event(event)
                 if room is not None:
                     room -= len(text) + 32
                     if room < 0:
                         break
-                entries.append(entry)
                 events.append(text)
-            if not events:
-                self._wait(session, now)
-                return
-            for entry in entries:
-                del session.queue[entry]
-            pending = len(session.queue) if session.ledger is not None else 0
-            number = self._number(key)
-            self._send(session, self.writer.changes(session.form, number, events, pending), now)
-            self._completed(session, key, [vid for _, vid in entries], now)
-        if not session.alone:
-            self._place_all(session)
+            vids.append(vid)
+        return vids, events
+
+    def _cost_us(self, events: int) -> int:
+        return self.settings.event_cost_us * events
+
+    def _queued(self, session: HubSession, key: Key) -> list[tuple[str, ContextEvent | None]]:
+        """Give the next changes that wait for a session, all of one query."""
+        waiting = islice(session.queue.items(), self.settings.frame_events_max)
+        of_query = takewhile(lambda entry: entry[0][0] == key, waiting)
+        return [(vid, event) for (_, vid), event in of_query]
+
+    def _listed(self, session: HubSession, key: Key) -> list[tuple[str, ContextEvent | None]]:
+        """Give the next of a current set as they are now, None for what is gone."""
+        listing = session.to_complete[key]
+        due: list[tuple[str, ContextEvent | None]] = []
+        for vid, number in islice(listing.vids.items(), self.settings.frame_events_max):
+            state = self._state(key, vid)
+            if state is None:
+                due.append((vid, None))
+                continue
+            if state.number > listing.settled:
+                number = state.number
+            at_us = listing.at_us
+            if number > listing.present:
+                at_us = self._local.time_of(number)
+            listed = State(number, vid, state.body)
+            due.append((vid, ContextEvent(EventKind.APPEARED, listed, at_us)))
+        return due
 
     def _wait(self, session: HubSession, now: int) -> None:
         """A limit allows no more for now: come again when the oldest bytes no longer count."""
         assert session.ledger is not None
         freed = session.ledger.freed_at()
-        self._timers.sooner(_AloneTimer(session.name), now + 1_000_000 if freed is None else freed)
+        self.timers.sooner(_AloneTimer(session.name), now + 1_000_000 if freed is None else freed)
 
     def _completed(self, session: HubSession, key: Key, vids: list[str], now: int) -> None:
         """Count objects as told, and say so when the whole current set is."""
@@ -713,8 +916,8 @@ class Hub(Part):
         if left is None:
             return
         for vid in vids:
-            left.pop(vid, None)
-        if not left:
+            left.vids.pop(vid, None)
+        if not left.vids:
             del session.to_complete[key]
             self._send(session, self.writer.complete(session.form, self._number(key)), now)
 
@@ -779,7 +982,7 @@ class Hub(Part):
             query.events.clear()
             if not query.alone:
                 del self.queries[key]
-                self._timers.cancel(_QueryTimer(key))
+                self.timers.cancel(_QueryTimer(key))
                 self._forget_number(key)
 
     def _cut(self, name: str, reason: str) -> None:
@@ -802,6 +1005,24 @@ def _of_query(queue: dict[tuple[Key, str], ContextEvent], key: Key) -> dict[str,
 def _equal(some: dict[str, ContextEvent], others: dict[str, ContextEvent]) -> bool:
     """Whether two frames would say the same in the same order."""
     return list(some.items()) == list(others.items())
+
+
+def _moved(listing: Untold, had: dict[str, State], has: dict[str, State], present: int) -> Untold:
+    """Give what is left of a current set in another view class; `had` and `has` lose it.
+
+    A context that looks the same in both classes keeps its number.
+    """
+    vids: dict[str, int] = {}
+    settled = present
+    for vid, number in listing.vids.items():
+        before, after = had.pop(vid, None), has.pop(vid, None)
+        if after is None:
+            continue
+        settled = max(settled, after.number)
+        vids[vid] = present
+        if before is not None and before.body == after.body:
+            vids[vid] = before.number if before.number > listing.settled else number
+    return Untold(vids, listing.present, listing.at_us, settled)
 
 
 def _lacking(

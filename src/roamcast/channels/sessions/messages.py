@@ -10,7 +10,14 @@ import msgspec
 from msgspec import Meta
 
 from roamcast.channels.sessions.settings import HubSettings
-from roamcast.model.contexts import VID_LENGTH_MAX, FeatureOutput, Instant, LocatedFeature
+from roamcast.model.contexts import (
+    PATH_LENGTH_MAX,
+    VID_LENGTH_MAX,
+    FeatureInput,
+    FeatureOutput,
+    Instant,
+    LocatedFeature,
+)
 from roamcast.model.json_text import TOO_DEEP
 
 Re = Annotated[str, Meta(max_length=128, description="the program's name for this request")]
@@ -19,6 +26,21 @@ SubscriptionName = Annotated[
 ]
 AnsweredRe = Annotated[str, Meta(description="the `re` of the request")]
 FILTER_LENGTH_MAX = 65_536
+EVENT_DATA_BYTES_MAX = 1024 * 1024
+"""Opaque bytes of one event."""
+
+PARTS_BYTES_MAX = 2 * EVENT_DATA_BYTES_MAX
+"""A message that comes in parts: an event's data in base64, and its context."""
+
+LogCount = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+LogPosition = tuple[LogCount, LogCount]
+"""Epoch and number: how far somebody has come in the log of one origin."""
+
+VECTOR_ORIGINS_MAX = 1_000
+EventVector = Annotated[
+    dict[Annotated[str, Meta(min_length=1, max_length=100)], LogPosition],
+    Meta(max_length=VECTOR_ORIGINS_MAX, description="origins and how far one has come in each log"),
+]
 
 
 class SessionRequest(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
@@ -72,6 +94,10 @@ class SubscribeRequest(SessionRequest, frozen=True, tag="subscribe"):
 
     re: SubscriptionName
     filter: Annotated[str, Meta(max_length=FILTER_LENGTH_MAX, description="CQL2 text")]
+    scope: Annotated[
+        Literal["everywhere", "here"],
+        Meta(description="the maps of all nodes of the overlay, or of this one alone"),
+    ] = "everywhere"
 
 
 class UnsubscribeRequest(SessionRequest, frozen=True, tag="unsubscribe"):
@@ -93,6 +119,70 @@ class NumbersRequest(SessionRequest, frozen=True, tag="numbers"):
     re: Re = ""
 
 
+class EventPublication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An event to publish: what happened, matched as a context is, and opaque data.
+
+    Sent again with the same producer, life and number it is answered again, and not repeated.
+    """
+
+    feature: Annotated[FeatureInput, Meta(description="without an id it gets a random one")]
+    producer: Annotated[
+        str, Meta(max_length=128, description="random name of this program; others see a digest")
+    ] = ""
+    life: Annotated[LogCount, Meta(description="of the producer; its numbers begin anew")] = 0
+    number: Annotated[LogCount, Meta(description="of the event among the producer's")] = 0
+    data: Annotated[bytes, Meta(max_length=EVENT_DATA_BYTES_MAX, description="base64")] = b""
+    needs: Annotated[EventVector, Meta(description="what must be delivered before it")] = {}
+
+
+class PublishEventRequest(EventPublication, frozen=True, tag_field="type", tag="publish_event"):
+    """Publish an event; answered by `published` once it is on disk."""
+
+    re: Re = ""
+
+
+class SubscribeEventsRequest(SessionRequest, frozen=True, tag="subscribe_events"):
+    """Have every event that a filter matches; the same name again replaces it.
+
+    Answered by `standing`; then `events` and, where a log was too short, `lost`.
+    """
+
+    re: SubscriptionName
+    filter: Annotated[str, Meta(max_length=FILTER_LENGTH_MAX, description="CQL2 text")] = "true"
+    vector: Annotated[EventVector, Meta(description="from where on; from now on if empty")] = {}
+    place: Annotated[str, Meta(max_length=PATH_LENGTH_MAX, description="where one is")] = ""
+    previous: Annotated[str, Meta(max_length=100, description="the node one comes from")] = ""
+    attachment: Annotated[
+        LogPosition | None,
+        Meta(description="when the program began, and how many nodes it was at; raised at each"),
+    ] = None
+    expires_s: Annotated[
+        float,
+        Meta(ge=0, le=3_600, description="how long events are held when the session is over"),
+    ] = 0.0
+
+
+class UnsubscribeEventsRequest(SessionRequest, frozen=True, tag="unsubscribe_events"):
+    """End a subscription of events."""
+
+    re: SubscriptionName
+
+
+class PlaceRequest(SessionRequest, frozen=True, tag="place"):
+    """Say where one is: the next node prepares before one crosses (docs/flows.md)."""
+
+    place: Annotated[str, Meta(min_length=1, max_length=PATH_LENGTH_MAX)]
+    re: Re = ""
+
+
+class PartRequest(SessionRequest, frozen=True, tag="part"):
+    """A part of the text of a `publish_event` that is too long for one message."""
+
+    text: str
+    last: bool
+    re: Re = ""
+
+
 Anything = (
     RegisterRequest
     | HeartbeatRequest
@@ -103,6 +193,11 @@ Anything = (
     | UnsubscribeRequest
     | CountRequest
     | NumbersRequest
+    | PublishEventRequest
+    | SubscribeEventsRequest
+    | UnsubscribeEventsRequest
+    | PlaceRequest
+    | PartRequest
 )
 
 
@@ -222,6 +317,75 @@ class Changes(msgspec.Struct, frozen=True, tag_field="type", tag="changes", omit
     ] = 0
 
 
+class StoredEvent(msgspec.Struct, frozen=True):
+    """An event is on disk, at this position of this node's log."""
+
+    origin: Annotated[str, Meta(description="the node whose log has it")]
+    epoch: Annotated[LogCount, Meta(description="of the log")]
+    number: Annotated[LogCount, Meta(description="of the event in it")]
+
+
+class EventStored(msgspec.Struct, frozen=True, tag_field="type", tag="published"):
+    """The answer to `publish_event`: it is on disk, at this position of this node's log."""
+
+    re: AnsweredRe
+    origin: Annotated[str, Meta(description="the node whose log has it")]
+    at: LogPosition
+
+
+class SessionEvent(msgspec.Struct, frozen=True):
+    """One event."""
+
+    position: Annotated[LogCount, Meta(description="its number in the origin's log")]
+    producer: Annotated[str, Meta(description="digest of who published it; the same for a life")]
+    life: LogCount
+    number: Annotated[LogCount, Meta(description="among its producer's events")]
+    feature: FeatureOutput
+    data: Annotated[bytes, Meta(description="base64")] = b""
+
+
+class EventsStand(msgspec.Struct, frozen=True, tag_field="type", tag="standing"):
+    """The answer to `subscribe_events`: everything after these positions comes."""
+
+    re: AnsweredRe
+    vector: EventVector
+
+
+class EventsFrame(msgspec.Struct, frozen=True, tag_field="type", tag="events"):
+    """All events of a subscription in (after, upto] of an origin's log; often none."""
+
+    re: AnsweredRe
+    origin: str
+    after: LogPosition
+    upto: LogPosition
+    events: list[SessionEvent]
+
+
+class EventsGap(msgspec.Struct, frozen=True, tag_field="type", tag="lost"):
+    """An origin's log no longer has (after, upto]: ask for the current set."""
+
+    re: AnsweredRe
+    origin: str
+    after: LogPosition
+    upto: LogPosition
+    reason: str
+
+
+class ConsumerElsewhere(msgspec.Struct, frozen=True, tag_field="type", tag="moved"):
+    """Another node serves this subscription, or is to: go there with its vector."""
+
+    re: AnsweredRe
+    to: Annotated[str, Meta(description="the node")]
+    url: Annotated[str, Meta(description="its service, where it is known")] = ""
+
+
+class FramePart(msgspec.Struct, frozen=True, tag_field="type", tag="part"):
+    """A part of the text of a message that is too long for one frame; no other's come between."""
+
+    text: str
+    last: bool
+
+
 Answer = (
     SessionWelcome
     | Done
@@ -232,6 +396,12 @@ Answer = (
     | Subscribed
     | CurrentComplete
     | Changes
+    | EventStored
+    | EventsStand
+    | EventsFrame
+    | EventsGap
+    | ConsumerElsewhere
+    | FramePart
 )
 
 _decode = msgspec.json.Decoder(Anything).decode

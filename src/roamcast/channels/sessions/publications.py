@@ -33,6 +33,7 @@ from roamcast.model.events import (
     SessionClosed,
     SessionOpened,
 )
+from roamcast.model.items import is_item
 from roamcast.model.machine import Effect, Entry, Input, Store, Stored, StoreFailed, Writes
 from roamcast.model.parts import Occupancy, Part, Timers
 from roamcast.model.records import Drop
@@ -131,7 +132,7 @@ class StoredPublications(Part):
         self._closed: dict[str, int] = {}
         """Sessions with publications that have closed in this life, and when."""
         self._of_session: dict[str, dict[str, None]] = {}
-        self._timers: Timers[str] = Timers()
+        self.timers: Timers[str] = Timers()
         self._writing: dict[str, _Writing] = {}
         self._ending: dict[str, int] = {}
         """Vids whose publisher ends them → how many such writes are on their way."""
@@ -153,7 +154,7 @@ class StoredPublications(Part):
             "owners": (len(self._owned), held),
             "bound to a session": (sum(map(len, self._of_session.values())), held),
             "closed sessions": (len(self._closed), len(self._of_session)),
-            "timers": (len(self._timers), held + claimed),
+            "timers": (len(self.timers), held + claimed),
             "writes": (len(self._pending), room),
             "vids being written": (len(self._writing), len(self._pending)),
             "vids being ended": (len(self._ending), len(self._pending)),
@@ -217,13 +218,13 @@ class StoredPublications(Part):
                 self._open[session] = None
                 self._closed.pop(session, None)
                 for vid in self._of_session.get(session, ()):
-                    self._timers.cancel(vid)
+                    self.timers.cancel(vid)
             case SessionClosed(session):
                 self._open.pop(session, None)
                 if session in self._of_session:
                     self._closed[session] = now
                 for vid in self._of_session.get(session, ()):
-                    self._timers.set(vid, now + self.settings.session_grace_us)
+                    self.timers.set(vid, now + self.settings.session_grace_us)
             case PublicationReplaced(vid, owner):
                 # A write on its way decides when it is on disk.
                 return [] if vid in self._writing else self._replaced(vid, owner, now)
@@ -238,9 +239,9 @@ class StoredPublications(Part):
         """
         outcomes: list[Effect] = []
         self._server.desk.now = now
-        for vid in self._timers.due(now):
+        for vid in self.timers.due(now):
             if vid in self._writing:
-                self._timers.set(vid, now + RETRY_US)
+                self.timers.set(vid, now + RETRY_US)
                 continue
             if vid in self.claims:
                 self._unclaim(vid)
@@ -248,10 +249,6 @@ class StoredPublications(Part):
                 continue
             outcomes += [*self._give_up(vid, now), Drop("lifetime over", "publication")]
         return [MapTouched(), *outcomes]
-
-    def deadline(self) -> int | None:
-        """When the next publication expires."""
-        return self._timers.deadline()
 
     def holds(self, vid: str, owner: str) -> bool:
         """Whether a context is published here for this owner."""
@@ -298,7 +295,7 @@ class StoredPublications(Part):
     def _check(self, given: PublishFor, now: int) -> tuple[StoredPublication, Writes]:
         """Give what to write for a publication, with its step of the past, or refuse it."""
         context, owner, settings = given.context, given.owner, self.settings
-        if context.place is None and context.point is None:
+        if context.place is None and context.point is None and not is_item(context):
             raise ContextError("a context on the map needs a place or a point")
         body = body_of(context)
         if len(body) > CONTEXT_BYTES_MAX:
@@ -383,7 +380,7 @@ class StoredPublications(Part):
         self.claims[vid] = claim.owner
         claims = self._claims_of.setdefault(claim.owner, {})
         claims[vid] = None
-        self._timers.set(vid, claim.expires_us)
+        self.timers.set(vid, claim.expires_us)
         if len(claims) <= self.settings.publications_per_owner_max:
             return []
         oldest = next(iter(claims))
@@ -393,7 +390,7 @@ class StoredPublications(Part):
     def _unclaim(self, vid: str) -> None:
         owner = self.claims.pop(vid, None)
         if owner is not None:
-            self._timers.cancel(vid)
+            self.timers.cancel(vid)
             del self._claims_of[owner][vid]
             if not self._claims_of[owner]:
                 del self._claims_of[owner]
@@ -450,9 +447,9 @@ class StoredPublications(Part):
         self._owned[publication.owner] = self._owned.get(publication.owner, 0) + 1
         self._bind(vid, publication.session, bound=True)
         if publication.expires_us:
-            self._timers.set(vid, publication.expires_us)
+            self.timers.set(vid, publication.expires_us)
         else:
-            self._timers.cancel(vid)
+            self.timers.cancel(vid)
         owner, body = publication.owner, publication.body
         if self._map.put_for(owner, context, body, publication.stamp, stored=True):
             self._remember(publication, context)
@@ -483,7 +480,7 @@ class StoredPublications(Part):
         known = self.publications.pop(vid, None)
         if known is None:
             return
-        self._timers.cancel(vid)
+        self.timers.cancel(vid)
         self._disown(known.owner)
         self._bind(vid, known.session, bound=False)
         self._map.withdraw(known.owner, vid, stored=True)

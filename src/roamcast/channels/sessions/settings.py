@@ -8,9 +8,12 @@ class HubSettings(msgspec.Struct, frozen=True):
 
     sessions_max: int = 20_000
     subscriptions_per_session_max: int = 1_000
-    page_features_max: int = 1_000
+    page_features_max: int = 250
     """Of the current set so many come in the reply; the rest follows as the session takes it."""
-    frame_events_max: int = 1_000
+    frame_events_max: int = 250
+    """Also as many as one session that is served alone gets before others have their turn."""
+    event_cost_us: int = 40
+    """More for such a session waits so long for each event: about twice what encoding one takes."""
     frame_cost_us: int = 12
     """The next frame of a watch waits so long for each session: about twice what writing to one
     takes, so that half of the time stays for others and what changes meanwhile is coalesced."""

@@ -216,7 +216,7 @@ class Webhooks(Part):
         """Webhooks that wait for their receiver's consent, or for the disk."""
         self._pending: dict[int, RegisterWebhook | RemoveWebhook] = {}
         self._owned: dict[str, int] = {}
-        self._timers: Timers[_Due] = Timers()
+        self.timers: Timers[_Due] = Timers()
         self._token = 0
         self._number = 0
 
@@ -228,7 +228,7 @@ class Webhooks(Part):
             "webhooks": (len(self.webhooks) + len(self._asked), settings.webhooks_max),
             "of one owner": (max(self._owned.values(), default=0), settings.per_owner_max),
             "waiting": (max((len(one.waiting) for one in hooks), default=0), settings.waiting_max),
-            "timers": (len(self._timers), 3 * len(self.webhooks)),
+            "timers": (len(self.timers), 3 * len(self.webhooks)),
         }
 
     def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
@@ -277,7 +277,7 @@ class Webhooks(Part):
                 hook = self.webhooks.get(session.partition(SESSION)[2])
                 if hook is not None and hook.session == session:
                     self._lose(hook)
-                    self._timers.set(_Due("reopen", hook.id), now + REOPEN_US)
+                    self.timers.set(_Due("reopen", hook.id), now + REOPEN_US)
                 return ()
             case _:
                 raise AssertionError(f"webhooks take no {type(given).__name__}")
@@ -285,7 +285,7 @@ class Webhooks(Part):
     def advance(self, now: int) -> Sequence[Effect]:
         """Send again, open again, and end what is over."""
         effects: list[Effect] = []
-        for due in self._timers.due(now):
+        for due in self.timers.due(now):
             hook = self.webhooks[due.webhook]
             if due.kind == "expire":
                 effects += self._end(hook, "webhook over")
@@ -294,10 +294,6 @@ class Webhooks(Part):
             elif hook.sent is not None:
                 effects.append(self._post(hook, hook.sent, now))
         return effects
-
-    def deadline(self) -> int | None:
-        """When something is to be sent or ended."""
-        return self._timers.deadline()
 
     def owned_by(self, owner: str) -> list[Webhook]:
         """Give the webhooks of an owner."""
@@ -357,12 +353,12 @@ class Webhooks(Part):
     def _begin(self, webhook: str, stored: StoredWebhook, now: int) -> list[Effect]:
         hook = self.webhooks[webhook] = Webhook(webhook, stored, {}, {})
         self._owned[stored.owner] = self._owned.get(stored.owner, 0) + 1
-        self._timers.set(_Due("expire", webhook), stored.expires_us)
+        self.timers.set(_Due("expire", webhook), stored.expires_us)
         return self._open(hook, now)
 
     def _open(self, hook: Webhook, now: int) -> list[Effect]:
         """Open its session; the timer looks whether that came to something."""
-        self._timers.set(_Due("reopen", hook.id), now + REOPEN_US)
+        self.timers.set(_Due("reopen", hook.id), now + REOPEN_US)
         owner, groups = hook.stored.owner, frozenset(hook.stored.groups)
         return [SessionRequested(hook.session, owner, groups), *self._subscribe(hook)]
 
@@ -384,7 +380,7 @@ class Webhooks(Part):
             return []
         self._disown(hook.stored.owner)
         for kind in ("retry", "reopen", "expire"):
-            self._timers.cancel(_Due(kind, webhook))
+            self.timers.cancel(_Due(kind, webhook))
         return [SessionRequested(hook.session)]
 
     def _read(self, hook: Webhook, data: bytes, now: int) -> list[Effect]:
@@ -392,7 +388,7 @@ class Webhooks(Part):
         for block in data.split(b"\n\n"):
             kind, _, said = block.partition(b"\ndata: ")
             if kind == b"event: current":
-                self._timers.cancel(_Due("reopen", hook.id))
+                self.timers.cancel(_Due("reopen", hook.id))
                 hook.waiting.clear()
                 hook.listing, hook.behind, hook.more = {}, False, False
                 for feature in _listed(said).features:
@@ -506,7 +502,7 @@ class Webhooks(Part):
         pause = min(settings.retry_us << min(hook.failures - 1, 40), settings.retry_us_max)
         mark = hashlib.blake2b(f"{hook.id} {hook.failures}".encode(), digest_size=2).digest()
         spread = pause * int.from_bytes(mark, "big") // (4 * 65_536)  # up to a quarter more
-        self._timers.set(_Due("retry", hook.id), now + pause + spread)
+        self.timers.set(_Due("retry", hook.id), now + pause + spread)
         return []
 
 

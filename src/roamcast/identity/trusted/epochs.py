@@ -13,6 +13,7 @@ from roamcast.identity.keys import KEY_BYTES, RandomBytes, TrustedKeys, new_keys
 from roamcast.model.events import Acknowledged, Failed
 from roamcast.model.machine import Effect, Input, Store, Stored, StoreFailed
 from roamcast.model.parts import Occupancy, Part
+from roamcast.model.records import TrustStep
 from roamcast.model.time import MICROSECONDS
 
 PREFIX: Final = "epoch/"
@@ -81,9 +82,12 @@ class TrustEpochs(Part):
                     return [Failed(ticket, error)]
             case Stored():
                 assert self._changing is not None
-                ticket, self._keys = self._changing
+                before, (ticket, self._keys) = self._keys, self._changing
                 self._changing = None
-                return [Acknowledged(ticket)] if ticket else []
+                gone = before.epochs.keys() - self._keys.epochs.keys()
+                noted = [TrustStep("destroyed", epoch) for epoch in gone]
+                noted = noted or [TrustStep("sealing", self._keys.current)]
+                return [*([Acknowledged(ticket)] if ticket else []), *noted]
             case StoreFailed(_, reason):
                 assert self._changing is not None
                 (ticket, _), self._changing = self._changing, None

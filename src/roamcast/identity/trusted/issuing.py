@@ -19,6 +19,7 @@ from roamcast.identity.trusted.settings import TrustSettings
 from roamcast.model.events import Failed
 from roamcast.model.machine import Effect, Input
 from roamcast.model.parts import Occupancy, Part
+from roamcast.model.records import TrustStep
 
 
 class DrawPool(Input, frozen=True):
@@ -72,7 +73,8 @@ class Issuing(Part):
         """Issue a pool."""
         assert isinstance(given, DrawPool)
         try:
-            return [VidPool(given.ticket, self._draw(given, now))]
+            pool = self._draw(given, now)
+            return [VidPool(given.ticket, pool), TrustStep("pool", len(pool))]
         except RoamcastError as error:
             return [Failed(given.ticket, error)]
 

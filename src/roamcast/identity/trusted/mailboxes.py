@@ -38,6 +38,7 @@ from roamcast.model.casts import ID_LENGTH_MAX
 from roamcast.model.events import Acknowledged, Failed
 from roamcast.model.machine import Effect, Input, Store, Stored, StoreFailed
 from roamcast.model.parts import Occupancy, Part, Timer, TimerTable
+from roamcast.model.records import TrustStep
 
 PREFIX: Final = "mail/"
 _MAIL: Final = PREFIX + "mail/"
@@ -140,6 +141,19 @@ class InboxReplaced(Effect, frozen=True):
     inbox: str
 
 
+class MailWaiting(Effect, frozen=True):
+    """For the other parts: mail waits, and the person is not connected."""
+
+    handle: bytes
+    urgent: bool
+
+
+class MailboxSeen(Effect, frozen=True):
+    """For the other parts: the person has looked into the mailbox."""
+
+    handle: bytes
+
+
 class _Expiry(Timer, frozen=True, gc=False, cache_hash=True):
     key: str
 
@@ -210,10 +224,19 @@ class Mailboxes(Part):
             "pushed": (max((len(b.pushed) for b in boxes), default=0), settings.window),
         }
 
+    def held(self) -> dict[str, int]:
+        """How much all mailboxes hold, for metrics."""
+        return {"mailboxes": len(self._boxes), "mail bytes": self._bytes}
+
     def mails_of(self, subject: str) -> list[Mail]:
         """Read a person's mailbox, in the order of arrival."""
         box = self._boxes.get(self.register.person(subject).handle)
         return [] if box is None else list(box.mails.values())
+
+    def waits_unseen(self, handle: bytes) -> bool:
+        """Whether mail waits for somebody who is not connected."""
+        box = self._boxes.get(handle)
+        return box is not None and not box.inbox and bool(box.mails)
 
     def keys_of(self, handle: bytes) -> list[str]:
         """Name everything that is stored for a handle, and what is about to be."""
@@ -286,13 +309,15 @@ class Mailboxes(Part):
                 return self._deposit(given, now)
             case OpenInbox(ticket, subject, inbox):
                 handle = self.register.person(subject).handle
-                return [*self._open(handle, inbox), Acknowledged(ticket), *self._push(handle, now)]
+                opened = [*self._open(handle, inbox), Acknowledged(ticket)]
+                return [*opened, *self._push(handle, now), MailboxSeen(handle)]
             case AckMail(ticket, subject, cast):
                 handle = self.register.person(subject).handle
                 box = self._boxes.get(handle)
                 if box is None or cast not in box.mails:
                     return [Acknowledged(ticket)]  # it is gone: a repeat, or too old
-                return self._write(_Pending(ticket, {}, Counter(), [_mail_key(handle, cast)]))
+                gone = self._write(_Pending(ticket, {}, Counter(), [_mail_key(handle, cast)]))
+                return [*gone, MailboxSeen(handle)]
 
     def _deposit(self, given: Deposit, now: int) -> list[Effect]:
         """Choose who gets the cast, and ask the disk; refuse before anything changes."""
@@ -312,7 +337,7 @@ class Mailboxes(Part):
                 chosen[handle] = Mail(*told, now, until, given.urgent)
                 planned += size
         if not chosen:
-            return [self._answer(given.ticket, counts)]
+            return self._answer(given.ticket, counts)
         self._deposits += 1
         for handle, mail in chosen.items():
             box = self._box(handle)
@@ -372,7 +397,7 @@ class Mailboxes(Part):
             or box.bytes + size > settings.mail_bytes_max
         )
 
-    def _answer(self, ticket: int, counts: Counter[str]) -> Deposited:
+    def _answer(self, ticket: int, counts: Counter[str]) -> list[Effect]:
         self.counts += counts
         step = self.settings.round_to
         names = ("reached", "unreachable", "refused", "full")
@@ -381,7 +406,8 @@ class Mailboxes(Part):
         rounded = {name: told.get(name, 0) // step * step for name in names}
         # Up: who hears of nobody that is full would not try again.
         rounded["full"] = -(-counts["full"] // step) * step
-        return Deposited(ticket, *rounded.values())
+        noted = [TrustStep("deposit", number, fate) for fate, number in sorted(counts.items())]
+        return [Deposited(ticket, *rounded.values()), *noted]
 
     # --- the disk -------------------------------------------------------------------------------
 
@@ -404,15 +430,17 @@ class Mailboxes(Part):
             self._remember(handle, mail.cast, mail.seen_until_us)
             self._keep(handle, mail)
             effects += self._push(handle, now)
+            if not box.inbox:
+                effects.append(MailWaiting(handle, mail.urgent))
         touched = [self._delete(key) for key in done.gone]
         for handle in dict.fromkeys(one for one in touched if one is not None):
             effects += self._push(handle, now)
         if done.mails:
             self._deposits -= 1
-            effects.append(self._answer(done.ticket, done.counts))
-        elif done.ticket:
-            effects.append(Acknowledged(done.ticket))
-        return effects
+            return [*effects, *self._answer(done.ticket, done.counts)]
+        why = "fetched" if done.ticket else "too old"
+        noted = TrustStep("deleted", len(done.gone), why)
+        return [*effects, *([Acknowledged(done.ticket)] if done.ticket else []), noted]
 
     def _failed(self, lost: _Pending, reason: str, now: int) -> list[Effect]:
         for handle, mail in lost.mails.items():
@@ -506,7 +534,7 @@ class Mailboxes(Part):
             if cast not in box.pushed and (until is None or mail.urgent):
                 box.pushed.add(cast)
                 effects.append(MailPushed(box.inbox, mail))
-        return effects
+        return [*effects, TrustStep("pushed", len(effects))] if effects else []
 
     def _box(self, handle: bytes) -> _Box:
         return self._boxes.setdefault(handle, _Box())

@@ -9,6 +9,7 @@ from roamcast.identity.trusted.mailboxes import Mail, Mailboxes
 from roamcast.identity.trusted.reach import Reach
 from roamcast.identity.trusted.register import Register
 from roamcast.identity.trusted.settings import TrustSettings
+from roamcast.identity.trusted.waking import WakeUps
 from roamcast.model.parts import Load, Router
 
 
@@ -32,8 +33,10 @@ class TrustedNode(Router):
         self.settings = settings
         self._epochs = TrustEpochs(name, random_bytes)
         self._mailboxes = Mailboxes(settings, lambda: self._epochs.keys)
-        self._register = Register(settings.people_max, random_bytes, self._mailboxes.keys_of)
-        self._mailboxes.register = self._register
+        self._wakes = WakeUps(settings, random_bytes)
+        self._register = Register(settings.people_max, random_bytes, self._keys_of)
+        self._mailboxes.register = self._wakes.register = self._register
+        self._wakes.mailboxes = self._mailboxes
         issuing = Issuing(
             settings,
             person=self._register.person,
@@ -41,8 +44,12 @@ class TrustedNode(Router):
             private=private,
             random_bytes=random_bytes,
         )
-        super().__init__((self._epochs, self._register, issuing, self._mailboxes))
+        super().__init__((self._epochs, self._register, issuing, self._mailboxes, self._wakes))
         self.restore(load, now)
+
+    def _keys_of(self, handle: bytes) -> list[str]:
+        """Name everything that is stored for a handle besides its row in the register."""
+        return [*self._mailboxes.keys_of(handle), *self._wakes.keys_of(handle)]
 
     # --- reads: none of these changes anything --------------------------------------------------
 
@@ -61,6 +68,14 @@ class TrustedNode(Router):
         """What became of all parcels, counted exactly."""
         return dict(self._mailboxes.counts)
 
+    def held(self) -> dict[str, int]:
+        """How much is held of what, for metrics."""
+        return {
+            "people": self._register.count,
+            "epochs": len(self.epochs),
+            **self._mailboxes.held(),
+        }
+
     def knows(self, subject: str) -> bool:
         """Whether somebody is in the register."""
         return self._register.knows(subject)
@@ -72,6 +87,10 @@ class TrustedNode(Router):
     def reach_of(self, subject: str) -> Reach:
         """Read a person's reach rules."""
         return self._register.person(subject).reach
+
+    def endpoints_of(self, subject: str) -> list[str]:
+        """Read where a person's devices are woken."""
+        return self._wakes.endpoints_of(subject)
 
     def handle_of(self, subject: str) -> bytes:
         """Give a person's handle."""

@@ -24,6 +24,7 @@ from roamcast.identity.trusted.settings import NAME_LENGTH_MAX
 from roamcast.model.events import Acknowledged, Failed
 from roamcast.model.machine import Effect, Input, Store, Stored, StoreFailed
 from roamcast.model.parts import Occupancy, Part
+from roamcast.model.records import TrustStep
 
 PREFIX: Final = "person/"
 
@@ -112,6 +113,11 @@ class Register(Part):
             "changes": (len(self._pending), self._people_max),
         }
 
+    @property
+    def count(self) -> int:
+        """How many people there are."""
+        return len(self._people)
+
     def knows(self, subject: str) -> bool:
         """Whether somebody is in the register."""
         return subject in self._people
@@ -197,9 +203,12 @@ class Register(Part):
         self._set(change.subject, after)
         if after is None:
             assert before is not None
-            return [PersonErased(before.handle), ErasureDone(change.ticket, change.deleted)]
-        done = Acknowledged(change.ticket, fresh=before is None)
-        return [done] if before is None else [ReachChanged(after.handle), done]
+            done = ErasureDone(change.ticket, change.deleted)
+            return [PersonErased(before.handle), done, TrustStep("erased", change.deleted)]
+        answer = Acknowledged(change.ticket, fresh=before is None)
+        if before is None:
+            return [answer, TrustStep("enrolled", 1)]
+        return [ReachChanged(after.handle), answer, TrustStep("rules", 1)]
 
     def _set(self, subject: str, person: RegisterRow | None) -> None:
         before = self._people.pop(subject, None)

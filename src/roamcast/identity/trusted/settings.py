@@ -47,5 +47,15 @@ class TrustSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Deposits that wait for the disk."""
     retry_us: int = MICROSECONDS
     """Delay before deleting what a disk refused to delete."""
+    devices_max: int = 8
+    """Devices of one person that are woken by a push."""
+    wake_delay_us: int = 30 * MICROSECONDS
+    """A push leaves a random part of this after the mail came (decision 0186)."""
+    wake_again_us: int = 3_600 * MICROSECONDS
+    """Pause before who was woken and has not come is woken again."""
+    pushes_max: int = 1_000
+    """Pushes on their way."""
+    failures_max: int = 8
+    """Pushes to a device that fail in a row before it is forgotten."""
     round_to: int = 5
     """Counts that brokers are told are rounded down to a multiple of this."""

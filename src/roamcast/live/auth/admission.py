@@ -15,7 +15,6 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Final, Literal, get_args
 
@@ -30,7 +29,7 @@ from roamcast.live.auth.authority import NOWHERE, CastAuthority
 from roamcast.live.auth.key_file import KeyFile, PublicKey, load_key_file, save_key_file
 from roamcast.live.config.settings import DAY_S, KEY_FILE
 from roamcast.model.contexts import Context
-from roamcast.model.filters import Filter
+from roamcast.model.filters import Filter, recent
 from roamcast.model.time import MICROSECONDS, format_instant
 
 Scope = Literal["read", "publish", "subscribe", "cast", "deposit", "admin"]
@@ -59,12 +58,6 @@ NAME: Final = re.compile(r"[^\s#*\x00-\x1f\x7f][^#*\x00-\x1f\x7f]{0,127}")
 """`#` separates a subject from its device, `*` is everyone in rules."""
 
 
-@lru_cache(maxsize=4_096)
-def parsed(text: str) -> Filter:
-    """Parse a filter; clients repeat the same few texts."""
-    return Filter.parse(text)
-
-
 RandomBytes = Callable[[int], bytes]
 
 
@@ -88,11 +81,11 @@ class Grant(msgspec.Struct, frozen=True):
 
     def bound(self, wanted: Filter) -> Filter:
         """Give a filter within what the token may read."""
-        return Filter.all_of([wanted, parsed(self.filter)]) if self.filter else wanted
+        return Filter.all_of([wanted, recent.read(self.filter)]) if self.filter else wanted
 
     def sees(self, context: Context) -> bool:
         """Whether a context is within the token's filter."""
-        return not self.filter or parsed(self.filter).matches(context)
+        return not self.filter or recent.read(self.filter).matches(context)
 
     def check_within(self, context: Context) -> None:
         """Refuse to publish what is outside the token's filter."""
@@ -261,7 +254,7 @@ class TokenKeys:
             raise ForbiddenError(f"your token is not in the group {others[0][:100]}: ask for less")
         if len(grant.ancestors) >= ANCESTORS_MAX:
             raise LimitError(f"a token descends from at most {ANCESTORS_MAX} others")
-        bound = "" if wanted.filter is None else Filter.parse(wanted.filter).text
+        bound = "" if wanted.filter is None else recent.read(wanted.filter).text
         bound = " AND ".join(f"({part})" for part in (grant.filter, bound) if part)
         if len(bound) > BOUND_LENGTH_MAX:
             raise LimitError(f"the filters of a token have at most {BOUND_LENGTH_MAX} characters")

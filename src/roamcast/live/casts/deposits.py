@@ -15,6 +15,7 @@ from typing import Any, Final
 from roamcast.errors import InputError, RoamcastError
 from roamcast.identity.credentials import VidKeys
 from roamcast.identity.letters import REASON_LENGTH_MAX, Letter, encode_letter
+from roamcast.identity.receipts import ReceiptKey, sign_receipt
 from roamcast.identity.sealing import seal_payload
 from roamcast.identity.trusted.mailboxes import Deposit, SealedParcel
 from roamcast.live.auth.authority import PRIORITIES
@@ -56,6 +57,7 @@ class Deposits:
         *,
         give: Callable[[Input], None],
         reason_of: Callable[[str], tuple[str, int, int]],
+        receipt_key: Callable[[], ReceiptKey],
     ) -> None:
         """`reason_of` gives a cast's filter, and when it was sent and expires, for receipts."""
         self._disk = disk
@@ -63,6 +65,7 @@ class Deposits:
         self._remote = {name: _client(section) for name, section in mail.items()}
         self._give = give
         self._reason_of = reason_of
+        self._receipt_key = receipt_key
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -114,14 +117,20 @@ class Deposits:
             return len(effect.parcels), 0, 0
         reason, sent_us, expires_us = self._reason_of(effect.cast)
 
+        signing = self._receipt_key()
+
         def sealed() -> tuple[SealedParcel, ...]:
             payload = self._disk.value(effect.payload)
             if payload is None:
                 raise InputError("the payload is gone: the cast is over")
             cut = reason[:REASON_LENGTH_MAX]
             letter = Letter(payload, effect.media_type, sent_us, expires_us, cut)
-            text = encode_letter(letter)
-            return tuple(_sealed(text, effect.cast, vid, key) for vid, key in effect.parcels)
+
+            def parcel(vid: str, key: bytes) -> SealedParcel:
+                own = sign_receipt(letter, effect.cast, vid, effect.sender, signing)
+                return _sealed(encode_letter(own), effect.cast, vid, key)
+
+            return tuple(parcel(vid, key) for vid, key in effect.parcels)
 
         parcels = await asyncio.to_thread(sealed)
         if own:

@@ -20,6 +20,44 @@ class TrustedMailSection(Section, frozen=True, kw_only=True):
     tls_ca: Annotated[str, _text("PEM file of who signs its certificate")] = ""
 
 
+PUSH_SERVICES = (
+    "fcm.googleapis.com",
+    "updates.push.services.mozilla.com",
+    ".push.apple.com",
+    ".notify.windows.com",
+)
+
+
+class PushSection(Section, frozen=True, kw_only=True):
+    """Web Push: waking devices whose mailbox has mail, without saying anything."""
+
+    contact: Annotated[
+        str,
+        msgspec.Meta(
+            max_length=255,
+            pattern="^((mailto:|https://)[!-~]+)?$",
+            description="`mailto:` or `https:` address of the operator, for push services; "
+            "without one no pushes are sent",
+        ),
+    ] = ""
+    services: Annotated[
+        tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=253)], ...],
+        msgspec.Meta(
+            max_length=1_000,
+            description="hosts of push services that may be asked; one that begins with a dot "
+            "stands for all below it",
+        ),
+    ] = PUSH_SERVICES
+    timeout_s: Annotated[float, _number(0.1, 60, "time for a push service to answer")] = 10.0
+    private_addresses: Annotated[
+        bool,
+        msgspec.Meta(
+            description="whether push services may be on loopback and private networks, and use "
+            "http"
+        ),
+    ] = False
+
+
 class Identity(Section, frozen=True, kw_only=True):
     """Who vouches for people without naming them (docs/trust.md)."""
 

@@ -1,16 +1,26 @@
-"""Server-sent events, so that `curl -N` can follow the map: the current set, then every change."""
+"""Server-sent events, so that `curl -N` can follow the map: the current set, then every change.
+
+`EventSink` holds what waits for one connection, of changes or of events.
+"""
 
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Final, Literal
 
+from litestar.params import Parameter
 from litestar.response import Stream
 
 from roamcast.live.http.filtering import FilterLanguage, FilterParameter, charged_filter
 from roamcast.live.http.routes import Asked, route, service_of, viewer_of
+from roamcast.live.service.answering import answered
 from roamcast.live.service.service import Service
+
+WatchScope = Annotated[
+    Literal["everywhere", "here"],
+    Parameter(description="the maps of all nodes of the overlay, or of this one alone"),
+]
 
 COMMENT_S: Final = 15.0
 """Interval of comment lines on an idle stream, by which both sides notice a dead connection."""
@@ -71,18 +81,35 @@ async def get_changes(
     request: Asked,
     filter_text: FilterParameter = None,
     filter_language: FilterLanguage = None,
+    scope: WatchScope = "everywhere",
 ) -> Stream:
-    """Give the current set (event `current`), then every change (event `change`, a CloudEvent)."""
+    """Give the current set (event `current`), then every change (event `change`, a CloudEvent).
+
+    What is on the maps of other nodes follows as changes, as everybody may see it there.
+    """
     del filter_text, filter_language
     grant = request.auth
     service = service_of(request)
     wanted = await charged_filter(request)
+    prepared = service.broker.prepared(viewer_of(request), service.clock())
+    if prepared is not None:
+        await answered(prepared)
     name = f"{grant.subject}#sse-{secrets.token_hex(8)}"
+    everywhere = scope == "everywhere"
+    return stream_of(
+        request, name, "changes", lambda: service.subscribe(name, "changes", wanted, everywhere)
+    )
+
+
+def stream_of(request: Asked, name: str, what: str, subscribe: Callable[[], None]) -> Stream:
+    """Open a session whose frames are server-sent events, subscribe, and stream until its end."""
+    grant = request.auth
+    service = service_of(request)
     sink = EventSink(service, name)
     service.count_connection(grant.subject, +1)
     try:
         service.open_session(name, viewer_of(request), sink, "sse")
-        service.subscribe(name, "changes", wanted)
+        subscribe()
     except BaseException:
         service.close_session(name, sink)
         service.count_connection(grant.subject, -1)
@@ -90,7 +117,7 @@ async def get_changes(
 
     async def stream() -> AsyncIterator[bytes]:
         try:
-            open_streams = service.metrics.sockets.labels("changes")
+            open_streams = service.metrics.sockets.labels(what)
             with service.standing.held(grant, sink.cut), open_streams.track_inprogress():
                 async for data in sink.frames():
                     yield data

@@ -115,6 +115,17 @@ async def charged_filter(request: Asked, times: int = 1, *, past: bool = False) 
     reading the past, and the window is no part of the filter.
     """
     service = service_of(request)
+    wanted = await read_filter(request, past=past)
+    if past:
+        service.charge_past(viewer_of(request), wanted)
+    else:
+        service.charge(viewer_of(request), wanted, times=times)
+    return wanted
+
+
+async def read_filter(request: Asked, *, past: bool = False) -> Filter:
+    """Read what a request asks for at the price of reading it, within what its token may read."""
+    service = service_of(request)
     query, reader, subject = request.query_params, service.reader, request.auth.subject
     language = query.get("filter-lang", "cql2-text")
     if language not in LANGUAGES:
@@ -129,12 +140,7 @@ async def charged_filter(request: Asked, times: int = 1, *, past: bool = False) 
     if other:
         reader.charge(subject, other)
         parts.append(await reader.read(other))
-    wanted = request.auth.bound(Filter.all_of(parts))
-    if past:
-        service.charge_past(viewer_of(request), wanted)
-    else:
-        service.charge(viewer_of(request), wanted, times=times)
-    return wanted
+    return request.auth.bound(Filter.all_of(parts))
 
 
 def window_of(request: Asked) -> tuple[int, int] | None:

@@ -17,7 +17,7 @@ from litestar.response import Stream
 from msgspec import Meta
 
 from roamcast.errors import ForbiddenError, InputError, NotFoundError
-from roamcast.identity.credentials import CREDENTIAL_LENGTH_MAX, VidKeys
+from roamcast.identity.credentials import CREDENTIAL_LENGTH_MAX, VidKeys, public_key
 from roamcast.identity.trusted.mailboxes import Deposit, Mail, SealedParcel
 from roamcast.identity.trusted.reach import PAST_S_MAX, Reach
 from roamcast.identity.trusted.settings import (
@@ -26,10 +26,12 @@ from roamcast.identity.trusted.settings import (
     SEALED_BYTES_MAX,
     TrustSettings,
 )
+from roamcast.identity.trusted.waking import ENDPOINT_LENGTH_MAX
 from roamcast.live.http.changes import COMMENT_S
 from roamcast.live.http.routes import Asked, route, service_of
 from roamcast.live.http.shapes import as_json
 from roamcast.live.trust.host import RunningTrust
+from roamcast.live.trust.pushing import Pushing
 from roamcast.model import json_text
 from roamcast.model.casts import ID_LENGTH_MAX
 from roamcast.model.time import format_instant
@@ -67,12 +69,21 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signature: Base64Of64
 
 
+class ReceiptKeyAnswer(msgspec.Struct, frozen=True):
+    """The node that signs receipts, and its public key (Ed25519)."""
+
+    node: str
+    key: bytes
+
+
 class Registered(msgspec.Struct, frozen=True):
     """A token for the vid."""
 
     vid: str
     token: str
     expires: str
+    receipts: ReceiptKeyAnswer
+    """Whose signature receipts of this service have."""
 
 
 class VidKeysBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -153,6 +164,24 @@ class DepositAnswer(msgspec.Struct, frozen=True):
     full: int
 
 
+class PushKeyAnswer(msgspec.Struct, frozen=True):
+    """A public key (P-256, base64url), as browsers take it."""
+
+    key: str
+
+
+class DeviceBody(msgspec.Struct, frozen=True):
+    """A PushSubscription as browsers write it down; fields besides `endpoint` are ignored."""
+
+    endpoint: Annotated[str, Meta(min_length=1, max_length=ENDPOINT_LENGTH_MAX)]
+
+
+class DevicesAnswer(msgspec.Struct, frozen=True):
+    """Where devices are woken."""
+
+    endpoints: tuple[str, ...]
+
+
 class ErasureAnswer(msgspec.Struct, frozen=True):
     """How many entries of the mailbox were deleted, besides the person's own."""
 
@@ -185,7 +214,15 @@ async def post_registration(request: Asked) -> Response[bytes]:
     # Casts into the past are sealed to this key: it is on disk before anybody is on the map.
     await service.keep_vid_key(credential.vid, credential.keys.sealing, credential.expires_us)
     token, expires = service.registrations.token(credential, service.clock())
-    return as_json(Registered(credential.vid, token, format_instant(expires)))
+    told = (credential.vid, token, format_instant(expires), _receipt_key(request))
+    return as_json(Registered(*told))
+
+
+@route("GET", "/receipts/key", scope=None, tag="trust", answer=ReceiptKeyAnswer,
+       summary="Get the key that receipts are signed with")  # fmt: skip
+async def get_receipt_key(request: Asked) -> Response[bytes]:
+    """Give the public key of this node: receipts inside mail are signed with it."""
+    return as_json(_receipt_key(request))
 
 
 @route("POST", "/pools", scope="subscribe", tag="trust", body=PoolBody, answer=PoolAnswer,
@@ -307,6 +344,38 @@ async def put_reach(request: Asked) -> Response[bytes]:
     return as_json(reach)
 
 
+@route("GET", "/push/key", scope=None, tag="trust", answer=PushKeyAnswer, problems=(404,),
+       summary="Get the key to subscribe to pushes with")  # fmt: skip
+async def get_push_key(request: Asked) -> Response[bytes]:
+    """Give the key of this trusted node for push services (`applicationServerKey`)."""
+    return as_json(PushKeyAnswer(_pushing(request).public_key))
+
+
+@route("GET", "/me/push", scope="subscribe", tag="trust", answer=DevicesAnswer, problems=(404,),
+       summary="Read which devices are woken")  # fmt: skip
+async def get_devices(request: Asked) -> Response[bytes]:
+    """Give the endpoints of your devices that are woken when mail waits."""
+    return as_json(DevicesAnswer(tuple(_trust(request).node.endpoints_of(request.auth.subject))))
+
+
+@route("PUT", "/me/push", scope="subscribe", tag="trust", body=DeviceBody, answer=DevicesAnswer,
+       problems=(404, 413, 429), summary="Let a device be woken when mail waits")  # fmt: skip
+async def put_device(request: Asked) -> Response[bytes]:
+    """Take a browser's PushSubscription; a push to it has no body, so its keys are not kept."""
+    given = read_body(await request.body(), DeviceBody)
+    trust, subject = _trust(request), request.auth.subject
+    _pushing(request).check(given.endpoint)
+    await trust.set_wake_up(subject, given.endpoint)
+    return as_json(DevicesAnswer(tuple(trust.node.endpoints_of(subject))))
+
+
+@route("DELETE", "/me/push", scope="subscribe", tag="trust", problems=(404, 429),
+       summary="Let no device be woken any more")  # fmt: skip
+async def delete_devices(request: Asked) -> None:
+    """Forget the endpoints of all your devices."""
+    await _trust(request).remove_wake_up(request.auth.subject)
+
+
 @route("DELETE", "/me", scope="subscribe", tag="trust", answer=ErasureAnswer, problems=(404, 429),
        summary="Let the trusted node forget you")  # fmt: skip
 async def delete_me(request: Asked) -> Response[bytes]:
@@ -334,6 +403,17 @@ async def post_deposit(request: Asked) -> Response[bytes]:
     fields = (given.cast, given.sender, given.kind, given.expires_us, given.back_s)
     done = await _trust(request).deposit(Deposit(0, *fields, parcels, given.urgent))
     return as_json(DepositAnswer(done.reached, done.unreachable, done.refused, done.full))
+
+
+def _receipt_key(request: Asked) -> ReceiptKeyAnswer:
+    own = service_of(request).receipt_key()
+    return ReceiptKeyAnswer(own.node, public_key(own.private))
+
+
+def _pushing(request: Asked) -> Pushing:
+    pushing = _trust(request).pushing
+    assert pushing is not None, "a node that listens can push"
+    return pushing
 
 
 def _trust(request: Asked) -> RunningTrust:

@@ -64,7 +64,7 @@ def document_of(app: Litestar) -> dict[str, Any]:
         if "get" in methods:
             methods["head"] = _head(methods["get"])
     # The struct has the most that any service may allow; this one's settings may allow less.
-    for name in ("SubscribeRequest", "CountRequest", "WebhookWish"):
+    for name in ("SubscribeRequest", "SubscribeEventsRequest", "CountRequest", "WebhookWish"):
         components[name]["properties"]["filter"]["maxLength"] = limits.filter_length_max
     document["components"]["schemas"] = components
     return document

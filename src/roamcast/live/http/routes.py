@@ -24,6 +24,7 @@ from litestar import Litestar, Request
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.params import ParameterKwarg
+from litestar.types import Empty
 
 from roamcast.errors import AuthError, InputError, RoamcastError
 from roamcast.identity.rules import Viewer
@@ -97,11 +98,13 @@ def route(
     problems: tuple[int, ...] = (),
     listed: bool = True,
     endless: bool = False,
+    body_bytes_max: int | None = None,
 ) -> Callable[[Handler], HTTPRouteHandler]:
     """Make a handler a route; its name becomes the operation's id, its docstring the description.
 
     `listed` false leaves it out of the OpenAPI document: tools that try every route would hang on a
-    stream, and the document need not describe itself.
+    stream, and the document need not describe itself. `body_bytes_max`: where a body may be larger
+    than the settings allow others.
     """
     usual = {200: "as asked"} if answer is not None else {NO_CONTENT: "done"}
     described = Route(scope, body, body_needed, answer, kind, answers or usual, problems, endless)
@@ -117,6 +120,7 @@ def route(
             before_request=None if scope is None else _admit,
             include_in_schema=listed,
             opt={"route": described},
+            request_max_body_size=Empty if body_bytes_max is None else body_bytes_max,
         )(handler)
         ROUTES.append(made)
         PARAMETERS.update(_query_names(handler))

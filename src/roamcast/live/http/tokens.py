@@ -46,7 +46,9 @@ async def make_token(request: Asked) -> Response[bytes]:
     """Make a token that can do no more than the one that asks, and not for longer."""
     service = service_of(request)
     wanted = _read(await request.body() or b"{}", NarrowerToken)
-    service.reader.charge(request.auth.subject, wanted.filter or "")
+    if wanted.filter is not None:
+        service.reader.charge(request.auth.subject, wanted.filter)
+        await service.reader.read(wanted.filter)  # remembered: it is at hand in a moment
     token, grant = service.keys.narrowed(request.auth, wanted, service.clock())
     made = MadeToken(
         token,

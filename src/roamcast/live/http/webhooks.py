@@ -11,13 +11,13 @@ from msgspec import Meta
 
 from roamcast.channels.sessions.webhooks import SECRET, Webhook
 from roamcast.errors import InputError, LimitError
-from roamcast.live.auth.admission import parsed
 from roamcast.live.http.routes import Asked, route, service_of, viewer_of
 from roamcast.live.http.shapes import as_json
-from roamcast.live.service.webhooks import URL_LENGTH_MAX, check_url
+from roamcast.live.service.webhooks import check_url
 from roamcast.model import json_text
 from roamcast.model.contexts import Instant
 from roamcast.model.time import format_instant
+from roamcast.transport.outward import URL_LENGTH_MAX
 
 WebhookName = Annotated[str, Parameter(min_length=1, max_length=64, description="its id")]
 
@@ -64,7 +64,7 @@ async def make_webhook(request: Asked) -> Response[bytes]:
         raise LimitError(f"a filter has at most {most} characters")
     check_url(wish.url, service.settings.webhooks)
     service.reader.charge(grant.subject, wish.filter)
-    wanted = grant.bound(parsed(wish.filter))
+    wanted = grant.bound(await service.reader.read(wish.filter))
     service.charge(viewer_of(request), wanted)
     name = secrets.token_hex(12)
     secret = SECRET + base64.b64encode(secrets.token_bytes(24)).decode()

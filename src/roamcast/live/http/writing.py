@@ -46,6 +46,8 @@ from roamcast.model.contexts import (
 LIFETIME_S_MIN: Final = 0.001
 BATCH_MAX: Final = 1_000
 """Features of one POST /contexts; each counts as a request."""
+BATCH_SLICE: Final = 25
+"""So many of a batch are published at once; then others have their turn."""
 
 Vid = Annotated[
     str,
@@ -82,9 +84,9 @@ async def put_context(
     )
     request.auth.check_within(context)
     fresh = await service.publish(
-        request.auth.subject, context, lifetime_us=_microseconds(request, lifetime)
+        request.auth.subject, context, lifetime_us=microseconds(request, lifetime)
     )
-    return _as_feature(context, 201 if fresh else 200)
+    return as_feature(context, 201 if fresh else 200)
 
 
 @route("PATCH", "/contexts/{vid:str}", scope="publish", tag="publish", body=FeaturePatch,
@@ -119,7 +121,7 @@ async def patch_context(request: Asked, vid: Vid) -> Response[bytes]:
     request.auth.check_within(context)
     left_us = max(known.expires_us - now, 1) if known.expires_us else None
     await service.publish(request.auth.subject, context, session=known.session, lifetime_us=left_us)
-    return _as_feature(context)
+    return as_feature(context)
 
 
 class BatchOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -147,10 +149,13 @@ async def put_contexts(request: Asked, lifetime: Lifetime = LIFETIME_S_MIN) -> R
     service = service_of(request)
     features = decode_batch(await request.body())
     now, ahead_us = service.clock(), service.settings.limits.clock_skew_s_max * 1_000_000
-    made = [to_context(feature, now, ahead_us_max=int(ahead_us)) for feature in features]
-    for context in made:
-        _checked(context.vid)
-    lifetime_us = _microseconds(request, lifetime)
+    made = []
+    for number, feature in enumerate(features, 1):
+        made.append(to_context(feature, now, ahead_us_max=int(ahead_us)))
+        _checked(made[-1].vid)
+        if number % BATCH_SLICE == 0:
+            await asyncio.sleep(0)
+    lifetime_us = microseconds(request, lifetime)
     service.count_request(request.auth.subject, len(made) - 1)
 
     async def put(context: Context) -> BatchOutcome:
@@ -161,7 +166,13 @@ async def put_contexts(request: Asked, lifetime: Lifetime = LIFETIME_S_MIN) -> R
             return BatchOutcome(context.vid, error.status, str(error))
         return BatchOutcome(context.vid, 201 if fresh else 200)
 
-    return as_json(BatchOutcomes(await asyncio.gather(*map(put, made))))
+    tasks = []
+    async with asyncio.TaskGroup() as group:
+        for number, context in enumerate(made, 1):
+            tasks.append(group.create_task(put(context)))
+            if number % BATCH_SLICE == 0:
+                await asyncio.sleep(0)
+    return as_json(BatchOutcomes([task.result() for task in tasks]))
 
 
 def decode_batch(body: bytes) -> list[Any]:
@@ -194,7 +205,7 @@ async def read_context(request: Asked, vid: Vid) -> Response[bytes]:
     seen = service.broker.get(viewer_of(request), vid, service.clock())
     if seen is None or not request.auth.sees(seen):
         raise NotFoundError(f"there is no context {vid[:100]!r} on the map that you may see")
-    return _as_feature(seen)
+    return as_feature(seen)
 
 
 @route("DELETE", "/contexts/{vid:str}", scope="publish", tag="publish",
@@ -273,7 +284,8 @@ def merge_patch(target: Any, patch: Any) -> Any:
     return merged
 
 
-def _as_feature(context: Context, status: int = 200) -> Response[bytes]:
+def as_feature(context: Context, status: int = 200) -> Response[bytes]:
+    """Answer with a context as a Feature."""
     return Response(encode(context), media_type=GEOJSON, status_code=status)
 
 
@@ -295,7 +307,7 @@ def _checked(vid: str) -> str:
     return vid
 
 
-def _microseconds(request: Asked, lifetime: float) -> int | None:
+def microseconds(request: Asked, lifetime: float) -> int | None:
     """Give the lifetime in microseconds; one that is too long is refused for a whole batch."""
     given = request.query_params.getall("lifetime", [])
     if not given:  # the setting `context_lifetime_s` holds

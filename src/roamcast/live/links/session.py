@@ -7,22 +7,29 @@ a slow one is coalesced or cut off, the hub decides.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from roamcast.channels.sessions import messages as say
-from roamcast.errors import RoamcastError
+from roamcast.errors import InputError, LimitError, RoamcastError
 from roamcast.identity.rules import Viewer
 from roamcast.live.auth.admission import Bucket, Grant
 from roamcast.live.http.problems import MISTAKE, SEE_LOG, position_in, url_in
 from roamcast.live.links.sockets import TRY_AGAIN, WebSocket, text_frame
 from roamcast.live.observe.logs import Log
 from roamcast.live.service.answering import answered
+from roamcast.live.service.reading import AT_ONCE_MAX
 from roamcast.live.service.service import Service
+from roamcast.matching.live.slices import Question
 from roamcast.model import time
-from roamcast.model.contexts import to_context
+from roamcast.model.contexts import check_place, to_context
 from roamcast.model.filters import Filter
+from roamcast.model.filters.here import depends_on_place
+from roamcast.overlay.consumers.events import SubscribeSessionEvents
+from roamcast.overlay.flows.vector import Position, pairs
+from roamcast.overlay.handoff.messages import Attachment
 
 IN_FLIGHT_MAX = 256
 """Publications of one session that may wait for the disk; then its socket is not read."""
@@ -48,6 +55,8 @@ class SessionSocket:
         self._waiting: deque[bytes | str] = deque()
         self._again: asyncio.TimerHandle | None = None
         self._over = False
+        self._parts: list[str] = []
+        self._parts_bytes = 0
         self._reading = False
         """Whether a long filter is being read: what came after it waits."""
 
@@ -158,9 +167,12 @@ class SessionSocket:
             case say.RegisterRequest(re, limit_bytes):
                 service.limit(self.name, limit_bytes)
                 self._say(say.Done(re))
-            case say.SubscribeRequest(re, text):
+            case say.SubscribeRequest(re, text, scope):
                 self._grant.require("subscribe")
-                self._with_filter(re, text, lambda wanted: self._subscribe(re, wanted))
+                prepared = service.broker.prepared(self._viewer, service.clock())
+                self._with_filter(
+                    re, text, lambda wanted: self._subscribe(re, wanted, scope), prepared
+                )
             case say.CountRequest(re, text):
                 self._grant.require("read")
                 self._with_filter(re, text, lambda wanted: self._count(re, wanted))
@@ -187,11 +199,80 @@ class SessionSocket:
                 service.check_own(self._grant, vid)
                 doing = service.unpublish(self._grant.subject, vid)
                 self._later(doing, re, lambda _: say.Done(re, vid))
+            case _:
+                self._do_event(message)
 
-    def _subscribe(self, re: str, wanted: Filter) -> None:
+    def _do_event(self, message: say.Anything) -> None:
+        """Do what a message about events says."""
+        service = self._service
+        match message:
+            case say.PublishEventRequest():
+                self._publish_event(message)
+            case say.PartRequest(text, last):
+                self._take_part(text, last)
+            case say.SubscribeEventsRequest(re=re, filter=text):
+                self._grant.require("subscribe")
+                if depends_on_place(text):
+                    self._subscribe_events(message, self._read_here(text))
+                else:
+                    self._with_filter(re, text, partial(self._subscribe_events, message))
+            case say.UnsubscribeEventsRequest(re):
+                service.events.unsubscribe(self.name, re)
+                self._say(say.Done(re))
+            case say.PlaceRequest(place, re):
+                service.events.report(self.name, check_place(place))
+                self._say(say.Done(re))
+
+    def _take_part(self, text: str, last: bool) -> None:
+        """Put the text of a long message together; only events are longer than a frame."""
+        self._parts.append(text)
+        self._parts_bytes += len(text)
+        if self._parts_bytes > say.PARTS_BYTES_MAX:
+            self._parts, self._parts_bytes = [], 0
+            raise LimitError(f"a message in parts has at most {say.PARTS_BYTES_MAX} characters")
+        if last:
+            whole, self._parts, self._parts_bytes = "".join(self._parts), [], 0
+            message = say.read(whole)
+            if not isinstance(message, say.PublishEventRequest):
+                raise InputError("only `publish_event` comes in parts")
+            self._publish_event(message)
+
+    def _publish_event(self, message: say.PublishEventRequest) -> None:
+        self._grant.require("publish")
+        self._later(
+            self._service.events.publish(self._grant, message),
+            message.re,
+            lambda done: say.EventStored(message.re, done.origin, done.at),
+        )
+
+    def _read_here(self, text: str) -> str:
+        """Charge for a filter that says here(), and hold it to what the token may read."""
+        if len(text) > AT_ONCE_MAX:
+            raise LimitError(f"a filter with here() has at most {AT_ONCE_MAX} characters")
+        self._service.reader.charge(self._grant.subject, text)
+        return f"({text}) AND ({self._grant.filter})" if self._grant.filter else text
+
+    def _subscribe_events(self, message: say.SubscribeEventsRequest, wanted: Filter | str) -> None:
+        vector = {name: Position(*at) for name, at in message.vector.items()}
+        attachment = None if message.attachment is None else Attachment(*message.attachment)
+        self._service.events.subscribe(
+            lambda ticket: SubscribeSessionEvents(
+                ticket,
+                self.name,
+                message.re,
+                wanted,
+                pairs(vector),
+                check_place(message.place) if message.place else "",
+                message.previous,
+                attachment,
+                int(message.expires_s * time.MICROSECONDS),
+            )
+        )
+
+    def _subscribe(self, re: str, wanted: Filter, scope: str) -> None:
         """Charge for the current set, with which a subscription begins, and place it."""
         self._service.charge(self._viewer, wanted)
-        self._service.subscribe(self.name, re, wanted)
+        self._service.subscribe(self.name, re, wanted, everywhere=scope == "everywhere")
 
     def _count(self, re: str, wanted: Filter) -> None:
         service = self._service
@@ -199,22 +280,33 @@ class SessionSocket:
         asked = service.broker.count(self._viewer, wanted, service.clock())
         self._later(answered(asked), re, lambda count: say.SessionCount(re, count))
 
-    def _with_filter(self, re: str, text: str, then: Callable[[Filter], None]) -> None:
-        """Read a filter at its price and go on with it, at once unless it is long."""
+    def _with_filter(
+        self,
+        re: str,
+        text: str,
+        then: Callable[[Filter], None],
+        prepared: Question[None] | None = None,
+    ) -> None:
+        """Read a filter at its price and go on with it, at once unless something takes long."""
         reader = self._service.reader
         reader.charge(self._grant.subject, text)
         wanted = reader.known(text)
-        if wanted is not None:
+        if wanted is not None and prepared is None:
             then(self._grant.bound(wanted))
             return
         self._reading = True
-        task = asyncio.get_running_loop().create_task(self._read(re, text, then))
+        task = asyncio.get_running_loop().create_task(self._read(re, text, then, prepared))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _read(self, re: str, text: str, then: Callable[[Filter], None]) -> None:
+    async def _read(
+        self, re: str, text: str, then: Callable[[Filter], None], prepared: Question[None] | None
+    ) -> None:
         try:
-            then(self._grant.bound(await self._service.reader.read(text)))
+            wanted = await self._service.reader.read(text)
+            if prepared is not None:
+                await answered(prepared)
+            then(self._grant.bound(wanted))
         except RoamcastError as error:
             self._refuse(re, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody shall wait for ever

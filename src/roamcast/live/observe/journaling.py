@@ -8,6 +8,7 @@ written nowhere: within a run the same client has the same pseudonym, and nobody
 import asyncio
 import hmac
 import re
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -19,8 +20,10 @@ from msgspec import structs
 
 from roamcast.journal.book import Entry
 from roamcast.journal.segments import SEGMENT_RECORDS_MAX, Segments
+from roamcast.live.config.settings import DAY_S, JournalSection
 from roamcast.model.records import Delivery, Drop, QueryStep, Record, Transmission
 
+JOURNAL_FOLDER: Final = "journal"
 PSEUDONYMS_MAX: Final = 65_536
 """Pseudonyms cached; an older one is computed again."""
 
@@ -62,6 +65,18 @@ class Pseudonyms:
 
 WAITING_MAX = 4
 """Segments that may wait for a slow disk; beyond it records are dropped and counted."""
+
+
+def journaling_of(section: JournalSection, folder: Path, name: str) -> "Journaling":
+    """Make the journal of these settings, with a key for its pseudonyms that nobody keeps."""
+    return Journaling(
+        folder,
+        name,
+        secret=secrets.token_bytes(32),
+        records_max=section.segment_records_max,
+        age_s_max=section.segment_s_max,
+        retention_s=section.retention_days * DAY_S,
+    )
 
 
 class Journaling:

@@ -10,8 +10,9 @@ from typing import Final
 
 from roamcast.errors import SettingsError
 from roamcast.files import OWNER_ONLY, write_whole
+from roamcast.identity.receipts import ReceiptKey
 from roamcast.live.config.problems import address_problem, public_key
-from roamcast.live.config.settings import OverlaySection, PastSection
+from roamcast.live.config.settings import OverlaySection, PastSection, Settings
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.filters.planning import FilterSettings
 from roamcast.overlay.links.messages import NONCE_BYTES
@@ -49,6 +50,12 @@ def public_text(folder: Path) -> str:
     return key_text(signer(private_key(folder))[1])
 
 
+def receipt_key_of(settings: Settings) -> ReceiptKey:
+    """Give the name and key that this node signs receipts with, also where it has no neighbours."""
+    name = settings.overlay.node or settings.server.name
+    return ReceiptKey(name, private_key(Path(settings.server.data)))
+
+
 def node_of(section: OverlaySection, past: PastSection, folder: Path) -> OverlayNode | None:
     """Make the node of these settings; None where they name none."""
     if not section.node:
@@ -72,6 +79,7 @@ def node_of(section: OverlaySection, past: PastSection, folder: Path) -> Overlay
         nonce=lambda: secrets.token_bytes(NONCE_BYTES),
         settings=settings,
         tables=standard_tables(settings.tables),
+        states=True,
         public_key=own_key,
         addresses=tuple(url for url in section.hosts or (section.url,) if _may_dial(url)),
         keys={name: public_key(key) for name, key in section.known.items()},

@@ -15,7 +15,31 @@ from roamcast.live.store.store import SqliteStore
 from roamcast.model.filters import Filter
 from roamcast.model.places import Places
 from roamcast.model.time import MICROSECONDS
+from roamcast.overlay.consumers.settings import EventSettings
+from roamcast.overlay.flows.settings import FlowSettings
+from roamcast.overlay.handoff.handoff import HandoffNode
+from roamcast.overlay.handoff.settings import HandoffSettings, Surroundings
 from roamcast.overlay.overlay import OverlayNode
+
+
+def event_settings(settings: Settings) -> EventSettings:
+    """Give the settings of the event plane."""
+    events = settings.events
+    sleep_us = int(events.sleep_s_max * MICROSECONDS)
+    return EventSettings(
+        flows=FlowSettings(
+            log_age_us=int(events.log_s * MICROSECONDS),
+            log_bytes_max=events.log_bytes_max,
+            consumers_max=events.consumers_max,
+        ),
+        handoff=HandoffNode(
+            Surroundings(lambda _: ()),
+            HandoffSettings(sleep_us=sleep_us, consumers_max=events.consumers_max),
+        ),
+        subscriptions_per_session_max=settings.limits.subscriptions_per_client_max,
+        queue_bytes_max=settings.limits.socket_high_bytes,
+        sleep_us_max=sleep_us,
+    )
 
 
 def broker_of(
@@ -57,6 +81,7 @@ def broker_of(
             store_us=int(settings.past.store_hours * 3_600 * MICROSECONDS),
             steps_max=settings.past.steps_max,
         ),
+        event_settings=event_settings(settings),
         default_rules=default_rules(settings),
         own_vids=settings.privacy.vids == "own",
         places=places,

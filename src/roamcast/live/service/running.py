@@ -16,7 +16,6 @@ from roamcast.errors import InputError, RoamcastError, SettingsError
 from roamcast.live.auth.admission import TokenKeys
 from roamcast.live.auth.operator import OperatorToken
 from roamcast.live.config.settings import (
-    DAY_S,
     STORE_FILE,
     ServerSection,
     Settings,
@@ -27,7 +26,7 @@ from roamcast.live.http.connections import http_protocol
 from roamcast.live.links.groups import groups_of
 from roamcast.live.links.links import Links
 from roamcast.live.links.sockets import WebSocket, binary_frame
-from roamcast.live.observe.journaling import Journaling
+from roamcast.live.observe.journaling import JOURNAL_FOLDER, journaling_of
 from roamcast.live.observe.metrics import Metrics
 from roamcast.live.overlay.node import node_of
 from roamcast.live.service.service import Service
@@ -37,7 +36,6 @@ from roamcast.model.places import Places
 from roamcast.model.places_geojson import read_places
 
 ADDRESS_FILE: Final = "roamcast.json"
-JOURNAL_FOLDER: Final = "journal"
 TRUST_FOLDER: Final = "trust"
 
 Started = Callable[[str, str], None]
@@ -117,18 +115,17 @@ async def serve(
     )
     journal = None
     if settings.journal.on:
-        journal = Journaling(
-            data / JOURNAL_FOLDER,
-            settings.server.name,
-            secret=secrets.token_bytes(32),
-            records_max=settings.journal.segment_records_max,
-            age_s_max=settings.journal.segment_s_max,
-            retention_s=settings.journal.retention_days * DAY_S,
-        )
+        journal = journaling_of(settings.journal, data / JOURNAL_FOLDER, settings.server.name)
     trust = None
     # With replicas the trusted node is a service of its own: its database is nobody's copy.
     if settings.identity.node and not settings.cluster.replicas:
-        trust = RunningTrust.open(data / TRUST_FOLDER, settings.identity.node)
+        trust = RunningTrust.open(
+            data / TRUST_FOLDER,
+            settings.identity.node,
+            journal=settings.journal,
+            metrics=metrics,
+            push=settings.push,
+        )
     service = Service(
         settings,
         disk=disk,

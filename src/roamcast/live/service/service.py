@@ -8,6 +8,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -64,11 +65,13 @@ from roamcast.live.links.sockets import Sink, WebSocket, text_frame
 from roamcast.live.observe.journaling import Journaling
 from roamcast.live.observe.logs import Log
 from roamcast.live.observe.metrics import CONTENT_TYPE, Metrics
-from roamcast.live.overlay.metrics import watch_overlay
+from roamcast.live.overlay.node import receipt_key_of
 from roamcast.live.overlay.ways import NeighbourWays
 from roamcast.live.past.worker import PastWorker
+from roamcast.live.service.events import EventOffice
 from roamcast.live.service.making import broker_of
 from roamcast.live.service.reading import FilterReader
+from roamcast.live.service.sizes import watch_sizes
 from roamcast.live.service.webhooks import WebhookDriver
 from roamcast.live.store.store import DiskDriver, SqliteStore
 from roamcast.live.trust.held import HeldKeys
@@ -90,7 +93,9 @@ from roamcast.model.places import Places
 from roamcast.model.records import ChannelStep, OverlayStep, Record, UpdateMatched
 from roamcast.model.time import format_instant
 from roamcast.overlay.casts.messages import DepositMail, LookUpPast, ReadPayload
-from roamcast.overlay.events import HangUp, ParcelExpired
+from roamcast.overlay.consumers.events import ConsumerMoved
+from roamcast.overlay.events import HangUp, ParcelExpired, TablesTouched
+from roamcast.overlay.flows.events import EventPublished
 from roamcast.overlay.overlay import OverlayNode
 from roamcast.transport.driver import Carriers, Driver, Tickets, nothing, wall_clock
 
@@ -130,17 +135,16 @@ class Service:
         self.standing = OpenGrants(keys, self.clock)
         self.provider: Provider | None = None
         if settings.oidc.issuer:
-            skew_s = settings.limits.clock_skew_s_max
-            self.provider = Provider(settings.oidc, skew_s=skew_s)
-        self.rates = Rates(
-            settings.limits.requests_per_s, settings.limits.requests_burst, what="requests"
-        )
+            self.provider = Provider(settings.oidc, skew_s=settings.limits.clock_skew_s_max)
+        limits = settings.limits
+        self.rates = Rates(limits.requests_per_s, limits.requests_burst, what="requests")
         work = Rates(settings.limits.steps_per_s, settings.limits.steps_burst, what="steps of work")
         self.reader = FilterReader(work, self.clock, settings.limits.filter_length_max)
         self.connections = Connections(
             settings.limits.connections_max, settings.limits.connections_per_subject_max
         )
         self.trust = trust
+        self.receipt_key = cache(partial(receipt_key_of, settings))  # made when first needed
         nodes = settings.identity.accepted()
         if trust is not None:
             nodes[trust.node.name] = trust.node.public_key
@@ -191,8 +195,7 @@ class Service:
         self.on_over: Callable[[], None] = lambda: None
         """Called when this service has handed over to another host's."""
         self.links: Links | None = None
-        failures = metrics.store_failures
-        self._store = DiskDriver(disk, self.driver.give, on_failure=failures.inc)
+        self._store = DiskDriver(disk, self.driver.give, on_failure=metrics.store_failures.inc)
         self.past = PastWorker(
             self.broker,
             disk,
@@ -209,38 +212,33 @@ class Service:
             clock=self.clock,
             charge=self.charge_past,
         )
+        self.events = EventOffice(
+            settings,
+            trusted_nodes=nodes,
+            tickets=self._tickets,
+            give=self.driver.give,
+            clock=self.clock,
+        )
         self._deposits = Deposits(
             disk,
             trust,
             settings.identity.mail,
             give=self.driver.give,
             reason_of=self.casts.receipt_of,
+            receipt_key=self.receipt_key,
         )
         self.driver.carry = self._carriers()
         self._delivered = {form: self.metrics.deliveries.labels(form) for form in FORMS}
         self._delivered_bytes = {form: self.metrics.deliveries_bytes.labels(form) for form in FORMS}
-        self._watch_sizes()
-
-    def _watch_sizes(self) -> None:
-        metrics, broker = self.metrics, self.broker
-        for what in ("contexts", "clients", "sessions", "queries", "channels", "followers"):
-            metrics.watch_held(what, lambda what=what: broker.held()[what])  # type: ignore[misc]
-        metrics.watch_queue("disk", lambda: self._disk.writes_waiting)
-        metrics.watch_queue("tickets", lambda: len(self._tickets))
-        metrics.watch_queue("followers", lambda: broker.held()["entries behind"])
-        metrics.watch_counts(
-            "followers", "What happened to hosts that follow", lambda: self._followers
+        watch_sizes(
+            metrics,
+            self.broker,
+            writes=lambda: disk.writes_waiting,
+            tickets=self._tickets,
+            followers=self._followers,
+            overlay_steps=self._overlay_steps,
+            journal=journal,
         )
-        metrics.watch_counts(
-            "changes",
-            "Changes for sessions that later ones replaced",
-            lambda: {"coalesced": broker.held()["coalesced"]},
-        )
-        if broker.overlay_view() is not None:
-            watch_overlay(metrics, broker, self._overlay_steps)
-        journal = self._journal
-        if journal is not None:
-            metrics.watch_counts("journal", "Records of the journal", lambda: journal.counts)
 
     def _look(self) -> None:
         """Let the other hosts refuse what this host's key file revokes, and end its webhooks."""
@@ -316,6 +314,9 @@ class Service:
                 Acknowledged: lambda effect: tickets.answer(effect.ticket, effect.fresh),
                 Admitted: lambda effect: tickets.answer(effect.ticket, effect.view_class),
                 Failed: lambda effect: tickets.refuse(effect.ticket, effect.error),
+                EventPublished: lambda effect: tickets.answer(effect.ticket, effect),
+                ConsumerMoved: nothing,
+                TablesTouched: nothing,  # a broker on its own has nobody to offer them to
                 CutOff: self._cut,
                 CheckWebhook: self.webhooks.check,
                 PostWebhook: self.webhooks.post,
@@ -482,9 +483,9 @@ class Service:
         del self._sinks[name]
         self.driver.give(CloseSession(name))
 
-    def subscribe(self, session: str, subscription: str, wanted: Filter) -> None:
-        """Place a session's subscription."""
-        self._ask_now(lambda ticket: SubscribeSession(ticket, session, subscription, wanted))
+    def subscribe(self, session: str, about: str, wanted: Filter, everywhere: bool = True) -> None:
+        """Place a session's subscription: on the maps of all nodes, or on this one's alone."""
+        self._ask_now(lambda ticket: SubscribeSession(ticket, session, about, wanted, everywhere))
 
     def unsubscribe(self, session: str, subscription: str) -> None:
         """End a session's subscription."""

@@ -45,6 +45,10 @@ ROUTES: Final[tuple[HTTPRouteHandler, ...]] = (
     mail.get_reach,
     mail.put_reach,
     mail.delete_me,
+    mail.get_push_key,
+    mail.get_devices,
+    mail.put_device,
+    mail.delete_devices,
     mail.post_deposit,
 )
 
@@ -52,12 +56,14 @@ ROUTES: Final[tuple[HTTPRouteHandler, ...]] = (
 class TrustService:
     """What the routes need: who asks, how often, and the node."""
 
-    def __init__(self, settings: Settings, keys: TokenKeys, trust: RunningTrust) -> None:
+    def __init__(
+        self, settings: Settings, keys: TokenKeys, trust: RunningTrust, metrics: Metrics
+    ) -> None:
         self.settings = settings
         self.keys = keys
         self.trust = trust
         self.clock = trust.clock
-        self.metrics = Metrics()
+        self.metrics = metrics
         self.standing = OpenGrants(keys, self.clock)
         limits = settings.limits
         self._rates = Rates(limits.requests_per_s, limits.requests_burst, what="requests")
@@ -119,9 +125,16 @@ async def serve(settings: Settings, *, started: Callable[[dict[str, str]], None]
     check_listening(settings.server)
     listening = listen(settings.server)
     data = Path(settings.server.data)
-    trust = RunningTrust.open(data, settings.identity.node)
+    metrics = Metrics()
+    trust = RunningTrust.open(
+        data,
+        settings.identity.node,
+        journal=settings.journal,
+        metrics=metrics,
+        push=settings.push,
+    )
     keys = TokenKeys.open(data, skew_s=settings.limits.clock_skew_s_max)
-    service = TrustService(settings, keys, trust)
+    service = TrustService(settings, keys, trust, metrics)
     trust.start()
     service.standing.start()
     tasks: list[asyncio.Task[Any]] = []

@@ -5,6 +5,7 @@ It is overwritten where it deletes, so that a destroyed epoch's key is gone from
 """
 
 import secrets
+from collections import Counter as CounterOf
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
@@ -29,15 +30,24 @@ from roamcast.identity.trusted.node import TrustedNode
 from roamcast.identity.trusted.reach import Reach
 from roamcast.identity.trusted.register import EnrolPerson, ErasePerson, ErasureDone, SetReach
 from roamcast.identity.trusted.settings import TrustSettings
+from roamcast.identity.trusted.waking import PushWakeUp, RemoveWakeUp, SetWakeUp
+from roamcast.live.config.identity import PushSection
+from roamcast.live.config.settings import JournalSection
+from roamcast.live.observe.journaling import JOURNAL_FOLDER, Journaling, journaling_of
+from roamcast.live.observe.metrics import Metrics
 from roamcast.live.store.store import DiskDriver, SqliteStore
+from roamcast.live.trust.pushing import Pushing
 from roamcast.model.events import Acknowledged, Failed
 from roamcast.model.machine import Input, Store
+from roamcast.model.records import Record, TrustStep
 from roamcast.transport.driver import Carriers, Clock, Driver, Tickets, wall_clock
 
 STORE_FILE: Final = "trust.sqlite"
 KEY_FILE: Final = "trust.key"
 KEY_BYTES: Final = 32
 CLOSE_S: Final = 5.0
+EPOCH_STEPS: Final = frozenset({"sealing", "destroyed"})
+"""Steps whose number is an epoch's, not a count."""
 
 
 class MailSink(Protocol):
@@ -61,10 +71,13 @@ class RunningTrust:
         private: bytes,
         settings: TrustSettings | None = None,
         clock: Clock | None = None,
+        journal: Journaling | None = None,
     ) -> None:
         self.clock = clock or wall_clock()
         self._disk = disk
         self._tickets = Tickets()
+        self._journal = journal
+        self._steps: CounterOf[str] = CounterOf()
         self._sinks: dict[str, MailSink] = {}
         self.node = TrustedNode(
             name,
@@ -75,6 +88,9 @@ class RunningTrust:
             settings=settings,
         )
         self._driver = Driver(self.node, clock=self.clock)
+        self.give = self._driver.give
+        self.pushing: Pushing | None = None
+        """Carries wake-ups; without it nobody is woken."""
         self._store = DiskDriver(disk, self._driver.give)
         tickets = self._tickets
         self._driver.carry = Carriers(
@@ -87,15 +103,46 @@ class RunningTrust:
                 ErasureDone: lambda effect: tickets.answer(effect.ticket, effect.deleted),
                 MailPushed: self._push,
                 InboxReplaced: self._replaced,
+                PushWakeUp: self._wake,
+                Record: self._note,
             }
         )
 
     @classmethod
-    def open(cls, folder: Path, name: str, settings: TrustSettings | None = None) -> "RunningTrust":
+    def open(
+        cls,
+        folder: Path,
+        name: str,
+        settings: TrustSettings | None = None,
+        *,
+        journal: JournalSection | None = None,
+        metrics: Metrics | None = None,
+        push: PushSection | None = None,
+    ) -> "RunningTrust":
         """Open the node of a data folder, or make it; call in the running loop."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         disk = SqliteStore.open(folder / STORE_FILE, secure_delete=True)
-        return cls(name, disk=disk, private=load_private(folder / KEY_FILE), settings=settings)
+        kept = None
+        if journal is not None and journal.on:
+            kept = journaling_of(journal, folder / JOURNAL_FOLDER, name)
+        private = load_private(folder / KEY_FILE)
+        made = cls(name, disk=disk, private=private, settings=settings, journal=kept)
+        made.pushing = Pushing(push or PushSection(), folder, give=made.give, clock=made.clock)
+        if metrics is not None:
+            made.watch(metrics)
+        return made
+
+    def watch(self, metrics: Metrics) -> None:
+        """Show what the node holds and has done; no number is about one person."""
+        for what in self.node.held():
+            metrics.watch_held(f"trust {what}", lambda what=what: self.node.held()[what])  # type: ignore[misc]
+        metrics.watch_held("trust connections", lambda: len(self._sinks))
+        metrics.watch_queue("trust disk", lambda: self._disk.writes_waiting)
+        metrics.watch_counts("trust", "What the trusted node did", lambda: self._steps)
+        journal = self._journal
+        if journal is not None:
+            about = "Records of the trusted node's journal"
+            metrics.watch_counts("trust_journal", about, lambda: journal.counts)
 
     def start(self) -> None:
         """Let the node live; call in the running loop."""
@@ -107,6 +154,10 @@ class RunningTrust:
         self.end_streams()
         self._driver.close()
         self._store.stop()
+        if self.pushing is not None:
+            await self.pushing.close()
+        if self._journal is not None:
+            await self._journal.close()
         await self._disk.close()
 
     @property
@@ -145,6 +196,16 @@ class RunningTrust:
         """Forget a person; give how much of the mailbox was deleted."""
         return cast("int", await self._ask(ErasePerson, subject))
 
+    async def set_wake_up(self, subject: str, endpoint: str) -> None:
+        """Wake a device of a person when mail waits; on disk when this returns."""
+        assert self.pushing is not None
+        self.pushing.check(endpoint)
+        await self._ask(SetWakeUp, subject, endpoint)
+
+    async def remove_wake_up(self, subject: str, endpoint: str = "") -> None:
+        """Wake a device no more, or none of the person's."""
+        await self._ask(RemoveWakeUp, subject, endpoint)
+
     async def rotate(self) -> None:
         """Seal with a new key from now on."""
         await self._ask(RotateKeys)
@@ -173,6 +234,17 @@ class RunningTrust:
     async def _ask(self, kind: Callable[..., Input], *fields: Any) -> Any:
         give = self._driver.give
         return await self._tickets.ask(lambda ticket: give(kind(ticket, *fields)))
+
+    def _note(self, record: Record) -> None:
+        if isinstance(record, TrustStep):
+            what = f"{record.step}, {record.reason}" if record.reason else record.step
+            self._steps[what] += 1 if record.step in EPOCH_STEPS else record.number
+        if self._journal is not None:
+            self._journal.write(self.clock(), self.node.name, record)
+
+    def _wake(self, effect: PushWakeUp) -> None:
+        if self.pushing is not None:
+            self.pushing.push(effect)
 
     def _push(self, effect: MailPushed) -> None:
         sink = self._sinks.get(effect.inbox)

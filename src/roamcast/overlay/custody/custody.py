@@ -135,7 +135,7 @@ class Custody(Part):
         self._coming: dict[str, ParcelId] = {}
         self._stores: dict[int, _Taking | _Handling | _Noting] = {}
         self._token = 0
-        self._timers: Timers[tuple[str, ParcelId]] = Timers()
+        self.timers: Timers[tuple[str, ParcelId]] = Timers()
 
     # --- the part
 
@@ -207,7 +207,7 @@ class Custody(Part):
     def advance(self, now: int) -> Sequence[Effect]:
         """Send again what met a busy node, write again what failed, give up what is too old."""
         effects: list[Effect] = []
-        for what, parcel in list(self._timers.due(now)):
+        for what, parcel in list(self.timers.due(now)):
             held = self.held.get(parcel)
             if what == "forget":
                 effects += self._forget_seen(parcel, now)
@@ -220,10 +220,6 @@ class Custody(Part):
             else:
                 effects += self._forward(held, now)
         return effects
-
-    def deadline(self) -> int | None:
-        """When the next parcel is due for something."""
-        return self._timers.deadline()
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""
@@ -333,7 +329,7 @@ class Custody(Part):
             self.held[held.parcel] = held
             self._bytes += len(held.body)
             remaining = max(1, self._settings.life_us - held.age(now))
-            self._timers.set(("expire", held.parcel), now + remaining)
+            self.timers.set(("expire", held.parcel), now + remaining)
         held.states.update(dict.fromkeys(taking.targets, ParcelState.NEW))
         return [self._store(taking, (*writes, *held.writes(now, body=not held.body_stored)))]
 
@@ -384,19 +380,19 @@ class Custody(Part):
         again = now + self._settings.busy_us
         held = self.held.get(why.parcel)
         if isinstance(why, _Noting):
-            self._timers.set(("write", why.parcel), again)
+            self.timers.set(("write", why.parcel), again)
             return []
         if isinstance(why, _Handling):
             if held is not None and held.states.get(self.node) is ParcelState.SENT:
                 held.move([self.node], ParcelEvent.RETURNED)
-                self._timers.set(("send", why.parcel), again)
+                self.timers.set(("send", why.parcel), again)
             return []
         if held is not None:
             for target in why.targets:
                 held.states.pop(target, None)
             self._drop_if_done(held)
             # A write that was on its way meanwhile may have named these nodes, too.
-            self._timers.set(("write", why.parcel), again)
+            self.timers.set(("write", why.parcel), again)
         return self._say(why, StoreError(reason))
 
     def _note(self, parcel: ParcelId, now: int) -> list[Effect]:
@@ -409,7 +405,7 @@ class Custody(Part):
     def _forward(self, held: Held, now: int) -> list[Effect]:
         """Queue a parcel for the links that lead to its nodes; give it to this node's own part."""
         if now < held.not_before:
-            self._timers.sooner(("send", held.parcel), held.not_before)
+            self.timers.sooner(("send", held.parcel), held.not_before)
             return []
         effects: list[Effect] = []
         links: dict[str, None] = {}
@@ -450,7 +446,7 @@ class Custody(Part):
             if not targets:
                 continue
             if now < held.not_before:
-                self._timers.sooner(("send", parcel), held.not_before)
+                self.timers.sooner(("send", parcel), held.not_before)
                 continue
             held.move(targets, ParcelEvent.LEFT)
             under_way[parcel] = targets
@@ -527,7 +523,7 @@ class Custody(Part):
 
     def _remember(self, parcel: ParcelId, until: int) -> None:
         self._seen[parcel] = until
-        self._timers.set(("forget", parcel), until)
+        self.timers.set(("forget", parcel), until)
 
     def _forget_seen(self, parcel: ParcelId, now: int) -> list[Effect]:
         del now
@@ -545,8 +541,8 @@ class Custody(Part):
     def _drop_if_done(self, held: Held) -> None:
         if not held.states and self.held.pop(held.parcel, None) is not None:
             self._bytes -= len(held.body)
-            self._timers.cancel(("expire", held.parcel))
-            self._timers.cancel(("send", held.parcel))
+            self.timers.cancel(("expire", held.parcel))
+            self.timers.cancel(("send", held.parcel))
 
     def _take_up(self, value: bytes, body: bytes | None, now: int) -> list[Effect]:
         stored = msgspec.msgpack.decode(value, type=StoredTargets)
@@ -566,5 +562,5 @@ class Custody(Part):
             self.held[stored.parcel] = known
             self._bytes += len(known.body)
             remaining = max(1, self._settings.life_us - known.age(now))
-            self._timers.set(("expire", stored.parcel), now + remaining)
+            self.timers.set(("expire", stored.parcel), now + remaining)
         return self._forward(known, now)

@@ -50,6 +50,10 @@ class FlowReports(Message, frozen=True, tag="filters.reports", gc=False):
     reports: Annotated[tuple[NodeReport, ...], Meta(max_length=REPORTS_MAX)]
 
 
+class ReportsWanted(Message, frozen=True, tag="filters.wanted", gc=False):
+    """Node to a child in the shared tree, when the tree or their link is new: report everything."""
+
+
 class FilterOrder(Message, frozen=True, tag="filters.order", gc=False):
     """The root to a node, hop by hop: what its filter does, and for which node."""
 

@@ -21,6 +21,7 @@ from roamcast.model.records import OverlayStep
 from roamcast.overlay.events import (
     CameByLink,
     CutLink,
+    NeighbourUp,
     OverlayOpened,
     SendOnLink,
     TreeChanged,
@@ -33,6 +34,7 @@ from roamcast.overlay.filters.messages import (
     InstallFilter,
     NodeReport,
     Rank,
+    ReportsWanted,
 )
 from roamcast.overlay.filters.planning import FilterSettings, PlacementView, Survey
 from roamcast.overlay.filters.states import FILTER_TABLE, MATCHING, FilterEvent, FilterState
@@ -65,7 +67,7 @@ class NodeFilters(Part):
     """The filter of one node, and the batch loop while it is the root."""
 
     part: ClassVar[str] = "filters"
-    inputs: ClassVar = (OverlayOpened, CameByLink, TreeChanged)
+    inputs: ClassVar = (OverlayOpened, NeighbourUp, CameByLink, TreeChanged)
 
     def __init__(self, topology: NodeTopology, settings: FilterSettings, *, now: int) -> None:
         self.node = topology.node
@@ -73,6 +75,8 @@ class NodeFilters(Part):
         self.state = FilterState.ACTIVE if settings.filters == "all" else FilterState.ABSENT
         self.rank = Rank()
         self.reason = "no batch was planned yet"
+        self.signalled = 0
+        """Messages of signalling that this node sent or passed on."""
         self._topology = topology
         self._epoch = 0
         self._number = 0
@@ -126,6 +130,11 @@ class NodeFilters(Part):
             return ()
         return [link for link in self._topology.tree_links if link != came_from]
 
+    @property
+    def counted(self) -> int:
+        """Sampled items from above that this side of the tree wanted, since the node started."""
+        return self._wanted
+
     def view(self) -> NodeFilterView:
         """Describe this node's filter; the root also describes all others."""
         root = self.root
@@ -166,15 +175,18 @@ class NodeFilters(Part):
         if isinstance(given, OverlayOpened):
             self._epoch = given.epoch
             return ()
-        if isinstance(given, TreeChanged):
+        if isinstance(given, TreeChanged | NeighbourUp):
             self._stir(now)
-            return ()
+            return self._ask_children()
         assert isinstance(given, CameByLink)
         message = given.message
         match message:
             case FlowReports(reports):
                 self._stir(now)
                 return self._learn(given.node, reports)
+            case ReportsWanted() if given.node == self._parent:
+                self._untold = dict.fromkeys(self._reports)
+                self._stir(now)
             case FilterOrder() | InstallFilter() | FilterInstalled():
                 if message.rank.number > RANK_MAX:
                     return (CutLink(given.node, "garbage: a batch that nobody planned"),)
@@ -207,6 +219,15 @@ class NodeFilters(Part):
         self._timers.sooner("report", now + self.settings.report_us)
         if self._up() is None:
             self._timers.sooner("batch", now + self.settings.batch_us)
+
+    def _ask_children(self) -> Sequence[Effect]:
+        """Ask for all reports: some were lost, or came before this node knew of their tree."""
+        tree = self._topology.tree
+        return [
+            SendOnLink(link, ReportsWanted())
+            for link in self._topology.tree_links
+            if tree.get(link) == self.node and link in self._topology.links
+        ]
 
     def _up(self) -> str | None:
         """Give the link towards the root, None at the root."""
@@ -307,6 +328,7 @@ class NodeFilters(Part):
             hop = self._topology.hop(message.to)
             if hop is None or hop not in self._topology.links:
                 return ()
+            self.signalled += 1
             return (SendOnLink(hop, message),)
         if isinstance(message, FilterOrder):
             return self._ordered(message, now)
@@ -323,9 +345,9 @@ class NodeFilters(Part):
             effects += self._give_up(now)
         match order.kind:
             case "activate":
-                return [*effects, *self._move(FilterEvent.ACTIVATE, now)]
+                return [*effects, *self._move(FilterEvent.ACTIVATE, now, order.rank)]
             case "passivate":
-                return [*effects, *self._move(FilterEvent.PASSIVATE, now)]
+                return [*effects, *self._move(FilterEvent.PASSIVATE, now, order.rank)]
             case "migrate":
                 return [*effects, *self._begin(order, FilterEvent.MIGRATE, now)]
             case "spawn":
@@ -335,9 +357,9 @@ class NodeFilters(Part):
         """Install a filter at another node; this one matches until that one does."""
         effects: Sequence[Effect] = ()
         if order.target == self.node:
-            return self._move(FilterEvent.ACTIVATE, now)
+            return self._move(FilterEvent.ACTIVATE, now, order.rank)
         if (self.state, kind) in FILTER_TABLE:
-            effects = self._move(kind, now)
+            effects = self._move(kind, now, order.rank, order.target)
         # else: the source of all items spawns without a filter of its own
         self._jobs[order.target] = _Job(order.rank, order.target, kind)
         return [*effects, *self._again(order.target, now)]
@@ -348,7 +370,7 @@ class NodeFilters(Part):
             return ()
         if job.tries >= self.settings.tries_max:
             del self._jobs[target]
-            return self._move(FilterEvent.GAVE_UP, now) if self._is_busy() else ()
+            return self._move(FilterEvent.GAVE_UP, now, self.rank) if self._is_busy() else ()
         job.tries += 1
         self._timers.set(f"job {target}", now + self.settings.patience_us)
         return self._route(InstallFilter(job.rank, target, self.node), now)
@@ -360,7 +382,7 @@ class NodeFilters(Part):
         if asked.rank > self.rank:
             self.rank = asked.rank
             effects += self._give_up(now)
-        effects += self._move(FilterEvent.ACTIVATE, now)
+        effects += self._move(FilterEvent.ACTIVATE, now, asked.rank)
         return [*effects, *self._route(FilterInstalled(asked.rank, asked.source, self.node), now)]
 
     def _installed(self, answer: FilterInstalled, now: int) -> Sequence[Effect]:
@@ -371,19 +393,20 @@ class NodeFilters(Part):
         self._timers.cancel(f"job {answer.node}")
         if not self._is_busy() or (self.state is FilterState.SPAWNING and self._jobs):
             return ()
-        return self._move(FilterEvent.INSTALLED, now)
+        return self._move(FilterEvent.INSTALLED, now, answer.rank)
 
     def _give_up(self, now: int) -> Sequence[Effect]:
         """Newer orders came: what was begun is void, and this node matches as before."""
         for target in self._jobs:
             self._timers.cancel(f"job {target}")
         self._jobs.clear()
-        return self._move(FilterEvent.GAVE_UP, now) if self._is_busy() else ()
+        return self._move(FilterEvent.GAVE_UP, now, self.rank) if self._is_busy() else ()
 
     def _is_busy(self) -> bool:
         return self.state in (FilterState.MIGRATING, FilterState.SPAWNING)
 
-    def _move(self, event: FilterEvent, now: int) -> Sequence[Effect]:
+    def _move(self, event: FilterEvent, now: int, rank: Rank, target: str = "") -> Sequence[Effect]:
+        """Change the state, and record which batch made it so."""
         if event is FilterEvent.ACTIVATE and self._is_busy():
             return ()  # it matches already, until what it began is over
         before = self.state
@@ -392,4 +415,4 @@ class NodeFilters(Part):
             return ()
         self._changed_us = now
         self._stir(now)
-        return (OverlayStep("filters", self.state.value, number=self.rank.number),)
+        return (OverlayStep("filters", self.state.value, target, rank.number),)

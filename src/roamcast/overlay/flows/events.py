@@ -31,6 +31,8 @@ class SubscribeEvents(Input, frozen=True):
     vector: Pairs = ()
     buffered: bool = False
     """It is not there: hold its events, within bounds, until it is (a virtual consumer)."""
+    modulated: bool = False
+    """Its modulators come first: they get what the consumer would."""
 
 
 class UnsubscribeEvents(Input, frozen=True):
@@ -79,3 +81,9 @@ class EventsLost(Effect, frozen=True):
     after: Position
     upto: Position
     reason: str
+
+
+class ForModulators(Effect, frozen=True):
+    """What flows have for a consumer whose modulators come first."""
+
+    given: EventsStanding | EventsDelivered | EventsLost

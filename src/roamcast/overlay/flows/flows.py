@@ -12,12 +12,11 @@ from roamcast.errors import (
     RateError,
     RoamcastError,
     StoreError,
-    UnreachableError,
 )
 from roamcast.model import contexts
 from roamcast.model.events import Failed
 from roamcast.model.filters import Filter
-from roamcast.model.machine import Effect, Entry, Store, Stored, StoreFailed, Writes, earliest
+from roamcast.model.machine import Effect, Entry, Store, Stored, StoreFailed, Writes
 from roamcast.model.parts import Occupancy, Part, Timers
 from roamcast.model.records import OverlayStep
 from roamcast.model.wire import NAME_LENGTH_MAX, Message
@@ -35,6 +34,10 @@ from roamcast.overlay.events import (
 )
 from roamcast.overlay.flows.events import (
     EventPublished,
+    EventsDelivered,
+    EventsLost,
+    EventsStanding,
+    ForModulators,
     PublishEvent,
     SubscribeEvents,
     UnsubscribeEvents,
@@ -95,8 +98,15 @@ class Flows(Part):
     prefix: ClassVar[str] = PREFIX
 
     def __init__(
-        self, topology: NodeTopology, exchange: Exchange, wants: Wants, settings: FlowSettings
+        self,
+        topology: NodeTopology,
+        exchange: Exchange,
+        wants: Wants,
+        settings: FlowSettings,
+        *,
+        alone: int = 0,
     ) -> None:
+        """`alone`: the epoch of a broker that is no node of an overlay, so that nobody opens it."""
         self.node = topology.node
         self.log = OriginLog(age_us_max=settings.log_age_us, bytes_max=settings.log_bytes_max)
         self.relay = Relay(Matching(wants), queue_bytes_max=settings.queue_bytes_max)
@@ -110,9 +120,13 @@ class Flows(Part):
         self._topology = topology
         self._exchange = exchange
         self._settings = settings
-        self._epoch = 0
+        self._epoch = self.waves.epoch = alone
         self._open = False
         """Whether the log's epoch is on disk."""
+        self._modulated: set[str] = set()
+        """Consumers whose modulators come first."""
+        self._early: list[PublishEvent] = []
+        """Publications that came before the log was open."""
         self._tickets: dict[int, list[int]] = {}
         """Numbers that wait for the disk → who asked."""
         self._stores: dict[int, int | Writes] = {}
@@ -122,7 +136,7 @@ class Flows(Part):
         self._wave_for: tuple[str, ...] = ()
         """Consumers that stand once this home's wave is answered."""
         self._wave_wanted = False
-        self._timers: Timers[str] = Timers()
+        self.timers: Timers[str] = Timers()
 
     def _own_position(self) -> Vector:
         return {self.node: self.log.position} if self._open else {}
@@ -130,10 +144,10 @@ class Flows(Part):
     # --- the part
 
     def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
-        """Take up the log."""
+        """Take up the log; a broker on its own opens it at once, for it has no links that would."""
         del now
         self.log.restore(stored)
-        return ()
+        return self._begin_log() if self._epoch else ()
 
     def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
         """Take up what another host of this node had in the log."""
@@ -171,12 +185,12 @@ class Flows(Part):
                     self.relay.links[node].full = isinstance(given, NeighbourFull)
             case _:
                 effects = self._choose()
-        return [*effects, *self._settle(now)]
+        return self._addressed([*effects, *self._settle(now)])
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Do what is due."""
         effects: list[Effect] = []
-        for what in list(self._timers.due(now)):
+        for what in list(self.timers.due(now)):
             if what == "empty":
                 effects += self._tell_empty(now)
             elif what == "wave":
@@ -188,11 +202,20 @@ class Flows(Part):
                 effects += self._begin_log()
             elif what == "marks":
                 self.waves.forget(now - MARK_WAVES * self._settings.wave_us)
-        return [*effects, *self._settle(now)]
+        return self._addressed([*effects, *self._settle(now)])
 
-    def deadline(self) -> int | None:
-        """When something is due."""
-        return earliest(self._timers.deadline(), self.home.deadline())
+    def _addressed(self, effects: list[Effect]) -> list[Effect]:
+        """Let modulators have what is theirs."""
+        modulated = self._modulated
+        if not modulated:
+            return effects
+        return [
+            ForModulators(one)
+            if isinstance(one, EventsStanding | EventsDelivered | EventsLost)
+            and one.consumer in modulated
+            else one
+            for one in effects
+        ]
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""
@@ -200,7 +223,7 @@ class Flows(Part):
         coming = max((len(one.assembly) for one in self._coming.values()), default=0)
         return {
             "log bytes": (self.log.bytes, settings.log_bytes_max + 2 * DATA_BYTES_MAX),
-            "unwritten events": (len(self._tickets), settings.unwritten_max),
+            "unwritten events": (len(self._tickets) + len(self._early), settings.unwritten_max),
             "queued bytes": (self.relay.bytes(), self.relay.queue_bytes_max),
             "origins": (len(self.relay.known), ORIGINS_MAX),
             "marks": (len(self.waves), ORIGINS_MAX),
@@ -222,7 +245,7 @@ class Flows(Part):
             self._wave_wanted = False
             self._wave_for = tuple(self.home.waiting)
             self.waves.begin(now)
-            self._timers.set("wave", now + self._settings.wave_us)
+            self.timers.set("wave", now + self._settings.wave_us)
         effects += self._pass_waves(now)
         effects += self.home.release(now)
         for fetch in self.home.fetches(now):
@@ -230,22 +253,27 @@ class Flows(Part):
         effects += self.home.release(now)
         effects += self._pump(now)
         if len(self.waves):
-            self._timers.sooner("marks", now + MARK_WAVES * self._settings.wave_us)
+            self.timers.sooner("marks", now + MARK_WAVES * self._settings.wave_us)
         if self.home.has_untold or any(link.untold for link in self.relay.links.values()):
-            self._timers.sooner("empty", now + self._settings.empty_us)
+            self.timers.sooner("empty", now + self._settings.empty_us)
+        due = self.home.deadline()
+        if due is None:
+            self.timers.cancel("home")
+        else:
+            self.timers.set("home", due)
         return effects
 
     def _pass_waves(self, now: int) -> list[Effect]:
         sent, start = self.waves.advance()
         effects: list[Effect] = [SendOnLink(link, message) for link, message in sent]
         if start is not None:
-            self._timers.cancel("wave")
+            self.timers.cancel("wave")
             for origin, position in start.items():
                 self._reaches(origin, position, None)
             effects += self.home.stood(start, self.relay.known, self._wave_for)
             if self.home.waiting:
                 self._wave_wanted = True
-                self._timers.sooner("more", now)
+                self.timers.sooner("more", now)
         return effects
 
     def _pump(self, now: int) -> list[Effect]:
@@ -255,7 +283,7 @@ class Flows(Part):
             if link.full:
                 continue
             if link.queue:
-                self._timers.sooner("more", now + 1)
+                self.timers.sooner("more", now + 1)
             elif link.dropped:
                 link.dropped = False
                 effects += self._hello(name, ask=False)
@@ -273,7 +301,7 @@ class Flows(Part):
     def _announce(self) -> list[Effect]:
         oldest = self.log.oldest_us()
         if oldest is not None:
-            self._timers.sooner("trim", oldest)
+            self.timers.sooner("trim", oldest)
         self._reaches(self.node, self.log.position, None)
         return []
 
@@ -282,6 +310,9 @@ class Flows(Part):
             event = self._checked(given)
         except RoamcastError as error:
             return [Failed(given.ticket, error)]
+        if not self._open:  # in a moment
+            self._early.append(given)
+            return []
         known = self.log.known(event)
         if known is not None:
             if self.log.released(known):
@@ -293,8 +324,6 @@ class Flows(Part):
         return [self._store(writes, number)]
 
     def _checked(self, given: PublishEvent) -> Event:
-        if not self._open:
-            raise UnreachableError("the overlay is not open yet: try again in a moment")
         if len(given.data) > DATA_BYTES_MAX:
             raise LimitError(f"an event has at most {DATA_BYTES_MAX} bytes of data")
         if not 0 < len(given.producer) <= NAME_LENGTH_MAX:
@@ -303,7 +332,7 @@ class Flows(Part):
             raise InputError("a producer's life and number are not negative")
         if len(given.needs) > NEEDS_MAX:
             raise LimitError(f"an event needs something of at most {NEEDS_MAX} origins")
-        if len(self._tickets) >= self._settings.unwritten_max:
+        if len(self._tickets) + len(self._early) >= self._settings.unwritten_max:
             raise RateError("too many events wait for the disk: try again in a moment")
         body = contexts.body_of(contexts.check(given.context))
         if len(body) > BODY_BYTES_MAX:
@@ -326,7 +355,11 @@ class Flows(Part):
             if not self._open:
                 self.log.epoch = self._epoch
                 self._open = True
-                return self._announce()
+                early, self._early = self._early, []
+                effects = self._announce()
+                for given in early:
+                    effects += self._publish(given, now)
+                return effects
             return []
         tickets = self._tickets.pop(number)
         self._released(self.log.written(number))
@@ -334,14 +367,15 @@ class Flows(Part):
         if self.log.bytes > self._settings.log_bytes_max:
             oldest = now
         if oldest is not None:
-            self._timers.sooner("trim", oldest)
+            self.timers.sooner("trim", oldest)
         return [EventPublished(ticket, self.node, self._at(number)) for ticket in tickets]
 
     def _failed(self, number: int | Writes, reason: str, now: int) -> list[Effect]:
         if isinstance(number, tuple):
             what = "trim" if self._open else "open"
-            self._timers.sooner(what, now + self._settings.fetch_us)
-            return []
+            self.timers.sooner(what, now + self._settings.fetch_us)
+            early, self._early = self._early, []
+            return [Failed(given.ticket, StoreError(reason)) for given in early]
         tickets = self._tickets.pop(number)
         self._released(self.log.refused(number))
         return [Failed(ticket, StoreError(reason)) for ticket in tickets]
@@ -354,7 +388,7 @@ class Flows(Part):
         writes = self.log.trim(now)
         oldest = self.log.oldest_us()
         if oldest is not None:
-            self._timers.sooner("trim", max(oldest, now + 1))
+            self.timers.sooner("trim", max(oldest, now + 1))
         return [self._store(writes)] if writes else []
 
     # --- subscribing
@@ -366,9 +400,10 @@ class Flows(Part):
             )
         except RoamcastError as error:
             return [Failed(given.ticket, error)]
+        (self._modulated.add if given.modulated else self._modulated.discard)(given.consumer)
         if self.home.waiting:
             # The wave begins once tables have offered what is new: in the next moment.
-            self._timers.sooner("more", now)
+            self.timers.sooner("more", now)
             if self.waves.under_way is None:
                 self._wave_wanted = True
         return [TablesTouched(), *effects]
@@ -376,6 +411,7 @@ class Flows(Part):
     def _unsubscribe(self, consumer: str) -> list[Effect]:
         if not self.home.unsubscribe(consumer):
             return []
+        self._modulated.discard(consumer)
         if not self.home.consumers:
             self.waves.end()
         return [TablesTouched()]
@@ -449,7 +485,7 @@ class Flows(Part):
             case FlowFetch():
                 return self._fetch(message)
             case FlowMark():
-                self._timers.sooner("more", now)
+                self.timers.sooner("more", now)
                 return _sent(self.waves.marked(message, link, now))
             case FlowStood():
                 self.waves.stood(message, link)

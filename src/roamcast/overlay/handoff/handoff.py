@@ -132,7 +132,7 @@ class Handoff(Part):
         """The last step heard of each consumer: what is older is ignored."""
         self._arrivals: dict[str, HandoffArrived] = {}
         """Arrivals that the old home has not confirmed."""
-        self._timers: Timers[_Key] = Timers()
+        self.timers: Timers[_Key] = Timers()
 
     # --- the part
 
@@ -159,7 +159,7 @@ class Handoff(Part):
     def advance(self, now: int) -> Sequence[Effect]:
         """Repeat, renew, rest, end leases."""
         effects: list[Effect] = []
-        for what, consumer, node in list(self._timers.due(now)):
+        for what, consumer, node in list(self.timers.due(now)):
             if what == "ask":
                 effects += self._repeat(consumer, node, now)
             elif what == "still":
@@ -173,10 +173,6 @@ class Handoff(Part):
             else:
                 self._arrivals.pop(consumer, None)
         return effects
-
-    def deadline(self) -> int | None:
-        """When something is due."""
-        return self._timers.deadline()
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""
@@ -205,7 +201,7 @@ class Handoff(Part):
     def _attach(self, given: AttachConsumer, now: int) -> list[Effect]:
         """Let a consumer be served here: its virtual one becomes it, or a normal handoff begins."""
         name = given.consumer
-        self._check(given)
+        self.check(given)
         wanted = self._filter(given.wanted, (given.place,))
         effects: list[Effect] = []
         virtual = self.virtuals.pop(name, None)
@@ -213,12 +209,12 @@ class Handoff(Part):
         if virtual is not None:
             prepared = virtual.state is NextState.STANDING
             step(NEXT_TABLE, virtual.state, NextEvent.ARRIVED)
-            self._timers.cancel(("lease", name, ""))
+            self.timers.cancel(("lease", name, ""))
         local = self.locals.get(name)
         if local is not None:
             effects += self._cancel_all(local)
             local.state = step(HOME_TABLE, local.state, HomeEvent.RETURNED)
-            self._timers.cancel(("sleep", name, ""))
+            self.timers.cancel(("sleep", name, ""))
             local.attachment, local.wanted = given.attachment, given.wanted
             local.number, local.place = 0, given.place
         else:
@@ -234,11 +230,12 @@ class Handoff(Part):
                 given.previous, self.node, name, StepNumber(given.attachment, 0)
             )
             self._arrivals[name] = arrived
-            self._timers.set(("lookout", name, ""), now + self._settings.arrived_us)
+            self.timers.set(("lookout", name, ""), now + self._settings.arrived_us)
             effects += self._say_arrived(name, now)
         return [*effects, *self._report(ReportPlace(name, given.place), now)]
 
-    def _check(self, given: AttachConsumer) -> None:
+    def check(self, given: AttachConsumer) -> None:
+        """Refuse a consumer that is elsewhere by now, is another's, or one too many."""
         name, settings = given.consumer, self._settings
         known = self._steps.get(name)
         if known is not None and given.attachment < known.attachment:
@@ -303,9 +300,9 @@ class Handoff(Part):
                 effects += self._forward(local, node, now)  # its entry places differ
         key = ("still", local.consumer, "")
         if not border:
-            self._timers.cancel(key)
-        elif moved or key not in self._timers:
-            self._timers.set(key, now + self._settings.still_us)
+            self.timers.cancel(key)
+        elif moved or key not in self.timers:
+            self.timers.set(key, now + self._settings.still_us)
         return effects
 
     def _moved(self, local: _Local, place: str) -> list[Effect]:
@@ -331,8 +328,8 @@ class Handoff(Part):
             effects = self._cancel_all(local)
             return [*effects, *self._drop(local)]
         local.state = step(HOME_TABLE, local.state, HomeEvent.LEFT)
-        self._timers.cancel(("still", local.consumer, ""))
-        self._timers.set(("sleep", local.consumer, ""), now + self._settings.sleep_us)
+        self.timers.cancel(("still", local.consumer, ""))
+        self.timers.set(("sleep", local.consumer, ""), now + self._settings.sleep_us)
         return [self._resubscribe(local, self._filter(local.wanted, (local.place,)))]
 
     def _expire(self, consumer: str) -> list[Effect]:
@@ -348,14 +345,14 @@ class Handoff(Part):
     def _forget(self, local: _Local) -> None:
         del self.locals[local.consumer]
         for what in ("still", "sleep"):
-            self._timers.cancel((what, local.consumer, ""))
+            self.timers.cancel((what, local.consumer, ""))
         for node in local.asked:
-            self._timers.cancel(("ask", local.consumer, node))
+            self.timers.cancel(("ask", local.consumer, node))
 
     # --- A1: towards the next nodes
 
     def _ask(self, local: _Local, node: str, now: int) -> list[Effect]:
-        self._timers.set(("ask", local.consumer, node), now + self._settings.retry_us)
+        self.timers.set(("ask", local.consumer, node), now + self._settings.retry_us)
         request = HandoffRequest(node, self.node, local.consumer, local.next_step())
         return [*self._send(request), HandoffStep(local.consumer, "asked", node)]
 
@@ -364,7 +361,7 @@ class Handoff(Part):
         wait = self._settings.retry_us
         if state is AskedState.STANDING:
             wait = self._settings.lease_us // 3
-        self._timers.set(("ask", local.consumer, node), now + wait)
+        self.timers.set(("ask", local.consumer, node), now + wait)
         return self._send(
             HandoffForward(
                 node,
@@ -388,7 +385,7 @@ class Handoff(Part):
 
     def _cancel(self, local: _Local, node: str) -> list[Effect]:
         del local.asked[node]
-        self._timers.cancel(("ask", local.consumer, node))
+        self.timers.cancel(("ask", local.consumer, node))
         cancel = HandoffCancel(node, self.node, local.consumer, local.next_step())
         return [*self._send(cancel), HandoffStep(local.consumer, "cancelled", node)]
 
@@ -417,8 +414,8 @@ class Handoff(Part):
                 known = self._arrivals.get(message.consumer)
                 if known is not None and known.step == message.step:
                     del self._arrivals[message.consumer]
-                    self._timers.cancel(("arrived", message.consumer, ""))
-                    self._timers.cancel(("lookout", message.consumer, ""))
+                    self.timers.cancel(("arrived", message.consumer, ""))
+                    self.timers.cancel(("lookout", message.consumer, ""))
                 return []
         return self._prepare(message, now)
 
@@ -443,7 +440,7 @@ class Handoff(Part):
         if state is AskedState.ASKED:
             return []
         local.asked[node] = step(ASKED_TABLE, state, AskedEvent.STOOD)
-        self._timers.set(("ask", local.consumer, node), now + self._settings.lease_us // 3)
+        self.timers.set(("ask", local.consumer, node), now + self._settings.lease_us // 3)
         return [HandoffStep(local.consumer, "standing", node, len(message.start))]
 
     def _arrived(self, message: HandoffArrived, now: int) -> list[Effect]:
@@ -460,7 +457,7 @@ class Handoff(Part):
         virtual = self.virtuals[name] = _Virtual(message.sender, message.step)
         virtual.owner, virtual.wanted = local.owner, local.wanted
         virtual.state = NextState.STANDING
-        self._timers.set(("lease", name, ""), now + self._settings.dwell_us)
+        self.timers.set(("lease", name, ""), now + self._settings.dwell_us)
         served = self._flows.home.consumers.get(name)
         if served is not None:
             subscribe = SubscribeEvents(0, name, served.wanted, pairs(served.vector), buffered=True)
@@ -471,7 +468,7 @@ class Handoff(Part):
         arrived = self._arrivals.get(consumer)
         if arrived is None:
             return []
-        self._timers.set(("arrived", consumer, ""), now + self._settings.retry_us)
+        self.timers.set(("arrived", consumer, ""), now + self._settings.retry_us)
         return self._send(arrived)
 
     # --- A2: for consumers that may come here
@@ -491,7 +488,7 @@ class Handoff(Part):
                 return []  # the consumer has its vector: a normal handoff serves it
             virtual = self.virtuals[name] = _Virtual(message.sender, message.step)
         virtual.home, virtual.step = message.sender, message.step
-        self._timers.set(("lease", name, ""), now + self._settings.lease_us)
+        self.timers.set(("lease", name, ""), now + self._settings.lease_us)
         if not isinstance(message, HandoffForward):
             return self._send(HandoffEnable(message.sender, self.node, name, message.step))
         return self._wants(name, virtual, message)
@@ -535,7 +532,7 @@ class Handoff(Part):
         if virtual is None:
             return []
         step(NEXT_TABLE, virtual.state, event)
-        self._timers.cancel(("lease", consumer, ""))
+        self.timers.cancel(("lease", consumer, ""))
         return [
             Forward(UnsubscribeEvents(consumer)),
             HandoffStep(consumer, "ended", virtual.home),

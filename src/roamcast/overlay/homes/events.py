@@ -3,7 +3,11 @@
 import msgspec
 
 from roamcast.model.machine import Effect, Input
+from roamcast.overlay.flows.vector import Pairs
+from roamcast.overlay.handoff.messages import Attachment
 from roamcast.overlay.homes.choice import Direction, HomeReason
+from roamcast.overlay.homes.relocation import Relocation
+from roamcast.overlay.modulators.specs import Spec
 
 # --- inputs of the driver
 
@@ -51,7 +55,77 @@ class MoveFailed(Input, frozen=True, gc=False):
     reason: str
 
 
+class AttachModulated(Input, frozen=True):
+    """A consumer with modulators comes to be served here, or comes again.
+
+    `ModulatedAttached` once it is, or `Failed`; then `EventsStanding`, `EventsDelivered` and
+    `EventsLost` as for any consumer, with what its modulators leave of the events.
+    """
+
+    ticket: int
+    consumer: str
+    owner: str
+    """The credential that it belongs to."""
+    attachment: Attachment
+    wanted: str
+    """CQL2 text: what modulators get."""
+    specs: tuple[Spec, ...]
+    relocation: Relocation = Relocation()
+    vector: Pairs = ()
+    """What its end has had."""
+    served: Attachment = Attachment(0, 0)
+    """At which attachment it was last served anywhere, …"""
+    trail: tuple[str, ...] = ()
+    """… by the first of these; the nodes it has tried since."""
+    weight: float = 0.0
+
+
+class DetachModulated(Input, frozen=True, gc=False):
+    """A consumer's session is over: for a while, or for good."""
+
+    consumer: str
+    attachment: Attachment
+    final: bool = False
+
+
+class ConfirmModulated(Input, frozen=True):
+    """The consumer's end has had everything up to this vector."""
+
+    consumer: str
+    attachment: Attachment
+    vector: Pairs
+
+
 # --- effects for the driver
+
+
+class ModulatedAttached(Effect, frozen=True, gc=False):
+    """A consumer is served here; `continued`: its modulators go on where they were."""
+
+    ticket: int
+    consumer: str
+    continued: bool
+
+
+class ModulatorsAnew(Effect, frozen=True, gc=False):
+    """A consumer's modulators have begun anew although their state should have moved, and why."""
+
+    consumer: str
+    reason: str
+
+
+class ModulatorsStopped(Effect, frozen=True, gc=False):
+    """A consumer's modulators run no more, so it gets nothing any more."""
+
+    consumer: str
+    reason: str
+
+
+class ServedElsewhere(Effect, frozen=True, gc=False):
+    """A consumer is served by another node now: end its session here if it has one."""
+
+    consumer: str
+    to: str
 
 
 class MoveClient(Effect, frozen=True, gc=False):

@@ -115,8 +115,7 @@ class Homes(Part):
             case events.MeasureLoad(load, battery):
                 return self._measured(load, battery, now)
             case events.AddHomeClient(client, weight, passed):
-                self.monitor.came(weight)
-                self.clients.add(client, weight, passed, now)
+                self._add(client, weight, passed, now)
             case events.DropHomeClient(client):
                 self._drop(client)
             case events.ReportBrokers(client, found):
@@ -142,6 +141,8 @@ class Homes(Part):
                 effects += self._ask(client, now)
             elif client.state is ChangeState.ASKING:
                 effects += self._refused(client, "no answer")
+            else:
+                effects += self._failed(key, "it did not go", now)
         return effects
 
     def deadline(self) -> int | None:
@@ -203,7 +204,7 @@ class Homes(Part):
         request = HomeRequest(choice.broker, self.node, self._epoch, self._number, client.weight)
         return self._forward(request)
 
-    def _answered(self, answer: HomeAnswer) -> list[Effect]:
+    def _answered(self, answer: HomeAnswer, now: int) -> list[Effect]:
         name = self._asked.get(answer.number)
         if name is None or answer.epoch != self._epoch:
             return []
@@ -211,7 +212,7 @@ class Homes(Part):
         if not answer.accepted:
             return self._refused(client, "no room")
         del self._asked[answer.number]
-        self._timers.cancel(name)
+        self._timers.set(name, now + self.settings.move_us)
         self._leaving.pop(name, None)
         client.step(ChangeEvent.ACCEPTED)
         way = self._known.direction(client, client.target)
@@ -232,6 +233,7 @@ class Homes(Part):
         client = self.clients.clients.get(name)
         if client is None or client.state is not ChangeState.MOVING:
             return []
+        self._timers.cancel(name)
         target = client.target
         client.step(ChangeEvent.FAILED)
         client.since = now  # try again after a dwell time
@@ -241,6 +243,11 @@ class Homes(Part):
     def _settle(self, client: ClientRecord, reason: HomeReason) -> None:
         client.target, client.reason = "", reason
         self._leaving.pop(client.name, None)
+
+    def _add(self, name: str, weight: float, passed: float, now: int) -> None:
+        if name not in self.clients.clients:
+            self.monitor.came(weight)
+        self.clients.add(name, weight, passed, now)
 
     def _drop(self, name: str) -> None:
         client = self.clients.clients.pop(name, None)
@@ -299,7 +306,7 @@ class Homes(Part):
         if message.to != self.node:
             return self._forward(message)
         if isinstance(message, HomeAnswer):
-            return self._answered(message)
+            return self._answered(message, now)
         key = (message.origin, message.epoch, message.number)
         accepted = self.monitor.admits(key, message.weight, now)
         answer = HomeAnswer(message.origin, self.node, message.epoch, message.number, accepted)

@@ -43,12 +43,24 @@ class HomeSettings(msgspec.Struct, frozen=True):
     """Moves wait for a draw of up to this, then look again: no herd moves at once."""
     ask_us: int = 2_000_000
     """An answer that takes longer is no."""
+    move_us: int = 10_000_000
+    """A client that has not gone after so long stays."""
     reserve_us: int = 10_000_000
     """Room is reserved so long for a client that was accepted."""
     report_us: int = 1_000_000
     """Load is told to others at most this often, …"""
     report_step: float = 0.05
     """… and only if it changed by so much, or crossed a threshold."""
+    claim_us: int = 1_000_000
+    """A former home that does not answer is asked again after so long."""
+    patience_us: int = 10_000_000
+    """If its events do not move either, a consumer waits so long for its modulators' state."""
+    lease_us: int = 600_000_000
+    """What is kept of a consumer that does not come back is forgotten after so long."""
+    renew_steps: int = 128
+    """After so many steps modulators take a new checkpoint, …"""
+    steps_max: int = 512
+    """… and beyond so many they wait until the consumer's end confirms what it had."""
     clients_max: int = 100_000
     brokers_max: int = 10_000
     reservations_max: int = 10_000

@@ -4,7 +4,9 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from roamcast.model.wire import Count, Message, messages_of
+from roamcast.model.wire import NAME_LENGTH_MAX, Count, Message, Name, messages_of
+from roamcast.overlay.flows.vector import ORIGINS_MAX, Pairs
+from roamcast.overlay.handoff.messages import Attachment
 from roamcast.overlay.links.messages import NodeName
 
 HOPS_MAX: Final = 64
@@ -45,6 +47,34 @@ class HomeAnswer(Message, frozen=True, tag="homes.answer", gc=False):
     epoch: Count
     number: Count
     accepted: bool
+    hops: Hops = 0
+
+
+class HomeClaim(Message, frozen=True, tag="homes.claim"):
+    """New home to a former one, hop by hop: this consumer is with me; give me what is kept of it.
+
+    It is repeated until `homes.given` answers it.
+    """
+
+    to: NodeName
+    origin: NodeName
+    consumer: Name
+    owner: Name
+    attachment: Attachment
+    served: Annotated[Attachment, Meta(description="when it was last served: older is void")]
+    state: Annotated[bool, Meta(description="its modulators' state is wanted, in a parcel")]
+    had: Annotated[Pairs, Meta(max_length=ORIGINS_MAX, description="what its end has had")]
+    hops: Hops = 0
+
+
+class HomeGiven(Message, frozen=True, tag="homes.given", gc=False):
+    """The answer to a claim: where what is kept of the consumer is, or on its way to."""
+
+    to: NodeName
+    origin: NodeName
+    consumer: Name
+    attachment: Annotated[Attachment, Meta(description="the claim's, or a newer one's")]
+    at: Annotated[str, Meta(max_length=NAME_LENGTH_MAX, description="a node; empty: unknown")]
     hops: Hops = 0
 
 

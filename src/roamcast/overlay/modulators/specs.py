@@ -1,5 +1,6 @@
 """What a consumer asks for: a list of modulators, each a built-in or a module by its hash."""
 
+from collections.abc import Iterable
 from typing import Annotated, Final
 
 import msgspec
@@ -55,6 +56,11 @@ class Code(msgspec.Struct, frozen=True, tag="wasm", forbid_unknown_fields=True):
 
 Spec = Select | EveryNth | PerSecond | WithinBox | Code
 _decoder = msgspec.json.Decoder(list[Spec])
+
+
+def keeps_state(specs: Iterable[Spec]) -> bool:
+    """Return whether answers depend on more than the event."""
+    return any(isinstance(spec, EveryNth | PerSecond | Code) for spec in specs)
 
 
 def read_specs(text: str | bytes) -> tuple[Spec, ...]:

@@ -60,6 +60,7 @@ class Wants(SharedTable[Want]):
         self._local: dict[str, str] = {}
         self._askers: dict[str, int] = {}
         self._settling: dict[str, None] = {}
+        self._asked_changes: dict[str, int] = {}
 
     def subscribe(self, who: str, view: str, wanted: Filter) -> None:
         """Take a subscription of this broker's own clients under a new id."""
@@ -94,6 +95,19 @@ class Wants(SharedTable[Want]):
         if asked is not None:
             found = found.union(*(self._hearers[key] for key in asked.match(context)))
         return sorted(found - {came_from})
+
+    def asked(self, view: str) -> dict[str, Filter]:
+        """Give the filters of a view that neighbours ask for, by their text."""
+        index = self._views.get(view)
+        if index is None:
+            return {}
+        found = (index.filter(key) for key in self._hearers if self._wants[key].view == view)
+        return {wanted.text: wanted for wanted in found}
+
+    def asked_version(self, view: str) -> tuple[int, int]:
+        """Give what differs whenever neighbours ask for something else in a view."""
+        known = sum(link.hearing.version is not None for link in self._links.values())
+        return self._asked_changes.get(view, 0), known
 
     def advance(self, now: int) -> None:
         """Let time pass: find a new place for more filters whose cover has gone."""
@@ -178,10 +192,12 @@ class Wants(SharedTable[Want]):
             if not hearers:
                 self._asked.setdefault(want.view, FilterSet()).add(key, index.filter(key))
             hearers.add(source)
+            self._asked_changes[want.view] = self._asked_changes.get(want.view, 0) + 1
 
     def _discard(self, key: str, source: str | None) -> None:
         view = self._wants[key].view
         if source is not None:
+            self._asked_changes[view] = self._asked_changes.get(view, 0) + 1
             self._hearers[key].discard(source)
             if not self._hearers[key]:
                 del self._hearers[key]

@@ -76,7 +76,7 @@ class NodeTopology(Part):
         self._hops: dict[str, str] = {}
         self._stale: dict[Ends, int] = {}
         """Items that do not count → since when."""
-        self._timers: Timers[str] = Timers()
+        self.timers: Timers[str] = Timers()
 
     # --- reads
 
@@ -99,7 +99,7 @@ class NodeTopology(Part):
 
     def idle(self) -> bool:
         """Whether there is nothing left to tell or to compute."""
-        return not any(self._changed.values()) and "trees" not in self._timers
+        return not any(self._changed.values()) and "trees" not in self.timers
 
     # --- the part
 
@@ -122,7 +122,7 @@ class NodeTopology(Part):
                 self._full.add(node)
             case NeighbourReady(node):
                 self._full.discard(node)
-                self._timers.sooner("tell", now)
+                self.timers.sooner("tell", now)
             case CameByLink(node, TopologyItems(items)):
                 return self._learn(node, items, now)
         return ()
@@ -130,7 +130,7 @@ class NodeTopology(Part):
     def advance(self, now: int) -> Sequence[Effect]:
         """Tell neighbours, compute trees, forget."""
         effects: list[Effect] = []
-        for what in list(self._timers.due(now)):
+        for what in list(self.timers.due(now)):
             if what == "tell":
                 effects += self._tell(now)
             elif what == "trees":
@@ -138,10 +138,6 @@ class NodeTopology(Part):
             else:
                 self._forget(now)
         return effects
-
-    def deadline(self) -> int | None:
-        """When the next of the three is due."""
-        return self._timers.deadline()
 
     def occupancy(self) -> Occupancy:
         """How many items are held, and wait to be told."""
@@ -163,8 +159,8 @@ class NodeTopology(Part):
         for link, changed in self._changed.items():
             if link != came_from:
                 changed.update((item.ends, None) for item in newer)
-        self._timers.sooner("tell", now + self._settings.gather_us)
-        self._timers.sooner("trees", now + self._settings.settle_us)
+        self.timers.sooner("tell", now + self._settings.gather_us)
+        self.timers.sooner("trees", now + self._settings.settle_us)
 
     def _learn(self, link: str, items: Sequence[LinkItem], now: int) -> Sequence[Effect]:
         if any(item.node == item.to or item.number > NUMBER_MAX for item in items):
@@ -204,7 +200,7 @@ class NodeTopology(Part):
                 known = [self.table.items[ends] for ends in page if ends in self.table.items]
                 effects.append(SendOnLink(link, TopologyItems(tuple(known))))
             if changed:
-                self._timers.sooner("tell", now + 1)
+                self.timers.sooner("tell", now + 1)
         return effects
 
     # --- what follows
@@ -231,7 +227,7 @@ class NodeTopology(Part):
                 stale[ends] = self._stale.get(ends, now)
         self._stale = stale
         if stale:
-            self._timers.sooner("forget", min(stale.values()) + self._settings.forget_us)
+            self.timers.sooner("forget", min(stale.values()) + self._settings.forget_us)
 
     def _forget(self, now: int) -> None:
         for ends, since in list(self._stale.items()):
@@ -240,4 +236,4 @@ class NodeTopology(Part):
                 self.table.forget(ends)
         if self._stale:
             again = min(self._stale.values()) + self._settings.forget_us
-            self._timers.sooner("forget", max(again, now + 1))
+            self.timers.sooner("forget", max(again, now + 1))

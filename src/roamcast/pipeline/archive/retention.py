@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from roamcast.errors import InputError, LimitError
 from roamcast.identity.blurring import rounded
+from roamcast.identity.coarsening import CROWD_MIN_MAX, coarsened
 from roamcast.model.context_arrow import FIXED
 from roamcast.model.time import LATEST
 from roamcast.pipeline.archive.care import THREADS_MAX, ArchiveChange, Rewritten, Workers, rewrite
@@ -110,11 +111,17 @@ def blur(
     grid_s: int,
     spark: "SparkSession | Workers | None" = None,
     progress: Bar = QUIET,
+    *,
+    crowd_min: int = 0,
 ) -> Blurred:
     """Round the times of an archive to a coarser grid, and delete the old files at once.
 
     What is appended from now on is rounded as well. A finer grid is refused: the times are gone.
+    `crowd_min` also coarsens places and points that fewer contexts share; they are counted within
+    a file, so compact before. What is appended later has to be coarsened again.
     """
+    if not 0 <= crowd_min <= CROWD_MIN_MAX:
+        raise LimitError(f"a crowd is from 0 to {CROWD_MIN_MAX}")
     target = Archive.open(archive)
     if grid_s < target.settings.grid_s:
         raise InputError(
@@ -124,14 +131,33 @@ def blur(
     target.set_settings(msgspec.structs.replace(target.settings, grid_s=grid_s))
     change = ArchiveChange(
         may=lambda files: ~np.zeros(files.parts, bool),
-        affects=lambda table: _off_grid(table, grid_s),
-        apply=lambda table: table,  # whatever is written is rounded on the way (`layout.placed`)
-        look_at=("vid", "t_r", "t_d"),
+        affects=lambda table: _off_grid(table, grid_s) or _is_thin(table, crowd_min),
+        # whatever is written is rounded on the way (`layout.placed`)
+        apply=lambda table: _thickened(table, crowd_min),
+        look_at=("vid", "t_r", "t_d", *(("place", "lon", "lat") if crowd_min else ())),
     )
     done = rewrite(target, change, spark=spark, progress=progress)
     replaced = _replaced(target)
     target.storage.discard(replaced)
     return Blurred(done.rows_read, done.files_replaced, len(replaced))
+
+
+def _thickened(table: pa.Table, crowd_min: int) -> pa.Table:
+    """Give a file's contexts with places and points that at least so many share."""
+    if not crowd_min:
+        return table
+    begin = table["t_r"].cast(pa.int64()).to_numpy()
+    end = pc.fill_null(table["t_d"].cast(pa.int64()), LATEST).to_numpy()
+    lons, lats = (pc.fill_null(table[name], np.nan).to_numpy() for name in ("lon", "lat"))
+    places, *moved = coarsened(table["place"].to_pylist(), lons, lats, begin, end, crowd_min)
+    changes = {"place": pa.array(places, table.schema.field("place").type)}
+    for name, values in zip(("lon", "lat"), moved, strict=True):
+        changes[name] = pa.array(values, table.schema.field(name).type, from_pandas=True)
+    return pa.table({name: changes.get(name, table[name]) for name in table.schema.names})
+
+
+def _is_thin(table: pa.Table, crowd_min: int) -> bool:
+    return bool(crowd_min) and not _thickened(table, crowd_min).equals(table)
 
 
 def _off_grid(table: pa.Table, grid_s: int) -> bool:

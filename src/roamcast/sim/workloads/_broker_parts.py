@@ -396,6 +396,7 @@ def map_settings(sizes: Sizes) -> MapSettings:
         history_max=8,
         channels_max=12,
         page_contexts_max=sizes["page"],
+        notes_max=sizes["page"],
         page_bytes_max=400,
         heartbeat_us=300_000,
         client_timeout_us=1_500_000,

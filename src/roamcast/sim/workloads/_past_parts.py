@@ -85,8 +85,11 @@ def pieces_of(
     by_vid: dict[str, list[Context]] = {}
     for piece in log_of(host, server, now).pieces:
         by_vid.setdefault(piece.vid, []).append(piece.context())
+    logged = {(vid, one.t_r, one.attributes["n"]) for vid, some in by_vid.items() for one in some}
     for row in archive.rows:
-        if row not in by_vid.get(row.vid, ()):  # a batch that has landed and not yet left the log
+        # A batch that has landed and not yet left the log. After a split the ends may differ: each
+        # side knows when it heard of a client last, and its own log counts.
+        if (row.vid, row.t_r, row.attributes["n"]) not in logged:
             by_vid.setdefault(row.vid, []).append(row)
     return {vid: sorted(some, key=lambda one: (one.t_r, one.end)) for vid, some in by_vid.items()}
 

@@ -156,12 +156,15 @@ class Producer(Roamer):
             self._record.saw[self.name, number] = seen
         size = 120_000 if self.large else self._draw.randrange(100)
         self.large = max(0, self.large - 1)
-        context = Context(self.name, attributes={"colour": self._draw.choice(COLOURS)})
+        context = self._context()
         data = self._draw.randbytes(size)
         self._pending = PublishEvent(
             ticket_of(self.name, number), self.name, 1, number, context, data, needs
         )
         self._send(number, 0)
+
+    def _context(self) -> Context:
+        return Context(self.name, attributes={"colour": self._draw.choice(COLOURS)})
 
     def _send(self, number: int, now: int) -> None:
         del now

@@ -77,7 +77,7 @@ class TwinWorld:
             load=lambda prefix: {
                 key: value for key, value in self._disk.items() if key.startswith(prefix)
             },
-            map_settings=MapSettings(),
+            map_settings=MapSettings(notes_max=1),
             hub_settings=self._settings,
             make_matcher=self._make_matcher,
         )

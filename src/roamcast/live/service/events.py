@@ -1,0 +1,87 @@
+"""`EventOffice`: how requests, over HTTP or on a session, publish and subscribe to events."""
+
+import secrets
+from collections.abc import Callable, Collection
+from typing import Final, cast
+
+from roamcast.channels.sessions.messages import EventPublication
+from roamcast.live.auth.admission import Grant, Rates
+from roamcast.live.config.settings import Settings
+from roamcast.model.contexts import to_context
+from roamcast.model.machine import Input
+from roamcast.model.time import MICROSECONDS
+from roamcast.overlay.consumers.events import (
+    PublishEventFor,
+    ReportSessionPlace,
+    SubscribeSessionEvents,
+    UnsubscribeSessionEvents,
+)
+from roamcast.overlay.flows.events import EventPublished
+from roamcast.overlay.flows.vector import Position, pairs
+from roamcast.transport.driver import Clock, Tickets
+
+EVENT_BYTES: Final = 256
+ATTRIBUTE_BYTES: Final = 64
+"""What an event weighs beside its data, and each of its attributes, about."""
+
+
+class EventOffice:
+    """The event plane of one service, as requests use it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        trusted_nodes: Collection[str],
+        tickets: Tickets,
+        give: Callable[[Input], None],
+        clock: Clock,
+    ) -> None:
+        events = settings.events
+        self.rates = Rates(events.bytes_per_s, events.bytes_burst, what="bytes of events")
+        self._ahead_us = int(settings.limits.clock_skew_s_max * MICROSECONDS)
+        self._trusted_nodes = trusted_nodes
+        self._tickets = tickets
+        self._give = give
+        self._clock = clock
+
+    async def publish(self, grant: Grant, event: EventPublication) -> EventPublished:
+        """Publish an event, and wait until it is on disk.
+
+        Without a producer it is one of its own: sent again, it is another.
+        """
+        vid = event.feature.id or self._own_vid(grant) or secrets.token_urlsafe(16)
+        context = to_context(event.feature, self._clock(), vid=vid, ahead_us_max=self._ahead_us)
+        grant.check_within(context)
+        needs = pairs({name: Position(*at) for name, at in event.needs.items()})
+        producer, owner = event.producer or secrets.token_urlsafe(16), grant.subject
+        size = EVENT_BYTES + len(event.data) + len(context.attributes) * ATTRIBUTE_BYTES
+        self.rates.take(owner, self._clock(), size)
+        answer = await self._tickets.ask(
+            lambda ticket: self._give(
+                PublishEventFor(
+                    ticket, owner, producer, event.life, event.number, context, event.data, needs
+                )
+            )
+        )
+        return cast("EventPublished", answer)
+
+    def _own_vid(self, grant: Grant) -> str:
+        """Give the vid of who comes without a name: they publish under no other."""
+        nameless = grant.subject.rpartition("@")[2] in self._trusted_nodes
+        return grant.subject if nameless else ""
+
+    def subscribe(self, make: Callable[[int], SubscribeSessionEvents]) -> None:
+        """Let a session have every event that a filter matches; `make` gives it a ticket."""
+        self._ask_now(make)
+
+    def unsubscribe(self, session: str, subscription: str) -> None:
+        """End a session's subscription of events."""
+        self._ask_now(lambda ticket: UnsubscribeSessionEvents(ticket, session, subscription))
+
+    def report(self, session: str, place: str) -> None:
+        """Whoever holds a session is in this place now."""
+        self._give(ReportSessionPlace(session, place))
+
+    def _ask_now(self, make: Callable[[int], Input]) -> None:
+        self._tickets.ask_now(lambda ticket: self._give(make(ticket)))

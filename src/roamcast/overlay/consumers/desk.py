@@ -1,0 +1,501 @@
+"""The event desk as a part of a broker: what sessions publish and subscribe to of events.
+
+It names producers and consumers so that nobody learns a subject's name, shows of an event what
+everybody may see (0160), and paces what a session is sent. A session that is slow, or has used up
+its limit, loses nothing: its consumer stands still, and the log has the rest.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from hashlib import blake2b
+from typing import Any, ClassVar, Final, Literal
+
+import msgspec
+
+from roamcast.channels.server.standing import Standing
+from roamcast.channels.sessions.hub import Format, Frame, Hub, SessionDrained, SessionSlow
+from roamcast.channels.sessions.messages import EVENT_DATA_BYTES_MAX
+from roamcast.errors import (
+    ForbiddenError,
+    InputError,
+    LimitError,
+    NotFoundError,
+    RoamcastError,
+)
+from roamcast.identity.policy import RulesPolicy, subject_of
+from roamcast.identity.rules import Viewer
+from roamcast.model.events import Acknowledged, Failed, SessionClosed, SessionOpened
+from roamcast.model.filters import Filter
+from roamcast.model.filters.here import rewritten
+from roamcast.model.machine import Effect
+from roamcast.model.parts import Forward, Occupancy, Part, Timers
+from roamcast.overlay.consumers.events import (
+    ConsumerMoved,
+    PublishEventFor,
+    ReportSessionPlace,
+    SubscribeSessionEvents,
+    UnsubscribeSessionEvents,
+)
+from roamcast.overlay.consumers.frames import PART_BYTES, EventFrames, parts_of
+from roamcast.overlay.consumers.settings import EventSettings
+from roamcast.overlay.flows.events import (
+    EventsDelivered,
+    EventsLost,
+    EventsStanding,
+    PublishEvent,
+)
+from roamcast.overlay.flows.messages import DATA_BYTES_MAX
+from roamcast.overlay.flows.vector import Position, merge, pairs
+from roamcast.overlay.handoff.events import (
+    AttachConsumer,
+    ConsumerAttached,
+    ConsumerGone,
+    DetachConsumer,
+    ReportPlace,
+)
+from roamcast.overlay.handoff.messages import Attachment
+
+assert EVENT_DATA_BYTES_MAX == DATA_BYTES_MAX
+
+NAME_BYTES: Final = 16
+EVERYBODY: Final = Viewer("")
+"""Whoever has a token and is in no group: what they may see is what travels."""
+
+SLEEP: Final = "sleep"
+ROOM: Final = "room"
+
+Modulate = Callable[[str, EventsDelivered], EventsDelivered]
+"""A session's name and a delivery → what its consumer is sent of it. Modulators plug in here."""
+
+
+def digest(*texts: str) -> str:
+    """Name somebody towards other nodes: the same everywhere, and no subject can be read off it."""
+    return blake2b("\0".join(texts).encode(), digest_size=NAME_BYTES).hexdigest()
+
+
+class _Attended(msgspec.Struct):
+    """One subscription of a session."""
+
+    name: str
+    """The consumer's, as all nodes know it."""
+    session: str
+    subscription: str
+    form: Format
+    text: str
+    filter: Filter
+    attachment: Attachment
+    place: str
+    expires_us: int
+    state: Literal["served", "still", "asleep"] = "served"
+    """`still`: its session takes no more for now. `asleep`: its session is over."""
+    vector: dict[str, Position] = msgspec.field(default_factory=dict)
+
+
+class _Waiting(msgspec.Struct):
+    """Frames that wait until a session's limit lets them go."""
+
+    frames: deque[tuple[bytes, int]] = msgspec.field(default_factory=deque)
+    bytes: int = 0
+
+
+class EventDesk(Part):
+    """All subscriptions of events of one broker's sessions."""
+
+    part: ClassVar[str] = "event desk"
+    inputs: ClassVar = (
+        PublishEventFor, SubscribeSessionEvents, UnsubscribeSessionEvents, ReportSessionPlace,
+        EventsStanding, EventsDelivered, EventsLost, ConsumerAttached, ConsumerGone,
+        SessionOpened, SessionClosed, SessionSlow, SessionDrained,
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        hub: Hub,
+        policy: RulesPolicy,
+        settings: EventSettings,
+        *,
+        check_owner: Callable[[str, str], None],
+        served: Callable[[], Collection[str]],
+        check_attach: Callable[[AttachConsumer], None],
+        standing: Standing,
+    ) -> None:
+        """`check_owner` refuses others' vids; `served` names the consumers that flows serve.
+
+        `check_attach` refuses a consumer that is elsewhere, or another's. `standing` counts what a
+        subject's subscriptions cost every update, of states and of events.
+        """
+        self.settings = settings
+        self.modulate: Modulate = lambda _, given: given
+        self._hub = hub
+        self._policy = policy
+        self._check_owner = check_owner
+        self._served = served
+        self._check_attach = check_attach
+        self._standing = standing
+        self._frames = EventFrames()
+        self._consumers: dict[str, _Attended] = {}
+        self._of_session: dict[str, dict[str, str]] = {}
+        """Sessions → their subscriptions → consumers."""
+        self._asleep: dict[str, dict[str, None]] = {}
+        """Subjects → their consumers that are asleep, the oldest first."""
+        self._slow: dict[str, None] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self.timers: Timers[tuple[str, str]] = Timers()
+        self._by_type: dict[type, Callable[[Any, int], list[Effect]]] = {
+            EventsDelivered: self._delivered,
+            EventsStanding: self._stands,
+            EventsLost: self._lost,
+            PublishEventFor: self._asked(self._publish),
+            SubscribeSessionEvents: self._asked(self._subscribe),
+            UnsubscribeSessionEvents: self._asked(self._unsubscribe),
+            ReportSessionPlace: self._report,
+            ConsumerAttached: self._attached,
+            ConsumerGone: self._gone,
+            SessionSlow: self._stalled,
+            SessionDrained: self._drained,
+            SessionOpened: self._session_over,
+            SessionClosed: self._session_over,
+        }
+
+    # --- the part
+
+    def receive(self, given: Any, now: int) -> Sequence[Effect]:
+        """Take what sessions ask, what flows bring, and the state of sessions."""
+        return self._by_type[type(given)](given, now)
+
+    def advance(self, now: int) -> Sequence[Effect]:
+        """Send what has waited, and forget who did not come back."""
+        effects: list[Effect] = []
+        for what, name in self.timers.due(now):
+            if what == ROOM:
+                effects += self._go_on(name, now)
+            elif name in self._consumers:
+                effects += self._forget(self._consumers[name])
+        return effects
+
+    def occupancy(self) -> Occupancy:
+        """How much is held of what, and the bound of each."""
+        settings = self.settings
+        waiting = max((one.bytes for one in self._waiting.values()), default=0)
+        placed = max(map(len, self._of_session.values()), default=0)
+        asleep = max(map(len, self._asleep.values()), default=0)
+        # A batch more than the mark, and the largest event with its context, in base64.
+        room = settings.queue_bytes_max + 4 * DATA_BYTES_MAX
+        return {
+            "consumers": (len(self._consumers), settings.flows.consumers_max),
+            "subscriptions of a session": (placed, settings.subscriptions_per_session_max),
+            "asleep of one subject": (asleep, settings.sleeping_per_owner_max),
+            "bytes waiting for a session": (waiting, room),
+            "slow sessions": (len(self._slow), self._hub.settings.sessions_max),
+        }
+
+    @staticmethod
+    def _asked(ask: Callable[[Any, int], list[Effect]]) -> Callable[[Any, int], list[Effect]]:
+        """Answer what is refused."""
+
+        def answered(given: Any, now: int) -> list[Effect]:
+            try:
+                return ask(given, now)
+            except RoamcastError as error:
+                return [Failed(given.ticket, error)]
+
+        return answered
+
+    # --- publishing
+
+    def _publish(self, given: PublishEventFor, now: int) -> list[Effect]:
+        """Let the form that everybody may see go its way."""
+        if not given.producer:
+            raise InputError("an event needs its producer's name")
+        context = given.context
+        self._check_owner(context.vid, given.owner)
+        shown = self._policy.visible_to(context, EVERYBODY, now)
+        if shown is None:
+            raise ForbiddenError(
+                f"by its rules not everybody may see {context.vid[:60]!r}, and an event is for "
+                "everybody: publish it under another vid"
+            )
+        # A digest: others see who published what only as far as one life of a program goes.
+        producer = digest(given.owner, given.producer)
+        return [
+            Forward(
+                PublishEvent(
+                    given.ticket,
+                    producer,
+                    given.life,
+                    given.number,
+                    shown,
+                    given.data,
+                    given.needs,
+                )
+            )
+        ]
+
+    # --- subscribing
+
+    def _subscribe(self, given: SubscribeSessionEvents, now: int) -> list[Effect]:
+        session = given.session
+        opened = self._hub.sessions.get(session)
+        if opened is None:
+            raise NotFoundError("this session is over: connect again")
+        own = self._of_session.get(session, {})
+        most = self.settings.subscriptions_per_session_max
+        if given.subscription not in own and len(own) >= most:
+            raise LimitError(f"a session has at most {most} subscriptions of events")
+        wanted, text = self._read(given)
+        name = digest(session, given.subscription)
+        known = self._consumers.get(name)
+        begun = Attachment(now, 0) if known is None else known.attachment
+        made = _Attended(
+            name,
+            session,
+            given.subscription,
+            opened.form,
+            text,
+            wanted,
+            given.attachment or begun,
+            given.place,
+            min(given.expires_us, self.settings.sleep_us_max),
+            "still" if session in self._slow else "served",
+            dict(given.vector),
+        )
+        attach = self._attach(made, given.ticket, given.previous)
+        self._check_attach(attach)
+        self._change_price(session, None if known is None else known.filter, wanted)
+        self._wake(name)
+        self._consumers[name] = made
+        self._of_session.setdefault(session, {})[given.subscription] = name
+        return [Forward(attach)]
+
+    def _change_price(self, session: str, before: Filter | None, after: Filter) -> None:
+        """Charge a subject for one subscription instead of another, or change nothing."""
+        if before is not None:
+            self._standing.give_back(session, before)
+        try:
+            self._standing.check(session, after)
+        except LimitError:
+            if before is not None:
+                self._standing.add(session, before)
+            raise
+        self._standing.add(session, after)
+
+    def _read(self, given: SubscribeSessionEvents) -> tuple[Filter, str]:
+        """Give a filter as it is meant now, for its price, and its text."""
+        if isinstance(given.wanted, Filter):
+            return given.wanted, given.wanted.text
+        level = self.settings.handoff.level
+        return rewritten(given.wanted, (given.place,), level), given.wanted
+
+    def _attach(self, one: _Attended, ticket: int, previous: str = "") -> AttachConsumer:
+        owner = digest(subject_of(one.session))
+        vector = pairs(one.vector)
+        return AttachConsumer(
+            ticket, one.name, owner, one.attachment, one.text, vector, one.place, previous
+        )
+
+    def _attached(self, given: ConsumerAttached, now: int) -> list[Effect]:
+        del now
+        one = self._consumers.get(given.consumer)
+        if one is None:
+            return []
+        if one.name not in self._served():  # refused: there is no room for it
+            return self._forget(one)
+        still = [self._detach(one)] if one.state == "still" else []
+        return [Acknowledged(given.ticket), *still]
+
+    def _unsubscribe(self, given: UnsubscribeSessionEvents, now: int) -> list[Effect]:
+        del now
+        name = self._of_session.get(given.session, {}).get(given.subscription)
+        if name is None:
+            raise InputError(f"there is no subscription {given.subscription!r} of events to end")
+        return [*self._forget(self._consumers[name]), Acknowledged(given.ticket)]
+
+    def _detach(self, one: _Attended, *, final: bool = False) -> Effect:
+        return Forward(DetachConsumer(one.name, one.attachment, final))
+
+    def _silence(self, one: _Attended) -> list[Effect]:
+        return [self._detach(one)] if one.state == "served" else []
+
+    def _forget(self, one: _Attended) -> list[Effect]:
+        """End a subscription for good."""
+        self._drop(one)
+        return [self._detach(one, final=True)]
+
+    def _drop(self, one: _Attended) -> None:
+        self._wake(one.name)
+        del self._consumers[one.name]
+        self._standing.give_back(one.session, one.filter)
+        own = self._of_session.get(one.session, {})
+        if own.get(one.subscription) == one.name:
+            del own[one.subscription]
+            if not own:
+                del self._of_session[one.session]
+
+    def _wake(self, name: str) -> None:
+        """Count a consumer as asleep no more."""
+        self.timers.cancel((SLEEP, name))
+        one = self._consumers.get(name)
+        if one is not None and one.state == "asleep":
+            subject = subject_of(one.session)
+            del self._asleep[subject][name]
+            if not self._asleep[subject]:
+                del self._asleep[subject]
+
+    def _gone(self, given: ConsumerGone, now: int) -> list[Effect]:
+        """A consumer is at another node, or was away too long."""
+        one, to = self._consumers.get(given.consumer), given.to
+        if one is None:
+            return []
+        if one.state == "still" and not to:
+            return []  # its session is here: it reads on from the log
+        effects: list[Effect] = []
+        if to:
+            effects.append(ConsumerMoved(one.name, to))
+            if one.state != "asleep":
+                frame = self._frames.elsewhere(one.form, one.subscription, to)
+                effects += self._send(one, [frame], 0, now)
+        self._drop(one)
+        return effects
+
+    def _report(self, given: ReportSessionPlace, now: int) -> list[Effect]:
+        del now
+        effects: list[Effect] = []
+        for name in self._of_session.get(given.session, {}).values():
+            self._consumers[name].place = given.place
+            effects.append(Forward(ReportPlace(name, given.place)))
+        return effects
+
+    # --- sessions
+
+    def _session_over(self, given: SessionOpened | SessionClosed, now: int) -> list[Effect]:
+        """Hold what comes for a session that may be back, for as long as it asked for.
+
+        One that is opened again under the same name has no subscriptions yet.
+        """
+        session = given.session
+        self._slow.pop(session, None)
+        self._waiting.pop(session, None)
+        self.timers.cancel((ROOM, session))
+        effects: list[Effect] = []
+        for name in list(self._of_session.pop(session, {}).values()):
+            one = self._consumers[name]
+            if one.form == "sse" or not one.expires_us:
+                effects += self._forget(one)
+                continue
+            effects += self._silence(one)
+            one.state = "asleep"
+            self.timers.set((SLEEP, name), now + one.expires_us)
+            asleep = self._asleep.setdefault(subject_of(session), {})
+            asleep[name] = None
+            if len(asleep) > self.settings.sleeping_per_owner_max:
+                effects += self._forget(self._consumers[next(iter(asleep))])
+        return effects
+
+    def _stalled(self, given: SessionSlow, now: int) -> list[Effect]:
+        del now
+        self._slow[given.session] = None
+        return self._stand_still(given.session)
+
+    def _drained(self, given: SessionDrained, now: int) -> list[Effect]:
+        self._slow.pop(given.session, None)
+        return self._go_on(given.session, now)
+
+    def _stand_still(self, session: str) -> list[Effect]:
+        """Let no more come for a session: the log has it."""
+        effects: list[Effect] = []
+        for name in self._of_session.get(session, {}).values():
+            one = self._consumers[name]
+            effects += self._silence(one)
+            one.state = "still"
+        return effects
+
+    def _go_on(self, session: str, now: int) -> list[Effect]:
+        """Send what waits as far as the limit goes; when nothing waits, let more come."""
+        if session in self._slow:
+            return []
+        effects = self._pump(session, now)
+        if session in self._waiting:
+            return effects
+        for name in self._of_session.get(session, {}).values():
+            one = self._consumers[name]
+            if one.state == "still":
+                one.state = "served"
+                effects.append(Forward(self._attach(one, 0)))
+        return effects
+
+    # --- what consumers are told
+
+    def _stands(self, given: EventsStanding, now: int) -> list[Effect]:
+        one, vector = self._consumers.get(given.consumer), dict(given.vector)
+        if one is None:
+            return []
+        one.vector = merge(vector, one.vector)
+        frame = self._frames.standing(one.form, one.subscription, vector)
+        return self._send(one, [frame], 0, now)
+
+    def _delivered(self, given: EventsDelivered, now: int) -> list[Effect]:
+        one = self._consumers.get(given.consumer)
+        if one is None:
+            return []
+        given = self.modulate(one.session, given)
+        one.vector[given.origin] = given.upto
+        frames = self._frames.delivered(one.form, one.subscription, given, one.vector)
+        return self._send(one, frames, len(given.events), now)
+
+    def _lost(self, given: EventsLost, now: int) -> list[Effect]:
+        one = self._consumers.get(given.consumer)
+        if one is None:
+            return []
+        one.vector[given.origin] = given.upto
+        return self._send(one, [self._frames.lost(one.form, one.subscription, given)], 0, now)
+
+    def _send(self, one: _Attended, frames: list[bytes], events: int, now: int) -> list[Effect]:
+        """Send frames, or let them wait behind others for the session's limit."""
+        session = self._hub.sessions.get(one.session)
+        if session is None or one.state == "asleep":
+            return []
+        if one.form == "sse":
+            return [Frame((one.session,), frame, "sse", events) for frame in frames]
+        limited = session.ledger is not None or one.session in self._waiting
+        if not limited:
+            cut = [part for frame in frames for part in parts_of(frame, PART_BYTES)]
+            return [_framed(one.session, part, events * (not at)) for at, part in enumerate(cut)]
+        waiting = self._waiting.setdefault(one.session, _Waiting())
+        # A part of a sixth of the limit: others, and the state plane, get their turn.
+        room = PART_BYTES if session.ledger is None else session.ledger.usable_bytes // 6
+        for at, frame in enumerate(frames):
+            for part in parts_of(frame, max(128, min(PART_BYTES, room))):
+                waiting.frames.append((part, events * (not at)))
+                waiting.bytes += len(part)
+        effects = self._pump(one.session, now)
+        left = self._waiting.get(one.session)
+        if left is not None and left.bytes > self.settings.queue_bytes_max:
+            effects += self._stand_still(one.session)
+        return effects
+
+    def _pump(self, name: str, now: int) -> list[Effect]:
+        """Send of what waits for a session as much as its limit allows now (0064)."""
+        waiting, session = self._waiting.get(name), self._hub.sessions.get(name)
+        effects: list[Effect] = []
+        if waiting is None or session is None:
+            return effects
+        ledger = session.ledger
+        while waiting.frames:
+            frame, events = waiting.frames[0]
+            if ledger is not None:
+                # One that was cut for a higher limit than there is now leaves alone.
+                if ledger.room(now) < len(frame) and ledger.spent_bytes:
+                    freed = ledger.freed_at()
+                    assert freed is not None
+                    self.timers.sooner((ROOM, name), freed)
+                    return effects
+                ledger.charge(now, len(frame))
+            waiting.frames.popleft()
+            waiting.bytes -= len(frame)
+            effects.append(_framed(name, frame, events))
+        del self._waiting[name]
+        return effects
+
+
+def _framed(session: str, frame: bytes, events: int) -> Effect:
+    return Frame((session,), frame, "json", events)

@@ -1,0 +1,548 @@
+"""Serving: a home's consumers with modulators, from their first event to their next home.
+
+A consumer attaches here. If it was served elsewhere, its former home is asked for what it keeps
+(a claim), freezes at a vector, and sends checkpoint and steps in a parcel: there is always exactly
+one node that keeps a consumer's state, or a parcel on its way. Losing the claim, the answer or the
+session loses no event: the consumer's end knows what it had, and the logs have the rest.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from roamcast.errors import ConflictError, ForbiddenError, InputError, LimitError, RoamcastError
+from roamcast.model.events import Failed
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect, Entry, Stored, StoreFailed, step
+from roamcast.model.parts import Forward, Occupancy
+from roamcast.model.records import HandoffStep
+from roamcast.model.wire import NAME_LENGTH_MAX
+from roamcast.overlay.events import (
+    CameByLink,
+    HandleParcel,
+    ParcelArrived,
+    ParcelHandled,
+    ParcelId,
+    ParcelPosted,
+    PostParcel,
+    SendOnLink,
+)
+from roamcast.overlay.flows.events import ForModulators
+from roamcast.overlay.flows.vector import ORIGINS_MAX, pairs
+from roamcast.overlay.handoff.messages import FILTER_LENGTH_MAX
+from roamcast.overlay.homes import events as given_by
+from roamcast.overlay.homes.claims import HomeClaiming
+from roamcast.overlay.homes.managers import HomeSettings
+from roamcast.overlay.homes.messages import HOPS_MAX, HomeClaim, HomeGiven
+from roamcast.overlay.homes.records import (
+    BASE,
+    GONE,
+    PREFIX,
+    SERVING_TABLE,
+    STEPS,
+    GoneConsumer,
+    ServedConsumer,
+    ServedRecord,
+    ServedView,
+    ServingEvent,
+    ServingState,
+    deleted,
+    encode,
+    joined,
+    read_gone,
+    read_record,
+    record_of,
+)
+from roamcast.overlay.homes.relocation import QUEUE_BYTES_MAX, ModulatedConsumer, Saved
+from roamcast.overlay.homes.working import ServingWork
+from roamcast.overlay.modulators.events import Modulate, ModulationAnswer, ModulationFailed
+from roamcast.overlay.modulators.specs import MODULATORS_MAX
+from roamcast.overlay.topology.topology import NodeTopology
+
+KIND: Final = "home"
+"""Parcels that bring what a node has of a consumer."""
+
+TRAIL_MAX: Final = 16
+"""Former homes that a consumer names."""
+
+NOBODY_HAS_IT: Final = "no former home has its state"
+TOO_LATE: Final = "its former home does not answer"
+
+
+class Serving(ServingWork):
+    """The consumers with modulators whose home this is."""
+
+    part: ClassVar[str] = "serving"
+    inputs: ClassVar = (
+        given_by.AttachModulated, given_by.DetachModulated, given_by.ConfirmModulated,
+        given_by.ReportBrokers, ForModulators, ModulationAnswer, ModulationFailed, CameByLink,
+        ParcelArrived, ParcelHandled, ParcelPosted,
+    )  # fmt: skip
+    prefix: ClassVar[str] = PREFIX
+
+    def __init__(self, topology: NodeTopology, settings: HomeSettings) -> None:
+        super().__init__(settings)
+        self.node = topology.node
+        self.claims: dict[str, HomeClaiming] = {}
+        self._topology = topology
+        self._gone: dict[str, GoneConsumer] = {}
+        """Consumers whose state went to another node."""
+        self._arriving: dict[ParcelId, ServedRecord] = {}
+        self._posts: dict[int, tuple[str, GoneConsumer]] = {}
+
+    # --- the part
+
+    def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
+        """Take up what was kept; its consumers are away until they come."""
+        for key, value in sorted(stored.items()):
+            if key.startswith(BASE):
+                steps = stored.get(STEPS + key[len(BASE) :])
+                self._keep(joined(read_record(value), steps), now)
+            elif key.startswith(GONE):
+                self._was_given(key[len(GONE) :], read_gone(value), now)
+        return ()
+
+    def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
+        """Keep what another host of this node had."""
+        stored = {one.key: one.value for one in entries if one.value is not None}
+        return self.restore(stored, now)
+
+    def receive(self, given: Any, now: int) -> Sequence[Effect]:
+        """Take what sessions, flows, modulators, other nodes, custody and the disk bring."""
+        match given:
+            case ForModulators(effect):
+                return self._flowed(effect, now)
+            case ModulationAnswer():
+                return self._answered(given, now)
+            case ModulationFailed(consumer, instance, reason):
+                return self._stop(consumer, instance, reason)
+            case given_by.AttachModulated(ticket):
+                try:
+                    return self._attach(given, now)
+                except RoamcastError as error:
+                    return [Failed(ticket, error)]
+            case given_by.DetachModulated():
+                return self._detach(given, now)
+            case given_by.ConfirmModulated():
+                return self._confirm(given, now)
+            case given_by.ReportBrokers(client):
+                return self._weigh(client)
+            case Stored(token):
+                return self._stored(token, now)
+            case StoreFailed(token):
+                return self._unstored(token, now)
+        return self._came(given, now)
+
+    def _came(self, given: Any, now: int) -> Sequence[Effect]:
+        """Take what other nodes say, and what parcels bring."""
+        match given:
+            case CameByLink(_, HomeClaim() | HomeGiven() as message):
+                return self._routed(message, now)
+            case ParcelArrived(_, kind):
+                return self._arrived(given) if kind == KIND else ()
+            case ParcelHandled(parcel):
+                return self._handled(parcel, now)
+            case ParcelPosted(part, token, parcel):
+                return self._posted(token, parcel, now) if part == self.part else ()
+        return ()
+
+    def advance(self, now: int) -> Sequence[Effect]:
+        """Repeat claims and writes, end leases and patience."""
+        effects: list[Effect] = []
+        for what, name in list(self._timers.due(now)):
+            served = self.served.get(name)
+            if what == "claim":
+                effects += self._say_claims(name, now)
+            elif what == "gone":
+                effects += self._forget_gone(name)
+            elif served is None:
+                continue
+            elif what == "again":
+                effects += self._go_on(served, now)
+            elif what == "store":
+                effects += self._store(served)
+            elif what == "lease" and served.state is ServingState.AWAY:
+                effects += self._drop(served, "lease")
+            elif what == "patience" and served.state is ServingState.ASKING:
+                effects += self._begin_anew(served, TOO_LATE, now)
+        return effects
+
+    def deadline(self) -> int | None:
+        """When something is due."""
+        return self._timers.deadline()
+
+    def occupancy(self) -> Occupancy:
+        """How much is held of what, and the bound of each."""
+        bound = self._settings.clients_max
+        most = max((one.work.queue_bytes for one in self.served.values()), default=0)
+        return {
+            "consumers": (len(self.served), bound),
+            "claims": (len(self.claims), bound),
+            "given away": (len(self._gone), bound),
+            # One delivery more is let in when there is room.
+            "bytes of one queue": (most, 2 * QUEUE_BYTES_MAX + 2 * 1024 * 1024),
+        }
+
+    def view(self) -> list[ServedView]:
+        """Describe everybody for people."""
+        return [
+            ServedView(
+                one.name,
+                one.state,
+                [type(spec).__struct_config__.tag for spec in one.work.specs],  # type: ignore[misc]
+                one.work.events_in,
+                round(one.work.passed, 3),
+            )
+            for one in self.served.values()
+        ]
+
+    def idle(self) -> bool:
+        """Whether nothing is under way, for tests and checkers."""
+        busy = any(one.busy or one.out or not one.work.empty for one in self.served.values())
+        return not (busy or self.claims or self._stores or self._posts or self._arriving)
+
+    # --- sessions
+
+    def _attach(self, given: given_by.AttachModulated, now: int) -> list[Effect]:
+        """Serve a consumer; ask its former homes first if they keep something of it."""
+        self._check(given)
+        name = given.consumer
+        served = self.served.get(name)
+        effects: list[Effect] = []
+        if served is not None and served.attachment < given.served:
+            # It was served elsewhere since: what is left here is void.
+            effects += self._drop(served, "void")
+            served = None
+        asked = dict.fromkeys(one for one in given.trail if one != self.node)
+        gone = self._gone.get(name)
+        if gone is not None and gone.attachment >= given.served:
+            asked[gone.to] = None
+        record = _asked_for(given)
+        if served is None:
+            served = self.served[name] = ServedConsumer(
+                record, ServingState.ASKING, self._work(record)
+            )
+        served.attachment, served.ticket = given.attachment, given.ticket
+        served.weight = given.weight
+        served.claim = None
+        effects.append(Forward(given_by.AddHomeClient(name, given.weight)))
+        if served.state is not ServingState.ASKING:
+            return [*effects, *self._resume(served, record, now)]
+        served.work = self._work(record)
+        served.work.had, served.wanted = dict(given.vector), record.wanted
+        waits = served.work.keeps and bool(asked)
+        if asked:
+            claim = self.claims[name] = HomeClaiming(
+                name, given.owner, given.attachment, given.served,
+                state=waits, until_us=now + self._settings.lease_us,
+            )  # fmt: skip
+            claim.ask(asked)
+            effects += self._say_claims(name, now)
+        if not waits:
+            return [*effects, *self._begin(served, None, now)]
+        if not given.relocation.events:
+            self._timers.set(("patience", name), now + self._settings.patience_us)
+        return effects
+
+    def _check(self, given: given_by.AttachModulated) -> None:
+        for text in (given.consumer, given.owner):
+            if not 0 < len(text) <= NAME_LENGTH_MAX:
+                raise InputError(f"a consumer's name has 1 to {NAME_LENGTH_MAX} characters")
+        if len(given.wanted) > FILTER_LENGTH_MAX:
+            raise LimitError(f"a filter has at most {FILTER_LENGTH_MAX} characters")
+        if len(given.specs) > MODULATORS_MAX:
+            raise LimitError(f"a subscription has at most {MODULATORS_MAX} modulators")
+        if len(given.trail) > TRAIL_MAX:
+            raise LimitError(f"a consumer names at most {TRAIL_MAX} former homes")
+        if len(given.vector) > ORIGINS_MAX:
+            raise LimitError(f"a vector has at most {ORIGINS_MAX} origins")
+        Filter.parse(given.wanted)
+        known = self.served.get(given.consumer)
+        if known is None:
+            if len(self.served) >= self._settings.clients_max:
+                raise LimitError(f"a node serves at most {self._settings.clients_max} consumers")
+            return
+        if known.owner != given.owner:
+            raise ForbiddenError("this consumer belongs to another credential")
+        if given.attachment < known.attachment:
+            raise ConflictError("this consumer was attached elsewhere later: raise its attachment")
+        if known.state is ServingState.GIVING:
+            raise ConflictError("this consumer is on its way to another node: try again")
+
+    def _work(self, record: ServedRecord) -> ModulatedConsumer:
+        settings = self._settings
+        return ModulatedConsumer(
+            record.specs,
+            record.relocation,
+            renew_steps=settings.renew_steps,
+            steps_max=settings.steps_max,
+        )
+
+    def _resume(self, served: ServedConsumer, record: ServedRecord, now: int) -> list[Effect]:
+        """Go on with a consumer that was here before, from what its end has had."""
+        served.state = step(SERVING_TABLE, served.state, ServingEvent.CAME)
+        self._timers.cancel(("lease", served.name))
+        work, had = served.work, dict(record.saved.vector)
+        same = (work.specs, work.relocation) == (record.specs, record.relocation)
+        if same and served.instance and not served.busy and had == work.vector:
+            served.wanted = record.wanted
+            work.had = had
+            effects = [*self._flow_off(served), *self._attached(served, continued=True)]
+            work.clear()
+            return [*effects, *self._flow_on(served), *self._go_on(served, now)]
+        saved = work.saved() if work.keeps and same else None
+        effects = self._halt(served)
+        served.wanted = record.wanted
+        served.work = self._work(record)
+        served.work.had = had
+        return [*effects, *self._begin(served, saved, now)]
+
+    def _detach(self, given: given_by.DetachModulated, now: int) -> list[Effect]:
+        served = self.served.get(given.consumer)
+        if served is None or served.attachment != given.attachment:
+            return []
+        if given.final or not served.work.keeps:
+            return self._drop(served, "left", everywhere=True)
+        if served.state is ServingState.ASKING and served.claim is None:
+            return self._drop(served, "left")
+        return self._leave(served, now) if served.state is ServingState.SERVING else []
+
+    def _leave(self, served: ServedConsumer, now: int) -> list[Effect]:
+        """Keep what is needed to go on, for a while."""
+        work = served.work
+        effects = self._flow_off(served)
+        if work.script:
+            saved = work.saved()
+            effects += self._halt(served)
+            work.begin(saved, work.had)
+        work.clear()
+        served.state = step(SERVING_TABLE, served.state, ServingEvent.LEFT)
+        self._timers.set(("lease", served.name), now + self._settings.lease_us)
+        return [*effects, Forward(given_by.DropHomeClient(served.name))]
+
+    def _keep(self, record: ServedRecord, now: int) -> None:
+        """Keep what came, or was on disk, for a consumer that is not here."""
+        served = self.served[record.consumer] = ServedConsumer(
+            record, ServingState.AWAY, self._work(record)
+        )
+        served.stored = True
+        served.work.begin(record.saved, {})
+        self._timers.set(("lease", record.consumer), now + self._settings.lease_us)
+
+    def _confirm(self, given: given_by.ConfirmModulated, now: int) -> list[Effect]:
+        served = self.served.get(given.consumer)
+        if served is None or served.attachment != given.attachment:
+            return []
+        renewed = served.work.confirm(dict(given.vector))
+        effects = self._store(served) if renewed and not served.busy else []
+        return [*effects, *self._go_on(served, now)]
+
+    def _weigh(self, name: str) -> list[Effect]:
+        """Tell homes which share of bytes leaves a client's modulators by now."""
+        served = self.served.get(name)
+        if served is None or served.state is not ServingState.SERVING:
+            return []
+        return [Forward(given_by.AddHomeClient(name, served.weight, served.work.passed))]
+
+    # --- claims: what a new home asks, and how a former one answers
+
+    def _say_claims(self, name: str, now: int) -> list[Effect]:
+        claim = self.claims.get(name)
+        if claim is None:
+            return []
+        if now >= claim.until_us and not claim.state:
+            self._end_claim(name)
+            return []
+        self._timers.set(("claim", name), now + self._settings.claim_us)
+        served = self.served.get(name)
+        had = () if served is None else pairs(served.work.had)
+        effects: list[Effect] = []
+        for message in claim.messages(self.node, had):
+            effects += self._forward(message)
+        return effects
+
+    def _end_claim(self, name: str, *, everywhere: bool = False) -> None:
+        """Ask no more for a consumer's state; `everywhere`: but that it is forgotten."""
+        claim = self.claims.get(name)
+        if claim is not None and everywhere:
+            claim.state = False
+        elif claim is not None:
+            del self.claims[name]
+            self._timers.cancel(("claim", name))
+
+    def _forward(self, message: HomeClaim | HomeGiven) -> list[Effect]:
+        """Send it one hop nearer; without a way it is lost, and said again."""
+        hop = self._topology.hop(message.to)
+        if hop is None or message.hops >= HOPS_MAX:
+            return []
+        return [SendOnLink(hop, msgspec.structs.replace(message, hops=message.hops + 1))]
+
+    def _routed(self, message: HomeClaim | HomeGiven, now: int) -> list[Effect]:
+        if message.to != self.node:
+            return self._forward(message)
+        if isinstance(message, HomeClaim):
+            return self._claimed(message, now)
+        return self._learned(message, now)
+
+    def _claimed(self, claim: HomeClaim, now: int) -> list[Effect]:
+        """Answer another node that serves a consumer."""
+        name = claim.consumer
+        served = self.served.get(name)
+        if served is not None and served.owner != claim.owner:
+            return self._say_given(claim, "")
+        effects: list[Effect] = []
+        if served is not None and served.attachment < claim.served:
+            effects = self._drop(served, "void")
+            served = None
+        if served is None:
+            gone = self._gone.get(name)
+            to = gone.to if gone is not None and gone.attachment >= claim.served else ""
+            return [*effects, *self._say_given(claim, to)]
+        if claim.attachment <= served.attachment:
+            answer = HomeGiven(claim.origin, self.node, name, served.attachment, self.node)
+            return self._forward(answer)
+        if not (claim.state and served.work.keeps):
+            effects = self._drop(served, "claimed")
+            elsewhere = given_by.ServedElsewhere(name, claim.origin)
+            return [*effects, elsewhere, *self._say_given(claim, claim.origin)]
+        if served.claim is None or claim.attachment > served.claim.attachment:
+            if served.claim is None:
+                effects.append(given_by.ServedElsewhere(name, claim.origin))
+            served.claim = claim
+        if served.state in (ServingState.ASKING, ServingState.GIVING):
+            return effects  # what comes here goes on to there; what goes already, it will find
+        served.state = step(SERVING_TABLE, served.state, ServingEvent.CLAIMED)
+        self._timers.cancel(("lease", name))
+        effects.append(Forward(given_by.DropHomeClient(name)))
+        return [*effects, *self._flow_off(served), *self._go_on(served, now)]
+
+    def _say_given(self, claim: HomeClaim, at: str) -> list[Effect]:
+        return self._forward(
+            HomeGiven(claim.origin, self.node, claim.consumer, claim.attachment, at)
+        )
+
+    def _give(self, served: ServedConsumer) -> list[Effect]:
+        """Freeze, and send the record to the node that claims it, in one transaction."""
+        claim, work = served.claim, served.work
+        assert claim is not None
+        work.confirm(dict(claim.had))
+        whole = work.confirmed or not work.relocation.events
+        if served.instance and whole and not work.script and not served.frozen:
+            # Its end had all that went out: a checkpoint of this moment says everything.
+            served.doing = []
+            return [Modulate(served.name, served.instance, self._next(), (), True)]
+        effects = self._halt(served)
+        served.posting = True
+        token = self._next()
+        gone = GoneConsumer(claim.attachment, claim.origin)
+        self._posts[token] = served.name, gone
+        record = msgspec.structs.replace(served.record(), attachment=claim.attachment)
+        writes = (*deleted(served.name), (GONE + served.name, encode(gone)))
+        post = PostParcel(self.part, token, KIND, (claim.origin,), encode(record), writes)
+        return [*effects, post]
+
+    def _posted(self, token: int, parcel: ParcelId | None, now: int) -> list[Effect]:
+        """The next home has it, or custody; or nothing has changed."""
+        name, gone = self._posts.pop(token)
+        served = self.served.get(name)
+        if served is None or not served.posting:
+            return []
+        served.posting = False
+        if parcel is None:
+            self._timers.set(("again", name), now + self._settings.claim_us)
+            return []
+        claim = served.claim
+        assert claim is not None
+        del self.served[name]
+        self._end_claim(name)
+        self._was_given(name, gone, now)
+        effects: list[Effect] = [HandoffStep(name, "given", gone.to)]
+        return [*effects, *self._say_given(claim, gone.to)]
+
+    def _was_given(self, name: str, gone: GoneConsumer, now: int) -> None:
+        """Remember for a while where a consumer's state went."""
+        self._gone.pop(name, None)
+        self._gone[name] = gone
+        self._timers.set(("gone", name), now + self._settings.lease_us)
+        if len(self._gone) > self._settings.clients_max:
+            first = next(iter(self._gone))
+            del self._gone[first]
+            self._timers.set(("gone", first), now)
+
+    def _forget_gone(self, name: str) -> list[Effect]:
+        self._gone.pop(name, None)
+        return [self._write(((GONE + name, None),))]
+
+    def _learned(self, answer: HomeGiven, now: int) -> list[Effect]:
+        """Take a former home's answer."""
+        name = answer.consumer
+        claim, served = self.claims.get(name), self.served.get(name)
+        if claim is None or answer.attachment < claim.attachment:
+            return []
+        if answer.attachment > claim.attachment:  # it has gone on since, and is served there
+            self._end_claim(name)
+            if served is None or served.attachment >= answer.attachment:
+                return []
+            elsewhere = given_by.ServedElsewhere(name, answer.at)
+            return [*self._drop(served, "elsewhere"), elsewhere]
+        claim.answered(answer, self.node)
+        asking = served is not None and served.state is ServingState.ASKING
+        if not claim.nodes and not (asking and claim.coming):
+            self._end_claim(name)
+        if not (asking and claim.in_vain):
+            return []
+        assert served is not None
+        if served.claim is not None:
+            onwards = served.claim
+            return [*self._drop(served, "in vain"), *self._say_given(onwards, "")]
+        return self._begin_anew(served, NOBODY_HAS_IT, now)
+
+    # --- what comes
+
+    def _arrived(self, given: ParcelArrived) -> list[Effect]:
+        """Write what a former home sent, in the transaction that ends its parcel."""
+        try:
+            record = read_record(given.body)
+        except msgspec.DecodeError:
+            return [HandleParcel(given.parcel)]
+        served = self.served.get(record.consumer)
+        if served is not None and served.state is not ServingState.ASKING:
+            older = record.attachment < served.attachment
+            if served.state is not ServingState.AWAY or older or served.owner != record.owner:
+                return [HandleParcel(given.parcel)]
+        self._arriving[given.parcel] = record
+        return [HandleParcel(given.parcel, (*record_of(record), (GONE + record.consumer, None)))]
+
+    def _handled(self, parcel: ParcelId, now: int) -> list[Effect]:
+        record = self._arriving.pop(parcel, None)
+        if record is None:
+            return []
+        name = record.consumer
+        self._gone.pop(name, None)
+        self._timers.cancel(("gone", name))
+        served = self.served.get(name)
+        if served is None or served.state is ServingState.AWAY:
+            self._keep(record, now)
+            return []
+        served.stored = True
+        if served.state is not ServingState.ASKING or served.owner != record.owner:
+            return []
+        self._end_claim(name)
+        had = served.work.had
+        if served.claim is not None:
+            served.work = self._work(record)
+            served.work.begin(record.saved, had)
+            served.wanted = record.wanted
+            served.state = step(SERVING_TABLE, served.state, ServingEvent.CLAIMED)
+            effects: list[Effect] = [Forward(given_by.DropHomeClient(name))]
+            return [*effects, *self._go_on(served, now)]
+        same = (served.work.specs, served.work.relocation) == (record.specs, record.relocation)
+        return self._begin(served, record.saved if same else None, now)
+
+
+def _asked_for(given: given_by.AttachModulated) -> ServedRecord:
+    return ServedRecord(
+        given.consumer, given.owner, given.attachment, given.wanted, given.specs,
+        given.relocation, Saved(given.vector),
+    )  # fmt: skip

@@ -1,0 +1,288 @@
+"""The work for a home's consumers: flows to modulators, answers to disk, and out.
+
+At any moment at most one job of a consumer is with its modulators, or its record with the disk.
+What follows from an answer, a write or a word of the consumer waits for that (`_go_on`).
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect, Store, Writes, step
+from roamcast.model.parts import Forward, Part, Timers
+from roamcast.model.records import HandoffStep
+from roamcast.overlay.flows.events import (
+    EventsDelivered,
+    EventsLost,
+    EventsStanding,
+    SubscribeEvents,
+    UnsubscribeEvents,
+)
+from roamcast.overlay.flows.messages import Events
+from roamcast.overlay.flows.vector import Position, pairs
+from roamcast.overlay.homes import events as given_by
+from roamcast.overlay.homes.managers import HomeSettings
+from roamcast.overlay.homes.records import (
+    SERVING_TABLE,
+    ServedConsumer,
+    ServingEvent,
+    ServingState,
+    deleted,
+    record_of,
+)
+from roamcast.overlay.homes.relocation import LogSpan, Saved, Work
+from roamcast.overlay.modulators.events import (
+    EndModulation,
+    Modulate,
+    ModulationAnswer,
+    StartModulation,
+)
+from roamcast.overlay.modulators.modulation import REPLAY, Checkpoint
+
+PRODUCERS_MAX: Final = 64
+SKIPPED: Final = "skipped: events do not move with this consumer"
+LOG_TOO_SHORT: Final = "a log no longer has what its state depends on"
+
+
+class ServingWork(Part):
+    """What a home does for the consumers that it serves; who they are, `Serving` decides."""
+
+    def __init__(self, settings: HomeSettings) -> None:
+        self.served: dict[str, ServedConsumer] = {}
+        self._settings = settings
+        self._stores: dict[int, str] = {}
+        self._count = 0
+        """Of instances, jobs and tokens."""
+        self._producers: dict[str, None] = {}
+        self._timers: Timers[tuple[str, str]] = Timers()
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _give(self, served: ServedConsumer) -> list[Effect]:
+        raise NotImplementedError
+
+    def _end_claim(self, name: str, *, everywhere: bool) -> None:
+        raise NotImplementedError
+
+    # --- beginning and ending
+
+    def _begin(self, served: ServedConsumer, saved: Saved | None, now: int) -> list[Effect]:
+        """Let modulators and flows begin."""
+        if served.state is ServingState.ASKING:
+            served.state = step(SERVING_TABLE, served.state, ServingEvent.KNOWN)
+        self._timers.cancel(("patience", served.name))
+        work = served.work
+        work.begin(saved, work.had)
+        served.instance = self._next()
+        served.replaying = served.frozen = False
+        checkpoint = None if saved is None else saved.checkpoint
+        effects: list[Effect] = [
+            StartModulation(served.name, served.instance, work.specs, checkpoint),
+            HandoffStep(served.name, "began" if saved is None else "continued"),
+        ]
+        effects += self._attached(served, continued=saved is not None or not work.counts)
+        effects += self._flow_on(served)
+        if work.keeps:  # from now on this node answers for it
+            effects += self._store(served)
+        return [*effects, *self._go_on(served, now)]
+
+    def _attached(self, served: ServedConsumer, *, continued: bool) -> list[Effect]:
+        """Answer who asked for a consumer to be served."""
+        ticket, served.ticket = served.ticket, None
+        if ticket is None:
+            return []
+        return [given_by.ModulatedAttached(ticket, served.name, continued)]
+
+    def _begin_anew(self, served: ServedConsumer, reason: str, now: int) -> list[Effect]:
+        effects = self._begin(served, None, now)
+        return [*effects, given_by.ModulatorsAnew(served.name, reason)]
+
+    def _flow_on(self, served: ServedConsumer) -> list[Effect]:
+        served.flowing = True
+        wanted, vector = Filter.parse(served.wanted), pairs(served.work.vector)
+        return [Forward(SubscribeEvents(0, served.name, wanted, vector, modulated=True))]
+
+    def _flow_off(self, served: ServedConsumer) -> list[Effect]:
+        if not served.flowing:
+            return []
+        served.flowing = False
+        return [Forward(UnsubscribeEvents(served.name))]
+
+    def _halt(self, served: ServedConsumer) -> list[Effect]:
+        """Stop flows and modulators; what was under way comes to nothing."""
+        effects = self._flow_off(served)
+        if served.instance:
+            effects.append(EndModulation(served.instance))
+        served.instance, served.doing, served.out = 0, None, []
+        served.work.clear()
+        return effects
+
+    def _drop(self, served: ServedConsumer, why: str, *, everywhere: bool = False) -> list[Effect]:
+        """Forget a consumer; `everywhere`: its former homes should, too."""
+        effects = self._halt(served)
+        del self.served[served.name]
+        for what in ("lease", "patience", "again", "store"):
+            self._timers.cancel((what, served.name))
+        self._end_claim(served.name, everywhere=everywhere)
+        if served.stored:
+            effects.append(self._write(deleted(served.name)))
+        effects.append(Forward(given_by.DropHomeClient(served.name)))
+        return [*effects, HandoffStep(served.name, why)]
+
+    # --- events through modulators
+
+    def _flowed(
+        self, effect: EventsStanding | EventsDelivered | EventsLost, now: int
+    ) -> list[Effect]:
+        served = self.served.get(effect.consumer)
+        if served is None or not served.flowing:
+            return []
+        work, effects = served.work, list[Effect]()
+        match effect:
+            case EventsStanding(name, vector):
+                known = set(work.vector)
+                skipped = work.stands(dict(vector))
+                effects += [
+                    EventsLost(name, one.origin, one.after, one.upto, SKIPPED) for one in skipped
+                ]
+                # Of what it knows, flows are ahead of what has gone through modulators and out.
+                fresh = {one: work.vector[one] for one, _ in vector if one not in known}
+                effects.append(EventsStanding(name, pairs(fresh)))
+                effects += self._produces(dict(vector))
+            case EventsDelivered(_, origin, after, upto, events):
+                work.add(LogSpan(origin, after, upto), events)
+                effects += self._produces({origin: upto})
+            case EventsLost(_, origin, after, upto, reason):
+                if any(one.origin == origin for one in work.script):
+                    # What the state depends on cannot be repeated any more.
+                    return [*self._halt(served), *self._begin_anew(served, LOG_TOO_SHORT, now)]
+                work.lose(LogSpan(origin, after, upto), reason)
+        if work.crowded and not work.script:
+            effects += self._flow_off(served)
+        return [*effects, *self._go_on(served, now)]
+
+    def _produces(self, vector: Mapping[str, Position]) -> list[Effect]:
+        """Tell homes where events come from: paths are measured from there.
+
+        By logs that have something, not by what was delivered here: all homes must measure alike,
+        or a consumer goes to and fro between two that do not.
+        """
+        fresh = [one for one, at in vector.items() if at.number and one not in self._producers]
+        if not fresh:
+            return []
+        self._producers.update(dict.fromkeys(fresh))
+        while len(self._producers) > PRODUCERS_MAX:
+            del self._producers[next(iter(self._producers))]
+        return [Forward(given_by.SetProducers(tuple(sorted(self._producers))))]
+
+    def _go_on(self, served: ServedConsumer, now: int) -> list[Effect]:
+        """Do the next thing for a consumer of whom nothing is under way."""
+        if served.busy:
+            return []
+        if served.state is ServingState.GIVING:
+            return self._give(served)
+        if served.state is not ServingState.SERVING:
+            return []
+        work = served.work
+        if served.replaying and not work.script:
+            served.replaying = False
+            if not work.replayed():
+                return self._stop(served.name, served.instance, REPLAY)
+            if work.cut:
+                work.clear()
+                return [*self._flow_on(served), *self._go_on(served, now)]
+        served.replaying = bool(work.script)
+        found = work.next_work()
+        checkpoint = work.wants_checkpoint
+        if found or checkpoint:
+            return self._modulate(served, found, now, checkpoint=checkpoint)
+        if not served.flowing and work.empty:
+            work.clear()
+            return self._flow_on(served)
+        return []
+
+    def _modulate(
+        self, served: ServedConsumer, found: list[Work], now: int, *, checkpoint: bool
+    ) -> list[Effect]:
+        served.doing = found
+        events = tuple(work.events for work in found)
+        if not checkpoint and not any(events):  # only positions move
+            return self._worked(served, events, served.work.mark, now)
+        return [Modulate(served.name, served.instance, self._next(), events, checkpoint)]
+
+    def _answered(self, given: ModulationAnswer, now: int) -> list[Effect]:
+        served = self.served.get(given.consumer)
+        if served is None or served.instance != given.instance or served.doing is None:
+            return []
+        checkpoint = given.checkpoint
+        if served.state is ServingState.GIVING and checkpoint is not None and not served.doing:
+            served.work.freeze(checkpoint)
+            served.doing, served.frozen = None, True
+            return self._go_on(served, now)
+        return self._worked(served, given.events, given.mark, now, checkpoint)
+
+    def _worked(
+        self,
+        served: ServedConsumer,
+        answers: tuple[Events, ...],
+        mark: bytes,
+        now: int,
+        checkpoint: Checkpoint | None = None,
+    ) -> list[Effect]:
+        """Take answers; they go out once the steps that led to them are on disk."""
+        done, served.doing = served.doing, None
+        assert done is not None
+        out, recorded = served.work.answered(done, answers, mark, replayed=served.replaying)
+        served.out += out
+        if checkpoint is not None:
+            served.work.checkpointed(checkpoint)
+        if recorded:
+            return self._store(served)
+        return [*self._release(served), *self._go_on(served, now)]
+
+    def _release(self, served: ServedConsumer) -> list[Effect]:
+        out, served.out = served.out, []
+        name = served.name
+        return [
+            EventsLost(name, one.span.origin, one.span.after, one.span.upto, one.lost)
+            if one.lost
+            else EventsDelivered(name, one.span.origin, one.span.after, one.span.upto, one.events)
+            for one in out
+        ]
+
+    def _stop(self, name: str, instance: int, reason: str) -> list[Effect]:
+        """End a consumer whose modulators cannot go on; nobody else notices."""
+        served = self.served.get(name)
+        if served is None or served.instance != instance:
+            return []
+        effects = self._drop(served, "stopped", everywhere=True)
+        return [*effects, given_by.ModulatorsStopped(name, reason)]
+
+    # --- the disk
+
+    def _write(self, writes: Writes, name: str = "") -> Effect:
+        token = self._next()
+        self._stores[token] = name
+        return Store(token, writes)
+
+    def _store(self, served: ServedConsumer) -> list[Effect]:
+        """Write the record; what waits for it goes out afterwards."""
+        served.stored = True
+        effect = self._write(record_of(served.record()), served.name)
+        served.store = self._count
+        return [effect]
+
+    def _stored(self, token: int, now: int) -> list[Effect]:
+        served = self.served.get(self._stores.pop(token))
+        if served is None or served.store != token:
+            return []
+        served.store = 0
+        return [*self._release(served), *self._go_on(served, now)]
+
+    def _unstored(self, token: int, now: int) -> list[Effect]:
+        served = self.served.get(self._stores.pop(token))
+        if served is not None and served.store == token:
+            self._timers.set(("store", served.name), now + self._settings.claim_us)
+        return []

@@ -1,0 +1,435 @@
+"""People of the homes workload, the places where modulators run, and a record beside the machines.
+
+The record knows what was published and acknowledged, and what each consumer had or was told that it
+would not have. From that alone it judges: it asks no machine.
+"""
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from roamcast.broker import Failed
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
+from roamcast.model.machine import Effect
+from roamcast.overlay.flows.cursor import ConsumerCursor
+from roamcast.overlay.flows.events import (
+    EventPublished,
+    EventsDelivered,
+    EventsLost,
+    EventsStanding,
+    PublishEvent,
+)
+from roamcast.overlay.flows.messages import Event
+from roamcast.overlay.flows.vector import Position
+from roamcast.overlay.homes.events import (
+    AttachModulated,
+    ConfirmModulated,
+    DetachModulated,
+    ModulatedAttached,
+    ModulatorsAnew,
+    ModulatorsStopped,
+    MoveClient,
+    ReportBrokers,
+    ServedElsewhere,
+)
+from roamcast.overlay.homes.relocation import Relocation
+from roamcast.overlay.homes.trail import HomeTrail
+from roamcast.overlay.modulators.events import EndModulation, Modulate, StartModulation
+from roamcast.overlay.modulators.specs import EveryNth, Select, Spec, WithinBox
+from roamcast.overlay.modulators.workshop import Workshop
+from roamcast.sim.checkers import Violation
+from roamcast.sim.host import Host, HostState
+from roamcast.sim.world import World
+
+COLOURS: Final = ("red", "green", "blue")
+WANTED: Final = ("true", "colour <> 'blue'", "colour = 'red' OR colour = 'green'")
+WIRELESS_US: Final = 10_000
+"""The longest way between a consumer and its home."""
+
+PATIENCE_US: Final = 1_500_000
+"""A consumer that is not served looks for another home after so long."""
+
+WORK_US: Final = 4_000
+"""The longest time that modulators take for a job."""
+
+AGAIN_US: Final = 400_000
+
+Reaches = Callable[[str, str], int | None]
+"""How many radio hops it is from one to the other, if they can hear each other."""
+
+
+class WorkPlaces:
+    """One workshop for each life of each host; answers come after a while, in order."""
+
+    def __init__(self, world: World, draw: random.Random) -> None:
+        self._world = world
+        self._draw = draw
+        self._shops: dict[tuple[str, int], Workshop] = {}
+        self._ready: dict[tuple[str, int], int] = {}
+
+    def order(self, host: Host, order: StartModulation | Modulate | EndModulation) -> None:
+        """Work, and answer later, if the host is still there then."""
+        key = (host.name, host.boots)
+        answer = self._shops.setdefault(key, Workshop()).work(order)
+        if answer is None:
+            return
+        world = self._world
+        at = max(world.now + self._draw.randrange(WORK_US), self._ready.get(key, 0))
+        self._ready[key] = at
+
+        def give(_: int) -> None:
+            if host.boots == key[1] and host.state is not HostState.DOWN:
+                world.give(host, answer)
+
+        world.kernel.call(at, give)
+
+
+class HomesRecord:
+    """What was published, by origin and position."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, dict[Position, Context]] = {}
+
+    def published(self, origin: str, at: Position, context: Context) -> None:
+        """Note an acknowledged publication."""
+        self.facts.setdefault(origin, {})[at] = context
+
+    def within(
+        self, origin: str, after: Position, upto: Position | None, wanted: Filter
+    ) -> list[Position]:
+        """Give where there was something for a filter in (after, upto]."""
+        return [
+            at
+            for at, context in self.facts.get(origin, {}).items()
+            if after < at and (upto is None or at <= upto) and wanted.matches(context)
+        ]
+
+
+class HomesProducer:
+    """It publishes at the broker that is nearest when it begins; each until it is acknowledged."""
+
+    def __init__(self, number: int, world: World, draw: random.Random, record: HomesRecord) -> None:
+        self.name = f"p{number}"
+        self.number = number
+        self.home = ""
+        self.left = 0
+        self._world = world
+        self._draw = draw
+        self._record = record
+        self._count = 0
+        self._pending: PublishEvent | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether everything is acknowledged."""
+        return self._pending is None and not self.left
+
+    def publish(self, now: int) -> None:
+        """Publish another event, if the last one is through."""
+        del now
+        if self._pending is not None or not self.left:
+            return
+        self.left -= 1
+        self._count += 1
+        draw = self._draw
+        point = (draw.uniform(-10, 10), draw.uniform(-10, 10))
+        context = Context(self.name, None, point, {"colour": draw.choice(COLOURS)})
+        ticket = self.number * 1_000_000 + self._count
+        data = draw.randbytes(draw.randrange(60))
+        self._pending = PublishEvent(ticket, self.name, 1, self._count, context, data)
+        self._send(self._count, 0)
+
+    def _send(self, count: int, now: int) -> None:
+        del now
+        pending = self._pending
+        if pending is None or pending.number != count:
+            return
+        host = self._world.hosts[self.home]
+        if host.state is HostState.UP:
+            self._world.give(host, pending)
+        self._world.kernel.call(self._world.now + AGAIN_US, partial(self._send, count))
+
+    def answered(self, effect: EventPublished | Failed) -> None:
+        """Take an answer; what is refused is sent again."""
+        pending = self._pending
+        if pending is None or isinstance(effect, Failed) or effect.ticket != pending.ticket:
+            return
+        self._pending = None
+        self._record.published(effect.origin, effect.at, pending.context)
+
+
+class Had(msgspec.Struct):
+    """What one consumer had, and was told that it would not have."""
+
+    starts: dict[str, Position] = {}
+    gaps: list[EventsLost] = []
+    taken: list[tuple[str, Position]] = []
+    begins: int = 0
+    """How often its modulators began anew."""
+
+
+class HomesConsumer:
+    """One subscription with modulators, and its end: it goes where its home says, or nearest."""
+
+    def __init__(
+        self,
+        number: int,
+        world: World,
+        draw: random.Random,
+        record: HomesRecord,
+        reaches: Reaches,
+    ) -> None:
+        self.name = f"c{number}"
+        self.relocation = Relocation(draw.random() < 0.7, draw.random() < 0.7)
+        self.specs = draw_specs(draw)
+        self.wanted = Filter.parse(draw.choice(WANTED))
+        self.weight = draw.choice((0.05, 0.1, 0.2))
+        self.home = ""
+        self.boots = 0
+        self.standing = False
+        self.served = False
+        self.moves = 0
+        """Since everything was healed."""
+        self.over = False
+        self.cursor = ConsumerCursor()
+        self.trail = HomeTrail(1)
+        self.had = Had()
+        self._world = world
+        self._draw = draw
+        self._record = record
+        self._reaches = reaches
+        self._since = 0
+        self._arrives = 0
+
+    @property
+    def strict(self) -> bool:
+        """Whether nothing may be lost, nor its modulators begin anew."""
+        return self.relocation.events and self.relocation.state
+
+    @property
+    def every(self) -> int:
+        """Which share of what is selected its modulators let through: every so many-th."""
+        return next((one.n for one in self.specs if isinstance(one, EveryNth)), 1)
+
+    def selects(self, context: Context) -> bool:
+        """Return whether an event gets as far as the counting modulator."""
+        if not self.wanted.matches(context):
+            return False
+        for one in self.specs:
+            if isinstance(one, Select) and not Filter.parse(one.filter).matches(context):
+                return False
+            if isinstance(one, WithinBox):
+                assert context.point is not None
+                x, y = context.point
+                if not (one.west <= x <= one.east and one.south <= y <= one.north):
+                    return False
+        return True
+
+    # --- homes
+
+    def near(self) -> dict[str, float]:
+        """Search for brokers: those that can be heard, and how far they are."""
+        found = {}
+        for host in self._world.hosts.values():
+            hops = self._reaches(self.name, host.name) if host.name[0] == "b" else None
+            if hops is not None and host.state is HostState.UP:
+                found[host.name] = float(hops)
+        return found
+
+    def look(self, now: int) -> None:
+        """Report what is near; go elsewhere if the home cannot be heard, or does not serve."""
+        if self.over:
+            return
+        near = self.near()
+        host = self._world.hosts.get(self.home)
+        if host is None or self.home not in near or host.boots != self.boots:
+            self.leave()
+            if near:
+                self.attach(min(near, key=lambda one: (near[one], one)))
+            return
+        if not (self.served and self.standing) and now > self._since + PATIENCE_US:
+            self.attach(self._draw.choice(list(near)))
+            return
+        self._world.give(host, ReportBrokers(self.name, tuple(near.items())))
+
+    def attach(self, node: str) -> None:
+        """Go to a home."""
+        if self.home != node:
+            self.leave()
+        world = self._world
+        host = world.hosts[node]
+        if host.state is not HostState.UP:
+            return
+        trail = self.trail.goes_to(node)
+        self.home, self.boots = node, host.boots
+        self.served = self.standing = False
+        self._since = world.now
+        world.give(
+            host,
+            AttachModulated(
+                self.trail.attachment.counter, self.name, "owner", self.trail.attachment,
+                self.wanted.text, self.specs, self.relocation, self.cursor.pairs,
+                self.trail.served, trail, self.weight,
+            ),
+        )  # fmt: skip
+
+    def leave(self, *, final: bool = False) -> None:
+        """End the session; what is on its way is lost."""
+        host = self._world.hosts.get(self.home)
+        self.home = ""
+        if host is not None and host.state is not HostState.DOWN and host.boots == self.boots:
+            self._world.give(host, DetachModulated(self.name, self.trail.attachment, final))
+
+    # --- what comes
+
+    def carry(self, host: Host, effect: Effect, now: int) -> None:
+        """Bring something from a home to the consumer, in order, if both still hear each other."""
+        attachment, boots = self.trail.attachment, host.boots
+        if host.name != self.home:
+            return
+        at = max(now + self._draw.randrange(WIRELESS_US), self._arrives)
+        self._arrives = at
+
+        def arrive(_: int) -> None:
+            here = self.home == host.name and self.trail.attachment == attachment
+            if here and self.boots == boots and self._reaches(self.name, host.name) is not None:
+                self._arrived(effect)
+            elif here:
+                self.leave()  # a session is in order and whole, or over
+
+        self._world.kernel.call(at, arrive)
+
+    def _arrived(self, effect: Effect) -> None:
+        match effect:
+            case ModulatedAttached(ticket, _, continued):
+                if ticket == self.trail.attachment.counter:
+                    self._attached(continued)
+            case Failed():
+                self._since = min(self._since, self._world.now - PATIENCE_US + AGAIN_US)
+            case _ if self.served:  # what comes before is of an earlier session
+                self._learned(effect)
+
+    def _attached(self, continued: bool) -> None:
+        self.served = True
+        self.trail.served_by(self.home)
+        self.had.begins += not continued
+        if self.strict and not continued and self.had.begins > 1:
+            raise Violation("modulators go on", f"{self.name}'s began anew")
+
+    def _learned(self, effect: Effect) -> None:
+        had = self.had
+        match effect:
+            case EventsStanding(_, vector):
+                if self.cursor.standing(effect):
+                    raise Violation("no loss", f"{self.name}'s home begins too late: {effect}")
+                for origin, position in vector:
+                    had.starts.setdefault(origin, position)
+                self.standing = True
+            case EventsDelivered():
+                self._delivered(effect)
+            case EventsLost():
+                self._lost(effect)
+            case ModulatorsAnew(_, reason) | ModulatorsStopped(_, reason):
+                if self.strict or isinstance(effect, ModulatorsStopped):
+                    raise Violation("modulators go on", f"{self.name}: {reason}")
+            case MoveClient(_, to):
+                if self._reaches(self.name, to) is not None:
+                    self.moves += 1
+                    self.attach(to)
+            case ServedElsewhere():
+                self.leave()
+
+    def _lost(self, effect: EventsLost) -> None:
+        if self.cursor.lost(effect):
+            self.had.gaps.append(effect)
+            if self.relocation.events:
+                raise Violation("no loss", f"{self.name} is told of {effect}")
+
+    def _delivered(self, effect: EventsDelivered) -> None:
+        if effect.origin not in self.had.starts:
+            self.had.starts[effect.origin] = self.cursor.vector.get(effect.origin, effect.after)
+        before = dict(self.cursor.vector)
+        taken = self.cursor.take(effect)
+        if taken.missing:
+            raise Violation("no loss", f"{self.name} has a gap before {effect}, at {before}")
+        numbers = {event: Position(effect.upto.epoch, at) for at, event in effect.events}
+        for event in taken.events:
+            self._had(effect.origin, numbers[event], event, before)
+        host = self._world.hosts[self.home]
+        if self._draw.random() < 0.5 and host.state is HostState.UP:
+            confirm = ConfirmModulated(self.name, self.trail.attachment, self.cursor.pairs)
+            self._world.give(host, confirm)
+
+    def _had(self, origin: str, at: Position, event: Event, before: dict[str, Position]) -> None:
+        had = self.had
+        if not self.selects(event.context):
+            raise Violation("modulators select", f"{self.name} has {event.context}")
+        if (origin, at) in had.taken:
+            raise Violation("no duplicate", f"{self.name} has {at} of {origin} again")
+        last = max((one for where, one in had.taken if where == origin), default=None)
+        if last is not None and at < last:
+            raise Violation("FIFO per origin", f"{self.name} has {at} of {origin} after {last}")
+        had.taken.append((origin, at))
+        if self.strict:
+            # Exactly so many events as were let in by its modulators lie before this one.
+            upto = {**before, origin: at}
+            count = sum(len(self.counted(one, upto[one])) for one in upto if one in had.starts)
+            if count % self.every:
+                raise Violation("modulators go on", f"{self.name} has {at} of {origin} as {count}.")
+
+    def counted(self, origin: str, upto: Position | None) -> list[Position]:
+        """Give the events of an origin that modulators should have counted up to a position."""
+        start = self.had.starts[origin]
+        found = self._record.facts.get(origin, {})
+        return [
+            at
+            for at, context in found.items()
+            if start < at and (upto is None or at <= upto) and self.selects(context)
+        ]
+
+    # --- the end
+
+    def lacking(self) -> str:
+        """Say what the consumer should have by now; empty if it has everything."""
+        if not (self.served and self.standing):
+            return "is not served"
+        owed = told = 0
+        for origin in self.had.starts:
+            ends = [*self._record.facts.get(origin, ())]
+            if ends and self.cursor.vector.get(origin, Position(0, 0)) < max(ends):
+                return f"has not come to the end of {origin}'s log"
+            counted = self.counted(origin, None)
+            gaps = [gap for gap in self.had.gaps if gap.origin == origin]
+            lost = [at for at in counted if any(gap.after < at <= gap.upto for gap in gaps)]
+            owed += len(counted)
+            told += len(lost)
+            if self.every == 1:
+                missing = set(counted) - set(lost)
+                missing -= {at for where, at in self.had.taken if where == origin}
+                if missing:
+                    return f"lacks {sorted(missing)} of {origin}"
+        got, every = len(self.had.taken), self.every
+        if self.strict and got != owed // every:
+            return f"has {got} of {owed} events, of which every {every}. is wanted"
+        # Each new beginning may cost all but one of a round, and so may each gap.
+        slack = (every - 1) * (self.had.begins + len(self.had.gaps) + 1)
+        if got * every > owed + slack or got * every < owed - told - slack:
+            return f"has {got} of {owed} events; {told} were told as lost"
+        return ""
+
+
+def draw_specs(draw: random.Random) -> tuple[Spec, ...]:
+    """Draw modulators: some select, some count, some do both."""
+    selecting: list[Spec] = [
+        Select("colour <> 'green'"),
+        WithinBox(-8, -8, 9, 9),
+        Select(),
+    ]
+    found: list[Spec] = [draw.choice(selecting)] if draw.random() < 0.6 else []
+    if draw.random() < 0.7 or not found:
+        found.append(EveryNth(draw.choice((2, 3, 5))))
+    return tuple(found)

@@ -1,0 +1,105 @@
+"""Maps of several services, watched from any of them: items and contexts, and what rules hide."""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.sync.client import ClientConnection
+
+from tests.live.overlay.test_neighbours import DEADLINE_S, key_of, settings, until, up
+from tests.running_service import RunningService
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+
+class View:
+    """What a session's frames show, by vid."""
+
+    def __init__(self, held: ClientConnection, wanted: str, scope: str = "everywhere") -> None:
+        self._held = held
+        self.contexts: dict[str, dict[str, Any]] = {}
+        asked = {"type": "subscribe", "re": "all", "filter": wanted, "scope": scope}
+        held.send(json.dumps(asked))
+
+    def read(self, timeout_s: float) -> None:
+        """Take the next frame, if one comes in time."""
+        try:
+            frame = json.loads(self._held.recv(timeout=timeout_s))
+        except TimeoutError:
+            return
+        for one in frame.get("features", ()):
+            self.contexts[one["id"]] = one["properties"]
+        for event in frame.get("events", ()):
+            if event["type"].endswith(".left"):
+                self.contexts.pop(event["subject"])
+            else:
+                self.contexts[event["subject"]] = event["data"]["properties"]
+
+    def until(self, true: Callable[[dict[str, Any]], bool], what: str) -> None:
+        """Read until something is so."""
+        end = time.monotonic() + DEADLINE_S
+        while not true(self.contexts):
+            assert time.monotonic() < end, (what, self.contexts)
+            self.read(0.5)
+
+
+def tree(
+    folder: Path,
+    parents: dict[str, str],
+    within: ExitStack,
+    settings_of: Callable[..., str] = settings,
+) -> dict[str, RunningService]:
+    """Start services that are linked as a tree; each dials its parent."""
+    for name in parents:
+        (folder / name / "data").mkdir(parents=True)
+    keys = {name: key_of(folder / name) for name in parents}
+    found: dict[str, RunningService] = {}
+    for name, parent in parents.items():
+        near = [(child, keys[child], "") for child, above in parents.items() if above == name]
+        if parent:
+            near.append((parent, keys[parent], found[parent].url))
+        found[name] = within.enter_context(RunningService(folder / name, settings_of(name, *near)))
+    return found
+
+
+def test_an_item_and_a_context_are_seen_through_every_node(tmp_path: Path) -> None:
+    with ExitStack() as within:
+        nodes = tree(tmp_path, {"a": "", "b": "a", "c": "b"}, within)
+        a, c = nodes["a"], nodes["c"]
+        until(lambda: up(nodes["b"]) == {"a", "c"}, "b is not linked with both")
+        path = "/items/NYSE/IBM"
+        body = {"subkeys": [["float", "price", 104.5]], "major_name": "exchange"}
+        answer = a.ask("PUT", path, a.operator, body)
+        assert answer.status == 201, answer.body
+        item = answer.json["id"]
+        rules = [{"viewers": ["staff"], "precision": "exact"}]
+        assert a.put("operator:shy", "campus/a/1").status == 201
+        assert a.ask("PUT", "/contexts/operator:shy/rules", a.operator, rules).status < 300
+        with c.session(c.operator) as held, c.session(c.operator) as local:
+            view, here = View(held, "true"), View(local, "true", "here")
+            view.until(lambda seen: item in seen, "a newcomer lacks the item")
+            assert view.contexts[item]["price"] == 104.5
+            body["subkeys"] = [["float", "price", 99.0]]
+            assert a.ask("PUT", path, a.operator, body).status == 200
+            view.until(lambda seen: seen[item]["price"] == 99.0, "a change is missed")
+            assert a.put("operator:ada", "campus/a/2", colour="red").status == 201
+            view.until(lambda seen: "operator:ada" in seen, "a context is missed")
+            a.kill()
+            a.start()
+            until(lambda: "a" in up(nodes["b"]), "a is not linked again")
+            assert a.ask("DELETE", path, a.operator).status == 204
+            assert c.put("operator:bob", "campus/c/1").status == 201
+            view.until(lambda seen: item not in seen, "an item stays that was taken back")
+            view.until(lambda seen: {"operator:ada", "operator:bob"} <= seen.keys(), "lacks some")
+            assert "operator:shy" not in view.contexts
+            here.until(lambda seen: "operator:bob" in seen, "its own map is not seen")
+            assert here.contexts.keys() == {"operator:bob"}
+        assert (
+            a.ask("PUT", "/items/NYSE/IBM", a.operator, {"subkeys": [["float", "p", "x"]]}).status
+            == 400
+        )
+        assert a.ask("PUT", "/items/NYSE/IBM", a.operator, b"[").status == 400

@@ -1,0 +1,147 @@
+"""Deliberate defects of homes and relocation: the swarm finds each."""
+
+from typing import Any
+
+import pytest
+
+from roamcast.overlay.homes.managers import ResourceMonitor
+from roamcast.overlay.homes.relocation import ModulatedConsumer, Saved
+from roamcast.overlay.homes.serving import Serving
+from roamcast.overlay.homes.working import ServingWork
+from roamcast.sim.scenario import draw_scenario, play
+from roamcast.sim.workloads.homes import HomesWorkload
+
+pytestmark = pytest.mark.slow
+SEEDS = 1_000
+
+
+def found(first: int = 0) -> str:
+    """Give the first broken promise; `first` saves the seeds before the one that shows it."""
+    for seed in range(first, SEEDS):
+        outcome = play(draw_scenario("homes", HomesWorkload, seed), HomesWorkload)
+        if outcome.failed:
+            return outcome.promise
+    raise AssertionError(f"{SEEDS} seeds did not find it")
+
+
+def test_a_state_that_is_taken_after_its_vector_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 24: modulators move while events flow."""
+
+    def late(self: ModulatedConsumer, checkpoint: Any) -> None:
+        self.base, self._steps = Saved(self.base.vector, checkpoint), []
+
+    monkeypatch.setattr(ModulatedConsumer, "freeze", late)
+    assert found(FIRST["state"]) in ("modulators go on", "no loss", "no duplicate")
+
+
+def test_a_herd_that_everybody_lets_in_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 25: no admission."""
+    monkeypatch.setattr(ResourceMonitor, "admits", lambda *_: True)
+    assert found(FIRST["herd"]) in ("loads return below the threshold", "nobody flaps")
+
+
+def test_homes_that_measure_from_other_producers_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Trap 25: two homes that weigh differently send a consumer to and fro."""
+
+    def own(self: ServingWork, vector: Any) -> Any:
+        self._producers = {}
+        mine = [one for one in vector if one == self.node]  # type: ignore[attr-defined]
+        return real(self, {one: vector[one] for one in mine})
+
+    real = ServingWork._produces
+    monkeypatch.setattr(ServingWork, "_produces", own)
+    assert found(FIRST["producers"]) in ("nobody flaps", "no loss")
+
+
+def test_answers_that_go_out_before_their_steps_are_on_disk_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = ServingWork._store
+
+    def hasty(self: ServingWork, served: Any) -> Any:
+        return [*self._release(served), *real(self, served)]
+
+    monkeypatch.setattr(ServingWork, "_store", hasty)
+    assert found(FIRST["unsynced"]) in ("modulators go on", "no loss", "no duplicate")
+
+
+def test_a_replay_in_any_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ModulatedConsumer.begin
+
+    def careless(self: ModulatedConsumer, saved: Any, had: Any) -> None:
+        real(self, saved, had)
+        self.script.clear()
+        self._steps.clear()
+
+    monkeypatch.setattr(ModulatedConsumer, "begin", careless)
+    assert found(FIRST["order"]) in ("modulators go on", "no loss", "no duplicate")
+
+
+def test_a_checkpoint_that_is_trusted_before_it_is_confirmed_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ModulatedConsumer, "_has", lambda *_: True)
+    assert found(FIRST["unconfirmed"]) in ("modulators go on", "no loss")
+
+
+def test_a_former_home_that_forgets_where_a_state_went_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Serving, "_was_given", lambda *_: None)
+    assert found(FIRST["forgets"]) == "modulators go on"
+
+
+def test_an_attachment_that_claims_do_not_compare_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = Serving._claimed
+
+    def any_claim(self: Serving, claim: Any, now: int) -> Any:
+        served = self.served.get(claim.consumer)
+        if served is not None:
+            served.attachment = type(served.attachment)(0, 0)
+        return real(self, claim, now)
+
+    monkeypatch.setattr(Serving, "_claimed", any_claim)
+    assert found(FIRST["attachment"]) in (
+        "modulators go on", "no loss", "nothing is held at rest", "liveness",
+    )  # fmt: skip
+
+
+def test_what_a_light_move_skips_untold_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ModulatedConsumer.stands
+
+    def silent(self: ModulatedConsumer, start: Any) -> Any:
+        real(self, start)
+        return []
+
+    monkeypatch.setattr(ModulatedConsumer, "stands", silent)
+    assert found(FIRST["untold"]) == "no loss"
+
+
+def test_a_lease_without_an_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Serving.advance
+
+    def endless(self: Serving, now: int) -> Any:
+        leases = [key for key in self._timers._times if key[0] == "lease"]
+        for key in leases:
+            self._timers.cancel(key)
+        return real(self, now)
+
+    monkeypatch.setattr(Serving, "advance", endless)
+    assert found(FIRST["lease"]) == "nothing is held at rest"
+
+
+def test_room_that_stays_promised_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ResourceMonitor, "expire", lambda *_: None)
+    monkeypatch.setattr(ResourceMonitor, "deadline", lambda _: None)
+    assert found(FIRST["room"]) in ("nothing is held at rest", "loads return below the threshold")
+
+
+FIRST: dict[str, int] = dict.fromkeys(
+    ("state", "herd", "producers", "unsynced", "order", "unconfirmed", "forgets",
+     "attachment", "untold", "lease", "room"), 0
+)  # fmt: skip
+"""The seed that shows each, so that a test need not run those before it."""
