@@ -61,7 +61,7 @@ from roamcast.errors import LimitError
 from roamcast.identity.policy import PUBLIC, RuleBook, RulesPolicy, is_own, subject_of
 from roamcast.identity.revocations import Revocations, RevokeTokens, TokenRevoked
 from roamcast.identity.rule_sets import RuleSets, SetRules
-from roamcast.identity.rules import Rule, Viewer, visible
+from roamcast.identity.rules import Rule, Viewer, both_show, visible
 from roamcast.identity.vid_keys import KeepVidKey, VidKeyStore
 from roamcast.matching.live.slices import ContextPage, Question, run
 from roamcast.model.contexts import Context
@@ -611,7 +611,8 @@ class Broker(Router):
         own = self._rules.own(context.vid)
         if shown is None or own is None:
             return shown
-        return visible(shown, own, viewer, now, places)
+        now_shown = visible(context, own, viewer, now, places)
+        return None if now_shown is None else both_show(shown, now_shown)
 
     def get(self, viewer: Viewer, vid: str, now: int) -> Context | None:
         """Give one context as this viewer may see it; its owner sees all of it."""

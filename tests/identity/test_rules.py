@@ -19,6 +19,7 @@ from roamcast.identity.rules import (
     Hours,
     Rule,
     Viewer,
+    both_show,
     changes_at,
     check_rules,
     decode_rules,
@@ -294,3 +295,20 @@ def test_hours_that_say_nothing_are_every_minute_of_every_day() -> None:
         begin = day * 24 * HOUR
         for instant in (begin, begin + 24 * HOUR - 1):
             assert Hours().span(instant) == (begin, begin + 24 * HOUR)
+
+
+@given(some_contexts, some_rules, some_rules)
+def test_what_two_views_both_show_is_shown_by_each(
+    context: Context, then: list[Rule], since: list[Rule]
+) -> None:
+    views = [visible(context, rules, BOB, 0) for rules in (then, since)]
+    one, other = views
+    if one is None or other is None:
+        return
+    assert both_show(one, one) == one
+    both = both_show(one, other)
+    for view in (one, other):
+        assert both.place is None or path_within(view.place or "", both.place)
+        assert both.point is None or view.point is not None
+        assert both.attributes.items() <= view.attributes.items()
+        assert both.t_r >= view.t_r

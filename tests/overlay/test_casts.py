@@ -14,13 +14,25 @@ from roamcast.identity.rules import Viewer
 from roamcast.model.casts import Cast
 from roamcast.model.contexts import Context
 from roamcast.model.events import Acknowledged, Failed
-from roamcast.model.machine import Effect, Store, Stored, StoreFailed
+from roamcast.model.machine import Effect, Store, Stored, StoreFailed, Writes
 from roamcast.overlay.casts.casts import Casts
-from roamcast.overlay.casts.held import HeldCast, StoredCast, paged_pairs, plan_of
+from roamcast.overlay.casts.held import (
+    PAYLOADS,
+    SENT,
+    HeldCast,
+    StoredCast,
+    name_of,
+    paged_pairs,
+    plan_of,
+)
 from roamcast.overlay.casts.looking import PastAnswer, answer_run, asked_of, paged
 from roamcast.overlay.casts.messages import (
+    ENDING,
+    RESULT,
     CancelCast,
     CastBody,
+    CastEnding,
+    CastResult,
     DepositFailed,
     DepositMail,
     LookUpPast,
@@ -33,6 +45,7 @@ from roamcast.overlay.casts.messages import (
 )
 from roamcast.overlay.casts.settings import CastSettings
 from roamcast.overlay.casts.waiting import WaitingCasts
+from roamcast.overlay.events import HandleParcel, ParcelArrived, ParcelHandled, ParcelId
 from roamcast.sim.workloads._cast_parts import (
     Alternative,
     RecordedCast,
@@ -81,11 +94,7 @@ class OneNode:
     def answer(self, effect: Effect) -> list[Any]:
         match effect:
             case Store(token, writes):
-                if not self.disk_well:
-                    return [StoreFailed(token, "full")]
-                for key, value in writes:
-                    self.disk.pop(key, None) if value is None else self.disk.update({key: value})
-                return [Stored(token)]
+                return [Stored(token) if self.wrote(writes) else StoreFailed(token, "full")]
             case LookUpPast(token, questions):
                 answers = []
                 for question in questions:
@@ -95,6 +104,8 @@ class OneNode:
                         answer_run(asked, run, self.now, question.until, answer)
                     answers.append(answer)
                 return list(paged(token, answers, 1))
+            case HandleParcel(parcel, writes):
+                return [ParcelHandled(parcel)] if self.wrote(writes) else []
             case ReadPayload(token, name):
                 return [PayloadRead(token, self.disk.get(name))]
             case DepositMail():
@@ -105,6 +116,11 @@ class OneNode:
             case _:
                 self.told.append(effect)
                 return []
+
+    def wrote(self, writes: Writes) -> bool:
+        for key, value in writes if self.disk_well else ():
+            self.disk.pop(key, None) if value is None else self.disk.update({key: value})
+        return self.disk_well
 
     def run_until(self, now: int) -> None:
         while (due := self.casts.deadline()) is not None and due <= now:
@@ -250,6 +266,58 @@ def test_more_casts_than_the_bound_are_refused() -> None:
     assert node.casts.occupancy()["casts"] == (3, 3)
 
 
+@pytest.fixture
+def collecting() -> OneNode:
+    """A node whose cast is over, though the neighbour it was handed to has not answered."""
+    first = OneNode()
+    text = "within(place, 'campus')"
+    sent = SendCast(1, Cast("c", text, b"hello", first.now, expires=2_000), SENDER, policy="FBTH")
+    assert isinstance(first.ask(sent), Acknowledged)
+    first.disk[f"{SENT}{name_of('c')}/far"] = b"far"
+    node = OneNode(first.disk, first.now)
+    node.run_until(1_000_000)
+    while "c" in node.casts.casts:
+        node.run_until(node.now + 1_000_000)
+    return node
+
+
+def late_result(number: int) -> ParcelArrived:
+    body = CastResult("c", "far", (Pair(f"late-{number}@trust", b"key"),), complete=True)
+    return ParcelArrived(ParcelId("far", 1, number), RESULT, msgspec.msgpack.encode(body))
+
+
+def test_results_that_come_after_a_cast_was_forgotten_are_delivered(collecting: OneNode) -> None:
+    collecting.disk_well = False
+    collecting.carry(collecting.casts.receive(late_result(1), collecting.now))
+    collecting.disk_well = True  # what the disk refused comes again
+    for number in (1, 2):
+        collecting.carry(collecting.casts.receive(late_result(number), collecting.now))
+    assert collecting.reached == ["late-1@trust", "late-2@trust"]
+    again = OneNode(dict(collecting.disk), collecting.now)  # killed before it was forgotten again
+    again.run_until(again.now + 1_000_000)
+    assert "c" not in again.casts.casts
+    again.carry(again.casts.receive(late_result(3), again.now))
+    assert again.reached == ["late-3@trust"]
+
+
+def test_nothing_of_a_cast_stays_once_results_can_not_come(collecting: OneNode) -> None:
+    assert {key for key in collecting.disk if key.startswith(PAYLOADS)}
+    collecting.run_until(2_000 + SETTINGS.late_us + 1)
+    assert not collecting.disk
+    collecting.carry(collecting.casts.receive(late_result(1), collecting.now))
+    assert not collecting.reached
+    assert not collecting.disk
+
+
+def test_results_of_a_cast_that_was_cancelled_meanwhile_reach_nobody(collecting: OneNode) -> None:
+    ending = CastEnding("c", 2_000 + SETTINGS.late_us)
+    told = ParcelArrived(ParcelId("far", 1, 9), ENDING, msgspec.msgpack.encode(ending))
+    collecting.carry(collecting.casts.receive(told, collecting.now))
+    collecting.carry(collecting.casts.receive(late_result(1), collecting.now))
+    assert not collecting.reached
+    assert not any(key.startswith(PAYLOADS) for key in collecting.disk)
+
+
 @pytest.mark.parametrize(
     ("given", "error"),
     [
@@ -361,7 +429,7 @@ def expected(
 ) -> bool:
     until = [*(one.begin for one in states[1:]), end]
     run = [(one, one.begin, at) for one, at in zip(states, until, strict=True)]
-    return matches(run, RecordedCast("c", "n", 1, expires, meaning, 0))
+    return matches(run, RecordedCast("c", "n", 1, expires, meaning, 0, "NH"))
 
 
 def is_found(

@@ -1,10 +1,12 @@
 """Deliberate defects of casts: the swarm finds each within a thousand seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from roamcast import broker
+from roamcast.identity.rules import Viewer, visible
 from roamcast.identity.trusted.inbox import PersonInbox
 from roamcast.identity.trusted.mailboxes import Mailboxes
 from roamcast.model.contexts import Context
@@ -21,7 +23,8 @@ from roamcast.overlay.casts.lookups import Lookups
 from roamcast.overlay.casts.messages import Pair
 from roamcast.overlay.casts.spreading import Spreading
 from roamcast.overlay.casts.waiting import WaitingCasts
-from roamcast.sim.scenario import draw_scenario, play
+from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
+from roamcast.sim.workloads._cast_parts import COARSE, rules_to
 from roamcast.sim.workloads.casts import CastsWorkload
 
 SEEDS = 1_000
@@ -29,10 +32,15 @@ LOST = "everybody who matches gets it"
 TOO_MANY = "nobody else gets it"
 
 
-def found(first: int = 0) -> str:
+PLAIN = {"rules": 0, "take_overs": 0}
+HIDING = {"rules": 1, "take_overs": 0}
+
+
+def found(first: int = 0, sizes: Mapping[str, int] = PLAIN) -> str:
     """Give the first broken promise; `first` saves the seeds before the one that shows it."""
     for seed in range(first, SEEDS):
-        outcome = play(draw_scenario("casts", CastsWorkload, seed), CastsWorkload)
+        scenario = draw_scenario("casts", CastsWorkload, seed)
+        outcome = play(narrow(scenario, Narrowing(None, dict(sizes))), CastsWorkload)
         if outcome.failed:
             return outcome.promise
     raise AssertionError(f"{SEEDS} seeds did not find it")
@@ -163,3 +171,25 @@ def test_mail_forgotten_before_the_trusted_node_has_it_is_found(
         CastDelivery, "deposited", lambda self, given, now: given_up(self, given.token, "", now)
     )
     assert found(first=8) == LOST
+
+
+def test_rules_that_cut_what_is_cut_already_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rules then and now hid more of the past than of the present."""
+
+    def twice(shown: Context, _: Context) -> Context:
+        return visible(shown, rules_to(COARSE), Viewer("sender"), 0) or shown
+
+    monkeypatch.setattr(broker, "both_show", twice)
+    assert found(first=10, sizes=HIDING) == LOST
+
+
+def test_hiding_that_counts_as_leaving_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WaitingCasts, "_is_hidden", lambda *_: False)
+    assert found(first=19, sizes=HIDING) == TOO_MANY
+
+
+def test_look_ups_that_see_what_rules_hide_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        broker.Broker, "_seen_then", lambda _self, _viewer, _now, context, _: context
+    )
+    assert found(first=8, sizes=HIDING) == TOO_MANY

@@ -91,18 +91,27 @@ def draw_scenario(name: str, make: Make, seed: int) -> Scenario:
     if not 0 <= seed <= SEED_MAX:
         raise LimitError(f"a seed is between 0 and {SEED_MAX}")
     generator = Kernel(seed).generator(f"scenario/{name}")
-    bounds = make().sizes
-    sizes = {}
-    for size, (least, most) in bounds.items():
+    workload = make()
+    sizes = dict.fromkeys(workload.sizes, 0)
+
+    def draw(size: str) -> None:
         # Logarithmic: most defects show with few hosts, and small runs are fast and easy to read.
+        least, most = workload.sizes[size]
         spread = math.log(most + 1) - math.log(least + 1)
         drawn = math.exp(math.log(least + 1) + spread * generator.random()) - 1
         sizes[size] = min(max(round(drawn), least), most)
+
+    for size in workload.sizes:
+        if size not in workload.drawn_last:
+            draw(size)
     duration = generator.randint(DURATION_US_MIN, DURATION_US_MAX)
     qualities = tuple(draw_quality(generator) for _ in range(generator.choice((1, 1, 2, 4))))
     faults = draw_faults(generator, duration)
     shape = generator.choice((Shape.FLAT, Shape.FLAT, Shape.TREE, Shape.LINE))
     skew = draw_skew(generator)
+    for size in workload.sizes:
+        if size in workload.drawn_last:
+            draw(size)
     return Scenario(name, seed, duration, sizes, qualities, faults, shape, skew)
 
 

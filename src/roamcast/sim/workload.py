@@ -25,6 +25,8 @@ class Workload(ABC):
     registry: ClassVar[Registry]
     sizes: ClassVar[Mapping[str, tuple[int, int]]]
     """What the swarm varies: name → (least, most), both included."""
+    drawn_last: ClassVar[frozenset[str]] = frozenset()
+    """Sizes that came later: with them set to 0, a seed is what it was before they came."""
     effects: ClassVar[tuple[type[Effect], ...]] = (Effect,)
     """What its machines address to their users; anything else is a mistake of ours."""
     settle_us_max: ClassVar[int] = 60_000_000

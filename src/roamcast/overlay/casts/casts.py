@@ -33,7 +33,7 @@ from roamcast.model.parts import Occupancy, Part, Timers
 from roamcast.model.records import CastStep
 from roamcast.overlay.casts.delivery import CastDelivery, KeyOf, What
 from roamcast.overlay.casts.desk import HeldCasts, ignore
-from roamcast.overlay.casts.endings import Endings
+from roamcast.overlay.casts.endings import Endings, no_more_late
 from roamcast.overlay.casts.handing import Handing
 from roamcast.overlay.casts.held import (
     END,
@@ -299,7 +299,7 @@ class Casts(Part):
             return [Acknowledged(given.ticket)]
         if cast.id in self._desk.endings or cast.id in self._desk.writing:
             raise ConflictError("a cast of this id is over, or on its way to the disk")
-        if len(self._desk.casts) + len(self._desk.writing) >= self._desk.settings.casts_max:
+        if self._desk.full:
             raise LimitError(f"{self._desk.settings.casts_max} casts are held: try again later")
         body = body_of(given, self._desk.node, self._desk.settings, now)
         held = HeldCast(StoredCast(body, "", (), self._desk.settings.patience_us))
@@ -402,10 +402,9 @@ class Casts(Part):
             return self._desk.handle(
                 given.parcel, (), lambda _: self._results.answer_none(body, content.came_from)
             )
-        held_now = len(self._desk.casts) + len(self._desk.writing)
         # A parcel comes again if the disk refused it.
         if self._desk.writing.get(body.id, given.parcel) != given.parcel or (
-            held_now >= self._desk.settings.casts_max and body.id not in self._desk.writing
+            self._desk.full and body.id not in self._desk.writing
         ):
             return self._desk.wait_for_room(given, now)
         held = HeldCast(StoredCast(body, content.came_from, content.branches, content.patience_us))
@@ -442,9 +441,11 @@ class Casts(Part):
                 waiting, desk.held_up = desk.held_up, {}
                 return [effect for one in waiting.values() for effect in self._arrived(one, now)]
             case "forget":
-                if desk.endings.pop(cast, None) is None:
+                end = desk.endings.pop(cast, None)
+                if end is None:
                     return ()
-                return [desk.requests.store(((END + name_of(cast), None),), ignore)]
+                gone = ((END + name_of(cast), None), *(no_more_late(cast) if end.late else ()))
+                return [desk.requests.store(gone, ignore)]
             case "erase":
                 return self._endings.erase(cast)
         held = desk.casts.get(cast)

@@ -44,6 +44,11 @@ class HeldCasts:
         """Parcels that wait for room; they stay in custody."""
         self._handling: dict[ParcelId, Callable[[int], Sequence[Effect]]] = {}
 
+    @property
+    def full(self) -> bool:
+        """Whether no more casts are taken."""
+        return len(self.casts) + len(self.writing) >= self.settings.casts_max
+
     def handle(
         self, parcel: ParcelId, writes: Writes, then: Callable[[int], Sequence[Effect]]
     ) -> list[Effect]:

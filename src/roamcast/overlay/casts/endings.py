@@ -12,6 +12,7 @@ from roamcast.overlay.casts.desk import HeldCasts, ignore
 from roamcast.overlay.casts.handing import Handing
 from roamcast.overlay.casts.held import (
     END,
+    LATE,
     PAYLOADS,
     SENT,
     CastStatus,
@@ -39,6 +40,7 @@ class Endings:
         end = _end_of(ending)
 
         def then(done: bool, now: int) -> Sequence[Effect]:
+            held.taking.discard(ending.cast)
             if not done:
                 held.end = None
                 self._handing.later(held, now)
@@ -46,12 +48,14 @@ class Endings:
             return [Acknowledged(ticket), *self.end(held, end, now)]
 
         held.end = end  # from now on nothing goes anywhere
+        held.taking.add(ending.cast)  # and it is not forgotten before those it reached hear of it
         return [self._desk.requests.store(_end_writes(end, ending), then)]
 
     def arrived(self, given: ParcelArrived, content: CastEnding, now: int) -> Sequence[Effect]:
         """Take the end of a cast from a neighbour; it may come before the cast."""
         held = self._desk.casts.get(content.cast)
-        if content.cast in self._desk.endings or (held is not None and held.end is not None):
+        known = self._desk.endings.get(content.cast) if held is None else held.end
+        if known is not None and not known.late:
             return [HandleParcel(given.parcel)]
         if (
             content.cast in self._desk.writing
@@ -63,6 +67,7 @@ class Endings:
         def handled(now: int) -> Sequence[Effect]:
             held = self._desk.casts.get(content.cast)
             if held is not None:
+                held.taking.discard(given.parcel)
                 held.end = end
                 return self.end(held, end, now)
             self.remember(end)
@@ -70,6 +75,10 @@ class Endings:
 
         # Without its cast nobody here was reached: an update has nobody to go to.
         writes = _end_writes(end, None if held is None else content)
+        if held is not None:
+            held.taking.add(given.parcel)
+        elif known is not None:  # results that are late come too late now
+            writes = (*writes, *no_more_late(content.cast))
         return self._desk.handle(given.parcel, writes, handled)
 
     def end(self, held: HeldCast, end: StoredEnd, now: int) -> list[Effect]:
@@ -158,7 +167,7 @@ class Endings:
         """Whether nothing of it is under way or owed."""
         if held.live and (not held.settled or not held.looked):
             return False
-        if held.end is not None and held.sent_to:
+        if (held.end is not None and held.sent_to) or held.taking:
             return False
         return not held.posting and not held.looking and self._desk.delivery.is_done(held)
 
@@ -180,9 +189,12 @@ class Endings:
         return f"{held.id}: {facts}"
 
     def _forget(self, held: HeldCast, now: int) -> list[Effect]:
-        end = held.end or StoredEnd(held.id, held.body.over_us)
         given_up = now >= held.body.over_us
-        writes = (*held.forgets(), *_end_writes(end, None))
+        keep = held.awaits_results and not given_up
+        end = held.end or StoredEnd(held.id, held.body.over_us, late=keep)
+        writes = (*held.forgets(keep=keep), *_end_writes(end, None))
+        if keep:
+            writes = (*writes, *held.awaits())
 
         def then(done: bool, now: int) -> Sequence[Effect]:
             if not done:
@@ -219,6 +231,12 @@ class Endings:
         held.settled = held.looked = held.flushed = True
         self._desk.timers.set(("drop", held.id, 0), max(now + 1, held.body.expires_us))
         return self.end(held, held.end, now)
+
+
+def no_more_late(cast: str) -> Writes:
+    """Delete what was kept of a cast for results that are late."""
+    name = name_of(cast)
+    return (PAYLOADS + name, None), (LATE + name, None)
 
 
 def _end_of(ending: CastEnding) -> StoredEnd:

@@ -25,6 +25,7 @@ from roamcast.model.machine import Writes
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.casts.looking import window_of
 from roamcast.overlay.casts.messages import CastBody, CastReport, Pair, PastQuestion
+from roamcast.overlay.events import ParcelId
 
 PREFIX: Final = "casts/"
 BODY: Final = PREFIX + "body/"
@@ -35,6 +36,8 @@ END: Final = PREFIX + "end/"
 REPORTED: Final = PREFIX + "report/"
 PAYLOADS: Final = "payloads/"
 """Not this part's prefix: payloads of a million casts are not read at a start."""
+LATE: Final = PAYLOADS + "late/"
+"""Casts that are over, and whose results may still be on their way back."""
 
 HOUR_S: Final = 3_600
 BACK_S_MAX: Final = 100 * 366 * 24 * HOUR_S
@@ -132,6 +135,15 @@ class StoredEnd(msgspec.Struct, frozen=True, array_like=True):
     update: str = ""
     kind: str = ""
     media_type: str = ""
+    late: bool = False
+    """Whether results that are late are still taken: the cast lies among the payloads."""
+
+
+class LateCast(msgspec.Struct, frozen=True, array_like=True):
+    """A cast that was forgotten, as it is taken up again when results are late."""
+
+    cast: StoredCast
+    sent_to: tuple[str, ...]
 
 
 class StoredPage(msgspec.Struct, array_like=True):
@@ -195,9 +207,11 @@ class HeldCast:
         "reports",
         "sent_to",
         "settled",
+        "taking",
         "telling",
         "unnamed",
         "unreachable",
+        "unwritten",
         "whom",
     )
 
@@ -233,6 +247,10 @@ class HeldCast:
         """Neighbours that are being told of its end."""
         self.known = 0
         """Pages that were made: the number of the next one."""
+        self.taking: set[ParcelId | str] = set()
+        """Results and its end, on their way to the disk: it is not forgotten meanwhile."""
+        self.unwritten: Writes = ()
+        """What is to be written of a cast that results have brought back."""
 
     @property
     def id(self) -> str:
@@ -284,10 +302,29 @@ class HeldCast:
         """Give what is on disk of it."""
         return StoredCast(self.body, self.came_from, self.branches, self.patience_us)
 
-    def forgets(self) -> Writes:
+    @property
+    def awaits_results(self) -> bool:
+        """Whether neighbours may pass something back, however late."""
+        return self.live and self.body.policy != "NH" and bool(self.sent_to)
+
+    def awaits(self) -> Writes:
+        """Give what stays on disk for results that are late."""
+        late = LateCast(self.stored(), tuple(self.sent_to))
+        return ((LATE + name_of(self.id), msgspec.msgpack.encode(late)),)
+
+    def returns(self) -> Writes:
+        """Give what is written of a cast that results have brought back."""
+        name = name_of(self.id)
+        body = (BODY + name, msgspec.msgpack.encode(self.stored()))
+        sent = ((f"{SENT}{name}/{link}", link.encode()) for link in self.sent_to)
+        return (body, (SETTLED + name, b""), *sent)
+
+    def forgets(self, *, keep: bool = False) -> Writes:
         """Delete everything of it, but what remembers that it is over."""
         name = name_of(self.id)
-        keys = [BODY + name, SETTLED + name, PAYLOADS + name]
+        keys = [BODY + name, SETTLED + name]
+        if not keep:
+            keys += [PAYLOADS + name, LATE + name]
         keys += [f"{SENT}{name}/{link}" for link in self.sent_to]
         keys += [f"{REPORTED}{name}/{node}" for node in self.reports]
         keys += [page.key for page in self.pages.values()]

@@ -7,7 +7,7 @@ import msgspec
 from roamcast.model.machine import Effect
 from roamcast.overlay.casts.desk import HeldCasts, ignore
 from roamcast.overlay.casts.handing import Handing
-from roamcast.overlay.casts.held import HeldCast
+from roamcast.overlay.casts.held import LATE, HeldCast, LateCast, name_of
 from roamcast.overlay.casts.messages import RESULT, CastBody, CastParcel, CastResult
 from roamcast.overlay.events import HandleParcel, ParcelArrived
 
@@ -36,15 +36,51 @@ class Results:
     def arrived(self, given: ParcelArrived, content: CastResult, now: int) -> Sequence[Effect]:
         """Take a page of results from a neighbour."""
         held = self._desk.casts.get(content.cast)
-        if held is None or not held.live:
+        if held is None:
+            return self._late(given, content, now)
+        if not held.live:
             return [HandleParcel(given.parcel)]
         if self._desk.delivery.full:
             return self._desk.wait_for_room(given, now)
+        return self._take(given, content, held)
+
+    def _late(self, given: ParcelArrived, content: CastResult, now: int) -> Sequence[Effect]:
+        """Take up a cast again that was forgotten: who was found gets it all the same (0165)."""
+        desk = self._desk
+        end = desk.endings.get(content.cast)
+        if end is None or not end.late or not content.pairs:
+            return [HandleParcel(given.parcel)]
+        if desk.delivery.full or desk.full:
+            return desk.wait_for_room(given, now)
+
+        def read(value: bytes | None, now: int) -> Sequence[Effect]:
+            if content.cast in desk.casts or desk.full:
+                return self.arrived(given, content, now)
+            if value is None:
+                return [HandleParcel(given.parcel)]
+            late = msgspec.msgpack.decode(value, type=LateCast)
+            held = HeldCast(late.cast)
+            held.sent_to = dict.fromkeys(late.sent_to)
+            held.settled = held.looked = held.flushed = True
+            held.unwritten = held.returns()
+            desk.casts[held.id] = held
+            desk.timers.set(("drop", held.id, 0), now + desk.settings.retry_us)
+            return self._take(given, content, held)
+
+        return [desk.requests.read(LATE + name_of(content.cast), read)]
+
+    def _take(self, given: ParcelArrived, content: CastResult, held: HeldCast) -> Sequence[Effect]:
         pages = self._desk.delivery.came(held, content.pairs)
 
+        writes = (*held.unwritten, *(page.write() for page in pages))
+
         def handled(now: int) -> Sequence[Effect]:
+            held.taking.discard(given.parcel)
+            held.unwritten = ()
             if self._desk.casts.get(held.id) is not held or not held.live:
-                gone = tuple((page.key, None) for page in pages)
+                over = held.id not in self._desk.casts  # given up: nothing of it may stay
+                keys = [key for key, _ in writes] if over else [page.key for page in pages]
+                gone = tuple((key, None) for key in keys)
                 return [self._desk.requests.store(gone, ignore)] if gone else []
             effects = self._desk.delivery.came_stored(held, pages, now)
             if content.complete:
@@ -53,7 +89,8 @@ class Results:
                     effects += self._desk.delivery.flush(held, complete=True, now=now)
             return [*effects, *self.flush_if_ready(held, now)]
 
-        return self._desk.handle(given.parcel, tuple(page.write() for page in pages), handled)
+        held.taking.add(given.parcel)
+        return self._desk.handle(given.parcel, writes, handled)
 
     def flush_if_ready(self, held: HeldCast, now: int) -> list[Effect]:
         """Pass results on once everybody has answered."""

@@ -98,7 +98,11 @@ class WaitingCasts:
             return found
         matched = self._matched(context, now)
         for one, begin in list(self._open.get(context.vid, {}).items()):
-            if one not in matched:
+            if one in matched:
+                continue
+            if self._is_hidden(one, context, now):
+                self._drop(one)
+            else:
                 self._close(one, begin, context.t_r, now, found)
         for one, view in matched.items():
             if context.vid in self.casts[one.cast].whom or (one.cast, context.vid) in found:
@@ -107,6 +111,11 @@ class WaitingCasts:
             if self._track(one, begin, context):
                 self._judge(one, closed(view, begin, None), now, found)
         return found
+
+    def _is_hidden(self, one: CastCandidate, context: Context, now: int) -> bool:
+        """Whether rules, and not the person, have ended a stretch: then it did not end."""
+        viewer = self.casts[one.cast].viewer
+        return context == self._last.get(one.vid) or self._see(context, viewer, now) is None
 
     def resume(
         self,
@@ -126,6 +135,9 @@ class WaitingCasts:
             begin = min(each.begin, self._open.get(each.vid, {}).get(one, each.begin))
             happened = [event for event in events.get(each.vid, ()) if _when(event) > begin]
             state = happened[-1] if happened else state_of(each.vid)
+            states = [event for event in happened if event.t_d is None]
+            if any(self._see(event, held.viewer, now) is None for event in states):
+                continue  # they hide by now
             broken = self._break(one, happened, now)
             if broken is None and state is not None:
                 if self._track(one, begin, state):

@@ -15,10 +15,12 @@ import msgspec
 
 from roamcast.broker import Broker
 from roamcast.channels.past.steps import PREFIX
+from roamcast.identity.rules import Rule
 from roamcast.identity.trusted.mailboxes import Deposit, SealedParcel
 from roamcast.model.addresses import Server
 from roamcast.model.machine import Effect, Input, Received, Send, earliest
 from roamcast.model.time import FOREVER, format_instant
+from roamcast.overlay.casts.held import PAYLOADS
 from roamcast.overlay.casts.looking import look_up, paged
 from roamcast.overlay.casts.messages import (
     DepositFailed,
@@ -29,12 +31,17 @@ from roamcast.overlay.casts.messages import (
     PayloadRead,
     ReadPayload,
 )
+from roamcast.sim.checkers import Violation
+from roamcast.sim.clocks import Clock
 from roamcast.sim.host import Boot
 from roamcast.sim.workloads._trust_parts import TrustAnswer, TrustCall
 
 LOOK_US_MAX: Final = 80_000
 DEPOSIT_US: Final = 400_000
 """How long a driver waits for a trusted node."""
+
+SKEW_US: Final = 1_000_000
+"""How far clocks are off here at most: expiries are awaited."""
 
 UNREAD: Final = 0.05
 """How often the past cannot be read."""
@@ -144,7 +151,49 @@ class CastNode:
         return Send(Server(effect.node), TrustCall(self._number, msgspec.msgpack.encode(given)))
 
 
+REPLICA: Final = "-replica"
+
+
+class Standby:
+    """What a host runs whose node is served by another one now."""
+
+    def receive(self, given: object, now: int) -> Sequence[Effect]:
+        """Take nothing."""
+        del given, now
+        return ()
+
+    def advance(self, now: int) -> Sequence[Effect]:
+        """Do nothing."""
+        del now
+        return ()
+
+    def deadline(self) -> int | None:
+        """Never."""
+        return None
+
+
 # --- the record
+
+
+SENDERS: Final = ("sender", "other")
+HIDDEN: Final = "hidden"
+WITHOUT: Final = "everybody but the first sender"
+COARSE: Final = "the floor and no more"
+KINDS_OF_RULES: Final = (HIDDEN, WITHOUT, COARSE)
+FLOOR_OF_PLACE: Final = 2
+"""Segments of a place that a floor keeps where nobody knows kinds: one is hidden."""
+
+
+def rules_to(kind: str) -> tuple[Rule, ...]:
+    """Give the rules that a kind stands for."""
+    if kind == HIDDEN:
+        return ()
+    if kind == COARSE:
+        return (Rule(viewers=("*",), precision="floor", past=True),)
+    return (
+        Rule(viewers=("*",), precision="exact", past=True),
+        Rule(viewers=(SENDERS[0],), precision="hidden"),
+    )
 
 
 class VisitState(msgspec.Struct):
@@ -170,6 +219,25 @@ class Visit(msgspec.Struct):
     """When they left may have been noted too late for a cast."""
     vague: bool = False
     """The node's clock was set back: what it noted is anybody's guess."""
+    rules: str = ""
+    """What they let senders see from the beginning on; empty for all of it."""
+    hiding: bool = False
+    hidden_us: int | None = None
+    """When they knew that they are hidden, by the true time; None before, or if nobody answered."""
+
+    def shown_to(self, cast: "RecordedCast") -> "Visit | None":
+        """Give the visit as a cast's sender may see it; None for nothing (a reading of its own)."""
+        if self.rules == HIDDEN or (self.rules == WITHOUT and cast.sender == SENDERS[0]):
+            return None
+        if self.hidden_us is not None and self.hidden_us < cast.sent_us:
+            return None
+        if self.rules != COARSE:
+            return self
+        shown = [
+            msgspec.structs.replace(one, place="/".join(one.place.split("/")[:FLOOR_OF_PLACE]))
+            for one in self.states
+        ]
+        return msgspec.structs.replace(self, states=shown)
 
     def runs(self, moments: Sequence[int]) -> list[list[tuple[VisitState, int, int | None]]]:
         """Give every way it may have been, as far as moments tell: states with their intervals."""
@@ -216,9 +284,13 @@ class RecordedCast(msgspec.Struct):
     expires: int
     alternatives: tuple[Alternative, ...]
     sent: int
+    policy: str
     promised: bool = False
     ended: str = ""
     """How its sender ended it: "cancelled", or the update's id; with a ? until that is clear."""
+    sender: str = SENDERS[0]
+    sent_us: int = 0
+    """When it was sent, by the true time."""
 
 
 def matches(run: Sequence[tuple[VisitState, int, int | None]], cast: RecordedCast) -> bool:
@@ -259,7 +331,10 @@ class CastTruth:
         """Give who must get a cast, and who may."""
         must: set[str] = set()
         may: set[str] = set()
-        for visit in self.visits.values():
+        for whole in self.visits.values():
+            visit = whole.shown_to(cast)
+            if visit is None:
+                continue
             if visit.vague:
                 may.add(visit.person)
                 continue
@@ -268,13 +343,49 @@ class CastTruth:
             answers = {matches(run, cast) for run in runs}
             if True in answers:
                 may.add(visit.person)
-                if False not in answers and not visit.unclear:
+                if False not in answers and not visit.unclear and not visit.hiding:
                     must.add(visit.person)
         return must, may
+
+    def hidden_from(self, cast: RecordedCast) -> int:
+        """Count the visits that would match, had their rules not hidden them."""
+        moments = [at for one in cast.alternatives for at in one.moments]
+        hidden = [one for one in self.visits.values() if one.states and not one.shown_to(cast)]
+        return sum(
+            any(matches(run, cast) for run in one.runs([*moments, cast.expires])) for one in hidden
+        )
 
     def who_has(self, cast: str) -> set[str]:
         """Name the people who have a cast."""
         return {person for person, casts in self.got.items() if cast in casts}
+
+
+# --- what is checked
+
+
+LEFT_OVER: Final = (
+    "casts/body/",
+    "casts/page/",
+    "casts/sent/",
+    "casts/settled/",
+    "casts/report/",
+    PAYLOADS,
+)
+
+
+def check_blind(given: DepositMail | Deposit) -> None:
+    """A trusted node learns neither place nor filter."""
+    text = msgspec.msgpack.encode(given)
+    for word in (b"campus", b"role", b"time,", b"INTERVAL"):
+        if word in text:
+            raise Violation("a trusted node learns no context", f"{given}")
+
+
+def moderate(clock: Clock | None) -> Clock | None:
+    if clock is None:
+        return None
+    offset = max(-SKEW_US, min(SKEW_US, clock.offset_us))
+    return Clock(offset, max(-10_000, min(10_000, clock.drift_ppm)))
 
 
 # --- filters
