@@ -209,19 +209,7 @@ class NodeLinks(Part):
 
     def view(self) -> list[LinkView]:
         """Describe every neighbour."""
-        return [
-            LinkView(
-                name,
-                each.state.value,
-                each.session.address if each.session else each.address,
-                each.epoch,
-                each.offset_us,
-                each.reason,
-                each.session.queue[0] + each.session.under_way if each.session else 0,
-                each.found,
-            )
-            for name, each in self._neighbours.items()
-        ]
+        return [each.view() for each in self._neighbours.values()]
 
     # --- opening, and who may be a neighbour
 

@@ -83,3 +83,17 @@ class NeighbourLink:
         self.frames = 0.0
         """Room for frames that the neighbour may send at once."""
         self.frames_at = 0
+
+    def view(self) -> LinkView:
+        """Describe it for people."""
+        session = self.session
+        return LinkView(
+            self.node,
+            self.state.value,
+            self.address if session is None else session.address,
+            self.epoch,
+            self.offset_us,
+            self.reason,
+            0 if session is None else session.queue[0] + session.under_way,
+            self.found,
+        )
