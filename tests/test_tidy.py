@@ -277,10 +277,16 @@ def test_one_class_name_has_one_home() -> None:
 
 BROKER_READS = (
     *("find", "get", "page", "count", "price", "nearest", "prepared"),  # what people ask
-    *("rules_for", "publication_for", "webhooks_of", "webhooks"),  # what is one's own
+    *(
+        "rules_for",
+        "default_rules",
+        "publication_for",
+        "webhooks_of",
+        "webhooks",
+    ),  # what is one's own
     *("name", "epoch", "map_settings", "class_of_group", "class_of_client", "takes"),  # for links
     *("held", "overlay_view", "placement_view"),  # for operators
-    "remembers",  # for questions about the past
+    *("remembers", "past_stays_us"),  # for questions about the past
     *("cast_view", "cast_body", "key_of"),  # for senders, and receipts
 )
 """What drivers may read of a broker beside giving it inputs; none of these changes it."""

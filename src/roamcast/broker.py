@@ -549,6 +549,11 @@ class Broker(Router):
             return None
         return self._rules.own(vid)
 
+    @property
+    def default_rules(self) -> Sequence[Rule]:
+        """The rules of vids that have none of their own."""
+        return self._rules.default
+
     def publication_for(self, owner: str, vid: str) -> StoredPublication | None:
         """Give a publication to who published it, through a session or over HTTP."""
         known = self._publications.publications.get(vid)
@@ -591,6 +596,11 @@ class Broker(Router):
 
     def _seen_by(self, viewer: Viewer) -> Callable[[Context, int], Context | None]:
         return lambda context, now: self._policy.visible_to(context, viewer, now)
+
+    @property
+    def past_stays_us(self) -> int:
+        """How long a context stays in the log after its end."""
+        return self._past.settings.store_us
 
     def remembers(self, viewer: Viewer, now: int) -> "Memory":
         """Give what a question about the past needs of this broker, as of now.

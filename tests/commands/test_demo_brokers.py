@@ -86,7 +86,7 @@ def test_the_nodes_divide_the_campus_and_know_each_others_keys(tmp_path: Path) -
         nodes = nodes_of(tmp_path / str(count), count, 0)
         read = [load_settings(node.folder / "settings.toml") for node in nodes]
         places = [place for node in nodes for place in node.places]
-        wanted = {"campus/b1", "campus/b2", "campus/b3", "campus/hall", "campus/yard"}
+        wanted = {"campus/b1", "campus/b2", "campus/b3", "campus/hall", "campus/lab", "campus/yard"}
         assert sorted(places) == sorted(wanted)
         for settings in read:
             others = {one.overlay.node for one in read} - {settings.overlay.node}

@@ -3,15 +3,19 @@
 import json
 import os
 import re
+import time
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from roamcast.live.http.page import POLICY
 from roamcast.model.places import Places
+from roamcast.model.time import format_instant, parse_instant
 from tests.page.conftest import ROOT, Seat, Sit
 from tests.running_service import RunningService
 
@@ -160,6 +164,213 @@ def test_what_is_shown_can_be_taken_away(seat: Seat, running: RunningService) ->
         assert "printer" in text
     seat.page.keyboard.press("Escape")
     seat.page.locator("dialog").wait_for(state="hidden")
+
+
+def test_the_time_bar_writes_the_time_into_the_filter_and_shows_the_map_as_it_was(
+    seat: Seat, running: RunningService
+) -> None:
+    page = seat.page
+    began = running.put("ghost", "campus/b1", type="person").json["properties"]["t_r"]
+    moment = (int(parse_instant(began)) // 1_000_000 + 1) * 1_000_000
+    page.wait_for_timeout(1_500)
+    running.ask("DELETE", "/contexts/ghost", running.operator)
+    then = format_instant(moment)
+    text = f"vid = 'ghost' AND overlaps(time, TIMESTAMP('{then}'))"
+    seat.apply(text)
+    seat.count("1 object")
+    known = running.get("/collections/contexts/items", filter="vid = 'ghost'", datetime=then)
+    assert [one["id"] for one in known.json["features"]] == ["ghost"]
+    assert seat.listed() == {"ghost": "person · campus/b1"}
+    assert page.locator(".pulse.past").count() == 1
+    slider = page.locator(".track input")
+    assert str(slider.get_attribute("aria-valuetext")).endswith("ago")
+    page.click(".time button:text-is('Now')")
+    assert page.input_value("#filter") == "vid = 'ghost'"
+    seat.count("0 objects")
+    slider.focus()
+    page.keyboard.press("End")
+    page.wait_for_function(
+        "() => /^vid = 'ghost' AND start_by.time, INTERVAL/.test("
+        "document.querySelector('#filter').value)"
+    )
+    assert running.put("ghost", "campus/b2", type="person").status == 201
+    seat.count("1 object")  # whoever comes from now on
+    page.keyboard.press("Home")  # before the service was: beyond the horizon
+    seat.count("0 objects")
+    assert page.locator(".horizon").count() == 1
+    running.ask("DELETE", "/contexts/ghost", running.operator)
+
+
+def test_a_cast_is_counted_sent_explained_read_with_its_reason_and_its_sender_stopped(
+    seat: Seat, running: RunningService, places: Places, sit: Sit
+) -> None:
+    lon, lat = places.centre("campus/b2") or (0.0, 0.0)
+    for name in ("ann", "bob", "cyd", "dan", "eve", "fay", "gus"):
+        token = running.token(name, ("read", "publish", "subscribe"))
+        fix = {"_type": "location", "lat": lat, "lon": lon, "tst": time.time()}
+        assert running.ask("POST", "/owntracks", token, fix).status == 200
+    page = seat.page
+    seat.apply("within(place, 'campus/b2')")
+    page.click("#tab-cast")
+    page.locator(".tense.on", has_text=re.compile("≈ (5|10)")).wait_for()
+    nasty = "<img src=x onerror=alert(1)> the lift is out of order"
+    page.fill("#cast-text", nasty)
+    page.click(".composer .main")
+    page.locator(".entry", has_text="≈ 5 in a mailbox").wait_for()
+    page.click(".entry >> text=Why")
+    page.locator(".why li", has_text="about 5 are with their trusted node").wait_for()
+    ann = sit().open(running.token("ann", ("read", "publish", "subscribe")))
+    ann.page.locator("#tab-mail .badge", has_text="1").wait_for()
+    assert ann.page.locator("#tab-cast").count() == 0  # her token may not
+    ann.page.click("#tab-mail")
+    assert ann.page.text_content(".entry-text") == nasty
+    assert "within(place, 'campus/b2')" in str(ann.page.text_content(".receipt"))
+    ann.page.click("text=Stop this sender")
+    ann.page.locator(".chips", has_text="operator").wait_for()
+    told = running.ask("GET", "/me/reach", running.token("ann", ("subscribe",)))
+    assert told.json["stopped"] == ["operator"]
+    ann.page.click("text=Delete")
+    ann.page.locator(".pane-empty").wait_for()
+    assert ann.complaints == []
+    page.click(".entry >> text=Stop")
+    page.locator(".entry", has_text="cancelled").wait_for()
+
+
+def _press(seat: Seat, name: str, *, keyboard: bool) -> None:
+    """Press a button of the tour, with the pointer or with the keyboard alone."""
+    button = seat.page.locator(f".tour button:text-is('{name}')")
+    if not keyboard:
+        button.click()
+        return
+    button.wait_for()
+    for _ in range(60):
+        if button.evaluate("button => button === document.activeElement"):
+            break
+        seat.page.keyboard.press("Tab")
+    seat.page.keyboard.press("Enter")
+
+
+@pytest.mark.parametrize(
+    "keyboard", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["clicked", "by keyboard"]
+)
+def test_the_six_steps_of_the_tour(
+    seat: Seat, running: RunningService, places: Places, keyboard: bool
+) -> None:
+    page = seat.page
+
+    def step(action: str, live: str) -> str:
+        _press(seat, action, keyboard=keyboard)
+        page.locator(".tour-live", has_text=re.compile(live)).wait_for()
+        return str(page.input_value("#filter"))
+
+    def following() -> None:
+        _press(seat, "Next", keyboard=keyboard)
+
+    def someone(name: str, place: str) -> str:
+        lon, lat = places.centre(place) or (0.0, 0.0)
+        token = running.token(name, ("read", "publish", "subscribe"))
+        fix = {"_type": "location", "lat": lat, "lon": lon, "tst": time.time()}
+        fix = {**fix, "inregions": [place]}
+        assert running.ask("POST", "/owntracks", token, fix).status == 200
+        return token
+
+    page.click("header >> text=Tour")
+    people = running.get("/count", filter="type = 'person'").json["count"]
+    assert step("Show everybody", f"{people} people and 3 things") == ""
+    following()
+    text = step("Watch the hall, as they do", "1 watchers. Waiting|1.0 a change")
+    room = text.split("'")[1]
+    assert text == f"within(place, '{room}')"
+    for number in range(100):  # until one comes after the numbers that the step begins with
+        running.put("passer", room, type="person", number=number)
+        if "1.0 a change" in str(page.text_content(".tour-live")):
+            break
+        page.wait_for_timeout(500)
+    assert "1.0 a change instead of 1" in str(page.text_content(".tour-live"))
+    following()
+    assert "overlaps(time, TIMESTAMP" in step("Go back, and write to them", "were there")
+    page.click(".composer .main")
+    page.locator(".tour-live", has_text="Sent.").wait_for()
+    following()
+    text = step("Write to the future", "would come")
+    assert "start_by(time, INTERVAL" in text
+    page.click(".composer .main")
+    page.locator(".tour-live", has_text="Sent.").wait_for()
+    name = f"late-{keyboard}"
+    token = someone(name, text.split("'")[1])
+    for _ in range(100):
+        mails = running.ask("GET", "/mailbox", token).json["mails"]
+        if mails:
+            break
+        page.wait_for_timeout(200)
+    assert [one["sender"] for one in mails] == ["operator"]
+    following()
+    step("Stand in a room, look into the mirror", "They: somewhere in campus/b1, once you save it")
+    page.click(".pane .main")
+    page.locator(".tour-live", has_text="from now on").wait_for()
+    (own,) = running.ask("GET", "/me", running.operator).json["contexts"]
+    assert own["properties"]["place"].startswith("campus/b1/")
+    seen = running.get(f"/collections/contexts/items/{own['id']}").json
+    assert seen["properties"]["place"] == "campus/b1"
+    page.click("#tab-list")
+    page.locator(".details h2", has_text=own["id"]).wait_for()
+    page.locator(".details dd", has_text="to its building").wait_for()
+    following()
+    step("See the brokers", "one broker, so there is no border here")
+    _press(seat, "Done", keyboard=keyboard)
+    page.locator(".tour").wait_for(state="detached")
+    for path in ("/me/contexts", "/me/rules", "/contexts/passer"):
+        assert running.ask("DELETE", path, running.operator).status == 204
+
+
+def test_a_link_is_shared_with_a_narrower_token_that_leaves_the_address_and_can_be_revoked(
+    seat: Seat, running: RunningService, sit: Sit
+) -> None:
+    seat.apply("type = 'printer'")
+    seat.count("3 objects")
+    seat.page.click("text=Take this away")
+    seat.page.click("text=Make a link")
+    link = str(seat.page.text_content(".link-text"))
+    assert seat.page.locator(".qr").count() == 1
+    assert link.startswith(f"{running.url}/#")
+    guest = sit()
+    guest.page.goto(link)
+    guest.settled()
+    guest.count("3 objects")
+    token = link.split("token=")[1].split("&")[0]
+    assert token not in guest.page.evaluate("() => location.href")
+    assert not [url for url in guest.requests if token in url.split("#")[0]]
+    assert token not in running.log
+    guest.apply("type = 'person'")  # beyond what was shared
+    guest.count("0 objects")
+    assert guest.page.locator("[role=tab]").all_text_contents() == ["List", "Feed", "Mail"]
+    seat.page.click("text=Revoke")
+    seat.page.locator("text=Make a link").wait_for()
+    guest.page.locator("#token").wait_for()  # signed out
+    seat.page.keyboard.press("Escape")
+
+
+def test_a_phone_is_added_by_a_code_that_owntracks_reads(
+    seat: Seat, running: RunningService, places: Places
+) -> None:
+    seat.page.click("#tab-you")
+    seat.page.click("text=Show the code")
+    address = str(seat.page.get_attribute(".pane a", "href"))
+    inline = parse_qs(urlsplit(address).query)["inline"][0]
+    told = json.loads(b64decode(inline))
+    assert (told["_type"], told["mode"], told["url"]) == (
+        "configuration", 3, f"{running.url}/owntracks",
+    )  # fmt: skip
+    lon, lat = places.centre("campus/b1") or (0.0, 0.0)
+    fix = {"_type": "location", "lat": lat, "lon": lon, "tst": time.time()}
+    assert running.ask("POST", "/owntracks", told["password"], fix).status == 200
+    seat.page.click("#tab-list")
+    seat.page.locator(".count", has_text="object").wait_for()
+    me = running.ask("GET", "/me", told["password"]).json
+    assert me["subject"] == told["username"]
+    assert "admin" not in me["scopes"]
+    assert len(me["contexts"]) == 1
+    running.ask("DELETE", "/me/contexts", running.operator)
 
 
 def test_a_dot_stands_where_its_object_is(
@@ -326,10 +537,13 @@ def test_axe_finds_nothing_on_any_screen(sit: Sit, width: int, scheme: str) -> N
     seat.open()
     look("map")
     if width < 720:
-        seat.page.click(".turn")
+        seat.page.click("#tab-list")
     seat.page.click(".row >> nth=2")
     seat.page.locator(".details h2").wait_for()
     look("chosen")
+    for tab in ("feed", "cast", "mail", "you", "network"):
+        seat.page.click(f"#tab-{tab}")
+        look(tab)
     seat.apply("type = ")
     seat.page.locator(".editor.bad").wait_for()
     look("wrong filter")

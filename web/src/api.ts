@@ -5,11 +5,13 @@ import type { PlaceFeature } from "./places.ts";
 export class Problem extends Error {
   status: number;
   position: number | null;
+  againMs: number; // when to try again, where the service says
 
-  constructor(status: number, detail: string, position: number | null = null) {
+  constructor(status: number, detail: string, position: number | null = null, againMs = 0) {
     super(detail);
     this.status = status;
     this.position = position;
+    this.againMs = againMs;
   }
 }
 
@@ -22,14 +24,29 @@ export class Api {
     this.token = token;
   }
 
-  async get<T>(path: string, query: Record<string, string> = {}): Promise<T> {
+  get<T>(path: string, query: Record<string, string> = {}): Promise<T> {
     const asked = new URLSearchParams(query).toString();
-    const answer = await fetch(asked ? `${path}?${asked}` : path, {
-      headers: { Authorization: `Bearer ${this.token}`, Accept: "application/json" },
-    });
-    const body = await answer.json();
-    if (answer.ok) return body as T;
-    throw new Problem(answer.status, without(body.detail ?? body.title), body.position ?? null);
+    return this.ask<T>("GET", asked ? `${path}?${asked}` : path);
+  }
+
+  async ask<T>(method: string, path: string, body?: unknown): Promise<T> {
+    const headers: Record<string, string> = {
+      Authorization: `Bearer ${this.token}`,
+      Accept: "application/json",
+    };
+    if (body !== undefined) headers["Content-Type"] = "application/json";
+    const sent = body === undefined ? null : JSON.stringify(body);
+    const answer = await fetch(path, { method, headers, body: sent });
+    const text = await answer.text();
+    const read = text ? JSON.parse(text) : null;
+    if (answer.ok) return read as T;
+    const again = Number(answer.headers.get("Retry-After")) || 0;
+    throw new Problem(
+      answer.status,
+      without(read?.detail ?? read?.title ?? `status ${answer.status}`),
+      read?.position ?? null,
+      again * 1000,
+    );
   }
 
   places(): Promise<{ features: PlaceFeature[] }> {
@@ -49,6 +66,31 @@ export class Api {
     }
     return false;
   }
+}
+
+export type Grant = { subject: string; scopes: string[]; expiresMs: number };
+
+// What a token says of itself; the service decides, the page only leaves out what would be refused.
+export function granted(token: string): Grant {
+  try {
+    const body = (token.split(".")[1] ?? "").replaceAll("-", "+").replaceAll("_", "/");
+    const bytes = Uint8Array.from(atob(body), (letter) => letter.charCodeAt(0));
+    const claims = JSON.parse(new TextDecoder().decode(bytes));
+    const scopes: string[] = claims.scopes ?? [];
+    const all = ["read", "publish", "subscribe", "cast", "admin"];
+    return {
+      subject: String(claims.sub),
+      scopes: scopes.includes("admin") ? all : scopes,
+      expiresMs: Number(claims.exp) * 1000,
+    };
+  } catch {
+    return { subject: "", scopes: ["read", "subscribe"], expiresMs: 0 };
+  }
+}
+
+// What to tell somebody of an error.
+export function reasonOf(error: unknown): string {
+  return error instanceof Problem ? error.message : "The service does not answer.";
 }
 
 // The page shows the place of an error; its text need not name it as well.

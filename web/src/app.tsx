@@ -3,51 +3,66 @@
 import { signal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { ago } from "./ago.ts";
+import { Composer } from "./composer.tsx";
+import { Feed } from "./feedlist.tsx";
 import { quoted } from "./filling.ts";
-import {
-  CloseIcon,
-  FollowIcon,
-  LeaveIcon,
-  ListIcon,
-  MapIcon,
-  MoonIcon,
-  SunIcon,
-} from "./icons.tsx";
+import { CloseIcon, FollowIcon, LeaveIcon, MoonIcon, SunIcon } from "./icons.tsx";
 import { List, signOf } from "./list.tsx";
+import { Mailbox } from "./mailbox.tsx";
 import { MapView, show } from "./map.tsx";
+import { Network } from "./network.tsx";
 import { label, type Seen } from "./objects.ts";
 import { pointOf } from "./picture.ts";
 import { QueryBar } from "./query.tsx";
+import { ShareLink } from "./share.tsx";
 import * as state from "./state.ts";
+import { Tabs } from "./tabs.tsx";
 import { recipes } from "./take.ts";
+import { TimeBar } from "./timebar.tsx";
+import { startTour, Tour } from "./tour.tsx";
+import { You } from "./you.tsx";
 
 export function App() {
   if (state.token.value === null) return <SignIn />;
   return (
     <main class={state.sheet.value ? "page sheet" : "page"}>
       <h1 class="unseen">Roamcast: who and what is where</h1>
-      <section class="panel" aria-label="Query and list">
+      <section class="panel" aria-label="Query and panels">
         <Head />
         <QueryBar />
         <Lost />
-        <Details />
-        <List />
+        <Tabs />
+        <Pane />
         <Strip />
       </section>
-      <MapView />
-      <button
-        type="button"
-        class="turn"
-        aria-expanded={state.sheet.value}
-        onClick={() => {
-          state.sheet.value = !state.sheet.value;
-        }}
-      >
-        {state.sheet.value ? <MapIcon /> : <ListIcon />}
-        {state.sheet.value ? "Map" : "List"}
-      </button>
+      <div class="stage">
+        <MapView />
+        <TimeBar />
+      </div>
+      <div class="tour-place">
+        <Tour />
+      </div>
       <TakeAway />
     </main>
+  );
+}
+
+function Pane() {
+  const tab = state.tab.value;
+  return (
+    <div id="pane" class="holder" role="tabpanel" aria-labelledby={`tab-${tab}`}>
+      {tab === "list" && (
+        <>
+          <Details />
+          <List />
+        </>
+      )}
+      {tab === "feed" && <Feed />}
+      {tab === "cast" && <Composer />}
+      {tab === "mail" && <Mailbox />}
+      {tab === "you" && <You />}
+      {tab === "network" && <Network />}
+    </div>
   );
 }
 
@@ -62,15 +77,25 @@ function Mark() {
 
 function Head() {
   const open = state.connection.value === "open";
+  const past = state.when.value.tense === "past";
   const dark = state.theme.value === "dark";
   return (
     <header>
       <Mark />
       <strong>Roamcast</strong>
-      <span class={open ? "pulse live" : "pulse"} role="status">
-        {open ? "live" : state.connection.value === "lost" ? "reconnecting" : "connecting"}
+      <span class={open ? (past ? "pulse past" : "pulse live") : "pulse"} role="status">
+        {open
+          ? past
+            ? "past"
+            : "live"
+          : state.connection.value === "lost"
+            ? "reconnecting"
+            : "connecting"}
       </span>
       <span class="grow" />
+      <button type="button" class="quiet" onClick={startTour}>
+        Tour
+      </button>
       <button
         type="button"
         class="round"
@@ -276,6 +301,7 @@ function TakeAway() {
       <p class="quiet-text">
         The same objects outside this page. Put your token into <code>ROAMCAST_TOKEN</code> first.
       </p>
+      {open && <ShareLink />}
       {open &&
         recipes(location.origin, state.filter.value).map(({ name, text }) => (
           <section key={name} class="recipe">

@@ -73,3 +73,54 @@ export const MapIcon = () => (
     <path d="M3 5l4.5-2 5 2L17 3v12l-4.5 2-5-2L3 17zM7.5 3v12M12.5 5v12" />
   </Icon>
 );
+export const PlayIcon = () => (
+  <Icon>
+    <path d="M6 4l10 6-10 6z" fill="currentcolor" />
+  </Icon>
+);
+export const PauseIcon = () => (
+  <Icon>
+    <path d="M7 4v12M13 4v12" />
+  </Icon>
+);
+export const CastIcon = () => (
+  <Icon>
+    <circle cx="10" cy="10" r="1.6" fill="currentcolor" />
+    <path d="M6.2 13.8a5.4 5.4 0 0 1 0-7.6M13.8 6.2a5.4 5.4 0 0 1 0 7.6M3.5 16.5a9.2 9.2 0 0 1 0-13M16.5 3.5a9.2 9.2 0 0 1 0 13" />
+  </Icon>
+);
+export const MailIcon = () => (
+  <Icon>
+    <path d="M3 5h14v10H3zM3 5.5l7 5.5 7-5.5" />
+  </Icon>
+);
+export const FeedIcon = () => (
+  <Icon>
+    <path d="M3 10h3l2.5-6 3.5 12 2.5-6H17" />
+  </Icon>
+);
+export const YouIcon = () => (
+  <Icon>
+    <circle cx="10" cy="6.5" r="3.2" />
+    <path d="M3.5 17a6.5 6.5 0 0 1 13 0" />
+  </Icon>
+);
+export const NetIcon = () => (
+  <Icon>
+    <circle cx="10" cy="4.5" r="2" />
+    <circle cx="4.5" cy="15" r="2" />
+    <circle cx="15.5" cy="15" r="2" />
+    <path d="M9 6.3L5.6 13.2M11 6.3l3.4 6.9M6.5 15h7" />
+  </Icon>
+);
+export const WhyIcon = () => (
+  <Icon>
+    <circle cx="10" cy="10" r="7.2" />
+    <path d="M7.8 8a2.2 2.2 0 1 1 3.3 1.9c-.8.5-1.1.9-1.1 1.8M10 14v.2" />
+  </Icon>
+);
+export const MirrorIcon = () => (
+  <Icon>
+    <path d="M10 2.5v15M7.5 5L3 14.5h4.5zM12.5 5L17 14.5h-4.5z" />
+  </Icon>
+);

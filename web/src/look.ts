@@ -128,7 +128,7 @@ export function style(
       id: "outlines",
       type: "line",
       source: "places",
-      filter: ["in", ["get", "kind"], ["literal", ["building", "hall"]]],
+      filter: ["in", ["get", "kind"], ["literal", ["building", "hall", "lab"]]],
       paint: { "line-color": c.outline, "line-width": 1.6 },
     },
     {

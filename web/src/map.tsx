@@ -20,8 +20,9 @@ import { FitIcon, MinusIcon, PlusIcon } from "./icons.tsx";
 import { dotColours, style } from "./look.ts";
 import type { Point } from "./objects.ts";
 import { pointOf } from "./picture.ts";
-import { type Box, type Places, stretched } from "./places.ts";
+import { type Box, HOUSES, type Places, stretched } from "./places.ts";
 import * as state from "./state.ts";
+import * as you from "./you.ts";
 
 setWorkerUrl(workerUrl);
 
@@ -77,7 +78,7 @@ function features(places: Places, floor: string | null): FeatureCollection {
 // The name of a building stands above its north wall, once; a polygon's label would be set per tile.
 function names(places: Places): FeatureCollection {
   const named = [...places.byPath.values()].filter(
-    (place) => place.kind === "building" || place.kind === "hall",
+    (place) => place.kind === "building" || HOUSES.has(place.kind),
   );
   return {
     type: "FeatureCollection",
@@ -170,16 +171,27 @@ function begin(container: HTMLElement): () => void {
   };
 
   made.on("style.load", addDots);
+  const recentre = () => {
+    const at = MercatorCoordinate.fromLngLat(made.getCenter());
+    layer.recentre(at.x, at.y);
+  };
+  recentre(); // a view that came with the address moves nowhere
   made.on("moveend", () => {
     const { lng, lat } = made.getCenter();
-    const at = MercatorCoordinate.fromLngLat({ lng, lat });
-    layer.recentre(at.x, at.y);
+    recentre();
     if (placed) state.camera.value = { zoom: made.getZoom(), lat, lon: lng };
   });
   made.on("dragstart", () => {
     state.following.value = false;
   });
   made.on("click", ({ lngLat }) => {
+    if (you.placing.value) {
+      you.placing.value = false;
+      const path = you.placeAt(lngLat.lng, lngLat.lat);
+      if (path !== null) void you.stand(path, [lngLat.lng, lngLat.lat]);
+      state.sheet.value = true;
+      return;
+    }
     const at = MercatorCoordinate.fromLngLat(lngLat);
     const reach = REACH_PX / (512 * 2 ** made.getZoom());
     state.choose(layer.nearest(at.x, at.y, reach));
@@ -258,7 +270,10 @@ const around = computed<Around>(() => {
   const at = (object && state.picture.value.points.get(object.vid)) ?? null;
   const exact = object !== null && pointOf(object, state.places.value) !== null;
   const metres = exact ? Number(object.attributes.accuracy_m) || 0 : 0;
-  const path = (object && state.places.value.nearest(object.place)?.path) ?? "";
+  // while you look into the mirror: where others would see you
+  const image = state.tab.value === "you" ? you.images.value?.[0]?.theirs : undefined;
+  const place = image ? String(image.properties.place ?? "") : (object?.place ?? null);
+  const path = state.places.value.nearest(place)?.path ?? "";
   const [lastPath, lastAt, lastMetres] = aroundLast;
   const same = path === lastPath && metres === lastMetres && at?.join() === lastAt?.join();
   if (!same) aroundLast = [path, at, metres];

@@ -27,6 +27,7 @@ export type Floor = { level: string; name: string; order: number };
 export type Box = [west: number, south: number, east: number, north: number];
 
 const OPEN = new Set(["campus", "venue", "yard"]);
+export const HOUSES = new Set(["hall", "lab"]); // rooms that may stand alone
 const WHOLE = new Set(["campus", "venue", "building", "yard", "floor"]);
 
 export class Places {
@@ -86,7 +87,7 @@ export class Places {
     let known = this.#standing.get(place.path);
     if (known === undefined) {
       known = [...this.byPath.values()]
-        .filter((other) => other.kind === "building" || other.kind === "hall")
+        .filter((other) => other.kind === "building" || HOUSES.has(other.kind))
         .flatMap((other) => other.polygons);
       this.#standing.set(place.path, known);
     }

@@ -84,7 +84,7 @@ export function QueryBar() {
             state.taking.value = true;
           }}
         >
-          <TakeIcon /> Take this away
+          <TakeIcon /> Take <span class="wide-only">this away</span>
         </button>
         <button type="submit" class="main">
           Apply

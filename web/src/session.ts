@@ -77,6 +77,12 @@ export class Session {
     this.send({ type: "subscribe", re: "view", filter });
   }
 
+  // Follow nothing until the next filter.
+  leave(): void {
+    if (this.#filter !== null) this.send({ type: "unsubscribe", re: "view" });
+    this.#filter = null;
+  }
+
   send(message: object): boolean {
     if (this.state !== "open" || this.#line === null) return false;
     this.#line.send(JSON.stringify(message));

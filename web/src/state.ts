@@ -2,12 +2,14 @@
 // rises at most once a frame, and whoever draws depends on it.
 
 import { batch, computed, effect, signal, untracked } from "@preact/signals";
-import { Api, Problem, type Template, without } from "./api.ts";
-import { found, Objects, type Point, type Seen, wordsOf } from "./objects.ts";
+import { Api, granted, Problem, reasonOf, type Template, without } from "./api.ts";
+import { joined, type Move, moves } from "./feed.ts";
+import { type Feature, found, Objects, type Point, type Seen, wordsOf } from "./objects.ts";
 import { draw } from "./picture.ts";
 import { Places } from "./places.ts";
 import { type Answer, type Line, type Numbers, Session, subprotocols } from "./session.ts";
-import { EVERYTHING, readView, type View, writeView } from "./view.ts";
+import { EVERYTHING, readView, sharedToken, type Tab, type View, writeView } from "./view.ts";
+import { datetimeOf, readWhen, type When, writeWhen } from "./when.ts";
 
 const KEPT = "roamcast.token"; // in sessionStorage: it ends with the tab
 const THEME = "roamcast.theme";
@@ -15,13 +17,21 @@ const BEAT_MS = 10_000;
 const NUMBERS_MS = 2_000;
 const TRAIL_MAX = 200;
 const DRAFT = "draft ";
+const PAST_PAGE = 10_000;
 
 export type Wrong = { detail: string; position: number | null };
 export type Theme = "light" | "dark";
 
 const first = readView(location.hash);
+const shared = sharedToken(location.hash);
+if (shared !== null) {
+  // out of the address at once, so that neither history nor a bookmark has it
+  history.replaceState(null, "", location.pathname + writeView(first));
+  sessionStorage.setItem(KEPT, shared);
+}
 
 export const token = signal<string | null>(sessionStorage.getItem(KEPT));
+export const grant = computed(() => granted(token.value ?? ""));
 export const refusal = signal<string | null>(null);
 export const connection = signal<Session["state"]>("connecting");
 export const places = signal<Places>(new Places([]));
@@ -32,6 +42,8 @@ export const rates = signal<{ updates: number; transmissions: number | null } | 
 export const objects = new Objects();
 export const version = signal(0);
 export const complete = signal(false);
+export const feed = signal<Move[]>([]);
+export let heard = 0; // changes that have come by the session
 
 export const filter = signal(first.filter);
 export const draft = signal(first.filter === EVERYTHING ? "" : first.filter);
@@ -43,7 +55,8 @@ export const chosen = signal<string | null>(first.object);
 export const following = signal(false);
 export const camera = signal<View["camera"]>(first.camera);
 export const trail = signal<Point[]>([]);
-export const sheet = signal(false); // on a narrow screen: whether the list covers the map
+export const tab = signal<Tab>(first.tab);
+export const sheet = signal(first.tab !== "list"); // on a narrow screen: whether the panel covers the map
 export const taking = signal(false); // whether "take this away" is open
 
 export const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -78,6 +91,15 @@ export const chosenObject = computed<Seen | null>(() => {
   version.value;
   return (chosen.value !== null && objects.all.get(chosen.value)) || null;
 });
+
+export const now = signal(Date.now());
+
+// The time that the filter names; the map shows the past as it was then, everything else live.
+export const timed = computed(() => readWhen(filter.value, now.value));
+export const when = computed<When>(() => timed.value.when);
+export const pastBegins = signal<number | null>(null);
+export const asOf = signal<number | null>(null); // the moment of the past that is on the map
+export const trouble = signal<string | null>(null);
 
 let session: Session | null = null;
 let api: Api | null = null;
@@ -121,14 +143,79 @@ export function choose(vid: string | null): void {
   });
 }
 
-// Follow what stands in the query bar; an empty bar asks for everything.
+// Show what stands in the query bar; an empty bar asks for everything.
 export function apply(text: string): void {
   const wanted = text.trim() ? text : EVERYTHING; // as it is: positions count its spaces, too
   clearTimeout(checkTimer);
-  draft.value = text;
-  wrong.value = null;
-  filter.value = wanted;
-  session?.follow(wanted);
+  batch(() => {
+    draft.value = text;
+    wrong.value = null;
+    filter.value = wanted;
+  });
+  follow();
+}
+
+// Move the view to another time: the filter is rewritten, and shown.
+export function move(to: When): void {
+  const base = timed.value.base === EVERYTHING ? "" : timed.value.base;
+  apply(writeWhen(base, to));
+}
+
+function follow(): void {
+  if (when.value.tense === "past") {
+    session?.leave();
+    void askPast();
+    return;
+  }
+  asOf.value = null;
+  trouble.value = null;
+  session?.follow(filter.value);
+}
+
+let asking = false; // one question at a time; a newer one is asked when it is answered
+
+// Ask for the map as it was. What is known stays until the answer is there, so nothing flickers.
+async function askPast(): Promise<void> {
+  if (asking) return;
+  asking = true;
+  try {
+    for (let text = ""; text !== filter.value && when.value.tense === "past" && api; ) {
+      text = filter.value;
+      const at = when.value;
+      const features = await pastOf(api, text, datetimeOf(at));
+      if (when.value.tense !== "past") return;
+      objects.begin(features, Date.now(), true);
+      objects.end();
+      asOf.value = at.toMs;
+      trouble.value = null;
+      changed();
+    }
+  } catch (error) {
+    if (error instanceof Problem && error.status === 400) {
+      wrong.value = { detail: error.message, position: error.position };
+    } else {
+      trouble.value = reasonOf(error);
+      const wait = error instanceof Problem ? error.againMs : 2_000;
+      if (wait > 0) setTimeout(askPast, wait);
+    }
+  } finally {
+    asking = false;
+  }
+}
+
+async function pastOf(service: Api, text: string, datetime: string): Promise<Feature[]> {
+  const all: Feature[] = [];
+  for (let after = ""; ; ) {
+    const query = { filter: text, datetime, limit: String(PAST_PAGE), ...(after && { after }) };
+    const page = await service.get<{
+      features: Feature[];
+      links: { rel: string }[];
+    }>("/collections/contexts/items", query);
+    all.push(...page.features);
+    const last = page.features.at(-1);
+    if (!last || !page.links.some(({ rel }) => rel === "next")) return all;
+    after = last.id;
+  }
 }
 
 let checkTimer = 0;
@@ -151,17 +238,22 @@ export function check(text: string): void {
 function take(answer: Answer): void {
   switch (answer.type) {
     case "subscribed":
-      if (answer.re !== "view") return;
+      if (answer.re !== "view" || when.value.tense === "past") return;
       wrong.value = null;
+      if (!returning) feed.value = [];
       objects.begin(answer.features, Date.now(), returning);
       returning = false;
       changed();
       return;
     case "current":
+      if (when.value.tense === "past") return;
       objects.end();
       changed();
       return;
     case "changes":
+      if (when.value.tense === "past") return; // sent before the view left the present
+      if (objects.complete) feed.value = joined(feed.value, moves(answer.events, objects.all));
+      heard += answer.events.length;
       objects.apply(answer.events);
       changed();
       return;
@@ -243,6 +335,7 @@ function start(given: string): void {
   api = new Api(given);
   numbersFor = true;
   void loadPlaces();
+  void loadPast();
   if (templates.value.length === 0) {
     api.templates().then(
       (known) => {
@@ -265,7 +358,23 @@ function start(given: string): void {
     },
     answer: take,
   });
-  session.follow(filter.value);
+  follow();
+}
+
+// Where the past of this service begins; asked again now and then, since it moves.
+async function loadPast(): Promise<void> {
+  if (api === null) return;
+  try {
+    const { begins } = await api.get<{ begins: string | null }>("/past");
+    pastBegins.value = begins === null ? null : Date.parse(begins);
+  } catch {
+    pastBegins.value = null; // a service without it answers questions all the same
+  }
+}
+setInterval(() => void loadPast(), 60_000);
+
+export function service(): Api {
+  return api as Api;
 }
 
 effect(() => {
@@ -274,7 +383,6 @@ effect(() => {
   if (given !== null) untracked(() => start(given));
 });
 
-export const now = signal(Date.now());
 setInterval(() => {
   if (!document.hidden) now.value = Date.now();
 }, 1_000);
@@ -289,6 +397,7 @@ effect(() => {
     object: chosen.value,
     floor: floor.value,
     camera: camera.value,
+    tab: tab.value,
   };
   history.replaceState(null, "", location.pathname + writeView(view));
 });

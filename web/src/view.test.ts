@@ -8,13 +8,14 @@ test("a view survives the address", () => {
     object: "visitor#1/é",
     floor: "2",
     camera: { zoom: 18.25, lat: 37.4025, lon: -122.1485 },
+    tab: "cast" as const,
   };
   assert.deepEqual(readView(writeView(view)), view);
 });
 
 test("what is missing or malformed is left out", () => {
-  const plain = { filter: "true", object: null, floor: null, camera: null };
+  const plain = { filter: "true", object: null, floor: null, camera: null, tab: "list" as const };
   assert.deepEqual(readView(""), plain);
-  assert.deepEqual(readView("#map=a/b/c&filter=&token=secret"), plain);
+  assert.deepEqual(readView("#map=a/b/c&filter=&token=secret&tab=x"), plain);
   assert.equal(writeView(plain), "");
 });

@@ -1,11 +1,13 @@
 """Who moves about in `serve --demo`? AMS's office people, in real time, through the SDK.
 
-The campus has three buildings and a hall. Every twelve minutes a third of the people meet in the
-hall, arrive within two minutes, and go back to work five minutes later.
+The campus has three buildings, a hall and a lab. Every twelve minutes a third of the people meet in
+the hall, arrive within two minutes, and go back to work five minutes later. Every three minutes a
+few visit the lab. Everybody has a vid that is renewed, and nobody can link two of them.
 """
 
 import asyncio
 import random
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +25,11 @@ FLOORS = 4
 PLAN = buildings.FloorPlan(cells=5, room_width_m=6.0, room_depth_m=9.0, meeting_rooms=1)
 GAP_M = 20.0
 HALL = "campus/hall"
-HALL_M = (6.0, -4.0, 58.0, 25.0)
-"""The hall's box, in metres from the corner of the fourth building that the grid has room for."""
+LAB = "campus/lab"
+BOXES_M = {HALL: ("hall", (6.0, -4.0, 43.0, 25.0)), LAB: ("lab", (46.0, -4.0, 58.0, 25.0))}
+"""Kinds and boxes, in metres from the corner of the fourth building that the grid has room for."""
 
+WATCHERS_MAX = 300
 NAME = "visitor-{:04}"
 PRINTERS = 12
 SEED = 7
@@ -35,6 +39,36 @@ MEETING_EVERY_US = 12 * MINUTE_US
 MEETING_FIRST_US = MINUTE_US // 2
 MEETING_LASTS_US = 5 * MINUTE_US
 ON_THE_WAY_US = 2 * MINUTE_US
+VISITS_EVERY_US = 3 * MINUTE_US
+VISIT_LASTS_US = MINUTE_US
+VISITORS = 4
+"""How many visit the lab at a time."""
+
+VID_LASTS_S = 20 * 60.0
+"""How long somebody is on the map under one vid."""
+
+
+class RenewedVids:
+    """Publishes people under vids that say nothing, and takes a new one now and then."""
+
+    def __init__(self, me: Any) -> None:
+        self._me = me
+        self._used: dict[str, tuple[str, float]] = {}
+
+    async def publish(self, name: str, **known: Any) -> None:
+        """Publish a person by the vid of the hour, a thing by its name."""
+        if known.get("type") != "person":
+            await self._me.publish(name, **known)
+            return
+        now = asyncio.get_running_loop().time()
+        vid, until = self._used.get(name, ("", 0.0))
+        if now >= until:
+            if vid:
+                await self._me.withdraw(vid)
+            # drawn apart, so that not everybody's vid changes at the same time
+            vid, until = secrets.token_hex(9), now + VID_LASTS_S * (0.5 + random.random())  # noqa: S311
+            self._used[name] = vid, until
+        await self._me.publish(vid, **known)
 
 
 def campus(
@@ -49,6 +83,7 @@ def campus(
     async def move(url: str, token: str) -> None:
         from roamcast.client import connect
         from roamcast.commands._demo_people import NAMELESS, NamelessPerson
+        from roamcast.commands._demo_watchers import watch_hall
 
         nameless = {}
         if data is not None:
@@ -57,7 +92,11 @@ def campus(
                 for person in range(min(NAMELESS, people))
             }
         async with connect(url, token, device="campus") as me:
-            await move_about(me, people, places, nameless)
+            moving = move_about(RenewedVids(me), people, places, nameless)
+            if data is None:
+                await moving
+            else:
+                await asyncio.gather(moving, watch_hall(url, data, min(people, WATCHERS_MAX)))
 
     return places, move
 
@@ -83,17 +122,13 @@ def _places() -> Places:
     column, row = 1, 1
     x = column * (length + 2 * PLAN.room_width_m + GAP_M)
     y = row * (depth + GAP_M)
-    west, south, east, north = HALL_M
-    corners = [(west, south), (east, south), (east, north), (west, north), (west, south)]
-    ring = [list(ground.point(x + dx, y + dy)) for dx, dy in corners]
-    hall = Place(
-        HALL,
-        "hall",
-        {"type": "Polygon", "coordinates": [ring]},
-        ("campus/yard",),
-        (30.0,),
-    )
-    return Places([*standing.as_given, hall])
+    more = []
+    for path, (kind, (west, south, east, north)) in BOXES_M.items():
+        corners = [(west, south), (east, south), (east, north), (west, north), (west, south)]
+        ring = [list(ground.point(x + dx, y + dy)) for dx, dy in corners]
+        shape = {"type": "Polygon", "coordinates": [ring]}
+        more.append(Place(path, kind, shape, ("campus/yard",), (30.0,)))
+    return Places([*standing.as_given, *more])
 
 
 def _meetings(workload: BuildingWorkload, people: int) -> list[Activity]:
@@ -106,7 +141,15 @@ def _meetings(workload: BuildingWorkload, people: int) -> list[Activity]:
         end = begin + ON_THE_WAY_US + MEETING_LASTS_US
         pause_us = workload.rates.pause_us
         found.append(Activity(end, guests, workload.mode, pause_us, ON_THE_WAY_US))
-    return found
+    others = [person for person in range(people) if person % 3]
+    for number in range(MEETINGS * MEETING_EVERY_US // VISITS_EVERY_US if others else 0):
+        first = number * VISITORS
+        chosen = [others[(first + more) % len(others)] for more in range(VISITORS)]
+        begin = MINUTE_US + number * VISITS_EVERY_US
+        found.append(meeting(workload, chosen, place=LAB, time_us=begin, within_us=MINUTE_US))
+        end = begin + MINUTE_US + VISIT_LASTS_US
+        found.append(Activity(end, chosen, workload.mode, workload.rates.pause_us, MINUTE_US))
+    return sorted(found, key=lambda one: one.time_us)
 
 
 async def _publish(
@@ -134,17 +177,20 @@ async def _publish(
             await me.publish(name, place=place, point=point, **known)
 
     homes = [places.path(number) for number in workload.offices]
-    for person, home in enumerate(homes):
-        await show(person, home)
+    await asyncio.gather(*(show(person, home) for person, home in enumerate(homes)))
     loop = asyncio.get_running_loop()
     start = loop.time()
     drawn = random.Random(SEED)  # noqa: S311 - a demonstration
+    due: dict[int, str] = {}
     for move in workload.moves(drawn, _meetings(workload, people)):
         wait_s = move.time_us / 1_000_000 - (loop.time() - start)
         if wait_s > 0:
-            await asyncio.sleep(wait_s)
+            # what is due goes together: on a busy machine the people stay on time all the same
+            await asyncio.gather(*(show(person, place) for person, place in due.items()))
+            due.clear()
+            await asyncio.sleep(max(0.0, move.time_us / 1_000_000 - (loop.time() - start)))
         if move.place is not None:
-            await show(move.person, move.place)
+            due[move.person] = move.place
 
 
 def _known(

@@ -91,7 +91,7 @@ def nodes_of(data: Path, count: int, port: int) -> list[DemoNode]:
     for number in range(count):
         places = [f"campus/b{number + 1}"]
         if number == 0:
-            places += ["campus/hall", "campus/yard"]
+            places += ["campus/hall", "campus/lab", "campus/yard"]
         if number == count - 1:
             places += [f"campus/b{more}" for more in range(count + 1, BROKERS_MAX + 1)]
         name = f"b{number + 1}"

@@ -21,7 +21,7 @@ from roamcast.transport.address import ServiceAddress
 from roamcast.transport.driver import wall_clock
 from roamcast.transport.http import HttpClient
 
-NAMELESS = 20
+NAMELESS = 40
 """People who come without a name; the others are published by one program, as things are."""
 
 STAYS_S = 2 * 3_600.0

@@ -25,7 +25,7 @@ def serve(
     brokers: Annotated[
         int, typer.Option(help="With --demo: so many nodes, one for each building.")
     ] = 1,
-    people: Annotated[int, typer.Option(help="People on the simulated campus.")] = 200,
+    people: Annotated[int, typer.Option(help="People on the simulated campus.")] = 300,
     json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
     """Run the service: maps and standing queries over HTTP, WebSocket, SSE, UDP and NATS.
@@ -50,6 +50,7 @@ def serve(
     beside: list[Any] = []
     places = None
     if demo:
+        settings = _with_archive(settings)
         from roamcast.commands._demo import campus
 
         # Without a trusted node in this service everybody is published by one program.
@@ -85,6 +86,16 @@ def _serve_brokers(
     several.run(Path(settings.server.data), count, port or 0, people, ready=ready)
 
 
+def _with_archive(settings: Any) -> Any:
+    """Let the demo's past go into an archive after an hour, unless the settings say otherwise."""
+    from msgspec.structs import replace
+
+    if settings.past.archive:
+        return settings
+    place = str(Path(settings.server.data) / "archive")
+    return replace(settings, past=replace(settings.past, archive=place, store_hours=1.0))
+
+
 def _program() -> str:
     return "roamcast" if shutil.which("roamcast") else sys.argv[0]
 
@@ -101,11 +112,13 @@ def _print_address(url: str, token: str, data: str, *, demo: bool, json: bool) -
     where = "" if data == "roamcast-data" else f" --data {data}"
     example = "within(place, 'campus/b1')" if demo else "true"
     casts = _cast_commands(program, where) if demo else ""
+    tour = f"  {program} tour{where}\n" if demo else ""
     typer.echo(
         f"Roamcast is ready at {url}\n"
         f"token: {token}\n\n"
         f"Open {url} in a browser, and give it the token.\n\n"
         "Or try, in another terminal:\n"
+        f"{tour}"
         f'  {program} who --where "{example}"{where}\n'
         f'  {program} watch --where "{example}"{where}\n'
         f'  curl -N -H "Authorization: Bearer {token}" {url}/changes\n'

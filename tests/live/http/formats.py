@@ -54,6 +54,14 @@ def forget_long_limits(part: Any) -> None:
             forget_long_limits(below)
 
 
+def mend_hours(rules: Any) -> None:
+    """Let the hours of rules begin before they end."""
+    for rule in rules if isinstance(rules, list) else ():
+        hours = rule.get("hours") if isinstance(rule, dict) else None
+        if isinstance(hours, dict):
+            hours.pop("start_min", None)
+
+
 @schemathesis.hook
 def before_call(
     context: schemathesis.HookContext, case: schemathesis.Case, kwargs: dict[str, Any]
@@ -61,11 +69,16 @@ def before_call(
     """Mend what no schema can say.
 
     The id of a Feature equals the vid in the path, those of a batch differ, a token with a filter
-    has not the scope admin, and a cast says one thing, to somebody, before it expires.
+    has not the scope admin, hours begin before they end, and a cast says one thing, to somebody,
+    before it expires.
     """
     del context, kwargs
+    if case.path.endswith("/rules"):
+        mend_hours(case.body)
     if not isinstance(case.body, dict):
         return
+    if case.path == "/me/mirror":
+        mend_hours(case.body.get("rules"))
     if case.method == "PUT":
         case.body.pop("id", None)
     if case.path == "/contexts" and isinstance(features := case.body.get("features"), list):

@@ -30,6 +30,7 @@ from roamcast.live.http.shapes import (
     FeatureCollection,
     Link,
     LinkedFeature,
+    PastBegin,
     Queryables,
     as_collection,
     as_json,
@@ -226,3 +227,10 @@ async def count_contexts(
         return as_json(Count(len(await service.past.ask(viewer, wanted, window)), hint_of(request)))
     question = service.broker.count(viewer, wanted, service.clock())
     return as_json(Count(await answered(question), hint_of(request)))
+
+
+@route("GET", "/past", scope="read", tag="map", answer=PastBegin,
+       summary="How far the past reaches")  # fmt: skip
+async def get_past(request: Asked) -> Response[bytes]:
+    """Give the horizon: what was before it is deleted, and so are the keys of its vids."""
+    return as_json(PastBegin(time.format_instant(await service_of(request).past.begins())))

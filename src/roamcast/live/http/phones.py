@@ -168,9 +168,21 @@ class Phones:
             Context(vid, place_of(fix, service.places), fix.point, attributes_of(fix), t_r=now)
         )
         grant.check_within(context)
+        await self._ruled(subject, vid)
         await service.publish(owner, context, lifetime_us=STAYS_US)
         with contextlib.suppress(NotFoundError):  # most often the vid has not changed
             await service.unpublish(former, before)
+
+    async def _ruled(self, subject: str, vid: str) -> None:
+        """Give a vid that has just been drawn its owner's rules, before it is on the map."""
+        service = self._service
+        if service.held_keys is None:
+            return
+        if service.broker.rules_for(vid, vid, any_owner=False) is not None:
+            return
+        rules = await service.held_keys.rules_of(subject)
+        if rules is not None:
+            await service.set_rules(vid, vid, rules)
 
     async def _named(self, subject: str, device: str, now: int) -> tuple[str, str]:
         """Give a device's vid now and the one before: of the trusted node, where there is one."""

@@ -224,6 +224,12 @@ class Count(msgspec.Struct, frozen=True):
     hint: Hint = msgspec.UNSET
 
 
+class PastBegin(msgspec.Struct, frozen=True):
+    """How far the past reaches."""
+
+    begins: Annotated[Instant, Meta(description="nothing before it is kept")]
+
+
 class Health(msgspec.Struct, frozen=True):
     """Whether the process lives, or takes requests."""
 

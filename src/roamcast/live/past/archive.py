@@ -79,6 +79,13 @@ class FedArchive:
             )
         return from_arrow(found)
 
+    def first(self) -> int | None:
+        """Give when the earliest archived context began; None while there is none."""
+        self._archive.refresh()
+        starts = self._archive.files()["min.t_r"].to_pylist()
+        known = [round(one.timestamp() * 1_000_000) for one in starts if one is not None]
+        return min(known, default=None)
+
     def erase(self, vid: str) -> int:
         """Delete a vid's contexts; give how many there were."""
         done = erase(self._place, [vid]).rows_erased

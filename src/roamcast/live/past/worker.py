@@ -104,6 +104,17 @@ class PastWorker:
 
         return await asyncio.get_running_loop().run_in_executor(self._asking, work)
 
+    async def begins(self) -> int:
+        """Give the earliest moment that the past may reach: nothing before it is kept any more."""
+        now = self._clock()
+        lives = self._broker.remembers(ANYBODY, now).known.lives.values()
+        first = min(life.began for life in lives)
+        if self._archive is None:
+            return max(first, now - self._broker.past_stays_us)
+        run = asyncio.get_running_loop().run_in_executor
+        archived = await run(self._asking, self._archive.first)
+        return first if archived is None else min(first, archived)
+
     def look_up(self, effect: LookUpPast) -> None:
         """Answer a batch of a cast's questions in a thread, page by page."""
         if self._closed:

@@ -13,7 +13,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+import msgspec
+
 from roamcast.identity.key_store import KeyStore, OwnVid, store_of
+from roamcast.identity.rules import Rule, decode_rules
 from roamcast.identity.sealing import SEED_BYTES, VidSecrets
 from roamcast.live.trust.host import RunningTrust
 
@@ -21,6 +24,7 @@ KNOWN_MAX: Final = 100_000
 """Vids remembered by what they are used for; the others are looked up in their file."""
 
 PEOPLE_FOLDER: Final = "people"
+RULES: Final = "rules"
 Answer = TypeVar("Answer")
 
 
@@ -38,6 +42,7 @@ class HeldKeys:
         self._trust = trust
         self._keep_key = keep_key
         self._known: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._rules: OrderedDict[str, tuple[Rule, ...] | None] = OrderedDict()
         self._changing = asyncio.Lock()
 
     async def vid_for(self, subject: str, use: str, now: int) -> str:
@@ -70,6 +75,21 @@ class HeldKeys:
     async def held_for(self, subject: str) -> list[OwnVid]:
         """Give the vids that are held for a person, for this person alone."""
         return await self._within(subject, KeyStore.all_used)
+
+    async def rules_of(self, subject: str) -> tuple[Rule, ...] | None:
+        """Give the rules of a person, for all vids that are held for them; None: none are set."""
+        if subject not in self._rules:
+            stored = await self._within(subject, lambda store: store.load(RULES).get(RULES))
+            self._rules[subject] = None if stored is None else decode_rules(stored)
+            if len(self._rules) > KNOWN_MAX:
+                self._rules.popitem(last=False)
+        return self._rules[subject]
+
+    async def set_rules(self, subject: str, rules: tuple[Rule, ...] | None) -> None:
+        """Keep the rules of a person; they are on disk when this returns."""
+        value = None if rules is None else msgspec.json.encode(rules)
+        await self._within(subject, lambda store: store.write(((RULES, value),)))
+        self._rules[subject] = rules
 
     async def _fresh(self, subject: str, use: str, now: int) -> OwnVid:
         own = await self._within(subject, lambda store: store.take(now, use))

@@ -1,0 +1,40 @@
+// Who came, moved and left, of the filter that is followed: the last of them, newest first.
+
+import type { Change, Seen } from "./objects.ts";
+
+export type Move = {
+  kind: "came" | "moved" | "left";
+  vid: string;
+  place: string | null;
+  from: string | null;
+  atMs: number;
+  key: number;
+};
+
+export const MOVES_MAX = 200;
+
+let count = 0;
+
+// What of some changes is news; `before` are the objects as they were. A change within a place is none.
+export function moves(changes: Change[], before: ReadonlyMap<string, Seen>): Move[] {
+  const places = new Map<string, string | null>();
+  const found: Move[] = [];
+  for (const { type, subject: vid, time, data } of changes) {
+    const known = before.get(vid);
+    const from = places.has(vid) ? (places.get(vid) ?? null) : (known?.place ?? null);
+    const given = data?.properties.place;
+    const place = typeof given === "string" ? given : null;
+    const atMs = Date.parse(time);
+    if (type.endsWith(".left"))
+      found.push({ kind: "left", vid, place: null, from, atMs, key: ++count });
+    else if (type.endsWith(".appeared") && !known)
+      found.push({ kind: "came", vid, place, from: null, atMs, key: ++count });
+    else if (place !== from) found.push({ kind: "moved", vid, place, from, atMs, key: ++count });
+    places.set(vid, place);
+  }
+  return found;
+}
+
+export function joined(known: Move[], fresh: Move[]): Move[] {
+  return [...fresh.reverse(), ...known].slice(0, MOVES_MAX);
+}
