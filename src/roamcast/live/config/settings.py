@@ -473,12 +473,7 @@ class OverlaySection(Section, frozen=True, kw_only=True):
         ),
     ] = ()
     links: Annotated[
-        int,
-        msgspec.Meta(
-            ge=0,
-            le=32,
-            description="links to have: with fewer it asks neighbours for their neighbours",
-        ),
+        int, _number(0, 32, "links to have: with fewer it asks neighbours for their neighbours")
     ] = 2
     known: Annotated[
         dict[str, str],
