@@ -193,7 +193,7 @@ class Overlay:
             draw=node.draw,
             configured=node.neighbours,
             may_dial=node.may_dial,
-            heard_of=lambda: ((one.node, one.url) for one in self.feeding.nodes()),
+            listed=lambda: ((one.node, one.url) for one in self.feeding.nodes()),
         )
         self.parts: tuple[Part, ...] = (
             self.links,

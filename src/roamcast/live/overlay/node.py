@@ -62,9 +62,9 @@ def node_of(section: OverlaySection, past: PastSection, folder: Path) -> Overlay
         return None
     sign, own_key = signer(private_key(folder))
     filters = section.filters
-    kept_s = past.archive_days * DAY_S if past.archive else past.store_hours * HOUR_S
+    retention_s = past.archive_days * DAY_S if past.archive else past.store_hours * HOUR_S
     settings = OverlaySettings(
-        tables=TableSettings(kept_us=round(kept_s * MICROSECONDS)),
+        tables=TableSettings(retention_us=round(retention_s * MICROSECONDS)),
         filters=FilterSettings(int(filters) if filters.isdigit() else filters),  # type: ignore[arg-type]
     )
     neighbours = {

@@ -59,7 +59,7 @@ class TableSettings(msgspec.Struct, frozen=True):
     """Length of a day: the past is told day by day."""
     margin_us: int = 7_200 * MICROSECONDS
     """How far times of the past may be off: archives round them outwards, clocks differ."""
-    kept_us: int = 0
+    retention_us: int = 0
     """How long the past is kept; 0: for ever."""
 
 
@@ -294,8 +294,8 @@ class TableFeeding(Part):
             here = {member.place for member in members}
             places = {key for place in here for key in self._keys(place)}
         self._mark(tuple(places), before, today)
-        if self._settings.kept_us:
-            oldest = (now - self._settings.kept_us) // self._settings.day_us - 1
+        if self._settings.retention_us:
+            oldest = (now - self._settings.retention_us) // self._settings.day_us - 1
             for days in self._days.values():
                 self._unwritten = days.forget_before(oldest) or self._unwritten
 

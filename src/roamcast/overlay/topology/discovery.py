@@ -135,12 +135,12 @@ class Discovery(Part):
         draw: Draw,
         configured: Collection[str] = (),
         may_dial: Callable[[str], bool] = lambda _: True,
-        heard_of: Callable[[], Iterable[tuple[str, str]]] = tuple,
+        listed: Callable[[], Iterable[tuple[str, str]]] = tuple,
     ) -> None:
         """`addresses`: where others dial this node; `keys`: nodes that may become neighbours.
 
         Without keys it answers and passes on, and searches never. Configured neighbours are never
-        given up. `may_dial` says whether an address that somebody told is one to dial; `heard_of`
+        given up. `may_dial` says whether an address that somebody told is one to dial; `listed`
         names nodes beyond the links and an address of each.
         """
         assert settings.hops_max <= HOPS_MAX
@@ -154,7 +154,7 @@ class Discovery(Part):
         self._draw = draw
         self._configured = frozenset(configured)
         self._may_dial = may_dial
-        self._heard_of = heard_of
+        self._listed = listed
         self._number = 0
         self._ring = 0
         self._found: dict[str, tuple[int, tuple[str, ...]]] = {}
@@ -312,7 +312,7 @@ class Discovery(Part):
         return ()
 
     def _note_addresses(self) -> None:
-        for node, address in self._heard_of():
+        for node, address in self._listed():
             if node in self._keys and node not in self._book and self._may_dial(address):
                 self._book[node] = (address,)
 
