@@ -429,6 +429,17 @@ def test_what_was_seen_is_bounded_and_never_forgotten_too_early() -> None:
     assert counts(scene.deposit("c2", vid)) == (1, 0, 0, 0)
 
 
+def test_what_is_on_its_way_to_the_disk_counts_as_seen() -> None:
+    scene = Scene(replace(SETTINGS, seen_max=1))
+    (vid, *_) = scene.vids("ada")
+    scene.held = True
+    scene.deposit("c1", vid)
+    later = scene.deposit("c2", vid)
+    answers = [*later, *scene.release()]
+    assert casts(scene, "ada") == ["c1"]
+    assert sorted(counts([one]) for one in answers) == [(0, 0, 0, 1), (1, 0, 0, 0)]
+
+
 def test_mail_that_nobody_fetches_is_deleted_by_its_age() -> None:
     scene = Scene(replace(SETTINGS, mail_us=1_000_000))
     (vid, *_) = scene.vids("ada")

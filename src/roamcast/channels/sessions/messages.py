@@ -212,6 +212,7 @@ class SessionWelcome(
     hosts: Annotated[
         tuple[str, ...], Meta(description="where to connect when this host is gone")
     ] = ()
+    node: Annotated[str, Meta(description="name of the node; its log has what is published")] = ""
 
 
 class Done(msgspec.Struct, frozen=True, tag_field="type", tag="done"):

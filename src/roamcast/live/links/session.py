@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from time import thread_time
 from typing import Any
 
 import msgspec
@@ -34,6 +35,8 @@ from roamcast.overlay.handoff.messages import Attachment
 IN_FLIGHT_MAX = 256
 """Publications of one session that may wait for the disk; then its socket is not read."""
 
+TURN_S = 0.005
+"""After a message that took longer others have their turn."""
 LOOK_AGAIN_S = 0.01
 """So often it is looked whether a session that was too fast may go on, if nothing else says so."""
 
@@ -66,7 +69,8 @@ class SessionSocket:
         service.open_session(self.name, self._viewer, self)
         now = time.format_instant(service.clock())
         hosts = tuple(service.settings.cluster.replicas.values())
-        self._say(say.SessionWelcome(self.name, now, limits.ping_s, hosts))
+        node = service.broker.node
+        self._say(say.SessionWelcome(self.name, now, limits.ping_s, hosts, node))
         try:
             with service.standing.held(self._grant, self.cut):
                 await self._socket.serve(
@@ -128,13 +132,22 @@ class SessionSocket:
         """
         while self._waiting and not (self._over or self._reading):
             if self._full():
-                self._socket.halt(True)
-                if self._again is None:
-                    loop = asyncio.get_running_loop()
-                    self._again = loop.call_later(LOOK_AGAIN_S, self._look_again)
+                self._rest(LOOK_AGAIN_S)
                 return
+            began = thread_time()
             self._take(self._waiting.popleft())
+            spent = thread_time() - began
+            if spent > TURN_S:  # as a large current set takes: half of the time is for others
+                self._rest(spent)
+                return
         self._socket.halt(False)
+
+    def _rest(self, seconds: float) -> None:
+        """Take and read nothing for a while."""
+        self._socket.halt(True)
+        if self._again is None:
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(seconds, self._look_again)
 
     def _full(self) -> bool:
         """Whether too much waits for the disk, or for the program to read it."""
@@ -220,7 +233,8 @@ class SessionSocket:
                 service.events.unsubscribe(self.name, re)
                 self._say(say.Done(re))
             case say.PlaceRequest(place, re):
-                service.events.report(self.name, check_place(place))
+                service.broker.check_place(check_place(place))
+                service.events.report(self.name, place)
                 self._say(say.Done(re))
 
     def _take_part(self, text: str, last: bool) -> None:

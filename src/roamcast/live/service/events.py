@@ -10,6 +10,7 @@ from roamcast.live.config.settings import Settings
 from roamcast.model.contexts import to_context
 from roamcast.model.machine import Input
 from roamcast.model.time import MICROSECONDS
+from roamcast.overlay.consumers.drain import DrainNode, UndrainNode
 from roamcast.overlay.consumers.events import (
     PublishEventFor,
     ReportSessionPlace,
@@ -82,6 +83,14 @@ class EventOffice:
     def report(self, session: str, place: str) -> None:
         """Whoever holds a session is in this place now."""
         self._give(ReportSessionPlace(session, place))
+
+    def drain(self, to: tuple[str, ...], rate: float) -> None:
+        """Hand everybody over to other nodes, and refuse newcomers."""
+        self._ask_now(lambda ticket: DrainNode(ticket, to, rate))
+
+    def undrain(self) -> None:
+        """Take newcomers again."""
+        self._ask_now(UndrainNode)
 
     def _ask_now(self, make: Callable[[int], Input]) -> None:
         self._tickets.ask_now(lambda ticket: self._give(make(ticket)))

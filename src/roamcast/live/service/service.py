@@ -71,7 +71,7 @@ from roamcast.live.past.worker import PastWorker
 from roamcast.live.service.events import EventOffice
 from roamcast.live.service.making import broker_of
 from roamcast.live.service.reading import FilterReader
-from roamcast.live.service.sizes import watch_sizes
+from roamcast.live.service.sizes import step_name, watch_sizes
 from roamcast.live.service.webhooks import WebhookDriver
 from roamcast.live.store.store import DiskDriver, SqliteStore
 from roamcast.live.trust.held import HeldKeys
@@ -90,7 +90,7 @@ from roamcast.model.machine import (
     Store,
 )
 from roamcast.model.places import Places
-from roamcast.model.records import ChannelStep, OverlayStep, Record, UpdateMatched
+from roamcast.model.records import ChannelStep, HandoffStep, OverlayStep, Record, UpdateMatched
 from roamcast.model.time import format_instant
 from roamcast.overlay.casts.messages import DepositMail, LookUpPast, ReadPayload
 from roamcast.overlay.consumers.events import ConsumerMoved
@@ -371,8 +371,8 @@ class Service:
             self.metrics.updates.labels(record.change).inc()
         elif isinstance(record, ChannelStep) and record.step in FOLLOWER_STEPS:
             self._followers[FOLLOWER_STEPS[record.step]] += 1
-        elif isinstance(record, OverlayStep):
-            self._overlay_steps[f"{record.layer}: {record.step}"] += 1
+        elif isinstance(record, OverlayStep | HandoffStep):
+            self._overlay_steps[step_name(record)] += 1
         self.note(record)
 
     def _frame(self, effect: Frame) -> None:

@@ -118,11 +118,13 @@ class EventDesk(Part):
         served: Callable[[], Collection[str]],
         check_attach: Callable[[AttachConsumer], None],
         standing: Standing,
+        url_of: Callable[[str], str] = lambda _: "",
     ) -> None:
         """`check_owner` refuses others' vids; `served` names the consumers that flows serve.
 
         `check_attach` refuses a consumer that is elsewhere, or another's. `standing` counts what a
-        subject's subscriptions cost every update, of states and of events.
+        subject's subscriptions cost every update, of states and of events. `url_of`: where people
+        reach a node.
         """
         self.settings = settings
         self.modulate: Modulate = lambda _, given: given
@@ -132,6 +134,7 @@ class EventDesk(Part):
         self._served = served
         self._check_attach = check_attach
         self._standing = standing
+        self._url_of = url_of
         self._frames = EventFrames()
         self._consumers: dict[str, _Attended] = {}
         self._of_session: dict[str, dict[str, str]] = {}
@@ -200,6 +203,15 @@ class EventDesk(Part):
                 return [Failed(given.ticket, error)]
 
         return answered
+
+    # --- reads
+
+    def consumers_of(self, session: str) -> Collection[str]:
+        """Name the consumers of a session."""
+        return self._of_session.get(session, {}).values()
+
+    def __len__(self) -> int:
+        return len(self._consumers)
 
     # --- publishing
 
@@ -352,7 +364,7 @@ class EventDesk(Part):
         if to:
             effects.append(ConsumerMoved(one.name, to))
             if one.state != "asleep":
-                frame = self._frames.elsewhere(one.form, one.subscription, to)
+                frame = self._frames.elsewhere(one.form, one.subscription, to, self._url_of(to))
                 effects += self._send(one, [frame], 0, now)
         self._drop(one)
         return effects

@@ -100,9 +100,9 @@ class EventFrames:
         made = _encode(EventsGap(about, given.origin, given.after, given.upto, given.reason))  # type: ignore[arg-type]
         return b"event: lost\ndata: " + made + b"\n\n" if form == "sse" else made
 
-    def elsewhere(self, form: Format, about: str, to: str) -> bytes:
-        """Say that another node serves a consumer now."""
-        made = _encode(ConsumerElsewhere(about, to))
+    def elsewhere(self, form: Format, about: str, to: str, url: str) -> bytes:
+        """Say that another node serves a consumer now, or is to."""
+        made = _encode(ConsumerElsewhere(about, to, url))
         return b"event: moved\ndata: " + made + b"\n\n" if form == "sse" else made
 
 
