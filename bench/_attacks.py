@@ -79,6 +79,50 @@ def _stood(url: str, seconds: float) -> Counter[str]:
     return told
 
 
+def _sent(
+    url: str, token: str, requests: Iterator[tuple[str, str, Any]], until: float
+) -> Counter[str]:
+    """Send one request with a JSON body after the other."""
+    told: Counter[str] = Counter()
+    there = http.client.HTTPConnection(urlsplit(url).netloc)
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    for method, path, body in requests:
+        if time.monotonic() > until:
+            break
+        there.request(method, path, json.dumps(body), headers)
+        answer = there.getresponse()
+        answer.read()
+        told[str(answer.status)] += 1
+    return told
+
+
+def _naming() -> Iterator[tuple[str, str, Any]]:
+    """Name other people in rules, as many as a rule may name."""
+    for number in count():
+        viewers = [f"person-{number}-{other}" for other in range(100)]
+        yield "PUT", f"/contexts/mine-{number}/rules", [{"viewers": viewers, "precision": "exact"}]
+
+
+def _batches() -> Iterator[tuple[str, str, Any]]:
+    for turn in count():
+        features = [
+            {
+                "type": "Feature",
+                "id": f"mine-{number}",
+                "geometry": None,
+                "properties": {"place": f"b/{turn}", f"a{turn % 50}": turn},
+            }
+            for number in range(1_000)
+        ]
+        yield "POST", "/contexts", {"type": "FeatureCollection", "features": features}
+
+
+def _tokens() -> Iterator[tuple[str, str, Any]]:
+    for number in count():
+        wanted = " OR ".join(f"(a{number} = {other} AND b = {other})" for other in range(40))
+        yield "POST", "/tokens", {"scopes": ["read"], "filter": wanted}
+
+
 def _deep() -> Iterator[str]:
     for number in count():
         text = _filling(lambda terms: shapes.deep("(a{i} = 1 AND b{i} = 1)", terms, 44))
@@ -107,6 +151,14 @@ WAYS: Final[dict[str, Callable[[str, str, float], Counter[str]]]] = {
     "new attributes": lambda url, token, s: _subscribed(
         url, token, (f"a{number} = 1" for number in count()), time.monotonic() + s
     ),
+    "whole current sets": lambda url, token, s: _subscribed(
+        url, token, (f"level >= 0 OR a{number} = 1" for number in count()), time.monotonic() + s
+    ),
+    "rules that name people": lambda url, token, s: _sent(
+        url, token, _naming(), time.monotonic() + s
+    ),
+    "batches": lambda url, token, s: _sent(url, token, _batches(), time.monotonic() + s),
+    "tokens with filters": lambda url, token, s: _sent(url, token, _tokens(), time.monotonic() + s),
     "silent connections": lambda url, _token, s: _stood(url, s),
 }
 

@@ -3,7 +3,8 @@
 A bystander asks for `/healthz` again and again, by a new connection each time. A watcher waits for
 each change that a publisher makes. Measured are the longest wait of both while the attacker is at
 work, and when nobody is; afterwards the memory that the service holds, and that a newcomer is
-served.
+served. Where other programs share the processors a wait says little, so it is measured also in
+processor time: what the service itself spent while the bystander waited.
 """
 
 import http.client
@@ -15,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from websockets.sync.client import connect
@@ -27,11 +28,13 @@ from roamcast.live.auth.admission import TokenKeys
 
 TITLE = "hostile: the longest wait of bystanders while one client does its worst"
 PERIOD_S = 0.02
+BATCH = 500
 ALLOWED_MS = 50.0
-CONTEXTS = 2_000
+CONTEXTS = 20_000
 SETTINGS = """
 [limits]
 connections_max = 4000
+publications_per_client_max = 100000
 requests_per_s = 100000.0
 requests_burst = 1000000
 [journal]
@@ -39,17 +42,24 @@ on = false
 """
 
 
-class Waits:
-    """The waits of a bystander and of a watcher, in milliseconds."""
+class Wait(NamedTuple):
+    """The longest wait in milliseconds, and the most that the service worked during one."""
 
-    def __init__(self, url: str, token: str) -> None:
-        self._url, self._token = url, token
+    wall_ms: float
+    cpu_ms: float
+
+
+class Waits:
+    """The waits of a bystander and of a watcher."""
+
+    def __init__(self, process: int, url: str, token: str) -> None:
+        self._process, self._url, self._token = process, url, token
         self._headers = {"Authorization": f"Bearer {token}"}
 
-    def longest(self, during: Callable[[], Any]) -> tuple[float, float, Any]:
+    def longest(self, during: Callable[[], Any]) -> tuple[Wait, Wait, Any]:
         """Measure while something is done; give the longest wait of each, and what was done."""
         over = threading.Event()
-        waits: dict[str, float] = {}
+        waits: dict[str, Wait] = {}
         threads = [
             threading.Thread(target=self._again, args=(name, once, over, waits))
             for name, once in (("bystander", self._health()), ("watcher", self._change()))
@@ -63,15 +73,16 @@ class Waits:
         return waits["bystander"], waits["watcher"], done
 
     def _again(
-        self, name: str, once: Callable[[], None], over: threading.Event, waits: dict[str, float]
+        self, name: str, once: Callable[[], None], over: threading.Event, waits: dict[str, Wait]
     ) -> None:
         once()
-        longest = 0.0
+        longest = most = 0.0
         while not over.wait(PERIOD_S):
-            began = time.perf_counter()
+            began, worked = time.perf_counter(), worked_s(self._process)
             once()
             longest = max(longest, time.perf_counter() - began)
-        waits[name] = longest * 1_000
+            most = max(most, worked_s(self._process) - worked)
+        waits[name] = Wait(longest * 1_000, most * 1_000)
 
     def _health(self) -> Callable[[], None]:
         """Ask `/healthz` as a stranger does: a new connection each time, and no token."""
@@ -114,6 +125,25 @@ def put(there: http.client.HTTPConnection, token: str, vid: str, place: str, **m
     assert answer.status in (200, 201), answer.status
 
 
+def put_many(there: http.client.HTTPConnection, token: str, numbers: range) -> None:
+    """Publish contexts in one request."""
+    features = [
+        {
+            "type": "Feature",
+            "id": f"v{number}",
+            "geometry": None,
+            "properties": {"place": f"b/{number}", "level": number},
+        }
+        for number in numbers
+    ]
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/geo+json"}
+    body = json.dumps({"type": "FeatureCollection", "features": features})
+    there.request("POST", "/contexts", body, headers)
+    answer = there.getresponse()
+    answer.read()
+    assert answer.status == 200, answer.status
+
+
 def attack(way: str, url: str, token: str, seconds: float) -> dict[str, int]:
     """Let a process of its own do its worst."""
     command = [sys.executable, "-m", "bench._attacks", way, url, token, str(seconds)]
@@ -124,10 +154,24 @@ def attack(way: str, url: str, token: str, seconds: float) -> dict[str, int]:
     return told
 
 
+def worked_s(process: int) -> float:
+    """Give the processor seconds of the thread that serves everybody."""
+    spent = Path(f"/proc/{process}/schedstat").read_text(encoding="ascii").split()[0]
+    return int(spent) / 1e9
+
+
 def memory_mb(process: int) -> float:
     """Give how much memory a process holds."""
     status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def _quiet_row(quiet: tuple[Wait, Wait, Any]) -> dict[str, float]:
+    return {
+        f"{who}_{unit}": getattr(quiet[number], field)
+        for number, who in enumerate(("bystander", "watcher"))
+        for unit, field in (("ms", "wall_ms"), ("cpu_ms", "cpu_ms"))
+    }
 
 
 def run(quick: bool, progress: Steps) -> Report:
@@ -140,13 +184,13 @@ def run(quick: bool, progress: Steps) -> Report:
         progress("ways", len(WAYS) + 1) as step,
     ):
         there = http.client.HTTPConnection(urlsplit(url).netloc)
-        for number in range(CONTEXTS):
-            put(there, token, f"v{number}", f"b/{number}", level=number)
+        for first in range(0, CONTEXTS, BATCH):
+            put_many(there, token, range(first, first + BATCH))
         keys = TokenKeys.open(Path(made) / "data")
         now = round(time.time() * 1e6)
-        scopes = ("read", "subscribe")
+        scopes = ("read", "subscribe", "publish")
         attacker = keys.issue("mallory", scopes, lifetime_s=3_600, now=now)
-        waits = Waits(url, token)
+        waits = Waits(process, url, token)
         attack("fuzzed filters", url, attacker, 1.0)  # the compiled code is loaded
         quiet = waits.longest(lambda: time.sleep(seconds))
         step(1)
@@ -158,10 +202,10 @@ def run(quick: bool, progress: Steps) -> Report:
             rows.append(
                 {
                     "way": way,
-                    "bystander_ms": told[0],
-                    "watcher_ms": told[1],
-                    "quiet_bystander_ms": quiet[0],
-                    "quiet_watcher_ms": quiet[1],
+                    "bystander_ms": told[0].wall_ms,
+                    "bystander_cpu_ms": told[0].cpu_ms,
+                    "watcher_ms": told[1].wall_ms,
+                    "watcher_cpu_ms": told[1].cpu_ms,
                     "memory_mb_before": before,
                     "memory_mb_after": memory_mb(process),
                     "told": json.dumps(told[2]),
@@ -169,13 +213,17 @@ def run(quick: bool, progress: Steps) -> Report:
             )
             step(1)
     claims = []
-    for who in ("bystander", "watcher"):
-        most = ALLOWED_MS + 2 * rows[0][f"quiet_{who}_ms"]
-        worst = max(row[f"{who}_ms"] for row in rows)
-        claims.append(Claim(f"longest wait of a {who}", worst, worst <= most, bar=f"<= {most:.0f}"))
-    grown = max(row["memory_mb_after"] / row["memory_mb_before"] for row in rows)
+    for who, alone in (("bystander", quiet[0]), ("watcher", quiet[1])):
+        for what, unit, most in (
+            (f"longest wait of a {who}", "ms", ALLOWED_MS + 2 * alone.wall_ms),
+            (f"the service's work while a {who} waits", "cpu_ms", ALLOWED_MS + 2 * alone.cpu_ms),
+        ):
+            worst = max(row[f"{who}_{unit}"] for row in rows)
+            claims.append(Claim(what, worst, worst <= most, bar=f"<= {most:.0f}"))
+    rows = [*rows, {"way": "(nobody)", **_quiet_row(quiet)}]
+    grown = max(row["memory_mb_after"] / row["memory_mb_before"] for row in rows[:-1])
     claims.append(Claim("memory after an attack", grown, grown <= 1.1, bar="<= 1.1 times"))
     # One attack after the other may each leave a little: all of them together count as well.
-    kept = rows[-1]["memory_mb_after"] / rows[0]["memory_mb_before"]
+    kept = rows[-2]["memory_mb_after"] / rows[0]["memory_mb_before"]
     claims.append(Claim("memory after all attacks", kept, kept <= 1.1, bar="<= 1.1 times"))
     return Report("hostile", {"contexts": CONTEXTS, "seconds": seconds}, rows, claims)

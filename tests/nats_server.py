@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -30,6 +31,11 @@ class NatsServer:
     @property
     def url(self) -> str:
         return f"nats://{self.host}:{self.port}"
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._child is not None, "it was not started"
+        return self._child.process
 
     def start(self) -> None:
         assert self._child is None

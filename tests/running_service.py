@@ -208,6 +208,7 @@ class RunningService:
             open_timeout=DEADLINE_S,
             max_size=None,
             compression=None,
+            ping_interval=None,  # the service pings; a busy machine must not end a session
         ) as held:
             yield held
 

@@ -38,7 +38,9 @@ MAY_IMPORT = {
     | {"files", "errors"},
     "transport": {"model", "channels", "files", "errors"},
     # identity: the SDK signs registrations and opens mail with the person's own keys
-    "client": {"model", "matching", "channels", "identity", "transport", "files", "errors"},
+    # overlay: the ends of flows, `overlay/flows/cursor.py`, are at people
+    "client": {"model", "matching", "channels", "overlay", "identity", "transport"}
+    | {"files", "errors"},
     "sim": PURE | {"journal", "errors"},
     "live": PURE | {"journal", "pipeline", "transport", "files", "errors"},
 }
@@ -285,7 +287,8 @@ BROKER_READS = (
         "webhooks",
     ),  # what is one's own
     *("name", "epoch", "map_settings", "class_of_group", "class_of_client", "takes"),  # for links
-    *("held", "overlay_view", "placement_view"),  # for operators
+    *("held", "overlay_view", "placement_view", "drain_view", "sessions_of"),  # for operators
+    *("node", "check_place", "check_newcomer"),  # for who comes, and where to
     *("remembers", "past_stays_us"),  # for questions about the past
     *("cast_view", "cast_body", "key_of"),  # for senders, and receipts
 )

@@ -86,8 +86,11 @@ from roamcast.overlay.casts.casts import Casts
 from roamcast.overlay.casts.messages import CAST_KINDS, CastBody, CastView
 from roamcast.overlay.casts.settings import CastSettings
 from roamcast.overlay.consumers.desk import EventDesk
+from roamcast.overlay.consumers.drain import Drain, DrainView
 from roamcast.overlay.consumers.settings import EventSettings
 from roamcast.overlay.filters.part import NodeFilterView
+from roamcast.overlay.handoff.events import AttachConsumer
+from roamcast.overlay.handoff.settings import living_surroundings
 from roamcast.overlay.overlay import Overlay, OverlayNode, OverlayView, lone_events
 
 RULES_DECODED: Final = 4_096
@@ -400,11 +403,16 @@ class Broker(Router):
         self._vid_keys = VidKeyStore()
         self.overlay: Overlay | None = None
         self.events: EventDesk | None = None
+        self.drain: Drain | None = None
         if overlay is not None:
             node = msgspec.structs.replace(overlay, kinds=overlay.kinds | CAST_KINDS)
             if event_settings is not None:
+                event_settings = self._surrounded(event_settings, node.name, places)
                 node = msgspec.structs.replace(
-                    node, flows=event_settings.flows, handoff=event_settings.handoff
+                    node,
+                    flows=event_settings.flows,
+                    handoff=event_settings.handoff,
+                    homes=event_settings.homes,
                 )
             self.overlay = Overlay(node, epoch=epoch, now=now)
             self.overlay.feeding.under(rules.is_public, rules.restricted)
@@ -453,29 +461,67 @@ class Broker(Router):
             self.overlay.feeding.unknown_until(now + self._past.settings.return_us)
         self.receive_event(MapTouched(), now)  # nobody subscribes yet
 
+    def _surrounded(
+        self, settings: EventSettings, node: str, places: Places | None
+    ) -> EventSettings:
+        """Let handoff know the places' own neighbours, and which node serves each."""
+        if places is None:
+            return settings
+
+        def near(path: str) -> tuple[str, ...]:
+            return places[path].neighbours if path in places else ()
+
+        def node_at(path: str) -> str | None:
+            return None if self.overlay is None else self.overlay.feeding.node_at(path)
+
+        around = living_surroundings(node, near, node_at)
+        handoff = msgspec.structs.replace(settings.handoff, surroundings=around)
+        return msgspec.structs.replace(settings, handoff=handoff)
+
     def _event_parts(self, settings: EventSettings | None, epoch: int) -> tuple[Part, ...]:
         """Make what sessions use of the event plane, and the plane itself where no node has it."""
         if settings is None:
             return ()
         alone: tuple[Part, ...] = ()
         if self.overlay is None:
-            alone = flows, handoff = lone_events(
-                self.name, settings.flows, settings.handoff, epoch=epoch
+            alone = flows, handoff, serving, _ = lone_events(
+                self.name, settings.flows, settings.handoff, settings.homes, epoch=epoch
             )
         else:
             assert self.overlay.flows is not None
             assert self.overlay.handoff is not None
+            assert self.overlay.serving is not None
             flows, handoff = self.overlay.flows, self.overlay.handoff
+            serving = self.overlay.serving
         self.events = EventDesk(
             self._hub,
             self._policy,
             settings,
             check_owner=self._publications.check_owner,
             served=lambda: flows.home.consumers,
-            check_attach=handoff.check,
+            check_attach=lambda given: (
+                handoff.check(given) if isinstance(given, AttachConsumer) else serving.check(given)
+            ),
+            url_of=lambda node: "" if self.overlay is None else self.overlay.feeding.url_of(node),
             standing=self._server.subscriptions.standing,
         )
-        return (*alone, self.events)
+        desk = self.events
+        self.drain = Drain(
+            self._hub,
+            consumers_of=desk.consumers_of,
+            consumers=desk.__len__,
+            prepared=handoff.prepared,
+            nodes=self._other_nodes,
+        )
+        return (*alone, self.events, self.drain)
+
+    def _other_nodes(self) -> dict[str, str]:
+        """Give the other nodes in reach, and where people reach each."""
+        if self.overlay is None:
+            return {}
+        reach = self.overlay.topology.tree
+        others = [one for one in self.overlay.feeding.nodes() if one.node in reach]
+        return {one.node: one.url for one in others if one.node != self.node}
 
     def _state_of(self, vid: str) -> Context | None:
         known = self._server.map.contexts.get(vid)
@@ -499,12 +545,37 @@ class Broker(Router):
         """How large and how patient the map service is; clients are told."""
         return self._server.settings
 
+    @property
+    def node(self) -> str:
+        """The name of this broker among nodes; its own if it is none."""
+        return self.name if self.overlay is None else self.overlay.links.node
+
+    def check_place(self, place: str) -> None:
+        """Refuse a place that another node serves, and say where that is."""
+        if self.overlay is not None:
+            self.overlay.feeding.check_place(place)
+
+    def drain_view(self) -> DrainView:
+        """Say how far the drain of this node has come."""
+        return DrainView(False) if self.drain is None else self.drain.view()
+
+    def check_newcomer(self) -> None:
+        """Refuse a session while this node is drained, and say where to go."""
+        if self.drain is not None:
+            self.drain.check_newcomer()
+
+    def sessions_of(self, client: str) -> dict[str, int]:
+        """Give a client's open sessions, and how many subscriptions of events each has."""
+        found = [one for one in self._hub.sessions if client in (one, subject_of(one))]
+        desk = self.events
+        return {one: 0 if desk is None else len(desk.consumers_of(one)) for one in found}
+
     def overlay_view(self) -> OverlayView | None:
         """Describe this node among others; None for a broker on its own."""
         return None if self.overlay is None else self.overlay.view()
 
     def cast_view(self, cast: str) -> CastView:
-        """Say what its sender may know of a cast that was sent here."""
+        """Say how far a cast that was sent here has come, with exact counts."""
         return self._casts.view(cast)
 
     def cast_body(self, cast: str) -> CastBody | None:

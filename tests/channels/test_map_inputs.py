@@ -99,6 +99,26 @@ def test_what_another_client_took_is_not_left_to_be_confirmed() -> None:
     assert len(machine.map) == 4
 
 
+@pytest.mark.parametrize("silent", ["a", "a#relay"])
+def test_what_two_ways_of_a_publisher_published_stays_with_the_one_that_is_left(
+    silent: str,
+) -> None:
+    machine = server()
+    timeout = machine.settings.client_timeout_us
+    same = Publish(body_of(Context("p", "hall", None, {}, 0)), 5)
+    for name in ("a", "a#relay"):  # the second may be a copy that was on its way for long
+        machine.receive(Received(name, Request(1, 1, 1, (Hello(), same))), 10)
+    left = "a" if silent == "a#relay" else "a#relay"
+    for turn in range(1, 5):
+        now = turn * timeout // 2
+        machine.receive(Received(left, Request(1, 1, 3, ())), now)
+        machine.advance(now)
+    assert list(machine.desk.clients) == [left]
+    assert machine.map.contexts["p"].owner == left
+    machine.advance(now + timeout + 1)
+    assert not machine.map.contexts
+
+
 def test_what_is_held_stays_within_its_bounds_at_servers_and_clients() -> None:
     world = MapWorld(MapSettings(page_contexts_max=8, channels_max=6, history_max=4))
     draw = random.Random(3)

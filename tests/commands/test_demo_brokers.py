@@ -43,8 +43,8 @@ def until(true: Callable[[], bool], what: str) -> None:
 def test_three_brokers_run_survive_a_kill_and_end_together(tmp_path: Path) -> None:
     words = ("--demo", "--brokers", "3", "--people", "12", "--data", str(tmp_path), "--json")
     with roamcast("serve", *words) as child:
-        nodes = child.answer()["nodes"]
-        assert [node["node"] for node in nodes] == ["b1", "b2", "b3"]
+        *nodes, trust = child.answer()["nodes"]
+        assert [node["node"] for node in (*nodes, trust)] == ["b1", "b2", "b3", "trust"]
 
         def linked() -> bool:
             graphs = [ask(node, "GET", "/overlay")["graph"] for node in nodes]
@@ -71,9 +71,9 @@ def test_three_brokers_run_survive_a_kill_and_end_together(tmp_path: Path) -> No
         until(lambda: "b2" not in _up(nodes[0]), "nobody misses the node that died")
         until(lambda: "b2" in _up(nodes[0]), "the node that died does not come back")
         until(linked, "not all are linked again")
-    for node in nodes:
+    for node in (*nodes, trust):
         with pytest.raises(RoamcastError):
-            ask(node, "GET", "/overlay")
+            ask(node, "GET", "/healthz")
 
 
 def _up(node: dict[str, Any]) -> set[str]:
@@ -83,7 +83,7 @@ def _up(node: dict[str, Any]) -> set[str]:
 
 def test_the_nodes_divide_the_campus_and_know_each_others_keys(tmp_path: Path) -> None:
     for count in (2, 3):
-        nodes = nodes_of(tmp_path / str(count), count, 0)
+        *nodes, trust = nodes_of(tmp_path / str(count), count, 0)
         read = [load_settings(node.folder / "settings.toml") for node in nodes]
         places = [place for node in nodes for place in node.places]
         wanted = {"campus/b1", "campus/b2", "campus/b3", "campus/hall", "campus/lab", "campus/yard"}
@@ -91,8 +91,8 @@ def test_the_nodes_divide_the_campus_and_know_each_others_keys(tmp_path: Path) -
         for settings in read:
             others = {one.overlay.node for one in read} - {settings.overlay.node}
             assert set(settings.overlay.neighbours) == others
-        assert [bool(one.identity.node) for one in read] == [True] + [False] * (count - 1)
+            assert settings.identity.mail["trust.localhost"].url == trust.url
         again = nodes_of(tmp_path / str(count), count, 9_000)
-        assert [node.port for node in again] == [9_000 + number for number in range(count)]
+        assert [node.port for node in again] == [9_000 + number for number in range(count + 1)]
     with pytest.raises(SettingsError, match="between 2 and 3"):
         nodes_of(tmp_path, 4, 0)

@@ -59,6 +59,18 @@ def test_a_repeat_writes_only_what_lasts_longer_and_another_key_is_refused() -> 
     assert isinstance(failed.error, ConflictError)
 
 
+def test_a_vid_whose_deletion_and_new_registration_both_fail_takes_no_room() -> None:
+    part = VidKeyStore(keys_max=1)
+    kept(part)
+    (deletion,) = part.advance(NOW + 9)
+    assert isinstance(deletion, Store)
+    again = written(part, until=NOW + 30)
+    part.receive(StoreFailed(deletion.token, "full"), NOW + 10)
+    part.receive(StoreFailed(again.token, "full"), NOW + 10)
+    assert part.occupancy() == {"keys": (0, 1)}
+    kept(part, "b", NOW + 30)
+
+
 def test_a_key_leaves_when_its_time_is_over_also_after_a_restart() -> None:
     part = VidKeyStore()
     stored = {PREFIX + "a": msgspec.msgpack.encode(VidKey(KEY, NOW + 9))}

@@ -18,6 +18,8 @@ from roamcast.model.items import (
     decode_item,
     encode_item,
     from_context,
+    is_item,
+    item_vid,
     to_context,
 )
 
@@ -178,3 +180,12 @@ def test_a_context_that_is_no_item_is_refused() -> None:
             from_context(type(context)("q", None, None, attributes))
     with pytest.raises(MessageError, match="operators"):
         Criterion("float", "x", "~", 1.0).text()
+
+
+def test_an_item_needs_no_place_and_its_keys_name_it_within_its_source() -> None:
+    context = to_context(QUOTE, item_vid("ada", "NYSE", "IBM"), 0)
+    assert is_item(context)
+    assert not is_item(type(context)("q", "campus", None, {"major": "NYSE"}))
+    vids = {item_vid(*one) for one in (("ada", "a", "b"), ("bob", "a", "b"), ("ada", "ab", ""))}
+    assert len(vids) == 3
+    assert item_vid("ada", "a", "b") in vids

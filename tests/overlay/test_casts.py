@@ -15,6 +15,7 @@ from roamcast.model.casts import Cast
 from roamcast.model.contexts import Context
 from roamcast.model.events import Acknowledged, Failed
 from roamcast.model.machine import Effect, Store, Stored, StoreFailed, Writes
+from roamcast.overlay.casts import held
 from roamcast.overlay.casts.casts import Casts
 from roamcast.overlay.casts.held import (
     PAYLOADS,
@@ -57,7 +58,9 @@ from roamcast.sim.workloads._cast_parts import (
 from roamcast.sim.workloads._map_parts import ScanMatcher
 
 SENDER = Viewer("sender")
-SETTINGS = CastSettings(casts_max=3, batch_us=10, page_pairs=2, retry_us=100, lateness_us=50)
+SETTINGS = CastSettings(
+    casts_max=3, sender_max=3, batch_us=10, page_pairs=2, retry_us=100, lateness_us=50
+)
 PLACES = ["campus", "campus/a", "campus/b"]
 ROLES = ["red", "blue"]
 
@@ -222,7 +225,7 @@ def test_vids_without_a_key_or_of_strangers_count_as_unreachable() -> None:
     node.run_until(1_100)
     assert sorted(node.reached) == [f"p{n}@trust" for n in range(6)]
     view = node.casts.view("present")
-    assert (view.found, view.delivered, view.unreachable) == (5, 5, 0)  # rounded down to fives
+    assert (view.found, view.delivered, view.unreachable) == (9, 6, 3)  # rounded down to fives
 
 
 def test_mail_that_is_owed_is_deposited_after_a_crash_and_a_trusted_nodes_absence() -> None:
@@ -264,6 +267,41 @@ def test_more_casts_than_the_bound_are_refused() -> None:
     assert isinstance(refused, Failed)
     assert isinstance(refused.error, LimitError)
     assert node.casts.occupancy()["casts"] == (3, 3)
+
+
+def test_one_sender_has_so_many_casts_and_no_more_until_one_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "tests.overlay.test_casts.SETTINGS", msgspec.structs.replace(SETTINGS, sender_max=2)
+    )
+    node = OneNode()
+    node.disk_well = False
+    assert isinstance(node.send("refused", "place = 'hq'", expires=9_000), Failed)
+    node.disk_well = True
+    for cast in ("one", "two"):
+        assert isinstance(node.send(cast, "place = 'hq'", expires=9_000), Acknowledged)
+    node = OneNode(node.disk, node.now)  # a restart counts them again
+    over = node.send("three", "place = 'hq'", expires=9_000)
+    assert isinstance(over, Failed)
+    assert "2 casts of yours are held" in str(over.error)
+    other = SendCast(1, Cast("theirs", "place = 'hq'", b"x", node.now), Viewer("other"))
+    assert isinstance(node.ask(other), Acknowledged)
+    node.run_until(10_000)
+    while "one" in node.casts.casts or "two" in node.casts.casts:
+        node.run_until(node.now + 1_000_000)
+    assert isinstance(node.send("three", "place = 'hq'"), Acknowledged)
+
+
+def test_a_restart_parses_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = OneNode()
+    later = f"within(place, 'hq') AND overlaps(time, {span(2_000, 3_000)})"
+    for cast, text in (("future", later), ("present", "place = 'hq'")):
+        assert isinstance(node.send(cast, text, expires=900_000), Acknowledged)
+    monkeypatch.setattr(held, "_plan", lambda *_: pytest.fail("a filter was parsed"))
+    again = OneNode(node.disk, node.now)
+    assert sorted(again.casts.casts) == ["future", "present"]
+    assert all(one.question() for one in again.casts.casts.values())
 
 
 @pytest.fixture

@@ -65,7 +65,9 @@ def subscribe(net: Net, wants: dict[str, Wants], wanted: dict[str, list[int]]) -
     net.run(2_000_000)
 
 
-def publish(net: Net, wants: dict[str, Wants], item: int, source: str = "a") -> dict[str, int]:
+def publish(
+    net: Net, wants: dict[str, Wants], item: int, source: str = "a", key: str = ""
+) -> dict[str, int]:
     """Send an item through the tree as its nodes decide; give the links it crossed, by node."""
     thing = (VIEW, Context("item", attributes={"major": item}))
     crossed: dict[str, int] = {}
@@ -74,7 +76,7 @@ def publish(net: Net, wants: dict[str, Wants], item: int, source: str = "a") -> 
         name, came_from = waiting.pop()
         filters = net.nodes[name].overlay.filters
         beyond = wants[name].beyond(thing, came_from)
-        if filters.sampled(str(item).encode()):
+        if filters.sampled((key or str(item)).encode()):
             filters.count(beyond, name in HERE and item in HERE[name], came_from)
         for link in filters.links(lambda found=beyond: found, came_from):
             crossed[link] = crossed.get(link, 0) + 1
@@ -129,6 +131,24 @@ def test_in_a_static_hour_the_links_carry_exactly_what_the_placement_costs(
     assert view.one_more == optimal(problem, limit + 1).cost
     assert {row.node: row.flow for row in view.nodes} == flow
     assert net.nodes["b"].overlay.filters.view().placement is None
+
+
+@pytest.mark.soak
+def test_with_one_item_in_ten_sampled_traffic_is_known_within_two_per_cent() -> None:
+    items = 60_000
+    quick = {**QUICK, "report_us": 50_000}
+    net, wants = tree_net(FilterSettings(filters=2, sample=10, **quick))
+    subscribe(net, wants, wanted_by(4))
+    for _ in range(2):  # the second hour is after the batch of the first
+        crossed = sum(
+            sum(publish(net, wants, item % 12, key=f"item {item}").values())
+            for item in range(items)
+        )
+        net.run(2_500_000)
+    view = net.nodes["a"].overlay.filters.view().placement
+    assert view is not None
+    assert sum(row.state == "active" for row in view.nodes) == 2
+    assert abs(10 * view.traffic / crossed - 1) < 0.02
 
 
 def test_whatever_the_states_every_item_reaches_those_who_want_it() -> None:

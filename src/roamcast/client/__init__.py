@@ -7,14 +7,27 @@ In: an address, a key, contexts, filters in CQL2. Out: a `Session` whose views f
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from roamcast.client.events import BrokerChange, EventStream, ReceivedEvent
     from roamcast.client.inbox import OpenedMail
     from roamcast.client.session import Session, connect
     from roamcast.client.views import Change, View
 
-__all__ = ["Change", "OpenedMail", "Session", "View", "connect"]
+__all__ = [
+    "BrokerChange",
+    "Change",
+    "EventStream",
+    "OpenedMail",
+    "ReceivedEvent",
+    "Session",
+    "View",
+    "connect",
+]
 
 _MODULES = {
     "Change": "views",
+    "EventStream": "events",
+    "BrokerChange": "events",
+    "ReceivedEvent": "events",
     "OpenedMail": "inbox",
     "Session": "session",
     "View": "views",

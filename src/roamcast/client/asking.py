@@ -81,6 +81,23 @@ class Asking:
         """Give the state of the node's filter, and the whole placement if it plans it."""
         return await self._mapping("/placement")
 
+    async def drain(self, to: Sequence[str] = (), rate: float = 100.0) -> dict[str, Any]:
+        """Let the service's node hand everybody over; for administrators."""
+        body = {"to": list(to), "rate": rate}
+        return dict(await self._http.ask("POST", "/drain", body=body))
+
+    async def drained(self) -> dict[str, Any]:
+        """Say how far the drain has come."""
+        return await self._mapping("/drain")
+
+    async def undrain(self) -> dict[str, Any]:
+        """Let the service's node take newcomers again."""
+        return dict(await self._http.ask("DELETE", "/drain"))
+
+    async def where(self, client: str) -> dict[str, Any]:
+        """Say whether the service's node serves a client, `subject` or `subject#device`."""
+        return dict(await self._http.ask("GET", "/where", {"client": client}))
+
     async def _mapping(self, path: str) -> dict[str, Any]:
         answer = await self._http.ask("GET", path)
         if not isinstance(answer, dict):

@@ -17,7 +17,7 @@ Answer = TypeVar("Answer")
 
 
 class CastProgress(msgspec.Struct, frozen=True):
-    """What its sender may know of a cast: counts of pseudonyms, of at least 5, rounded down."""
+    """What its sender may know of a cast: counts of pseudonyms, with noise."""
 
     id: str
     tense: str
@@ -40,7 +40,7 @@ class PlaceAbout(msgspec.Struct, frozen=True):
 
 
 class About(msgspec.Struct, frozen=True):
-    """About how many; 0: fewer than 5, perhaps nobody."""
+    """About how many; 0: too few to be told, perhaps nobody."""
 
     about: int
     places: list[PlaceAbout]

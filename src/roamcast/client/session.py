@@ -15,6 +15,7 @@ import msgspec
 from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, FILTER_LENGTH_MAX
 from roamcast.client.asking import Asking, Where
 from roamcast.client.casting import Casting, CastPreview, CastProgress
+from roamcast.client.events import BrokerChange, EventRoamer, EventStream, Near
 from roamcast.client.inbox import MailInbox, OpenedMail
 from roamcast.client.items import Items
 from roamcast.client.own_vids import OwnVids, keys_path
@@ -23,7 +24,14 @@ from roamcast.client.runner import Runner
 from roamcast.client.views import View
 from roamcast.errors import ContextError, ForbiddenError, InputError, LimitError
 from roamcast.identity.key_store import KeyStore
-from roamcast.model.contexts import Attribute, Context, body_of, check
+from roamcast.model.contexts import (
+    Attribute,
+    Context,
+    body_of,
+    check,
+    check_place,
+    to_feature,
+)
 from roamcast.model.filters import Filter
 from roamcast.transport.address import (
     Hosts,
@@ -68,8 +76,12 @@ class Session(Asking):
         named: HttpClient,
         trust: HttpClient,
         keys: Path,
+        events: EventRoamer | None = None,
     ) -> None:
-        """`named`: the service, and `trust` the trusted node, asked under the person's name."""
+        """`named`: the service, and `trust` the trusted node, asked under the person's name.
+
+        `events`: the event plane; None for a session that has none.
+        """
         super().__init__(http)
         self._runner = runner
         self.casts = Casting(named)
@@ -80,6 +92,7 @@ class Session(Asking):
         self._trust = trust
         self._keys = keys
         self._own: str | None = None
+        self._events = events
 
     @property
     def connected(self) -> bool:
@@ -189,6 +202,55 @@ class Session(Asking):
             raise LimitError(f"a filter has at most {FILTER_LENGTH_MAX} characters")
         return View(self._runner.subscribe(wanted), self._runner.unsubscribe)
 
+    @property
+    def broker(self) -> str:
+        """The address of the broker that serves this session's events."""
+        return self._roamer.broker
+
+    @property
+    def moves(self) -> list[BrokerChange]:
+        """The changes of broker so far: from, to, why, and how long none served."""
+        return list(self._roamer.moves)
+
+    @property
+    def _roamer(self) -> EventRoamer:
+        if self._events is None:
+            raise InputError("an anonymous session has no events yet: connect with a token")
+        return self._events
+
+    async def subscribe(self, where: Where, *, expires_s: float = 60.0) -> EventStream:
+        """Have every event that a filter matches, once and in order, from now on.
+
+        `watch` follows states and coalesces; this follows what happens. `expires_s` is how long
+        the broker holds events for a program that is away.
+        """
+        self._check_scope("subscribe")
+        text = where if isinstance(where, str) else where.source
+        return await self._roamer.subscribe(text, expires_s=expires_s)
+
+    async def publish_event(
+        self,
+        place: str | None = None,
+        point: Point | None = None,
+        *,
+        data: bytes = b"",
+        vid: str | None = None,
+        causal: bool = False,
+        **attributes: Attribute,
+    ) -> None:
+        """Publish something that happened; returns when it is on the broker's disk.
+
+        However often it is sent again, it is delivered once. `causal`: after everything that this
+        session's streams have received.
+        """
+        self._check_scope("publish")
+        made = Context(vid or secrets.token_urlsafe(16), place, point, attributes, self.now())
+        await self._roamer.publish(to_feature(check(made)), data, causal=causal)
+
+    async def report(self, place: str) -> None:
+        """Say where this program is, so that the next broker prepares before it crosses."""
+        await self._roamer.report(check_place(place))
+
     async def publish_item(
         self,
         major: str,
@@ -266,6 +328,8 @@ class Session(Asking):
         except TimeoutError:
             pass  # the service will notice the silence
         finally:
+            if self._events is not None:
+                await self._events.close()
             await runner.stop()
 
     async def __aenter__(self) -> "Session":
@@ -349,6 +413,7 @@ def connect(
     trust: tuple[str, Token] | None = None,
     keys: Path | None = None,
     hybrid: bool = False,
+    near: Near = "",
 ) -> Connecting:
     """Open a session with a service.
 
@@ -360,6 +425,11 @@ def connect(
     second one of the same name takes its place. `limit_bytes` is the most that the service may send
     here in any second, 0 for no limit. `interface` is the address of the interface that UDP
     multicast comes by, where the system does not choose the right one.
+
+    With `near` the addresses are brokers of one overlay, and the session's events roam among them:
+    to the one that serves the `place` it reports, to the one that answers clearly faster
+    (`latency`), or to the one that a function of the addresses and its own gives. Its token must
+    hold at all of them.
 
     By default the service knows the token's name. With `anonymous` it does not: each appearance has
     a vid of the trusted node `trust` (address and token; without it, the one in the service), over
@@ -388,10 +458,14 @@ def connect(
         )
 
     async def named() -> Session:
-        hosts = Hosts(address)
-        runner, http = make_runner(hosts, device or secrets.token_urlsafe(12)), make_http(hosts)
+        # Brokers of an overlay are not hosts of one service: the map stays with the first.
+        hosts = Hosts(ServiceAddress(address.url, address.token) if near else address)
+        name = device or secrets.token_urlsafe(12)
+        runner, http = make_runner(hosts, name), make_http(hosts)
         await runner.start()
-        return Session(runner, http, named=http, trust=make_http(trusted), keys=path)
+        events = EventRoamer(address, name, near=near, draw=draw, open_s=timeout_s, tls=tls)
+        made = make_http(trusted)
+        return Session(runner, http, named=http, trust=made, keys=path, events=events)
 
     async def nameless() -> Session:
         from roamcast.client.anonymous import AnonymousSession, VidLink

@@ -88,7 +88,7 @@ def campus(
         nameless = {}
         if data is not None:
             nameless = {
-                person: NamelessPerson(url, NAME.format(person), data)
+                person: NamelessPerson(lambda _: url, NAME.format(person), data, url)
                 for person in range(min(NAMELESS, people))
             }
         async with connect(url, token, device="campus") as me:

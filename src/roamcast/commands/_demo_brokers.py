@@ -1,9 +1,11 @@
 """`serve --demo --brokers N`: several nodes as processes of one machine, and people between them.
 
-Each node has its own data folder, key and port, and serves one building of the demo campus; the
-first one also the hall and the yard, and it runs the trusted node that the others accept. All are
-linked with each other. Who walks from one building to another is withdrawn at the old node and
-published at the new one. A node that dies is started again; Ctrl-C ends all.
+Each node has its own data folder, key, archive and port, and serves one building of the demo
+campus; the first one also the hall and the yard. The trusted node is a process of its own, whose
+vids all accept and where all deposit mail. All are linked with each other. Who walks from one
+building to another is withdrawn at the old node and published at the new one; some come without a
+name, so that a cast at any node reaches them wherever they were. A process that dies is started
+again; Ctrl-C ends all.
 """
 
 import asyncio
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from roamcast.errors import RoamcastError, SettingsError
+from roamcast.files import OWNER_ONLY, write_whole
 from roamcast.model.contexts import path_within
 
 BROKERS_MAX: Final = 3
@@ -26,6 +29,8 @@ BROKERS_MAX: Final = 3
 
 TRUST: Final = "trust.localhost"
 SETTINGS_FILE: Final = "settings.toml"
+DEPOSIT_FILE: Final = "deposit.token"
+TOKEN_S: Final = 365 * 86_400
 READY_S: Final = 300.0
 AGAIN_S: Final = 1.0
 """How long after its death a node is started again."""
@@ -36,7 +41,11 @@ END_S: Final = 30.0
 class DemoNode:
     """One node: its folder, places and port, and the process that runs it."""
 
-    def __init__(self, folder: Path, name: str, places: Sequence[str], port: int) -> None:
+    def __init__(
+        self, folder: Path, name: str, places: Sequence[str], port: int, command: str = "serve"
+    ) -> None:
+        """`command`: `trust` for a trusted node, which serves no places."""
+        self.command = command
         self.folder = folder
         self.name = name
         self.places = tuple(places)
@@ -56,8 +65,9 @@ class DemoNode:
     async def start(self) -> None:
         """Start its process, and wait until it is ready."""
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "roamcast", "serve", "--json",
+            sys.executable, "-m", "roamcast", self.command, "--json",
             "--settings", str(self.folder / SETTINGS_FILE),
+            "--port", str(self.port), "--data", str(self.folder),
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for us: we end them in order
         )  # fmt: skip
@@ -84,10 +94,10 @@ class DemoNode:
 
 
 def nodes_of(data: Path, count: int, port: int) -> list[DemoNode]:
-    """Lay out the nodes, and write their settings; folders that exist go on being used."""
+    """Lay out the nodes, the trusted one last, and write their settings; folders are used again."""
     if not 2 <= count <= BROKERS_MAX:
         raise SettingsError(f"--brokers is between 2 and {BROKERS_MAX}, one for each building")
-    ports = [port + number for number in range(count)] if port else _free_ports(count)
+    ports = [port + number for number in range(count + 1)] if port else _free_ports(count + 1)
     nodes = []
     for number in range(count):
         places = [f"campus/b{number + 1}"]
@@ -97,18 +107,31 @@ def nodes_of(data: Path, count: int, port: int) -> list[DemoNode]:
             places += [f"campus/b{more}" for more in range(count + 1, BROKERS_MAX + 1)]
         name = f"b{number + 1}"
         nodes.append(DemoNode(data / name, name, places, ports[number]))
-    for node in nodes:
+    trust = DemoNode(data / "trust", "trust", (), ports[-1], "trust")
+    for node in (*nodes, trust):
         node.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     keys = {node.name: _node_key(node.folder) for node in nodes}
-    trust = _trust_key(nodes[0].folder)
-    for number, node in enumerate(nodes):
-        text = _settings(node, nodes, keys, None if number == 0 else trust)
+    keys[trust.name] = _trust_key(trust.folder)
+    for node in nodes:
+        token = _deposit_token(trust.folder, node.name).encode()
+        write_whole(node.folder / DEPOSIT_FILE, token, mode=OWNER_ONLY)
+        text = _settings(node, nodes, keys, trust)
         (node.folder / SETTINGS_FILE).write_text(text, encoding="utf-8")
-    return nodes
+    text = f"[identity]\nnode = {json.dumps(TRUST)}\n"
+    (trust.folder / SETTINGS_FILE).write_text(text, encoding="utf-8")
+    return [*nodes, trust]
+
+
+def _deposit_token(folder: Path, name: str) -> str:
+    from roamcast.live.auth.admission import TokenKeys
+    from roamcast.transport.driver import wall_clock
+
+    now = wall_clock()()
+    return TokenKeys.open(folder).issue(name, ("deposit",), lifetime_s=TOKEN_S, now=now)
 
 
 def _settings(
-    node: DemoNode, nodes: Sequence[DemoNode], keys: dict[str, str], trust: str | None
+    node: DemoNode, nodes: Sequence[DemoNode], keys: dict[str, str], trust: DemoNode
 ) -> str:
     quoted = json.dumps  # TOML's basic strings are JSON's
     lines = [
@@ -117,9 +140,14 @@ def _settings(
         'host = "127.0.0.1"',
         f"port = {node.port}",
         f"data = {quoted(str(node.folder))}",
+        "[past]",
+        f"archive = {quoted(str(node.folder / 'archive'))}",
         "[identity]",
-        f"node = {quoted(TRUST if trust is None else '')}",
-        *((f"accept = {{ {quoted(TRUST)} = {quoted(trust)} }}",) if trust is not None else ()),
+        'node = ""',
+        f"accept = {{ {quoted(TRUST)} = {quoted(keys[trust.name])} }}",
+        f"[identity.mail.{quoted(TRUST)}]",
+        f"url = {quoted(trust.url)}",
+        f"token_file = {quoted(str(node.folder / DEPOSIT_FILE))}",
         "[overlay]",
         f"node = {quoted(node.name)}",
         f"url = {quoted(node.url)}",
@@ -144,12 +172,9 @@ def _node_key(folder: Path) -> str:
 
 def _trust_key(folder: Path) -> str:
     from roamcast.identity.credentials import public_key
-    from roamcast.live.service.running import TRUST_FOLDER
     from roamcast.live.trust.host import KEY_FILE, load_private
 
-    inside = folder / TRUST_FOLDER
-    inside.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return _shown(public_key(load_private(inside / KEY_FILE)))
+    return _shown(public_key(load_private(folder / KEY_FILE)))
 
 
 def _shown(key: bytes) -> str:
@@ -223,14 +248,24 @@ async def _keep(node: DemoNode) -> None:
 
 async def _walk(nodes: Sequence[DemoNode], people: int) -> None:
     from roamcast.client import connect
-    from roamcast.commands._demo import move_about
+    from roamcast.commands._demo import NAME, move_about
+    from roamcast.commands._demo_people import NAMELESS, NamelessPerson
 
+    *brokers, trust = nodes
+
+    def url_of(place: str) -> str:
+        return next((one.url for one in brokers if one.serves(place)), brokers[0].url)
+
+    nameless = {
+        person: NamelessPerson(url_of, NAME.format(person), trust.folder, trust.url)
+        for person in range(min(NAMELESS, people))
+    }
     async with contextlib.AsyncExitStack() as stack:
         sessions = {}
-        for node in nodes:
+        for node in brokers:
             made = connect(node.url, node.token, device="campus")
             sessions[node.name] = await stack.enter_async_context(made)
-        await move_about(Walkers(nodes, sessions), people)
+        await move_about(Walkers(brokers, sessions), people, nameless=nameless)
 
 
 def described(nodes: Sequence[DemoNode]) -> list[dict[str, Any]]:
@@ -250,7 +285,8 @@ def described(nodes: Sequence[DemoNode]) -> list[dict[str, Any]]:
 
 def what_to_try(nodes: Sequence[DemoNode], program: str) -> str:
     """Say what runs, and what to try."""
-    first, last = nodes[0], nodes[-1]
+    *brokers, trust = nodes
+    first, last = brokers[0], brokers[-1]
     shown = "\n".join(
         f"  {node.name}  {node.url}  {', '.join(node.places)}  process "
         f"{node.process.pid if node.process else '-'}"
@@ -258,7 +294,7 @@ def what_to_try(nodes: Sequence[DemoNode], program: str) -> str:
     )
     where = f"--data {os.fspath(first.folder)}"
     return (
-        f"{len(nodes)} brokers are ready, linked with each other:\n{shown}\n"
+        f"{len(brokers)} brokers are ready, linked with each other, and a trusted node:\n{shown}\n"
         f"token of {first.name}: {first.token}\n\n"
         f"Open {first.url} in a browser, and give it the token.\n\n"
         "Or try, in another terminal:\n"
@@ -266,6 +302,8 @@ def what_to_try(nodes: Sequence[DemoNode], program: str) -> str:
         f"  {program} who --where \"within(place, '{last.places[0]}')\" --data {last.folder}\n"
         f"  {program} place printer --place {last.places[0]}/1 {where}   "
         f"(refused: {last.name} serves it)\n"
+        f"  {program} cast --where \"within(place, 'campus')\" 'Hello, everybody' {where}\n"
+        f"  {program} inbox --as visitor-0001 --data {trust.folder}\n"
         f"  kill -9 {first.process.pid if first.process else '-'}   (it is started again)\n\n"
         "Ctrl-C stops all."
     )

@@ -7,6 +7,7 @@ on this machine.
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,17 @@ TOKEN_S = 7 * 86_400
 class NamelessPerson:
     """One person; what they do is done in its order, and never delays the others."""
 
-    def __init__(self, url: str, name: str, data: Path) -> None:
-        self._url = url
+    def __init__(self, url_of: Callable[[str], str], name: str, data: Path, trust_url: str) -> None:
+        """`url_of` names the service of a place; `data` is the trusted node's folder."""
+        self._url_of = url_of
         self._clock = wall_clock()
         token = TokenKeys.open(data).issue(
             name, ("subscribe",), lifetime_s=TOKEN_S, now=self._clock()
         )
         store = KeyStore.open(store_of(data / PEOPLE_FOLDER, name))
-        trust = HttpClient(ServiceAddress(url, token))
+        trust = HttpClient(ServiceAddress(trust_url, token))
         draw = random.SystemRandom().random
         self._vids = OwnVids(store, trust, draw=draw, hybrid=False)
-        self._stranger = HttpClient(ServiceAddress(url, ""))
         self._here: tuple[Asking, str] | None = None
         self._last: asyncio.Task[None] | None = None
 
@@ -61,8 +62,10 @@ class NamelessPerson:
                 self._here = None
                 await asking.remove(vid)
             own = await self._vids.fresh(self._clock())
-            token = (await registered(own, self._url, self._stranger)).token
-            asking = Asking(HttpClient(ServiceAddress(self._url, token)))
+            url = self._url_of(place)
+            stranger = HttpClient(ServiceAddress(url, ""))
+            token = (await registered(own, url, stranger)).token
+            asking = Asking(HttpClient(ServiceAddress(url, token)))
             context = Context(own.vid, place, point, known, self._clock())
             await asking.put(context, lifetime_s=STAYS_S)
             self._here = asking, own.vid

@@ -57,7 +57,7 @@ def cast(
     """Write to everybody who satisfies a filter: was there, is there, or will be.
 
     Nobody learns who they are. The token needs the scope cast and a granted place
-    (roamcast token --cast-area); counts are rounded, and never exact below 5.
+    (roamcast token --cast-area); counts have noise, and small ones are not told.
     """
     from roamcast.errors import InputError
 
@@ -98,11 +98,55 @@ def _show_alert(casting: "Casting", path: Path, where: str | None, *, json: bool
         _show_sent(sent, json=json)
 
 
-def why(cast: CastArgument, data: DataOption = None, json: JsonOption = False) -> None:
-    """Say why a cast reached whom it did: which node, filter, rule or limit decided."""
+def why(
+    cast: CastArgument,
+    journal: Annotated[
+        list[Path] | None,
+        typer.Option(help="Journal of a node, also of a service that is down; may be repeated."),
+    ] = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say why a cast reached whom it did: which node, filter, rule or limit decided.
+
+    The service tells its sender. Operators read what each node did, step by step, from journals;
+    those name nobody.
+    """
+    if journal:
+        _show_steps(cast, journal, json=json)
+        return
     told = run(_casting(data).why(cast))
     lines = [f"{told.id}: {told.filter}", *(f"  {line}" for line in told.lines)]
     _print(told, "\n".join(lines), json=json)
+
+
+def _show_steps(cast: str, folders: list[Path], *, json: bool) -> None:
+    """Print the steps of a cast at all nodes whose journals are given, in their order."""
+    import msgspec
+
+    from roamcast.errors import NotFoundError
+    from roamcast.journal.segments import read_entries
+    from roamcast.model.records import CastStep
+    from roamcast.model.time import format_instant
+
+    steps = [
+        (time_us, node, record)
+        for folder in folders
+        for time_us, node, record in read_entries(folder)
+        if isinstance(record, CastStep) and record.cast == cast
+    ]
+    steps.sort(key=lambda step: step[:2])
+    if not steps:
+        raise NotFoundError(f"no journal here tells of a cast {cast[:60]!r}")
+    for time_us, node, record in steps:
+        at = format_instant(time_us)
+        if json:
+            told = {"time": at, "node": node, **msgspec.structs.asdict(record)}
+            typer.echo(msgspec.json.encode(told).decode())
+            continue
+        more = f" {record.number} pseudonyms" if record.number else ""
+        peer = f" {record.peer}" if record.peer else ""
+        typer.echo(f"{at}  {node}  {record.step}{peer}{more}")
 
 
 def _casting(data: Path | None) -> "Casting":
@@ -140,7 +184,7 @@ def _show_sent(sent: "CastProgress", *, json: bool) -> None:
 
 def _show_preview(found: "CastPreview", *, json: bool) -> None:
     def about(count: int) -> str:
-        return f"about {count}" if count else "fewer than 5, perhaps nobody"
+        return f"about {count}" if count else "too few to be told, perhaps nobody"
 
     lines = [f"{found.tense}; pseudonyms, of which a person may have several"]
     if found.tense in ("historic", "hybrid"):

@@ -1,67 +1,118 @@
-"""Counts that senders are told: nothing below k, nothing by asking twice or by a pair."""
+"""Counts that senders are told: whoever asks, plants and compares, nobody is told apart."""
 
+import math
 import random
+from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.live.casts.preview import PLACES_MAX, K, Rounding
+from roamcast.live.casts.preview import (
+    DELTA,
+    EPSILON,
+    LEAST,
+    MOMENTS_US,
+    PLACES_MAX,
+    REMEMBERED_MAX,
+    K,
+    NoisyCounts,
+    SameAnswers,
+    until_next,
+    with_noise,
+)
 from roamcast.model.contexts import Context
+from roamcast.overlay.casts.messages import CastView
 
-VIDS = st.sets(st.text("abcdefgh", min_size=1, max_size=4), max_size=40)
+PAIRS = 1_000
+FAIR = math.exp(EPSILON) / (1 + math.exp(EPSILON))
+"""How often the best guess by one answer is right at most, whether somebody is there."""
+
+SLACK = 4 * math.sqrt(0.25 / PAIRS)
+"""Four standard deviations of so many guesses."""
 
 
-@given(VIDS, st.binary(min_size=32, max_size=32))
-def test_a_count_is_0_below_k_and_else_a_multiple_of_k_that_is_near(
-    vids: set[str], secret: bytes
+def contexts(count: int, place: str = "hq/1", name: str = "v") -> list[Context]:
+    return [Context(f"{name}-{place}-{one}", place, None, {}, 0) for one in range(count)]
+
+
+def progress(count: int) -> CastView:
+    return CastView("c", "historic", "live", 0, 1, 1, count, count, 0, 0, 0)
+
+
+ASKED: dict[str, Callable[[NoisyCounts, int], int]] = {
+    "a preview": lambda counts, count: counts.counted(contexts(count)).about,
+    "a preview by place": lambda counts, count: sum(
+        one.about for one in counts.counted(contexts(count)).places
+    ),
+    "progress": lambda counts, count: with_noise(progress(count), counts).found,
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("planted", [0, K - 1, K, LEAST - 1, LEAST, 2 * LEAST + 4])
+def test_a_thousand_pairs_with_planted_pseudonyms_tell_nobody_apart(
+    name: str, planted: int
 ) -> None:
-    told = Rounding(secret).about(vids)
-    assert told % K == 0
-    assert (told == 0) == (len(vids) < K)
-    assert told == 0 or abs(told - len(vids)) < K
+    """Who owns all others guesses by one answer whether one more person is there.
+
+    The best guess is made with the answers themselves in view, so no attacker guesses better.
+    """
+    counts = NoisyCounts(random.Random(planted).random)
+    answers = {
+        there: [ASKED[name](counts, planted + there) for _ in range(PAIRS)] for there in (0, 1)
+    }
+    right = 0
+    for answer in {*answers[0], *answers[1]}:
+        right += max(answers[0].count(answer), answers[1].count(answer))
+    assert right / (2 * PAIRS) <= FAIR + SLACK
 
 
-@given(VIDS, st.binary(min_size=32, max_size=32))
-def test_the_same_people_give_the_same_answer_in_any_order(vids: set[str], secret: bytes) -> None:
-    rounding = Rounding(secret)
-    shuffled = list(vids)
-    random.Random(1).shuffle(shuffled)
-    assert rounding.about(vids) == rounding.about(shuffled)
+@pytest.mark.parametrize("name", ASKED)
+def test_fewer_than_k_are_told_as_nobody(name: str) -> None:
+    counts = NoisyCounts(random.Random(1).random)
+    for count in range(K):
+        seen = [ASKED[name](counts, count) for _ in range(PAIRS)]
+        assert sum(map(bool, seen)) <= PAIRS * DELTA + 4
 
 
-def test_a_thousand_pairs_that_differ_by_one_person_tell_no_count_below_k() -> None:
-    """The attacker asks for a crowd with and without one person, and guesses the difference."""
-    drawn, rounding = random.Random(7), Rounding(b"s" * 32)
-    with_, without = 0, 0
-    for number in range(1_000):
-        crowd = {f"{number}-{one}" for one in range(drawn.randrange(0, 40))}
-        person = {f"{number}-target"} if number % 2 else set()
-        difference = rounding.about(crowd | person) - rounding.about(crowd)
-        assert difference % K == 0
-        if number % 2:
-            with_ += difference > 0
-        else:
-            without += difference > 0
-    # Without the person the crowd is the same set and gives the same answer: nothing to see. With
-    # them a difference shows now and then, and it is never 1.
-    assert without == 0
-    assert 0 < with_ < 400
+@given(st.integers(0, 10_000), st.randoms(use_true_random=False))
+def test_a_count_is_0_or_a_multiple_of_k_from_the_least_on(
+    count: int, drawn: random.Random
+) -> None:
+    answer = NoisyCounts(drawn.random).about(count)
+    assert answer % K == 0
+    assert answer == 0 or answer >= LEAST
 
 
-def test_two_descriptions_of_different_people_differ_though_the_counts_are_equal() -> None:
-    """So a difference of 5 may be nobody at all: the shift depends on who was found."""
-    rounding = Rounding(b"s" * 32)
-    answers = {rounding.about({f"{crowd}-{one}" for one in range(12)}) for crowd in range(50)}
-    assert answers == {10, 15}
+def test_many_are_told_about_right() -> None:
+    counts = NoisyCounts(random.Random(2).random)
+    answers = [counts.about(1_000) for _ in range(PAIRS)]
+    assert abs(sum(answers) / PAIRS - 998) < 1
+    assert max(answers) - min(answers) < 50
 
 
-def test_places_with_fewer_than_k_are_not_named_and_others_are_few() -> None:
-    contexts = [
-        Context(f"{place}-{one}", f"hq/{place:02}", None, {}, 0)
-        for place in range(PLACES_MAX + 5)
-        for one in range(K)
-    ]
-    contexts += [Context(f"x-{one}", "hq/alone", None, {}, 0) for one in range(K - 1)]
-    told = Rounding(b"s" * 32).counted([*contexts, Context("p", None, (9.0, 48.0), {}, 0)])
-    assert len(told.places) == PLACES_MAX
-    assert all(one.place != "hq/alone" and one.about >= K for one in told.places)
+def test_places_with_few_are_not_named_and_others_are_few() -> None:
+    many = [one for place in range(PLACES_MAX + 5) for one in contexts(90, f"hq/{place:02}")]
+    alone = contexts(K - 1, "hq/alone")
+    found = NoisyCounts(random.Random(3).random).counted([*many, *alone])
+    assert len(found.places) == PLACES_MAX
+    assert all(one.place != "hq/alone" and one.about >= LEAST for one in found.places)
+
+
+def test_a_question_has_the_same_answer_for_a_while_and_the_oldest_make_room() -> None:
+    answers: SameAnswers[int] = SameAnswers()
+    answers.put("ann", "q", 100, 7)
+    assert answers.get("ann", "q", 99) == 7
+    assert answers.get("ann", "q", 100) is answers.get("bob", "q", 0) is None
+    assert answers.last("ann", "q") == 7
+    for number in range(REMEMBERED_MAX):
+        answers.put("ann", str(number), 100, number)
+    assert answers.last("ann", "q") is None
+    assert answers.last("ann", "0") == 0
+
+
+def test_progress_is_counted_at_a_few_moments_alone() -> None:
+    moments = [until_next(0, after - 1) for after in MOMENTS_US]
+    assert moments == list(MOMENTS_US)
+    assert until_next(0, MOMENTS_US[-1]) == 2 * MOMENTS_US[-1]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from roamcast.live.auth.authority import CastAuthority
-from roamcast.live.casts.preview import PREVIEWS_BURST
+from roamcast.live.casts.preview import ANSWERS_A_DAY
 from roamcast.model.casts import PAYLOAD_BYTES_MAX
 from tests.live.in_process import Asked, gate
 from tests.running_service import Answer
@@ -110,17 +110,20 @@ def test_a_cast_is_its_senders_and_is_cancelled_once(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_previews_have_a_budget(tmp_path: Path) -> None:
+def test_counts_of_people_have_a_budget_and_asking_again_costs_nothing(tmp_path: Path) -> None:
     async def run() -> None:
         async with gate(tmp_path, trusted=True) as asked:
             ann = sender(asked)
-            for _ in range(PREVIEWS_BURST):
-                answer = await cast(asked, {}, ann, preview="true")
-                assert answer.status == 200, answer
-                assert answer.json["present"] == {"about": 0, "places": []}
+            for number in range(ANSWERS_A_DAY // 2):  # in all, and by place
+                for _ in range(3):
+                    answer = await cast(
+                        asked, {"filter": f"{HQ} AND n = {number}"}, ann, preview="true"
+                    )
+                    assert answer.status == 200, answer
+                    assert answer.json["present"] == {"about": 0, "places": []}
             over = await cast(asked, {}, ann, preview="true")
             assert over.status == 429
-            assert "previews" in over.problem
+            assert "counts of people" in over.problem
             assert (await cast(asked, {}, sender(asked, "eve"), preview="true")).status == 200
 
     asyncio.run(run())

@@ -47,7 +47,7 @@ BODIES: dict[str, Any] = {
 
 MEANT = (
     *("makeToken", "revokeToken", "putContexts", "makeWebhook"),
-    *("postRegistration", "postDeposit", "postCast", "postUpdate"),
+    *("postRegistration", "postDeposit", "postCast", "postUpdate", "postDrain"),
 )
 """Operations whose bodies mean something beyond their schema: their own tests have the limits."""
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.overlay.test_neighbours import overlay, settings, until
-from tests.live.overlay.test_states import View, tree
+from tests.overlay_services import View, overlay, settings, tree, until
 
 pytestmark = [pytest.mark.process, pytest.mark.soak]
 
@@ -51,6 +50,8 @@ def test_every_item_reaches_exactly_those_who_want_it(tmp_path: Path, filters: s
                 right[path] = (major, number)
                 body = {"subkeys": [["integer", "number", number]]}
                 assert node.ask("PUT", path, node.operator, body).status in (200, 201)
+            for view in views.values():
+                view.read(0)
         for name, view in views.items():
             owed = sorted(number for major, number in right.values() if major in wanted[name])
             view.until(

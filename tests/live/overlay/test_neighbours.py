@@ -1,56 +1,19 @@
 """Real services as nodes: linked by key, found again after kill -9, refused by name."""
 
-import base64
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from roamcast.live.overlay.node import private_key
 from roamcast.live.overlay.ways import FRAMES_UNPROVED, PROTOCOL
 from roamcast.overlay.links.messages import Greeting
-from roamcast.overlay.links.proof import signer
+from tests.overlay_services import DEADLINE_S, key_of, overlay, settings, until, up
 from tests.processes import roamcast
 from tests.running_service import RunningService
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
-
-DEADLINE_S = 60.0
-
-
-def key_of(folder: Path) -> str:
-    return "ed25519:" + base64.b64encode(signer(private_key(folder / "data"))[1]).decode()
-
-
-def settings(node: str, *neighbours: tuple[str, str, str], more: str = "") -> str:
-    """Give the settings of a node; a neighbour is its name, its key and its address or nothing."""
-    text = f'[overlay]\nnode = "{node}"\nareas = ["campus/{node}"]\n{more}'
-    for name, key, url in neighbours:
-        urls = f'["{url}"]' if url else "[]"
-        text += f'[overlay.neighbours.{name}]\nkey = "{key}"\nurls = {urls}\n'
-    return text
-
-
-def overlay(service: RunningService) -> dict[str, Any]:
-    answer = service.ask("GET", "/overlay", service.operator)
-    assert answer.status == 200, answer.body
-    found: dict[str, Any] = answer.json
-    return found
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
-
-
-def up(service: RunningService) -> set[str]:
-    return {link["node"] for link in overlay(service)["links"] if link["state"] == "up"}
 
 
 def test_three_nodes_learn_of_each_other_and_again_after_a_kill(tmp_path: Path) -> None:

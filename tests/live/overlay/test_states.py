@@ -1,69 +1,13 @@
 """Maps of several services, watched from any of them: items and contexts, and what rules hide."""
 
-import json
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-from websockets.sync.client import ClientConnection
 
-from tests.live.overlay.test_neighbours import DEADLINE_S, key_of, settings, until, up
-from tests.running_service import RunningService
+from tests.overlay_services import View, tree, until, up
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
-
-
-class View:
-    """What a session's frames show, by vid."""
-
-    def __init__(self, held: ClientConnection, wanted: str, scope: str = "everywhere") -> None:
-        self._held = held
-        self.contexts: dict[str, dict[str, Any]] = {}
-        asked = {"type": "subscribe", "re": "all", "filter": wanted, "scope": scope}
-        held.send(json.dumps(asked))
-
-    def read(self, timeout_s: float) -> None:
-        """Take the next frame, if one comes in time."""
-        try:
-            frame = json.loads(self._held.recv(timeout=timeout_s))
-        except TimeoutError:
-            return
-        for one in frame.get("features", ()):
-            self.contexts[one["id"]] = one["properties"]
-        for event in frame.get("events", ()):
-            if event["type"].endswith(".left"):
-                self.contexts.pop(event["subject"])
-            else:
-                self.contexts[event["subject"]] = event["data"]["properties"]
-
-    def until(self, true: Callable[[dict[str, Any]], bool], what: str) -> None:
-        """Read until something is so."""
-        end = time.monotonic() + DEADLINE_S
-        while not true(self.contexts):
-            assert time.monotonic() < end, (what, self.contexts)
-            self.read(0.5)
-
-
-def tree(
-    folder: Path,
-    parents: dict[str, str],
-    within: ExitStack,
-    settings_of: Callable[..., str] = settings,
-) -> dict[str, RunningService]:
-    """Start services that are linked as a tree; each dials its parent."""
-    for name in parents:
-        (folder / name / "data").mkdir(parents=True)
-    keys = {name: key_of(folder / name) for name in parents}
-    found: dict[str, RunningService] = {}
-    for name, parent in parents.items():
-        near = [(child, keys[child], "") for child, above in parents.items() if above == name]
-        if parent:
-            near.append((parent, keys[parent], found[parent].url))
-        found[name] = within.enter_context(RunningService(folder / name, settings_of(name, *near)))
-    return found
 
 
 def test_an_item_and_a_context_are_seen_through_every_node(tmp_path: Path) -> None:

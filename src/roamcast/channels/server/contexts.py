@@ -64,6 +64,8 @@ class MapContext(msgspec.Struct):
     owner: str
     views: dict[str, ClassView]
     """View class with queries that it satisfies → what the class was last told."""
+    owner_before: str = ""
+    """Who published this same state before its owner did."""
     recorded: Context | None = None
     """What stands in the journal of it."""
     changes_at: int | None = None
@@ -125,7 +127,7 @@ class ActiveMap:
                 return None
             self._leave(known.context)
             known.context, known.body = context, body
-            known.stamp, known.owner = stamp, owner
+            known.stamp, known.owner, known.owner_before = stamp, owner, ""
         self._at.setdefault(context.place, {})[context.vid] = None
         return known
 
@@ -226,8 +228,9 @@ def _replaces(body: bytes, stamp: int, owner: str, known: MapContext) -> bool:
     """0026: of two states with one stamp the one with the later bytes stays, on every server."""
     if stamp < known.stamp:
         return False
-    if body == known.body:
-        known.owner = owner  # the same state, published again after a restart
+    if body == known.body and owner != known.owner:
+        # The same state, published again after a restart or by another way of its publisher.
+        known.owner, known.owner_before = owner, known.owner
     return body > known.body
 
 
@@ -500,7 +503,11 @@ class MapContexts:
             self.erase(vid, Removal(stamp, owner, self._desk.now))
             return known is None or known.owner != owner or known.stamp <= stamp
         if known is not None and known.owner == owner:
-            self._take_off(known, ended, stored=stored)
+            other = self._desk.clients.get(known.owner_before)
+            if other is not None and vid in other.publications and not stored:
+                known.owner, known.owner_before = known.owner_before, ""
+            else:
+                self._take_off(known, ended, stored=stored)
         return True
 
     def erase(self, vid: str, removal: Removal) -> None:

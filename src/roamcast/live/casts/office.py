@@ -1,9 +1,10 @@
 """The office for casts of a running service: who may send what, previews, and what became of it.
 
 Everything that is refused is refused here or by the machine before anything is written, in one
-line. What a sender is told are counts of at least k, rounded.
+line. What a sender is told are counts with noise, out of a budget (`preview`).
 """
 
+import random
 import secrets
 from collections.abc import Callable
 from typing import Final
@@ -21,7 +22,18 @@ from roamcast.live.auth.authority import (
     check_priority,
     check_zones,
 )
-from roamcast.live.casts.preview import PREVIEWS_BURST, PREVIEWS_PER_S, Counted, Rounding
+from roamcast.live.casts.preview import (
+    ANSWERS_A_DAY,
+    MOMENTS_US,
+    SAME_US,
+    Counted,
+    NoisyCounts,
+    SameAnswers,
+    until_next,
+    untold,
+    with_counts_of,
+    with_noise,
+)
 from roamcast.live.past.worker import PastWorker
 from roamcast.live.service.answering import answered
 from roamcast.model import casts
@@ -32,7 +44,13 @@ from roamcast.model.filters import Filter, recent
 from roamcast.model.filters.atoms import FALSE
 from roamcast.model.machine import Input
 from roamcast.overlay.casts.looking import window_of
-from roamcast.overlay.casts.messages import CancelCast, CastView, SendCast, UpdateCast
+from roamcast.overlay.casts.messages import (
+    CancelCast,
+    CastBody,
+    CastView,
+    SendCast,
+    UpdateCast,
+)
 from roamcast.transport.driver import Clock, Tickets
 
 CASTS_BURST: Final = 60
@@ -54,7 +72,7 @@ class CastWish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True, tag="preview"):
-    """Whom a cast would reach at this node: pseudonyms, rounded; one person may have several."""
+    """Whom a cast would reach at this node: pseudonyms, with noise; a person may have several."""
 
     tense: Tense
     past: Counted
@@ -83,8 +101,10 @@ class CastOffice:
         self._give = give
         self._clock = clock
         self._charge = charge
-        self._rounding = Rounding(secrets.token_bytes(32))
-        self._previews = Rates(PREVIEWS_PER_S, PREVIEWS_BURST, what="previews")
+        self._counts = NoisyCounts(random.SystemRandom().random)
+        self._answers = Rates(ANSWERS_A_DAY / 86_400, ANSWERS_A_DAY, what="counts of people")
+        self._previewed: SameAnswers[Preview] = SameAnswers()
+        self._progress: SameAnswers[CastView] = SameAnswers()
         self._casts = Rates(CASTS_PER_S, CASTS_BURST, what="casts")
 
     def checked(self, grant: Grant, wish: CastWish) -> Filter:
@@ -131,15 +151,19 @@ class CastOffice:
         )
         rank = PRIORITIES[wish.priority]
         await self._ask(lambda t: SendCast(t, cast, viewer, wish.kind, wish.policy, rank))
-        return self._broker.cast_view(name)
+        return untold(self._broker.cast_view(name))
 
     async def preview(self, grant: Grant, wish: CastWish) -> Preview:
         """Say about how many a cast would reach; nothing is sent."""
         wanted, now = self.checked(grant, wish), self._clock()
         viewer = Viewer(grant.subject, grant.groups)
-        self._previews.take(grant.subject, now)
-        self._charge(viewer, wanted)
+        same = self._previewed.get(grant.subject, wanted.text, now)
+        if same is not None:
+            return same
         tense = casts.tense(wanted, now)
+        # In all and by place; what may come is one answer, and beside what was, one more.
+        self._answers.take(grant.subject, now, {"future": 1, "hybrid": 3}.get(tense, 2))
+        self._charge(viewer, wanted)
         past, future = (wanted, wanted) if tense == "present" else casts.split(wanted, now)
         found: list[Context] = []
         if tense in ("historic", "hybrid") and past.normal != FALSE:
@@ -151,8 +175,13 @@ class CastOffice:
         estimate = None
         if tense in ("future", "hybrid"):
             estimate = await self._estimate(viewer, future, now)
-        before, now_here = (self._rounding.counted(self._reachable(one)) for one in (found, here))
-        return Preview(tense, before, now_here, estimate)
+        before, now_here = (self._about(one) for one in (found, here))
+        answer = Preview(tense, before, now_here, estimate)
+        self._previewed.put(grant.subject, wanted.text, now + SAME_US, answer)
+        return answer
+
+    def _about(self, found: list[Context]) -> Counted:
+        return self._counts.counted(self._reachable(found))
 
     async def _estimate(self, viewer: Viewer, wanted: Filter, now: int) -> int:
         places = {place for patch in area_of(wanted).patches for place in patch.places or ()}
@@ -162,7 +191,7 @@ class CastOffice:
         there = Filter.parse(" OR ".join(f"within(place, '{one}')" for one in quoted))
         asked = self._broker.page(viewer, there, now, after="", limit=PREVIEW_CONTEXTS_MAX)
         found = self._reachable(list((await answered(asked)).contexts))
-        return self._rounding.about({one.vid for one in found})
+        return self._counts.about(len({one.vid for one in found}))
 
     def _reachable(self, contexts: list[Context]) -> list[Context]:
         """Leave out what no mail can reach: things, and who publishes under a name."""
@@ -187,19 +216,31 @@ class CastOffice:
 
     def view(self, grant: Grant, cast: str) -> CastView:
         """Say what became of a cast, to its sender."""
-        self._own(grant, cast)
-        return self._broker.cast_view(cast)
+        body = self._own(grant, cast)
+        now, view = self._clock(), self._broker.cast_view(cast)
+        if now < body.sent + MOMENTS_US[0]:
+            return untold(view)
+        known = self._progress.get(grant.subject, cast, now)
+        if known is None:
+            try:
+                self._answers.take(grant.subject, now, 2)
+                known = with_noise(view, self._counts)
+                self._progress.put(grant.subject, cast, until_next(body.sent, now), known)
+            except LimitError:  # the budget is spent: what was told before stands
+                known = self._progress.last(grant.subject, cast) or untold(view)
+        return with_counts_of(view, known)
 
     def receipt_of(self, cast: str) -> tuple[str, int, int]:
         """Give what a receipt says of a cast: its filter, when it was sent and when it expires."""
         body = self._broker.cast_body(cast)
         return ("", 0, 0) if body is None else (body.filter, body.sent, body.expires_us)
 
-    def _own(self, grant: Grant, cast: str) -> None:
+    def _own(self, grant: Grant, cast: str) -> CastBody:
         """Refuse others' casts as if they were not there."""
         body = self._broker.cast_body(cast)
         if body is None or (body.sender != grant.subject and "admin" not in grant.scopes):
             raise NotFoundError(f"you sent no cast {cast[:60]!r} here, or it is over")
+        return body
 
     async def _ask(self, make: Callable[[int], Input]) -> None:
         await self._tickets.ask(lambda ticket: self._give(make(ticket)))

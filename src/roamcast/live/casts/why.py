@@ -14,7 +14,7 @@ _TENSES = {
 
 
 class Why(msgspec.Struct, frozen=True):
-    """What decided, one line for each cause; counts are of pseudonyms, of at least 5, rounded."""
+    """What decided, one line for each cause; counts are of pseudonyms, with noise."""
 
     id: str
     filter: str
@@ -33,7 +33,7 @@ def why(view: CastView, text: str, now: int) -> Why:
     if view.found:
         lines.append(f"about {view.found} pseudonyms satisfy the filter")
     else:
-        lines.append("fewer than 5 pseudonyms satisfy the filter, perhaps none")
+        lines.append("too few pseudonyms to be told satisfy the filter, perhaps none")
     if view.delivered:
         lines.append(f"about {view.delivered} are with their trusted node, a person's only once")
     if view.waiting:

@@ -56,7 +56,7 @@ class CastRequest(UpdateRequest, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class CastAnswer(msgspec.Struct, frozen=True, tag="cast"):
-    """What its sender may know of a cast: counts of at least 5, rounded down."""
+    """What its sender may know of a cast: counts of pseudonyms, with noise."""
 
     id: str
     tense: Tense
@@ -102,7 +102,7 @@ async def post_cast(request: Asked, preview: WantsPreview = False) -> Response[b
 @route("GET", "/casts/{cast:str}", scope="cast", tag="casts", answer=CastAnswer, problems=(404,),
        summary="What became of a cast")  # fmt: skip
 async def get_cast(request: Asked, cast: CastId) -> Response[bytes]:
-    """Give a cast's progress in rounded counts, to its sender."""
+    """Give a cast's progress in counts with noise, to its sender."""
     return as_json(_shown(service_of(request).casts.view(request.auth, cast)))
 
 

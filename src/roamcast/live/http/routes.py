@@ -240,6 +240,8 @@ class Gate:
         query = parse_qs(scope["query_string"].decode("latin-1"))
         grant = await service.grant_of(token_of(scope))
         grant.require("subscribe" if "publish" not in grant.scopes else "publish")
+        if path == "/session":
+            service.broker.check_newcomer()
         name = f"{grant.subject}#{device_of(query)}"
         service.count_connection(grant.subject, +1)
         try:

@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from time import thread_time
 from typing import Any
 
 import msgspec
@@ -30,10 +31,14 @@ from roamcast.model.filters.here import depends_on_place
 from roamcast.overlay.consumers.events import SubscribeSessionEvents
 from roamcast.overlay.flows.vector import Position, pairs
 from roamcast.overlay.handoff.messages import Attachment
+from roamcast.overlay.homes.relocation import Relocation
+from roamcast.overlay.modulators.specs import read_specs
 
 IN_FLIGHT_MAX = 256
 """Publications of one session that may wait for the disk; then its socket is not read."""
 
+TURN_S = 0.005
+"""After a message that took longer others have their turn."""
 LOOK_AGAIN_S = 0.01
 """So often it is looked whether a session that was too fast may go on, if nothing else says so."""
 
@@ -66,7 +71,8 @@ class SessionSocket:
         service.open_session(self.name, self._viewer, self)
         now = time.format_instant(service.clock())
         hosts = tuple(service.settings.cluster.replicas.values())
-        self._say(say.SessionWelcome(self.name, now, limits.ping_s, hosts))
+        node = service.broker.node
+        self._say(say.SessionWelcome(self.name, now, limits.ping_s, hosts, node))
         try:
             with service.standing.held(self._grant, self.cut):
                 await self._socket.serve(
@@ -128,13 +134,22 @@ class SessionSocket:
         """
         while self._waiting and not (self._over or self._reading):
             if self._full():
-                self._socket.halt(True)
-                if self._again is None:
-                    loop = asyncio.get_running_loop()
-                    self._again = loop.call_later(LOOK_AGAIN_S, self._look_again)
+                self._rest(LOOK_AGAIN_S)
                 return
+            began = thread_time()
             self._take(self._waiting.popleft())
+            spent = thread_time() - began
+            if spent > TURN_S:  # as a large current set takes: half of the time is for others
+                self._rest(spent)
+                return
         self._socket.halt(False)
+
+    def _rest(self, seconds: float) -> None:
+        """Take and read nothing for a while."""
+        self._socket.halt(True)
+        if self._again is None:
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(seconds, self._look_again)
 
     def _full(self) -> bool:
         """Whether too much waits for the disk, or for the program to read it."""
@@ -216,11 +231,15 @@ class SessionSocket:
                     self._subscribe_events(message, self._read_here(text))
                 else:
                     self._with_filter(re, text, partial(self._subscribe_events, message))
+            case say.ConfirmEventsRequest(re, vector):
+                had = pairs({name: Position(*at) for name, at in vector.items()})
+                service.events.confirm(self.name, re, had)
             case say.UnsubscribeEventsRequest(re):
                 service.events.unsubscribe(self.name, re)
                 self._say(say.Done(re))
             case say.PlaceRequest(place, re):
-                service.events.report(self.name, check_place(place))
+                service.broker.check_place(check_place(place))
+                service.events.report(self.name, place)
                 self._say(say.Done(re))
 
     def _take_part(self, text: str, last: bool) -> None:
@@ -255,6 +274,7 @@ class SessionSocket:
     def _subscribe_events(self, message: say.SubscribeEventsRequest, wanted: Filter | str) -> None:
         vector = {name: Position(*at) for name, at in message.vector.items()}
         attachment = None if message.attachment is None else Attachment(*message.attachment)
+        specs = read_specs(msgspec.json.encode(message.modulators)) if message.modulators else ()
         self._service.events.subscribe(
             lambda ticket: SubscribeSessionEvents(
                 ticket,
@@ -266,6 +286,10 @@ class SessionSocket:
                 message.previous,
                 attachment,
                 int(message.expires_s * time.MICROSECONDS),
+                specs,
+                Relocation(state=message.keeps_state),
+                Attachment(*message.served) if message.served is not None else Attachment(0, 0),
+                message.trail,
             )
         )
 

@@ -13,6 +13,7 @@ from roamcast.identity.rules import Viewer
 from roamcast.live.config.settings import Settings, default_rules
 from roamcast.live.store.store import SqliteStore
 from roamcast.model.filters import Filter
+from roamcast.model.filters.here import by_kind
 from roamcast.model.places import Places
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.consumers.settings import EventSettings
@@ -22,7 +23,7 @@ from roamcast.overlay.handoff.settings import HandoffSettings, Surroundings
 from roamcast.overlay.overlay import OverlayNode
 
 
-def event_settings(settings: Settings) -> EventSettings:
+def event_settings(settings: Settings, places: Places | None) -> EventSettings:
     """Give the settings of the event plane."""
     events = settings.events
     sleep_us = int(events.sleep_s_max * MICROSECONDS)
@@ -35,11 +36,16 @@ def event_settings(settings: Settings) -> EventSettings:
         handoff=HandoffNode(
             Surroundings(lambda _: ()),
             HandoffSettings(sleep_us=sleep_us, consumers_max=events.consumers_max),
+            level=None if places is None else by_kind(lambda path: _kind_of(places, path)),
         ),
         subscriptions_per_session_max=settings.limits.subscriptions_per_client_max,
         queue_bytes_max=settings.limits.socket_high_bytes,
         sleep_us_max=sleep_us,
     )
+
+
+def _kind_of(places: Places, path: str) -> str | None:
+    return places[path].kind if path in places else None
 
 
 def broker_of(
@@ -81,7 +87,7 @@ def broker_of(
             store_us=int(settings.past.store_hours * 3_600 * MICROSECONDS),
             steps_max=settings.past.steps_max,
         ),
-        event_settings=event_settings(settings),
+        event_settings=event_settings(settings, places),
         default_rules=default_rules(settings),
         own_vids=settings.privacy.vids == "own",
         places=places,

@@ -6,6 +6,13 @@ from roamcast.broker import Broker
 from roamcast.live.observe.journaling import Journaling
 from roamcast.live.observe.metrics import Metrics
 from roamcast.live.overlay.metrics import watch_overlay
+from roamcast.model.records import HandoffStep, OverlayStep
+
+
+def step_name(record: OverlayStep | HandoffStep) -> str:
+    """Say what happened in which layer; a consumer comes `attached`, prepared for, or `normal`."""
+    layer = record.layer if isinstance(record, OverlayStep) else "handoff"
+    return f"{layer}: {record.step}"
 
 
 def watch_sizes(

@@ -153,7 +153,7 @@ class Casts(Part):
         return self._desk.casts
 
     def view(self, cast: str) -> CastView:
-        """Say what its sender may know of a cast."""
+        """Say how far a cast has come; the counts of people are for nobody as they are."""
         return self._reports.view(cast)
 
     def explain(self, cast: str, now: int) -> str:
@@ -251,6 +251,10 @@ class Casts(Part):
         settings = self._desk.settings
         return {
             "casts": (len(self._desk.casts) + len(self._desk.writing), settings.casts_max),
+            "of one sender": (
+                max(self._desk.by_sender.values(), default=0),
+                settings.sender_max,
+            ),
             "endings": (len(self._desk.endings), settings.endings_max),
             "candidates": (len(self._desk.waiting), settings.candidates_max),
             "batches": (len(self._lookups.batches), settings.lookups_max),
@@ -301,24 +305,29 @@ class Casts(Part):
             raise ConflictError("a cast of this id is over, or on its way to the disk")
         if self._desk.full:
             raise LimitError(f"{self._desk.settings.casts_max} casts are held: try again later")
+        sender, most = given.viewer.name, self._desk.settings.sender_max
+        if self._desk.by_sender[sender] >= most:
+            raise LimitError(f"{most} casts of yours are held: cancel some, or let them expire")
         body = body_of(given, self._desk.node, self._desk.settings, now)
         held = HeldCast(StoredCast(body, "", (), self._desk.settings.patience_us))
 
         def then(done: bool, now: int) -> Sequence[Effect]:
             del self._desk.writing[cast.id]
+            self._desk.count_out(sender)
             if not done:
                 return [Failed(given.ticket, StoreError("the disk refused the cast"))]
             step = CastStep(cast.id, f"sent, {plan_of(body).tense}")
             return [Acknowledged(given.ticket, fresh=True), step, *self._hold(held, now)]
 
         self._desk.writing[cast.id] = None
+        self._desk.by_sender[sender] += 1
         return [self._desk.requests.store(written(held, cast.payload), then)]
 
     # --- a cast at this node
 
     def _hold(self, held: HeldCast, now: int, *, restored: bool = False) -> list[Effect]:
         """A cast is on disk: look it up, let it wait, hand it on."""
-        self._desk.casts[held.id] = held
+        self._desk.hold(held)
         body = held.body
         self._desk.timers.set(("drop", held.id, 0), max(now + 1, body.expires_us))
         if not held.settled:
@@ -340,7 +349,7 @@ class Casts(Part):
 
     def _waits_until(self, held: HeldCast) -> int:
         """Give when nobody here can match any more, though reports come late."""
-        last = plan_of(held.body).last
+        last = held.plan.last
         latest = held.body.expires_us if last is None else min(last, held.body.expires_us)
         return latest + self._desk.settings.lateness_us
 

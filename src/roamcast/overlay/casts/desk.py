@@ -1,5 +1,6 @@
 """What all of casts share at a node: what is held, what was asked for, what time demands."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from roamcast.model.machine import Effect, Writes
@@ -34,6 +35,8 @@ class HeldCasts:
         self.spreading = spreading
         self.node = delivery.node
         self.casts: dict[str, HeldCast] = {}
+        self.by_sender: Counter[str] = Counter()
+        """Senders at this node → their casts that are held, or on their way to the disk."""
         self.endings: dict[str, StoredEnd] = {}
         """Casts that are over, by id: repeats of them are known (trap 12)."""
         self.writing: dict[str, ParcelId | None] = {}
@@ -48,6 +51,24 @@ class HeldCasts:
     def full(self) -> bool:
         """Whether no more casts are taken."""
         return len(self.casts) + len(self.writing) >= self.settings.casts_max
+
+    def hold(self, held: HeldCast) -> None:
+        """Hold a cast from now on."""
+        self.casts[held.id] = held
+        if held.body.origin == self.node:
+            self.by_sender[held.body.sender] += 1
+
+    def let_go(self, held: HeldCast) -> None:
+        """Hold a cast no longer."""
+        del self.casts[held.id]
+        if held.body.origin == self.node:
+            self.count_out(held.body.sender)
+
+    def count_out(self, sender: str) -> None:
+        """Count one cast less of a sender."""
+        self.by_sender[sender] -= 1
+        if not self.by_sender[sender]:
+            del self.by_sender[sender]
 
     def handle(
         self, parcel: ParcelId, writes: Writes, then: Callable[[int], Sequence[Effect]]

@@ -204,7 +204,7 @@ class Endings:
 
         self._desk.waiting.remove(held.id)
         self._desk.delivery.forget(held)
-        del self._desk.casts[held.id]
+        self._desk.let_go(held)
         self._desk.to_look.pop(held.id, None)
         for what in ("settle", "look", "patience", "again", "flush", "spread", "drop", "report"):
             self._desk.timers.cancel((what, held.id, 0))
@@ -227,7 +227,7 @@ class Endings:
     def resume(self, held: HeldCast, now: int) -> list[Effect]:
         """Go on with a cast that had ended before a restart."""
         assert held.end is not None
-        self._desk.casts[held.id] = held
+        self._desk.hold(held)
         held.settled = held.looked = held.flushed = True
         self._desk.timers.set(("drop", held.id, 0), max(now + 1, held.body.expires_us))
         return self.end(held, held.end, now)

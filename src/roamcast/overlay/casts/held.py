@@ -95,6 +95,11 @@ class CastPlan:
             hours = -(-max(0, back_us) // (HOUR_S * MICROSECONDS))
             self.back_s = min(hours * HOUR_S, BACK_S_MAX)
 
+    def stored(self) -> "StoredPlan":
+        """Give what is stored of it."""
+        text = self.text if self.tense == "present" else ""
+        return StoredPlan(self.loose.stored, self.last, self.window, text)
+
 
 def _filter(normal: Normal) -> Filter:
     return Filter.parse(writing.of(normal))
@@ -116,6 +121,17 @@ class CastStatus(enum.StrEnum):
     UPDATED = "updated"
 
 
+class StoredPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a restart needs of a cast's filter, so that a million of them are not parsed (0145)."""
+
+    loose: bytes
+    """The filter without times, in normal form; empty where it waits already, or no more."""
+    last: int | None
+    window: tuple[int, int]
+    text: str
+    """What is asked of the past; empty where it is the filter as it was sent."""
+
+
 class StoredCast(msgspec.Struct, frozen=True, array_like=True):
     """A cast on disk, written once."""
 
@@ -123,6 +139,7 @@ class StoredCast(msgspec.Struct, frozen=True, array_like=True):
     came_from: str
     branches: tuple[str, ...]
     patience_us: int
+    plan: StoredPlan | None = None
 
 
 class StoredEnd(msgspec.Struct, frozen=True, array_like=True):
@@ -202,6 +219,7 @@ class HeldCast:
         "looking",
         "pages",
         "patience_us",
+        "plan",
         "posting",
         "reported",
         "reports",
@@ -220,6 +238,7 @@ class HeldCast:
         self.came_from = stored.came_from
         self.branches = stored.branches
         self.patience_us = stored.patience_us
+        self.plan = stored.plan or plan_of(stored.body).stored()
         self.sent_to: dict[str, None] = {}
         """Neighbours that have it for certain: custody of it is on disk."""
         self.posting: dict[str, None] = {}
@@ -295,12 +314,18 @@ class HeldCast:
 
     def question(self) -> PastQuestion:
         """Ask the past for everybody who matches."""
-        plan = plan_of(self.body)
-        return PastQuestion(plan.text, plan.window, self.viewer, self.body.expires_us)
+        text = self.plan.text or self.body.filter
+        return PastQuestion(text, self.plan.window, self.viewer, self.body.expires_us)
+
+    def take_loose(self) -> Filter:
+        """Give the filter that it waits with; whoever takes it holds it from then on."""
+        loose = self.plan.loose
+        self.plan = msgspec.structs.replace(self.plan, loose=b"")
+        return Filter.of_stored(loose) if loose else plan_of(self.body).loose
 
     def stored(self) -> StoredCast:
         """Give what is on disk of it."""
-        return StoredCast(self.body, self.came_from, self.branches, self.patience_us)
+        return StoredCast(self.body, self.came_from, self.branches, self.patience_us, self.plan)
 
     @property
     def awaits_results(self) -> bool:

@@ -184,7 +184,7 @@ CastState = Literal["live", "cancelled", "updated"]
 
 
 class CastView(msgspec.Struct, frozen=True):
-    """What the sender of a cast may know: counts of at least k, rounded down."""
+    """How far a cast has come. A driver tells its sender the counts of people with noise only."""
 
     cast: str
     tense: Tense

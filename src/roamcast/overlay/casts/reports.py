@@ -1,4 +1,4 @@
-"""What the sender of a cast learns: counts of all nodes, of at least k, rounded."""
+"""How far a cast has come: counts of all nodes, exact; a driver tells senders less."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ class Reports:
         self._desk = desk
 
     def view(self, cast: str) -> CastView:
-        """Say what its sender may know of a cast."""
+        """Say how far a cast has come; the counts of people are for nobody as they are."""
         held = self._desk.casts.get(cast)
         if held is None or held.body.origin != self._desk.node:
             raise NotFoundError(f"no cast {cast[:60]!r} was sent here, or it is over")
@@ -29,7 +29,6 @@ class Reports:
             name: sum(getattr(report, name) for report in reports.values())
             for name in ("found", "delivered", "waiting", "unreachable", "refused")
         }
-        k = self._desk.settings.k
         missing = [] if self._desk.spreading is None else self._desk.spreading.missing()
         return CastView(
             cast,
@@ -38,7 +37,7 @@ class Reports:
             held.body.expires_us,
             1 + sum(report.asked for report in reports.values()),
             sum(report.answered for report in reports.values()),
-            **{name: count // k * k for name, count in total.items()},
+            **total,
             given_up=tuple(missing),
         )
 

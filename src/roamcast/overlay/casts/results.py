@@ -63,7 +63,7 @@ class Results:
             held.sent_to = dict.fromkeys(late.sent_to)
             held.settled = held.looked = held.flushed = True
             held.unwritten = held.returns()
-            desk.casts[held.id] = held
+            desk.hold(held)
             desk.timers.set(("drop", held.id, 0), now + desk.settings.retry_us)
             return self._take(given, content, held)
 

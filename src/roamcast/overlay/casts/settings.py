@@ -15,6 +15,8 @@ class CastSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     casts_max: int = 1_000_000
     """Casts held here (TCC III-E); more of our own users are refused, others' wait in custody."""
+    sender_max: int = 10_000
+    """Casts that one sender may have waiting at the node where they send."""
     endings_max: int = 1_000_000
     """Casts that are over and remembered."""
     batch_us: int = 50_000
@@ -64,8 +66,6 @@ class CastSettings(msgspec.Struct, frozen=True, kw_only=True):
     report_us: int = MICROSECONDS
     reports_max: int = 10_000
     """Interval of reports to the origin; nodes whose reports are held for one cast."""
-    scan_casts: int = 2_000
+    scan_casts: int = 100
     scan_us: int = 20_000
     """Casts whose links are looked at in one step after the tables changed, and the pause."""
-    k: int = 5
-    """Smallest count that a sender is told; larger ones are rounded down to a multiple of it."""

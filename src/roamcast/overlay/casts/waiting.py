@@ -59,7 +59,7 @@ class WaitingCasts:
         """Let a cast wait."""
         if held.id not in self.casts:
             self.casts[held.id] = held
-            self._filters.add(held.id, plan_of(held.body).loose)
+            self._filters.add(held.id, held.take_loose())
             self._viewers[held.viewer] = self._viewers.get(held.viewer, 0) + 1
 
     def remove(self, cast: str) -> None:

@@ -45,6 +45,13 @@ class DetachConsumer(Input, frozen=True):
     final: bool = False
 
 
+class PrepareNext(Input, frozen=True):
+    """Let a node prepare for a consumer wherever it is: this one is about to stop serving it."""
+
+    consumer: str
+    node: str
+
+
 class ConsumerAttached(Effect, frozen=True):
     """A consumer is served here; `prepared`: a virtual consumer stood, so there is no gap."""
 

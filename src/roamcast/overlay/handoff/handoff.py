@@ -33,6 +33,7 @@ from roamcast.overlay.handoff.events import (
     ConsumerAttached,
     ConsumerGone,
     DetachConsumer,
+    PrepareNext,
     ReportPlace,
 )
 from roamcast.overlay.handoff.messages import (
@@ -117,6 +118,7 @@ class Handoff(Part):
     part: ClassVar[str] = "handoff"
     inputs: ClassVar = (
         CameByLink, AttachConsumer, ReportPlace, ChangeWanted, DetachConsumer, VirtualStanding,
+        PrepareNext,
     )  # fmt: skip
 
     def __init__(self, topology: NodeTopology, flows: Flows, node: HandoffNode) -> None:
@@ -154,6 +156,8 @@ class Handoff(Part):
                 return self._report(given, now)
             case DetachConsumer():
                 return self._detach(given, now)
+            case PrepareNext(consumer, node):
+                return self._hand_over(consumer, node, now)
         raise AssertionError(f"handoff takes no {type(given).__name__}")
 
     def advance(self, now: int) -> Sequence[Effect]:
@@ -304,6 +308,20 @@ class Handoff(Part):
         elif moved or key not in self.timers:
             self.timers.set(key, now + self._settings.still_us)
         return effects
+
+    def _hand_over(self, consumer: str, node: str, now: int) -> list[Effect]:
+        """Ask a node to prepare although its border is elsewhere."""
+        local = self.locals.get(consumer)
+        if local is None or local.state is HomeState.LEAVING or node in local.asked:
+            return []
+        local.state = step(HOME_TABLE, local.state, HomeEvent.CROSSING)
+        local.asked[node] = AskedState.ASKED
+        return self._ask(local, node, now)
+
+    def prepared(self, consumer: str, node: str) -> bool:
+        """Whether a node has said that it holds everything for a consumer of ours."""
+        local = self.locals.get(consumer)
+        return local is None or local.asked.get(node) is AskedState.STANDING
 
     def _moved(self, local: _Local, place: str) -> list[Effect]:
         """Narrow here() to the new place."""

@@ -49,3 +49,18 @@ def surroundings(
             if own:
                 entries[place] = tuple(own)
     return Surroundings(lambda place: borders.get(place, ()), lambda place: entries.get(place, ()))
+
+
+def living_surroundings(
+    node: str, neighbours: Callable[[str], Iterable[str]], node_of: Callable[[str], str | None]
+) -> Surroundings:
+    """Derive the same at every question: other nodes' areas are learned, and change."""
+
+    def borders(place: str) -> tuple[str, ...]:
+        found = {node_of(other) for other in neighbours(place)} - {node, None}
+        return tuple(sorted(one for one in found if one is not None))
+
+    def entries(place: str) -> tuple[str, ...]:
+        return tuple(sorted(one for one in neighbours(place) if node_of(one) == node))
+
+    return Surroundings(borders, entries)

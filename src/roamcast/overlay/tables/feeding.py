@@ -154,6 +154,17 @@ class TableFeeding(Part):
             other = self.directory.serving(place) or NodeEntry("")
             raise MovedError.to(place, other.node, other.url)
 
+    def node_at(self, place: str) -> str | None:
+        """Name the node that serves a place; None where no node that is known does."""
+        if not self.places or any(path_within(place, own) for own in self.places):
+            return self.own.node
+        other = None if self._directory is None else self.directory.serving(place)
+        return None if other is None else other.node
+
+    def url_of(self, node: str) -> str:
+        """Give where people reach a node; empty where that is not known."""
+        return next((one.url for one in self.nodes() if one.node == node), "")
+
     def under(
         self, is_public: Callable[[str], bool], restricted: Callable[[], Collection[str] | None]
     ) -> None:

@@ -34,6 +34,8 @@ PAST: Final = PastSettings(
 )
 ANYBODY: Final = Viewer("")
 ALL: Final = Filter.parse("TRUE")
+NOTICED_US: Final = 2_500_000
+"""When the silence of a client that fell is noticed at the latest, and a server is back."""
 LATE_US: Final = 700_000
 """How late a heartbeat may arrive that was sent before its client fell."""
 
@@ -170,7 +172,10 @@ class PastRecord:
         """What a client published before it fell ended when it was last heard of."""
         fell = self.fell[vid]
         for piece in pieces:
-            if piece.t_d is None or any(fell - LATE_US <= one <= piece.t_d for one in self.trouble):
+            # A server that falls before it notices the silence does not know it in its next life:
+            # then the piece ended with the server.
+            noticed = max(piece.t_d or 0, fell + NOTICED_US)
+            if piece.t_d is None or any(fell - LATE_US <= one <= noticed for one in self.trouble):
                 continue
             if piece.t_d > fell + LATE_US:
                 detail = f"{vid} ended at {piece.t_d}, its client was last up at {fell}"

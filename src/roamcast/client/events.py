@@ -1,0 +1,582 @@
+"""The SDK's end of the event plane: every event once and in order, at whichever broker serves.
+
+`EventRoamer` holds one WebSocket session, or two while it moves: the new one stands before the old
+one ends, and a cursor lets each event through once (docs/flows.md). It goes only to addresses that
+the program gave: a token goes to no other.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import ssl
+import time as clock
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Literal
+from urllib.parse import urlencode
+
+import msgspec
+import websockets.asyncio.client as sockets
+from websockets.exceptions import InvalidStatus, WebSocketException
+
+from roamcast.channels.sessions import messages as say
+from roamcast.errors import (
+    AuthError,
+    ForbiddenError,
+    InputError,
+    LimitError,
+    RoamcastError,
+    UnreachableError,
+)
+from roamcast.model.contexts import Context, from_feature
+from roamcast.model.machine import Draw
+from roamcast.model.wire import FRAME_BYTES_MAX
+from roamcast.overlay.flows.cursor import ConsumerCursor, ProducerCursor
+from roamcast.overlay.flows.events import EventsDelivered, EventsLost, EventsStanding
+from roamcast.overlay.flows.messages import Event
+from roamcast.overlay.flows.vector import Position, Vector, merge
+from roamcast.transport.address import ServiceAddress
+
+WAITING_MAX: Final = 1_000
+"""Events that wait for a reader; then the socket is not read, and the broker waits."""
+
+UNANSWERED_MAX: Final = 256
+"""Publications of which the disk has not been heard of; then publishing waits."""
+
+PART_CHARACTERS: Final = 256_000
+GAPS_MAX: Final = 100
+MOVES_MAX: Final = 1_000
+BETTER: Final = 0.8
+BETTER_S: Final = 10.0
+PROBE_S: Final = 2.0
+"""Another broker is nearer if it answers in 0.8 of the time for ten seconds, asked every two."""
+
+STAND_S: Final = 10.0
+"""How long a broker has to let all subscriptions stand; then the move is off."""
+
+MOVED: Final = 421
+_decode = msgspec.json.Decoder(say.Answer).decode
+_encode = msgspec.json.Encoder().encode
+
+Near = Literal["", "place", "latency"] | Callable[[Sequence[str], str], str]
+"""How the broker is chosen: by place, by answering time, or by a function of addresses and ours."""
+
+
+class ReceivedEvent(msgspec.Struct, frozen=True):
+    """One event."""
+
+    context: Context
+    data: bytes
+    producer: str
+    """A digest; the same for one life of its producer."""
+    number: int
+    origin: str
+    """The node that it was published at."""
+
+
+class EventGap(msgspec.Struct, frozen=True):
+    """Events that a log no longer had."""
+
+    origin: str
+    events_max: int
+    reason: str
+
+
+class BrokerChange(msgspec.Struct, frozen=True):
+    """One change of broker."""
+
+    from_url: str
+    to_url: str
+    why: str
+    gap_s: float
+    """How long no broker served; 0 if the new one stood before the old one ended."""
+
+
+class EventStream:
+    """The events of one subscription: `async for event in stream`."""
+
+    def __init__(self, name: str, where: str, expires_s: float, roamer: "EventRoamer") -> None:
+        self.name = name
+        self.where = where
+        self.expires_s = expires_s
+        self.resumed = True
+        """Whether everything came so far; False once a log was too short: see `gaps`."""
+        self.gaps: deque[EventGap] = deque(maxlen=GAPS_MAX)
+        self.cursor = ConsumerCursor()
+        self.standing = asyncio.Event()
+        self._roamer = roamer
+        self._events: asyncio.Queue[ReceivedEvent | RoamcastError | None] = asyncio.Queue(
+            WAITING_MAX
+        )
+
+    @property
+    def vector(self) -> Vector:
+        """How far it has come in the log of each node."""
+        return dict(self.cursor.vector)
+
+    def __aiter__(self) -> "EventStream":
+        return self
+
+    async def __anext__(self) -> ReceivedEvent:
+        found = await self._events.get()
+        if isinstance(found, ReceivedEvent):
+            return found
+        self._events.put_nowait(found)  # the end stays
+        if found is None:
+            raise StopAsyncIteration
+        raise found
+
+    async def close(self) -> None:
+        """End the subscription."""
+        await self._roamer.unsubscribe(self)
+
+    async def put(self, event: ReceivedEvent) -> None:
+        """Let the reader have an event, and wait while too many wait for it."""
+        await self._events.put(event)
+
+    def end(self, error: RoamcastError | None = None) -> None:
+        """Nothing more comes."""
+        while self._events.full():  # what is not read by now will not be
+            self._events.get_nowait()
+        self._events.put_nowait(error)
+
+
+class _Publication(msgspec.Struct, frozen=True):
+    request: dict[str, Any]
+    done: "asyncio.Future[Position]"
+
+
+class _Broker:
+    """One session with one broker."""
+
+    def __init__(self, url: str, socket: sockets.ClientConnection, node: str) -> None:
+        self.url = url
+        self.node = node
+        self.socket = socket
+        self.standing: set[str] = set()
+        self.refused: RoamcastError | None = None
+        self.changed = asyncio.Event()
+        self.reader: asyncio.Task[None] | None = None
+        self.parts: list[str] = []
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Send a message, in parts if it is long."""
+        text = _encode(message).decode()
+        with contextlib.suppress(WebSocketException):  # the reader notices
+            if len(text) <= PART_CHARACTERS:
+                await self.socket.send(text)
+                return
+            for at in range(0, len(text), PART_CHARACTERS):
+                last = at + PART_CHARACTERS >= len(text)
+                part = {"type": "part", "text": text[at : at + PART_CHARACTERS], "last": last}
+                await self.socket.send(_encode(part).decode())
+
+
+class EventRoamer:
+    """The event plane of one session."""
+
+    def __init__(
+        self,
+        address: ServiceAddress,
+        device: str,
+        *,
+        near: Near = "",
+        draw: Draw,
+        open_s: float = 10.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.moves: deque[BrokerChange] = deque(maxlen=MOVES_MAX)
+        self._address = address
+        self._urls = [address.url, *address.others]
+        self._device = device
+        self._near = near
+        self._draw = draw
+        self._open_s = open_s
+        self._tls = tls
+        self._streams: dict[str, EventStream] = {}
+        self._broker: _Broker | None = None
+        self._counter = 0
+        self._start_us = clock.time_ns() // 1_000
+        self._name = secrets.token_urlsafe(16)
+        self._producer = ProducerCursor(self._start_us)
+        self._waiting: dict[int, _Publication] = {}
+        self._room = asyncio.Semaphore(UNANSWERED_MAX)
+        self._place = ""
+        self._lock = asyncio.Lock()
+        """Held while the broker changes."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self._numbers = 0
+
+    # --- what programs use
+
+    @property
+    def broker(self) -> str:
+        """The address of the broker that serves now."""
+        return self._urls[0] if self._broker is None else self._broker.url
+
+    async def subscribe(self, where: str, *, expires_s: float) -> EventStream:
+        """Begin a subscription; returns once all routes to it stand."""
+        self._numbers += 1
+        stream = EventStream(f"s{self._numbers}", where, expires_s, self)
+        broker = await self._ready()
+        self._streams[stream.name] = stream
+        await self._ask(broker, stream)
+        try:
+            async with asyncio.timeout(self._open_s):
+                while not stream.standing.is_set() and broker.refused is None:
+                    await _first(stream.standing.wait(), broker.changed.wait())
+                    broker.changed.clear()
+        except TimeoutError:
+            del self._streams[stream.name]
+            raise UnreachableError("the subscription does not stand: try again") from None
+        if broker.refused is not None:
+            error, broker.refused = broker.refused, None
+            self._streams.pop(stream.name, None)
+            raise error
+        return stream
+
+    async def unsubscribe(self, stream: EventStream) -> None:
+        """End a subscription."""
+        if self._streams.pop(stream.name, None) is not None:
+            stream.end()
+            if self._broker is not None:
+                await self._broker.send({"type": "unsubscribe_events", "re": stream.name})
+
+    async def publish(self, feature: dict[str, Any], data: bytes, *, causal: bool) -> None:
+        """Publish an event; returns once it is on disk. It is sent again until it is."""
+        if len(data) > say.EVENT_DATA_BYTES_MAX:
+            raise LimitError(f"an event has at most {say.EVENT_DATA_BYTES_MAX} bytes of data")
+        await self._room.acquire()
+        try:
+            seen = [stream.cursor.vector for stream in self._streams.values()] if causal else []
+            number = self._producer.following()
+            needs = dict(self._producer.needs(merge(*seen)))
+            request = {
+                "type": "publish_event",
+                "re": f"p{number}",
+                "feature": feature,
+                "producer": self._name,
+                "life": self._producer.life,
+                "number": number,
+                "data": data,
+                "needs": needs,
+            }
+            done: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+            self._waiting[number] = _Publication(request, done)
+            try:
+                broker = await self._ready()
+                await broker.send(request)
+                await done
+            finally:
+                self._waiting.pop(number, None)
+        finally:
+            self._room.release()
+
+    async def report(self, place: str) -> None:
+        """Say where this program is; with near="place" it moves to the broker that serves there."""
+        self._place = place
+        if self._broker is not None:
+            await self._broker.send({"type": "place", "re": "place", "place": place})
+
+    async def move(self, url: str, why: str) -> bool:
+        """Go to another broker: it serves before the old one ends. False: it did not work."""
+        if url not in self._urls:
+            return False
+        async with self._lock:
+            old = self._broker
+            if old is not None and old.url == url:
+                return True
+            began = asyncio.get_running_loop().time()
+            try:
+                made = await self._open(url, old)
+            except RoamcastError:
+                return False
+            gap_s = 0.0 if old is not None else asyncio.get_running_loop().time() - began
+            self._take_over(made, old, why, gap_s)
+            if old is not None:
+                await self._hang_up(old)
+        return True
+
+    async def close(self) -> None:
+        """End all subscriptions."""
+        self._closed = True
+        for task in [*self._tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._broker is not None:
+            for stream in self._streams.values():  # hold nothing for who will not be back
+                await self._broker.send({"type": "unsubscribe_events", "re": stream.name})
+            await self._hang_up(self._broker)
+            self._broker = None
+        for stream in self._streams.values():
+            stream.end()
+
+    # --- brokers
+
+    async def _ready(self) -> _Broker:
+        """Give the broker that serves; the first time, find one."""
+        if self._broker is None:
+            async with self._lock:
+                if self._broker is None:
+                    self._broker = await self._any()
+                    self._spawn(self._choose())
+        return self._broker
+
+    async def _any(self) -> _Broker:
+        problem: RoamcastError = UnreachableError("no broker answers")
+        for url in self._urls:
+            try:
+                return await self._open(url, None)
+            except UnreachableError as error:
+                problem = error
+        raise problem
+
+    async def _open(self, url: str, old: _Broker | None) -> _Broker:
+        """Open a session, and let all subscriptions stand there."""
+        scheme, rest = url.split("://", 1)
+        query = urlencode({"device": self._device})
+        target = f"{'wss' if scheme == 'https' else 'ws'}://{rest}/session?{query}"
+        headers = ServiceAddress(url, self._address.token).headers
+        try:
+            socket = await sockets.connect(
+                target,
+                additional_headers=headers,
+                compression=None,
+                proxy=None,
+                max_size=FRAME_BYTES_MAX,
+                open_timeout=self._open_s,
+                close_timeout=1.0,
+                ssl=(self._tls or True) if scheme == "https" else None,
+            )
+        except InvalidStatus as error:
+            kind = {401: AuthError, 403: ForbiddenError}.get(error.response.status_code)
+            raise (kind or UnreachableError)(f"{url} refuses: {error}") from None
+        except (OSError, TimeoutError, WebSocketException) as error:
+            raise UnreachableError(f"{url} does not answer: {error}") from None
+        try:
+            async with asyncio.timeout(self._open_s):
+                welcome = _decode(await socket.recv())
+                if not isinstance(welcome, say.SessionWelcome):
+                    raise UnreachableError(f"{url} does not answer as a Roamcast service does")
+                broker = _Broker(url, socket, welcome.node)
+                if self._streams or old is not None:
+                    self._counter += 1
+                broker.reader = asyncio.get_running_loop().create_task(self._read(broker))
+                previous = "" if old is None else old.node
+                for stream in self._streams.values():
+                    await self._ask(broker, stream, previous)
+                while not self._streams.keys() <= broker.standing:
+                    if broker.refused is not None or broker.reader.done():
+                        raise broker.refused or UnreachableError(f"{url} hung up")
+                    await _first(broker.changed.wait(), asyncio.shield(broker.reader))
+                    broker.changed.clear()
+                return broker
+        except (TimeoutError, WebSocketException):
+            await socket.close()
+            raise UnreachableError(f"{url} does not serve in time") from None
+        except BaseException:
+            await socket.close()
+            raise
+
+    def _take_over(self, made: _Broker, old: _Broker | None, why: str, gap_s: float) -> None:
+        self._broker = made
+        before = made.url if old is None else old.url
+        self.moves.append(BrokerChange(before, made.url, why, round(gap_s, 6)))
+        for publication in self._waiting.values():
+            self._spawn(made.send(publication.request))
+        if self._place:
+            self._spawn(made.send({"type": "place", "re": "place", "place": self._place}))
+
+    async def _hang_up(self, broker: _Broker) -> None:
+        if broker.reader is not None:
+            broker.reader.cancel()
+            await asyncio.gather(broker.reader, return_exceptions=True)
+        await broker.socket.close()
+
+    async def _ask(self, broker: _Broker, stream: EventStream, previous: str = "") -> None:
+        await broker.send(
+            {
+                "type": "subscribe_events",
+                "re": stream.name,
+                "filter": stream.where,
+                "vector": dict(stream.cursor.vector),
+                "place": self._place,
+                "previous": previous if previous != broker.node else "",
+                "attachment": [self._start_us, self._counter],
+                "expires_s": stream.expires_s,
+            }
+        )
+
+    async def _lost(self, broker: _Broker) -> None:
+        """The broker is gone: find one again, the same first, and go on from the vectors."""
+        began = asyncio.get_running_loop().time()
+        while not self._closed:
+            async with self._lock:
+                if self._broker is not broker:
+                    return
+                for url in dict.fromkeys((broker.url, *self._urls)):
+                    try:
+                        made = await self._open(url, broker if url != broker.url else None)
+                    except UnreachableError:
+                        continue
+                    except RoamcastError as error:
+                        for stream in self._streams.values():
+                            stream.end(error)
+                        return
+                    gap_s = asyncio.get_running_loop().time() - began
+                    self._take_over(made, broker, "lost", gap_s)
+                    return
+            outage_s = asyncio.get_running_loop().time() - began
+            wait_s = min(max(outage_s / 4, 0.05), 10.0)
+            await asyncio.sleep(wait_s * (0.5 + self._draw() / 2))
+
+    # --- what brokers say
+
+    async def _read(self, broker: _Broker) -> None:
+        try:
+            async for data in broker.socket:
+                await self._take(broker, data)
+        except WebSocketException:
+            pass
+        broker.changed.set()
+        if not self._closed and self._broker is broker:
+            self._spawn(self._lost(broker))
+
+    async def _take(self, broker: _Broker, data: str | bytes) -> None:
+        message = _decode(data)
+        if isinstance(message, say.FramePart):
+            broker.parts.append(message.text)
+            if not message.last:
+                return
+            whole, broker.parts = "".join(broker.parts), []
+            message = _decode(whole)
+        match message:
+            case say.EventsFrame(re) if re in self._streams:
+                await self._events(broker, self._streams[re], message)
+            case say.EventsStand(re, vector) if re in self._streams:
+                stream = self._streams[re]
+                stood = tuple((name, Position(*at)) for name, at in vector.items())
+                if stream.cursor.standing(EventsStanding(re, stood)):
+                    await self._ask(broker, stream)  # it begins later than another one did
+                broker.standing.add(re)
+                broker.changed.set()
+                stream.standing.set()
+            case say.EventsGap(re) if re in self._streams:
+                self._gap(self._streams[re], message)
+            case say.EventStored(re, origin, at):
+                self._published(int(re[1:]), origin, Position(*at))
+            case say.ConsumerElsewhere(_, _, url) if broker is self._broker and url:
+                self._spawn(self.move(url, "told"))
+            case say.SessionProblem():
+                self._problem(broker, message)
+
+    async def _events(self, broker: _Broker, stream: EventStream, frame: say.EventsFrame) -> None:
+        upto = Position(*frame.upto)
+        events = tuple((one.position, _event_of(one)) for one in frame.events)
+        given = EventsDelivered(frame.re, frame.origin, Position(*frame.after), upto, events)
+        taken = stream.cursor.take(given)
+        if taken.missing:
+            await self._ask(broker, stream)
+        new = {(one.producer, one.life, one.number) for one in taken.events}
+        for one in frame.events:
+            if (one.producer, one.life, one.number) in new:
+                feature = msgspec.to_builtins(one.feature)
+                await stream.put(
+                    ReceivedEvent(
+                        from_feature(feature), one.data, one.producer, one.number, frame.origin
+                    )
+                )
+
+    @staticmethod
+    def _gap(stream: EventStream, frame: say.EventsGap) -> None:
+        after, upto = Position(*frame.after), Position(*frame.upto)
+        if stream.cursor.lost(EventsLost(frame.re, frame.origin, after, upto, frame.reason)):
+            stream.resumed = False
+            most = upto.number - (after.number if after.epoch == upto.epoch else 0)
+            stream.gaps.append(EventGap(frame.origin, max(most, 0), frame.reason))
+
+    def _published(self, number: int, origin: str, at: Position) -> None:
+        self._producer.published(origin, at)
+        known = self._waiting.get(number)
+        if known is not None and not known.done.done():
+            known.done.set_result(at)
+
+    def _problem(self, broker: _Broker, problem: say.SessionProblem) -> None:
+        error = InputError(f"{problem.title}: {problem.detail}")
+        if problem.re == "place":
+            url = problem.url if isinstance(problem.url, str) else ""
+            if problem.status == MOVED and self._near == "place" and broker is self._broker:
+                self._spawn(self.move(url.rstrip("/"), "place"))
+        elif problem.re in self._streams:
+            broker.refused = error
+            broker.changed.set()
+        elif problem.re[:1] == "p" and problem.re[1:].isdecimal():
+            known = self._waiting.get(int(problem.re[1:]))
+            if known is not None and not known.done.done() and problem.status != 503:
+                known.done.set_exception(error)
+
+    # --- which broker is near
+
+    async def _choose(self) -> None:
+        """Go to a broker that is clearly nearer, as the program wishes."""
+        if len(self._urls) < 2 or self._near in ("", "place"):
+            return
+        since: dict[str, float] = {}
+        while True:
+            await asyncio.sleep(PROBE_S)
+            current = self.broker
+            if callable(self._near):
+                wanted = self._near(tuple(self._urls), current)
+                if wanted != current:
+                    await self.move(wanted, "chosen")
+                continue
+            times = dict(
+                zip(self._urls, await asyncio.gather(*map(self._rtt, self._urls)), strict=True)
+            )
+            now = asyncio.get_running_loop().time()
+            for url, its in times.items():
+                if url != current and its < BETTER * times[current]:
+                    since.setdefault(url, now)
+                else:
+                    since.pop(url, None)
+            ready = [url for url, at in since.items() if now - at >= BETTER_S]
+            if ready and await self.move(min(ready, key=times.__getitem__), "latency"):
+                since.clear()
+
+    async def _rtt(self, url: str) -> float:
+        """How long a broker takes to answer; for ever if it does not."""
+        host, _, port = url.split("://", 1)[1].partition("/")[0].rpartition(":")
+        began = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(PROBE_S):
+                _, writer = await asyncio.open_connection(
+                    (host or port).strip("[]"), int(port) if port.isdecimal() else 443
+                )
+                writer.close()
+        except (OSError, TimeoutError):
+            return float("inf")
+        return asyncio.get_running_loop().time() - began
+
+    def _spawn(self, work: Awaitable[Any]) -> None:
+        async def run() -> None:
+            await work
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _event_of(one: say.SessionEvent) -> Event:
+    """Give what a cursor tells repetitions by."""
+    return Event(one.producer, one.life, one.number, b"")
+
+
+async def _first(*waits: Awaitable[Any]) -> None:
+    """Wait for the first of several, and let the others go."""
+    tasks = [asyncio.ensure_future(one) for one in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
