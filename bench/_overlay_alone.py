@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from roamcast.broker import Broker
+from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.sessions.publications import PublishFor
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect, Store, Stored
@@ -30,7 +31,12 @@ class Alone:
     def __init__(self, node: OverlayNode | None) -> None:
         self.now = 1_700_000_000_000_000
         self._broker = Broker(
-            "bench", epoch=self.now, now=self.now, load=lambda _: {}, overlay=node
+            "bench",
+            epoch=self.now,
+            now=self.now,
+            load=lambda _: {},
+            overlay=node,
+            map_settings=MapSettings(),
         )
         self._ticket = 0
         self._draw = random.Random(7)
