@@ -54,7 +54,7 @@ UNTOLD: Final[dict[str, tuple[str, ...]]] = {
         "HubSession.queue", "ChannelReceiver._missing", "Carousel.riders", "Carousel._vids",
     ),
     "what the user asked for, and what it is shown of the contexts known": (
-        "MapClient.wanted", "CopyView.shown", "Listing.listed", "Listing.carousels",
+        "MapClient.wanted", "CopyView.shown", "Listing.listed", "Listing.carousels", "Untold.vids",
     ),
     "requests on their way to the disk, bounded by `Replication`": (
         "Broker._tokens", "Post._tokens", "RuleSets._claims", "RuleSets._pending",
