@@ -92,9 +92,7 @@ from roamcast.model.places import Places
 from roamcast.model.records import ChannelStep, HandoffStep, OverlayStep, Record, UpdateMatched
 from roamcast.model.time import format_instant
 from roamcast.overlay.casts.messages import DepositMail, LookUpPast, ReadPayload
-from roamcast.overlay.consumers.events import ConsumerMoved
 from roamcast.overlay.events import HangUp, ParcelExpired, TablesTouched
-from roamcast.overlay.flows.events import EventPublished
 from roamcast.overlay.overlay import OverlayNode
 from roamcast.transport.driver import Carriers, Driver, Tickets, nothing, wall_clock
 
@@ -278,6 +276,7 @@ class Service:
         await self.neighbours.close()
         await self.webhooks.close()
         await self._deposits.close()
+        self.events.close()
 
     async def stop(self) -> None:
         """Write down what is held; nothing runs any more."""
@@ -309,8 +308,7 @@ class Service:
                 Acknowledged: lambda effect: tickets.answer(effect.ticket, effect.fresh),
                 Admitted: lambda effect: tickets.answer(effect.ticket, effect.view_class),
                 Failed: lambda effect: tickets.refuse(effect.ticket, effect.error),
-                EventPublished: lambda effect: tickets.answer(effect.ticket, effect),
-                ConsumerMoved: nothing,
+                **self.events.carriers(),
                 TablesTouched: nothing,  # a broker on its own has nobody to offer them to
                 CutOff: self._cut,
                 CheckWebhook: self.webhooks.check,
