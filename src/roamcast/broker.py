@@ -89,6 +89,7 @@ from roamcast.overlay.consumers.desk import EventDesk
 from roamcast.overlay.consumers.drain import Drain, DrainView
 from roamcast.overlay.consumers.settings import EventSettings
 from roamcast.overlay.filters.part import NodeFilterView
+from roamcast.overlay.handoff.events import AttachConsumer
 from roamcast.overlay.handoff.settings import living_surroundings
 from roamcast.overlay.overlay import Overlay, OverlayNode, OverlayView, lone_events
 
@@ -408,7 +409,10 @@ class Broker(Router):
             if event_settings is not None:
                 event_settings = self._surrounded(event_settings, node.name, places)
                 node = msgspec.structs.replace(
-                    node, flows=event_settings.flows, handoff=event_settings.handoff
+                    node,
+                    flows=event_settings.flows,
+                    handoff=event_settings.handoff,
+                    homes=event_settings.homes,
                 )
             self.overlay = Overlay(node, epoch=epoch, now=now)
             self.overlay.feeding.under(rules.is_public, rules.restricted)
@@ -480,20 +484,24 @@ class Broker(Router):
             return ()
         alone: tuple[Part, ...] = ()
         if self.overlay is None:
-            alone = flows, handoff = lone_events(
-                self.name, settings.flows, settings.handoff, epoch=epoch
+            alone = flows, handoff, serving, _ = lone_events(
+                self.name, settings.flows, settings.handoff, settings.homes, epoch=epoch
             )
         else:
             assert self.overlay.flows is not None
             assert self.overlay.handoff is not None
+            assert self.overlay.serving is not None
             flows, handoff = self.overlay.flows, self.overlay.handoff
+            serving = self.overlay.serving
         self.events = EventDesk(
             self._hub,
             self._policy,
             settings,
             check_owner=self._publications.check_owner,
             served=lambda: flows.home.consumers,
-            check_attach=handoff.check,
+            check_attach=lambda given: (
+                handoff.check(given) if isinstance(given, AttachConsumer) else serving.check(given)
+            ),
             url_of=lambda node: "" if self.overlay is None else self.overlay.feeding.url_of(node),
             standing=self._server.subscriptions.standing,
         )

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
+
 from roamcast.live.auth.admission import SCOPES, TokenKeys
 from roamcast.live.config.settings import Settings, with_server
 from roamcast.live.observe.metrics import Metrics
@@ -93,6 +95,8 @@ async def service_here(
     `trusted`: with a trusted node.
     """
     settings = with_server(settings or Settings(), data=str(folder))
+    identity = msgspec.structs.replace(settings.identity, hosts=("maps.example",))
+    settings = msgspec.structs.replace(settings, identity=identity)
     disk = SqliteStore.open(folder / "store.db", copied=bool(settings.cluster.replicas))
     trust = None
     if trusted:

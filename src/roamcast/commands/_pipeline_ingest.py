@@ -68,6 +68,16 @@ def ingest(
     trusted_node: Annotated[
         str, typer.Option(help="Name of the trusted node: the part of a vid after @.")
     ] = "localhost",
+    trust: Annotated[
+        str | None,
+        typer.Option(help="Address of a trusted node that gives handles and the key for vids."),
+    ] = None,
+    trust_token: Annotated[
+        Path | None, typer.Option(help="File with a token of that node, of scope admin.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option(help="Name of this ingest at that node: it has an epoch of its own.")
+    ] = "ingest",
     password_file: Annotated[
         str, typer.Option(help="File with the password of the user in nats://user@…")
     ] = "",
@@ -125,8 +135,9 @@ def ingest(
     sightings = sightings or []
     if bool(sightings) is replay_dead_letters:
         raise InputError("give sightings, or --replay-dead-letters alone")
+    client = _client(trust, trust_token)
     if replay_dead_letters:
-        _replay(archive, private, settings, where, clock, quiet=quiet, json=json)
+        _replay(archive, private, settings, where, clock, client, quiet=quiet, json=json)
         return
     address = None
     if sightings[0].startswith(SCHEMES):
@@ -139,7 +150,9 @@ def ingest(
         work.check_files(paths, settings)
     elif address is None and (len(paths) != 1 or not paths[0].is_dir()):
         raise InputError("--watch takes one folder", source=sightings[0])
-    with opened(folder, archive, trusted_node, token_bytes) as state:
+    keys = None if client is None else client.keys(name)
+    with opened(folder, archive, trusted_node, token_bytes, keys) as state:
+        _ask_handles(state, client)
         with (
             bar("ingest", json=json, quiet=quiet) as shown,
             started(where) as session,
@@ -153,12 +166,33 @@ def ingest(
         _print(batch, json=json)
 
 
+def _client(trust: str | None, token: Path | None) -> Any:
+    """Give who asks the trusted node, None where the ingest is its own."""
+    from roamcast.client.operating import TrustClient
+    from roamcast.errors import InputError
+
+    if (trust is None) is not (token is None):
+        raise InputError("--trust and --trust-token go together")
+    return None if trust is None or token is None else TrustClient(trust, token)
+
+
+def _ask_handles(state: Any, client: Any) -> None:
+    """Let a batch ask the trusted node for handles, if its vids are that node's."""
+    from roamcast.errors import InputError
+
+    if client is not None:
+        state.handles_of = client.handles
+    elif state.shared:
+        raise InputError(f"its people are a trusted node's, {state.keys.node}: give --trust")
+
+
 def _replay(
     archive: str,
     private: Path | None,
     settings: Any,
     where: Any,
     clock: Any,
+    client: Any,
     *,
     quiet: bool,
     json: bool,
@@ -168,6 +202,7 @@ def _replay(
     from roamcast.pipeline.spark.session import started
 
     with opened_private(archive, private) as state, replayed(state) as found:
+        _ask_handles(state, client)
         if not found:
             typer.echo("no dead letter holds a row to ingest again")
             return

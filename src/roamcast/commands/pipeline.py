@@ -58,6 +58,7 @@ def register(root: typer.Typer) -> None:
     """Add the group, with the commands that other modules give it."""
     package = "roamcast.commands"
     for name in (
+        "_pipeline_forget",
         "_pipeline_ingest",
         "_pipeline_keys",
         "_pipeline_metrics",

@@ -21,9 +21,10 @@ from roamcast.overlay.flows.messages import FLOWS_MESSAGES
 from roamcast.overlay.flows.settings import FlowSettings
 from roamcast.overlay.handoff.handoff import Handoff, HandoffNode
 from roamcast.overlay.handoff.messages import HANDOFF_MESSAGES
-from roamcast.overlay.homes.homes import Homes
+from roamcast.overlay.homes.homes import Homes, HomeView
 from roamcast.overlay.homes.managers import HomeSettings
 from roamcast.overlay.homes.messages import HOMES_MESSAGES
+from roamcast.overlay.homes.records import ServedView
 from roamcast.overlay.homes.serving import KIND, Serving
 from roamcast.overlay.links.links import NodeLinks
 from roamcast.overlay.links.neighbour import LinkView
@@ -104,13 +105,14 @@ class OverlayNode(msgspec.Struct, frozen=True):
 
 
 def lone_events(
-    name: str, flows: FlowSettings, handoff: HandoffNode, *, epoch: int
-) -> tuple[Flows, Handoff]:
+    name: str, flows: FlowSettings, handoff: HandoffNode, homes: HomeSettings, *, epoch: int
+) -> tuple[Flows, Handoff, Serving, Homes]:
     """Make the event plane of a broker that is no node: it publishes and subscribes to itself."""
     topology = NodeTopology(name, TopologySettings())
     wants = Wants()
     made = Flows(topology, Exchange((wants,)), wants, flows, alone=epoch)
-    return made, Handoff(topology, made, handoff)
+    alone = Serving(topology, homes), Homes(topology, homes, draw=lambda: 0.5)
+    return made, Handoff(topology, made, handoff), *alone
 
 
 class OverlayView(msgspec.Struct, frozen=True):
@@ -124,6 +126,15 @@ class OverlayView(msgspec.Struct, frozen=True):
     tree: Annotated[list[str], Meta(description="our links of the tree that all share")]
     nodes: Annotated[list[NodeView], Meta(description="who serves which places, and where")]
     held: Annotated[dict[str, tuple[int, int]], Meta(description="what is held, and its bound")]
+    loads: Annotated[
+        dict[str, float], Meta(description="how loaded this node and others are, as they say")
+    ] = {}
+    homes: Annotated[
+        list[HomeView], Meta(description="clients whose home this is, and why it changed or stays")
+    ] = []
+    modulators: Annotated[
+        list[ServedView], Meta(description="consumers with modulators, by consumer")
+    ] = []
 
 
 class Overlay:
@@ -214,4 +225,7 @@ class Overlay:
                 for part in self.parts
                 for what, (held, bound) in part.occupancy().items()
             },
+            {} if self.homes is None else self.homes.loads(),
+            [] if self.homes is None else self.homes.view(),
+            [] if self.serving is None else self.serving.view(),
         )

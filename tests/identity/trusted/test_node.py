@@ -1,7 +1,9 @@
 """The trusted node: one mail per person and cast, acknowledged means on disk, all bounded."""
 
+import random
 from collections.abc import Sequence
 
+import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
@@ -14,10 +16,10 @@ from roamcast.errors import (
     StoreError,
 )
 from roamcast.identity.credentials import check_credential
-from roamcast.identity.pseudonyms import OPAQUE_LENGTH
+from roamcast.identity.pseudonyms import HANDLE, OPAQUE_LENGTH, open_few, seal
 from roamcast.identity.rules import Hours
 from roamcast.identity.trusted import epochs as epochs_module
-from roamcast.identity.trusted.epochs import DestroyEpoch, RotateKeys
+from roamcast.identity.trusted.epochs import DestroyEpoch, RotateKeys, ShareEpoch
 from roamcast.identity.trusted.issuing import DrawPool, VidPool
 from roamcast.identity.trusted.mailboxes import (
     OVERHEAD_BYTES,
@@ -288,10 +290,21 @@ def test_an_erased_person_leaves_nothing_on_disk() -> None:
     scene.deposit("c2", *vids)
     scene.give(AckMail, "ada", "c2")
     scene.give(OpenInbox, "ada", "phone")
+    handle = scene.node.handle_of("ada").hex()
     ended, erased = scene.give(ErasePerson, "ada")
     assert ended == InboxReplaced("phone")
     assert isinstance(erased, ErasureDone)
     assert erased.deleted == 3  # a mail, and two casts seen
+    # The bare handle is left, for archives; it names nobody, and goes as well in the end.
+    assert [key for key in scene.disk if not key.startswith("epoch/")] == [f"gone/{handle}"]
+    assert scene.node.departed([*vids, "A" * 24 + "@trust.example"]) == vids
+    scene.restart()
+    assert scene.node.departed(vids) == vids
+    scene.broken = True
+    scene.wait(scene.settings.departed_us)
+    scene.broken = False
+    scene.wait(scene.settings.retry_us)
+    assert scene.node.departed(vids) == []
     assert [key for key in scene.disk if not key.startswith("epoch/")] == []
     assert counts(scene.deposit("c3", vids[0])) == (0, 1, 0, 0)
     assert scene.node.resolve(vids) == [None] * 4
@@ -308,7 +321,7 @@ def test_mail_on_its_way_to_the_disk_goes_with_the_person() -> None:
     scene.give(ErasePerson, "ada")
     assert isinstance(refusal(scene.deposit("c2", vid)), RateError)
     scene.release()
-    assert [key for key in scene.disk if not key.startswith("epoch/")] == []
+    assert [key for key in scene.disk if not key.startswith(("epoch/", "gone/"))] == []
     scene.restart()
     assert counts(scene.deposit("c2", vid)) == (0, 1, 0, 0)
 
@@ -494,3 +507,29 @@ def test_vids_of_others_and_nonsense_count_as_unreachable() -> None:
     moved = foreign.partition("@")[0] + "@" + NODE
     answer = scene.deposit("c1", forged, foreign, moved, "nonsense", "")
     assert counts(answer) == (0, 5, 0, 0)
+
+
+def test_a_user_agent_has_an_epoch_of_its_own_whose_number_is_never_used_again() -> None:
+    scene = Scene()
+    own = scene.vids("ada")
+    scene.give(ShareEpoch, "ingest")
+    shared = scene.node.shared_keys("ingest")
+    assert shared is not None
+    assert (scene.node.epochs, scene.node.sealing, shared.current) == ((1, 2), 1, 2)
+    handles = pa.array([scene.node.handle_of("ada")], HANDLE)
+    sensed = seal(handles, shared, random.Random(1).randbytes).to_pylist()
+    assert scene.node.resolve([*sensed, own[0]]) == [scene.node.handle_of("ada")] * 2
+    assert open_few(own, shared) == [None] * len(own), "it opens nobody else's vids"
+    scene.restart()
+    scene.give(ShareEpoch, "ingest")
+    assert scene.node.shared_keys("ingest") == shared
+    assert (scene.node.epochs, scene.node.sealing) == ((1, 2), 1)
+    scene.give(DestroyEpoch, 2)
+    assert scene.node.shared_keys("ingest") is None
+    assert scene.node.resolve(sensed) == [None]
+    assert shared.key not in b"".join(scene.disk.values())
+    scene.restart()
+    scene.give(RotateKeys)
+    assert (scene.node.epochs, scene.node.sealing) == ((1, 3), 3)
+    scene.restart()
+    assert scene.node.sealing == 3

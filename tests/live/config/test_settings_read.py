@@ -138,6 +138,7 @@ READ = {
     "identity.node": ("live/service/running.py", "settings.identity.node"),
     "identity.accept": ("live/config/identity.py", "self.accept"),
     "identity.mail": ("live/service/service.py", "settings.identity.mail"),
+    "identity.hosts": ("live/auth/registrations.py", "settings.identity.hosts"),
     "identity.key_days": ("live/config/settings.py", "self.identity.key_days"),
     "push.contact": ("live/trust/pushing.py", "settings.contact"),
     "push.services": ("live/trust/pushing.py", "_settings.services"),

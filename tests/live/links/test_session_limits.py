@@ -32,7 +32,7 @@ class Socket:
 
     def write(self, framed: bytes) -> None:
         if not self.closed:
-            self.said.append(json.loads(framed[framed.index(b"{") :]))
+            self.said.append(json.loads(framed[framed.index(b'{"') :]))
 
     def hold(self, seconds: float) -> None:
         self.held_s = max(seconds, self.held_s)

@@ -58,14 +58,16 @@ async def registered(
     *,
     audience: str = HOST,
     nonce: bytes | None = None,
+    host: str = "",
 ) -> Answer:
-    """Register, as somebody without a token."""
+    """Register, as somebody without a token; `host` is dialled, signed for, and in the header."""
     if nonce is None:
         got = await asked.ask("GET", "/registrations/nonce", headers={"authorization": ""})
         nonce = base64.b64decode(got.json["nonce"])
-    signature = sign_registration(credential, nonce, audience, secret.signing)
+    signature = sign_registration(credential, nonce, host or audience, secret.signing)
     body = {"credential": credential, "nonce": text(nonce), "signature": text(signature)}
-    return await asked.ask("POST", "/registrations", body, headers={"authorization": ""})
+    headers = {"authorization": "", **({"host": host} if host else {})}
+    return await asked.ask("POST", "/registrations", body, headers=headers)
 
 
 def as_vid(answer: Answer) -> dict[str, str]:
@@ -132,7 +134,11 @@ async def _forged_foreign_expired_replayed_and_stolen_are_refused_by_name(
         ):
             assert answer.status == 401
             assert answer.problem.startswith(reason)
+        # Another service passes on what somebody signed for it, under the name it was dialled by.
         nonce = asked.service.registrations.nonce(asked.service.clock())
+        relayed = await registered(asked, credential, own, nonce=nonce, host="evil.example")
+        assert relayed.status == 401
+        assert relayed.problem.startswith("foreign service: 'evil.example'")
         assert (await registered(asked, credential, own, nonce=nonce)).status == 201
         replayed = await registered(asked, credential, own, nonce=nonce)
         assert replayed.problem.startswith("replayed")
@@ -263,11 +269,20 @@ async def _a_broker_vouches_for_senders(tmp_path: Path) -> None:
         for scope in ("read", "publish", "subscribe"):
             assert await _status(asked, "POST", "/deposits", body, as_one("ann", scope)) == 403
         assert (await asked.ask("GET", "/mailbox")).json["mails"] == []
-        assert await _status(asked, "POST", "/deposits", body, as_one("ann", "cast")) == 200
+        # Nobody takes the id of another's cast, which its people would then not get.
+        squat = await asked.ask("POST", "/deposits", body, headers=as_one("ann", "cast"))
+        assert squat.status == 403
+        assert "begins with" in squat.problem
+        own = {**body, "cast": "ann:1"}
+        # A sender is not told what became of a vid: neither gone, nor full, nor refused.
+        stranger = {"vid": "A" * 24 + "@trust.localhost", "sealed": ""}
+        own["parcels"] = [*own["parcels"], *[stranger] * 9]
+        told = await asked.ask("POST", "/deposits", own, headers=as_one("ann", "cast"))
+        assert told.json == {"reached": 10, "unreachable": 0, "refused": 0, "full": 0}
         again = {**body, "cast": "c2"}
         assert await _status(asked, "POST", "/deposits", again, as_one("broker", "deposit")) == 200
         mails = (await asked.ask("GET", "/mailbox")).json["mails"]
-        assert [(one["id"], one["sender"]) for one in mails] == [("c1", "ann"), ("c2", "ann")]
+        assert [(one["id"], one["sender"]) for one in mails] == [("ann:1", "ann"), ("c2", "ann")]
 
 
 def test_a_registration_leaves_the_key_to_seal_to_also_after_a_restart(tmp_path: Path) -> None:

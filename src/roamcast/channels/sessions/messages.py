@@ -4,7 +4,7 @@
 `/openapi.json` and the tables in docs/service.md are made from these structs.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -160,6 +160,28 @@ class SubscribeEventsRequest(SessionRequest, frozen=True, tag="subscribe_events"
         float,
         Meta(ge=0, le=3_600, description="how long events are held when the session is over"),
     ] = 0.0
+    modulators: Annotated[
+        tuple[dict[str, Any], ...],
+        Meta(max_length=8, description="what is done to each event first (docs/modulators.md)"),
+    ] = ()
+    keeps_state: Annotated[
+        bool,
+        Meta(description="modulators' state survives and moves; confirm what you had"),
+    ] = False
+    served: Annotated[
+        LogPosition | None, Meta(description="the attachment at which it was last served")
+    ] = None
+    trail: Annotated[
+        tuple[Annotated[str, Meta(max_length=100)], ...],
+        Meta(max_length=16, description="the node that served it then, and those tried since"),
+    ] = ()
+
+
+class ConfirmEventsRequest(SessionRequest, frozen=True, tag="confirm_events"):
+    """Say how far one has come: modulators that keep their state wait for it now and then."""
+
+    re: SubscriptionName
+    vector: EventVector
 
 
 class UnsubscribeEventsRequest(SessionRequest, frozen=True, tag="unsubscribe_events"):
@@ -195,6 +217,7 @@ Anything = (
     | NumbersRequest
     | PublishEventRequest
     | SubscribeEventsRequest
+    | ConfirmEventsRequest
     | UnsubscribeEventsRequest
     | PlaceRequest
     | PartRequest
@@ -372,6 +395,14 @@ class EventsGap(msgspec.Struct, frozen=True, tag_field="type", tag="lost"):
     reason: str
 
 
+class ModulatorNews(msgspec.Struct, frozen=True, tag_field="type", tag="modulators"):
+    """A subscription's modulators have begun anew, or stopped for good, and why."""
+
+    re: AnsweredRe
+    stopped: bool
+    reason: str
+
+
 class ConsumerElsewhere(msgspec.Struct, frozen=True, tag_field="type", tag="moved"):
     """Another node serves this subscription, or is to: go there with its vector."""
 
@@ -401,6 +432,7 @@ Answer = (
     | EventsStand
     | EventsFrame
     | EventsGap
+    | ModulatorNews
     | ConsumerElsewhere
     | FramePart
 )

@@ -1,8 +1,11 @@
 """A trusted node: its parts behind one router, live or simulated."""
 
+import pyarrow as pa
+
 from roamcast.identity.credentials import public_key
-from roamcast.identity.keys import RandomBytes
-from roamcast.identity.pseudonyms import open_few
+from roamcast.identity.keys import RandomBytes, TrustedKeys
+from roamcast.identity.pseudonyms import open_few, open_vids
+from roamcast.identity.trusted.departed import Departed
 from roamcast.identity.trusted.epochs import TrustEpochs
 from roamcast.identity.trusted.issuing import Issuing
 from roamcast.identity.trusted.mailboxes import Mail, Mailboxes
@@ -36,6 +39,7 @@ class TrustedNode(Router):
         self._wakes = WakeUps(settings, random_bytes)
         self._register = Register(settings.people_max, random_bytes, self._keys_of)
         self._mailboxes.register = self._wakes.register = self._register
+        self._departed = Departed(settings)
         self._wakes.mailboxes = self._mailboxes
         issuing = Issuing(
             settings,
@@ -44,7 +48,9 @@ class TrustedNode(Router):
             private=private,
             random_bytes=random_bytes,
         )
-        super().__init__((self._epochs, self._register, issuing, self._mailboxes, self._wakes))
+        super().__init__(
+            (self._epochs, self._register, issuing, self._mailboxes, self._wakes, self._departed)
+        )
         self.restore(load, now)
 
     def _keys_of(self, handle: bytes) -> list[str]:
@@ -60,8 +66,13 @@ class TrustedNode(Router):
 
     @property
     def epochs(self) -> tuple[int, ...]:
-        """The epochs whose vids still resolve; the last one seals."""
+        """The epochs whose vids still resolve."""
         return tuple(sorted(self._epochs.keys.epochs))
+
+    @property
+    def sealing(self) -> int:
+        """The epoch that seals the vids of pools."""
+        return self._epochs.keys.current
 
     @property
     def fates(self) -> dict[str, int]:
@@ -95,6 +106,16 @@ class TrustedNode(Router):
     def handle_of(self, subject: str) -> bytes:
         """Give a person's handle."""
         return self._register.person(subject).handle
+
+    def departed(self, vids: list[str]) -> list[str]:
+        """Give those vids whose person was erased here: their contexts are to be erased, too."""
+        handles = open_vids(pa.array(vids, pa.string()), self._epochs.keys).to_pylist()
+        found = zip(vids, handles, strict=True)
+        return [vid for vid, handle in found if handle in self._departed]
+
+    def shared_keys(self, agent: str) -> TrustedKeys | None:
+        """Give the keys of a user agent's own epoch; None if it has none yet."""
+        return self._epochs.shared_keys(agent)
 
     def resolve(self, vids: list[str]) -> list[bytes | None]:
         """Give the handle behind each vid, None where nobody is or nobody any more."""

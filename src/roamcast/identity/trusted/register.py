@@ -27,6 +27,8 @@ from roamcast.model.parts import Occupancy, Part
 from roamcast.model.records import TrustStep
 
 PREFIX: Final = "person/"
+GONE_PREFIX: Final = "gone/"
+"""Then the handle of somebody who was erased, in hexadecimal."""
 
 KeysOf = Callable[[bytes], list[str]]
 """Gives the keys of everything that is stored for a handle elsewhere."""
@@ -148,11 +150,10 @@ class Register(Part):
 
     def receive(self, given: Any, now: int) -> Sequence[Effect]:
         """Take a request, or the disk's answer to one."""
-        del now
         match given:
             case EnrolPerson(ticket) | SetReach(ticket) | ErasePerson(ticket):
                 try:
-                    return self._ask(given)
+                    return self._ask(given, now)
                 except RoamcastError as error:
                     return [Failed(ticket, error)]
             case Stored(token):
@@ -162,7 +163,7 @@ class Register(Part):
             case _:
                 raise AssertionError(f"the register takes no {type(given).__name__}")
 
-    def _ask(self, given: EnrolPerson | SetReach | ErasePerson) -> list[Effect]:
+    def _ask(self, given: EnrolPerson | SetReach | ErasePerson, now: int) -> list[Effect]:
         subject = given.subject
         if not 0 < len(subject) <= NAME_LENGTH_MAX or "\0" in subject:
             raise InputError(f"a subject has 1 to {NAME_LENGTH_MAX} characters")
@@ -182,16 +183,20 @@ class Register(Part):
                 after = RegisterRow(self.person(subject).handle, check_reach(reach))
                 return self._write(_Change(ticket, subject, after))
             case ErasePerson(ticket):
-                keys = self._keys_of(self.person(subject).handle)
-                return self._write(_Change(ticket, subject, None, len(keys)), keys)
+                handle = self.person(subject).handle
+                keys = self._keys_of(handle)
+                gone = (GONE_PREFIX + handle.hex(), msgspec.msgpack.encode(now))
+                return self._write(_Change(ticket, subject, None, len(keys)), keys, gone)
 
-    def _write(self, change: _Change, keys: Sequence[str] = ()) -> list[Effect]:
+    def _write(
+        self, change: _Change, keys: Sequence[str] = (), *also: tuple[str, bytes]
+    ) -> list[Effect]:
         self._token += 1
         self._pending[self._token] = change
         self._changing[change.subject] = self._token
         value = None if change.after is None else msgspec.msgpack.encode(change.after)
         gone = ((key, None) for key in keys)
-        return [Store(self._token, ((PREFIX + change.subject, value), *gone))]
+        return [Store(self._token, ((PREFIX + change.subject, value), *gone, *also))]
 
     def _settled(self, token: int) -> _Change:
         change = self._pending.pop(token)

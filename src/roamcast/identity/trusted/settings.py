@@ -57,5 +57,7 @@ class TrustSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Pushes on their way."""
     failures_max: int = 8
     """Pushes to a device that fail in a row before it is forgotten."""
+    departed_us: int = 90 * DAY_US
+    """How long the handle of an erased person is kept, so that archives erase what is theirs."""
     round_to: int = 5
     """Counts that brokers are told are rounded down to a multiple of this."""

@@ -6,6 +6,7 @@ are limited by credential, without a name (decision 0111). A nonce serves once.
 """
 
 import hmac
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -16,7 +17,10 @@ from roamcast.identity.credentials import (
     check_credential,
     check_registration,
 )
+from roamcast.identity.pseudonyms import OPAQUE_LENGTH
 from roamcast.live.auth.admission import Scope, TokenKeys
+from roamcast.live.auth.audiences import Audiences
+from roamcast.live.config.settings import Settings
 from roamcast.model.time import MICROSECONDS
 
 NONCE_US: Final = 60 * MICROSECONDS
@@ -40,16 +44,23 @@ class Registrations:
         keys: TokenKeys,
         nodes: Mapping[str, bytes],
         *,
+        audiences: Audiences,
         random_bytes: Callable[[int], bytes],
         skew_us: int,
     ) -> None:
-        """`nodes`: trusted nodes by name, with their public keys."""
+        """`nodes`: trusted nodes by name, with their public keys; `audiences`: our own names."""
         self.nodes = dict(nodes)
         self._keys = keys
+        self._audiences = audiences
         self._random = random_bytes
         self._secret = random_bytes(32)
         self._skew_us = skew_us
         self._used: dict[bytes, int] = {}
+
+    def is_vid(self, subject: str) -> bool:
+        """Whether a token's subject is a vid that was registered, and so nobody by name."""
+        opaque, at, node = subject.rpartition("@")
+        return bool(at) and node in self.nodes and len(opaque) == OPAQUE_LENGTH
 
     def nonce(self, now: int) -> bytes:
         """Give a nonce; nothing is stored for it, so asking costs us nothing."""
@@ -62,7 +73,7 @@ class Registrations:
         """Give what a registration shows, or say by name what is wrong with it."""
         self._check_nonce(nonce, now)
         credential = check_credential(text, self.nodes, now, self._skew_us)
-        check_registration(text, credential, nonce, audience, signature)
+        check_registration(text, credential, nonce, self._audiences.check(audience), signature)
         self._use(nonce, now)
         return credential
 
@@ -91,3 +102,16 @@ class Registrations:
 
     def _mac(self, body: bytes) -> bytes:
         return hmac.digest(self._secret, body, "sha256")[:_MAC_BYTES]
+
+
+def registrations_of(
+    settings: Settings, keys: TokenKeys, nodes: Mapping[str, bytes]
+) -> Registrations:
+    """Accept credentials of these trusted nodes, signed for a name that the settings have."""
+    return Registrations(
+        keys,
+        nodes,
+        audiences=Audiences(settings.server, settings.identity.hosts),
+        random_bytes=secrets.token_bytes,
+        skew_us=int(settings.limits.clock_skew_s_max * MICROSECONDS),
+    )

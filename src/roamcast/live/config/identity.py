@@ -80,6 +80,14 @@ class Identity(Section, frozen=True, kw_only=True):
         dict[str, TrustedMailSection],
         msgspec.Meta(max_length=1_000, description="tables `[identity.mail.NODE]`: see below"),
     ] = msgspec.field(default_factory=dict)
+    hosts: Annotated[
+        tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=253)], ...],
+        msgspec.Meta(
+            max_length=100,
+            description="names by which people reach this service, besides those of its "
+            "certificate, such as that of a proxy: registrations are signed for them",
+        ),
+    ] = ()
     key_days: Annotated[
         float,
         _number(

@@ -1,7 +1,8 @@
 """Routes of the event plane: publish an event, and have every one that a filter matches."""
 
+import asyncio
 import secrets
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from litestar import Response
@@ -17,6 +18,7 @@ from roamcast.live.http.shapes import as_json
 from roamcast.model import json_text
 from roamcast.overlay.consumers.events import SubscribeSessionEvents
 from roamcast.overlay.consumers.frames import read_vector
+from roamcast.overlay.modulators.sandbox import SandboxLimits
 
 LastEventId = Annotated[
     str,
@@ -27,7 +29,14 @@ LastEventId = Annotated[
         description="from where on, as the last `id:` line said; the header counts before it",
     ),
 ]
+MODULE_BYTES_MAX: Final = SandboxLimits().module_bytes
 _decode = msgspec.json.Decoder(EventPublication).decode
+
+
+class StoredModule(msgspec.Struct, frozen=True):
+    """A module that modulators may name."""
+
+    module: str
 
 
 @route("POST", "/events", scope="publish", tag="events", body=EventPublication,
@@ -49,6 +58,15 @@ async def post_event(request: Asked) -> Response[bytes]:
         raise
     done = await service.events.publish(request.auth, said)
     return as_json(StoredEvent(done.origin, *msgspec.structs.astuple(done.at)))
+
+
+@route("POST", "/modules", scope="subscribe", answer=StoredModule, listed=False,
+       body_bytes_max=2 * MODULE_BYTES_MAX)  # fmt: skip
+async def post_module(request: Asked) -> Response[bytes]:
+    """Store a WebAssembly module for modulators; the answer is its name, the hash of its bytes."""
+    shelf = service_of(request).events.modulators.shelf
+    name = await asyncio.to_thread(shelf.put, await request.body())
+    return as_json(StoredModule(name))
 
 
 @route("GET", "/events", scope="subscribe", answer=bytes, kind="text/event-stream",

@@ -37,10 +37,20 @@ from roamcast.model.casts import ID_LENGTH_MAX
 from roamcast.model.time import format_instant
 
 POOL_SIZE: Final = TrustSettings().pool_size
+PEOPLE_MAX: Final = 1_000
+"""Names in one request for handles: each new one waits for the disk."""
+
+VIDS_ASKED_MAX: Final = 5_000
 _LETTER: Final = "[A-Za-z0-9+/]"
 
 CastId = Annotated[
     str, Parameter(min_length=1, max_length=ID_LENGTH_MAX, description="the id of the mail's cast")
+]
+IngestName = Annotated[
+    str, Parameter(min_length=1, max_length=NAME_LENGTH_MAX, description="the name of an ingest")
+]
+SubjectName = Annotated[
+    str, Parameter(min_length=1, max_length=NAME_LENGTH_MAX, description="the person's name")
 ]
 Base64 = Annotated[
     str,
@@ -182,6 +192,37 @@ class DevicesAnswer(msgspec.Struct, frozen=True):
     endpoints: tuple[str, ...]
 
 
+class IngestKeyAnswer(msgspec.Struct, frozen=True):
+    """The epoch that a user agent seals with."""
+
+    node: str
+    epoch: int
+    key: bytes
+
+
+class PeopleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """People by the names that sensors know them by."""
+
+    people: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX)], ...],
+        Meta(max_length=PEOPLE_MAX),
+    ]
+
+
+class HandlesAnswer(msgspec.Struct, frozen=True):
+    """Handles in the order of the names."""
+
+    handles: tuple[bytes, ...]
+
+
+class VidsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Some vids."""
+
+    vids: Annotated[
+        tuple[Annotated[str, Meta(max_length=256)], ...], Meta(max_length=VIDS_ASKED_MAX)
+    ]
+
+
 class ErasureAnswer(msgspec.Struct, frozen=True):
     """How many entries of the mailbox were deleted, besides the person's own."""
 
@@ -235,6 +276,10 @@ async def post_pool(request: Asked) -> Response[bytes]:
     """
     given = read_body(await request.body(), PoolBody)
     keys = [VidKeys(b64decode(one.signing), b64decode(one.sealing)) for one in given.keys]
+    registrations = getattr(service_of(request), "registrations", None)
+    if registrations is not None and registrations.is_vid(request.auth.subject):
+        # Each vid would draw pools of its own, and each of theirs again (decision 0189).
+        raise ForbiddenError("a vid is nobody: ask with a token that has your name")
     return as_json(PoolAnswer(await _trust(request).draw(request.auth.subject, keys)))
 
 
@@ -383,6 +428,39 @@ async def delete_me(request: Asked) -> Response[bytes]:
     return as_json(ErasureAnswer(await _trust(request).erase(request.auth.subject)))
 
 
+@route("POST", "/ingests/{ingest:str}", scope="admin", tag="trust", answer=IngestKeyAnswer,
+       answers={201: "shared"}, problems=(404, 409),
+       summary="Give an ingest an epoch of its own")  # fmt: skip
+async def post_ingest(request: Asked, ingest: IngestName) -> Response[bytes]:
+    """Give the key that a user agent seals vids with, for people whom it knows by sensors."""
+    keys = await _trust(request).share(ingest)
+    return as_json(IngestKeyAnswer(keys.node, keys.current, keys.key))
+
+
+@route("POST", "/people/handles", scope="admin", tag="trust", body=PeopleBody,
+       answer=HandlesAnswer, problems=(404, 429),
+       summary="Get the handles of people, for a user agent")  # fmt: skip
+async def post_handles(request: Asked) -> Response[bytes]:
+    """Give the handles behind names; who is not known yet is enrolled."""
+    given = read_body(await request.body(), PeopleBody)
+    return as_json(HandlesAnswer(tuple(await _trust(request).enrol(given.people))))
+
+
+@route("POST", "/people/departed", scope="admin", tag="trust", body=VidsBody, answer=VidsBody,
+       problems=(404,), summary="Find vids of people who were erased")  # fmt: skip
+async def post_departed(request: Asked) -> Response[bytes]:
+    """Give those of some vids whose person was erased: archives erase their contexts."""
+    given = read_body(await request.body(), VidsBody)
+    return as_json(VidsBody(tuple(_trust(request).node.departed(list(given.vids)))))
+
+
+@route("DELETE", "/people/{subject:str}", scope="admin", tag="trust", answer=ErasureAnswer,
+       problems=(404, 429), summary="Let the trusted node forget a person")  # fmt: skip
+async def delete_person(request: Asked, subject: SubjectName) -> Response[bytes]:
+    """Erase a person on their behalf, as `DELETE /me` does."""
+    return as_json(ErasureAnswer(await _trust(request).erase(subject)))
+
+
 @route("POST", "/deposits", scope="any", tag="trust", body=DepositBody, answer=DepositAnswer,
        problems=(403, 404, 409, 429), summary="Deposit sealed mail for vids")  # fmt: skip
 async def post_deposit(request: Asked) -> Response[bytes]:
@@ -399,9 +477,15 @@ async def post_deposit(request: Asked) -> Response[bytes]:
         raise ForbiddenError(
             "mail has its sender's own name: only a broker (scope deposit) vouches for others"
         )
+    if not vouches and not given.cast.startswith(f"{grant.subject}:"):
+        # A person gets a cast once: who could name others' casts could make people miss them.
+        raise ForbiddenError(f"the id of what you deposit begins with {grant.subject[:100]!r}, ':'")
     parcels = tuple(SealedParcel(one.vid, b64decode(one.sealed)) for one in given.parcels)
     fields = (given.cast, given.sender, given.kind, given.expires_us, given.back_s)
     done = await _trust(request).deposit(Deposit(0, *fields, parcels, given.urgent))
+    if not vouches:
+        # Whose mailbox is full, or gone, would tell which vids are one person's (decision 0189).
+        return as_json(DepositAnswer(len(given.parcels), 0, 0, 0))
     return as_json(DepositAnswer(done.reached, done.unreachable, done.refused, done.full))
 
 

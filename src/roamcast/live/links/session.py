@@ -31,6 +31,8 @@ from roamcast.model.filters.here import depends_on_place
 from roamcast.overlay.consumers.events import SubscribeSessionEvents
 from roamcast.overlay.flows.vector import Position, pairs
 from roamcast.overlay.handoff.messages import Attachment
+from roamcast.overlay.homes.relocation import Relocation
+from roamcast.overlay.modulators.specs import read_specs
 
 IN_FLIGHT_MAX = 256
 """Publications of one session that may wait for the disk; then its socket is not read."""
@@ -229,6 +231,9 @@ class SessionSocket:
                     self._subscribe_events(message, self._read_here(text))
                 else:
                     self._with_filter(re, text, partial(self._subscribe_events, message))
+            case say.ConfirmEventsRequest(re, vector):
+                had = pairs({name: Position(*at) for name, at in vector.items()})
+                service.events.confirm(self.name, re, had)
             case say.UnsubscribeEventsRequest(re):
                 service.events.unsubscribe(self.name, re)
                 self._say(say.Done(re))
@@ -269,6 +274,7 @@ class SessionSocket:
     def _subscribe_events(self, message: say.SubscribeEventsRequest, wanted: Filter | str) -> None:
         vector = {name: Position(*at) for name, at in message.vector.items()}
         attachment = None if message.attachment is None else Attachment(*message.attachment)
+        specs = read_specs(msgspec.json.encode(message.modulators)) if message.modulators else ()
         self._service.events.subscribe(
             lambda ticket: SubscribeSessionEvents(
                 ticket,
@@ -280,6 +286,10 @@ class SessionSocket:
                 message.previous,
                 attachment,
                 int(message.expires_s * time.MICROSECONDS),
+                specs,
+                Relocation(state=message.keeps_state),
+                Attachment(*message.served) if message.served is not None else Attachment(0, 0),
+                message.trail,
             )
         )
 

@@ -2,24 +2,29 @@
 
 import secrets
 from collections.abc import Callable, Collection
-from typing import Final, cast
+from pathlib import Path
+from typing import Any, Final, cast
 
 from roamcast.channels.sessions.messages import EventPublication
 from roamcast.live.auth.admission import Grant, Rates
 from roamcast.live.config.settings import Settings
+from roamcast.live.modulators.shelf import MODULES_FOLDER, ModuleShelf
+from roamcast.live.modulators.worker import ORDERS, ModulatorWorker
 from roamcast.model.contexts import to_context
-from roamcast.model.machine import Input
+from roamcast.model.machine import Effect, Input
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.consumers.drain import DrainNode, UndrainNode
 from roamcast.overlay.consumers.events import (
+    ConfirmSessionEvents,
+    ConsumerMoved,
     PublishEventFor,
     ReportSessionPlace,
     SubscribeSessionEvents,
     UnsubscribeSessionEvents,
 )
 from roamcast.overlay.flows.events import EventPublished
-from roamcast.overlay.flows.vector import Position, pairs
-from roamcast.transport.driver import Clock, Tickets
+from roamcast.overlay.flows.vector import Pairs, Position, pairs
+from roamcast.transport.driver import Clock, Tickets, nothing
 
 EVENT_BYTES: Final = 256
 ATTRIBUTE_BYTES: Final = 64
@@ -45,6 +50,21 @@ class EventOffice:
         self._tickets = tickets
         self._give = give
         self._clock = clock
+        self.modulators = ModulatorWorker(
+            ModuleShelf(Path(settings.server.data) / MODULES_FOLDER), give=give
+        )
+
+    def carriers(self) -> dict[type[Effect], Callable[[Any], None]]:
+        """Say who carries out what the event plane asks for."""
+        return {
+            EventPublished: lambda effect: self._tickets.answer(effect.ticket, effect),
+            ConsumerMoved: nothing,
+            **dict.fromkeys(ORDERS, self.modulators.carry),
+        }
+
+    def close(self) -> None:
+        """End the thread of modulators."""
+        self.modulators.close()
 
     async def publish(self, grant: Grant, event: EventPublication) -> EventPublished:
         """Publish an event, and wait until it is on disk.
@@ -79,6 +99,10 @@ class EventOffice:
     def unsubscribe(self, session: str, subscription: str) -> None:
         """End a session's subscription of events."""
         self._ask_now(lambda ticket: UnsubscribeSessionEvents(ticket, session, subscription))
+
+    def confirm(self, session: str, subscription: str, vector: Pairs) -> None:
+        """A session has had a subscription's events up to this vector."""
+        self._give(ConfirmSessionEvents(session, subscription, vector))
 
     def report(self, session: str, place: str) -> None:
         """Whoever holds a session is in this place now."""

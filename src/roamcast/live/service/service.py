@@ -5,7 +5,6 @@ writes. A request that promises durability waits for its ticket.
 """
 
 import asyncio
-import secrets
 from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
@@ -53,7 +52,7 @@ from roamcast.identity.rules import Rule, Viewer
 from roamcast.live.auth.admission import SCOPES, Connections, Grant, Rates, TokenKeys
 from roamcast.live.auth.grants import OpenGrants
 from roamcast.live.auth.provider import Provider, key_id_of
-from roamcast.live.auth.registrations import Registrations
+from roamcast.live.auth.registrations import registrations_of
 from roamcast.live.casts.deposits import Deposits
 from roamcast.live.casts.office import CastOffice
 from roamcast.live.cluster.proof import Caller
@@ -93,9 +92,7 @@ from roamcast.model.places import Places
 from roamcast.model.records import ChannelStep, HandoffStep, OverlayStep, Record, UpdateMatched
 from roamcast.model.time import format_instant
 from roamcast.overlay.casts.messages import DepositMail, LookUpPast, ReadPayload
-from roamcast.overlay.consumers.events import ConsumerMoved
 from roamcast.overlay.events import HangUp, ParcelExpired, TablesTouched
-from roamcast.overlay.flows.events import EventPublished
 from roamcast.overlay.overlay import OverlayNode
 from roamcast.transport.driver import Carriers, Driver, Tickets, nothing, wall_clock
 
@@ -136,8 +133,9 @@ class Service:
         self.provider: Provider | None = None
         if settings.oidc.issuer:
             self.provider = Provider(settings.oidc, skew_s=settings.limits.clock_skew_s_max)
-        limits = settings.limits
-        self.rates = Rates(limits.requests_per_s, limits.requests_burst, what="requests")
+        self.rates = Rates(
+            settings.limits.requests_per_s, settings.limits.requests_burst, what="requests"
+        )
         work = Rates(settings.limits.steps_per_s, settings.limits.steps_burst, what="steps of work")
         self.reader = FilterReader(work, self.clock, settings.limits.filter_length_max)
         self.connections = Connections(
@@ -148,12 +146,7 @@ class Service:
         nodes = settings.identity.accepted()
         if trust is not None:
             nodes[trust.node.name] = trust.node.public_key
-        self.registrations = Registrations(
-            keys,
-            nodes,
-            random_bytes=secrets.token_bytes,
-            skew_us=int(settings.limits.clock_skew_s_max * SECOND),
-        )
+        self.registrations = registrations_of(settings, keys, nodes)
         self.held_keys = None
         if trust is not None:
             self.held_keys = HeldKeys(Path(settings.server.data), trust, self.keep_vid_key)
@@ -283,6 +276,7 @@ class Service:
         await self.neighbours.close()
         await self.webhooks.close()
         await self._deposits.close()
+        self.events.close()
 
     async def stop(self) -> None:
         """Write down what is held; nothing runs any more."""
@@ -314,8 +308,7 @@ class Service:
                 Acknowledged: lambda effect: tickets.answer(effect.ticket, effect.fresh),
                 Admitted: lambda effect: tickets.answer(effect.ticket, effect.view_class),
                 Failed: lambda effect: tickets.refuse(effect.ticket, effect.error),
-                EventPublished: lambda effect: tickets.answer(effect.ticket, effect),
-                ConsumerMoved: nothing,
+                **self.events.carriers(),
                 TablesTouched: nothing,  # a broker on its own has nobody to offer them to
                 CutOff: self._cut,
                 CheckWebhook: self.webhooks.check,

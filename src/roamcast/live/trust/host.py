@@ -13,8 +13,9 @@ from typing import Any, Final, Protocol, cast
 from roamcast import files
 from roamcast.errors import InputError
 from roamcast.identity.credentials import VidKeys
+from roamcast.identity.keys import TrustedKeys
 from roamcast.identity.pseudonyms import OPAQUE_LENGTH
-from roamcast.identity.trusted.epochs import DestroyEpoch, RotateKeys
+from roamcast.identity.trusted.epochs import DestroyEpoch, RotateKeys, ShareEpoch
 from roamcast.identity.trusted.issuing import DrawPool, VidPool
 from roamcast.identity.trusted.mailboxes import (
     AckMail,
@@ -205,6 +206,20 @@ class RunningTrust:
     async def remove_wake_up(self, subject: str, endpoint: str = "") -> None:
         """Wake a device no more, or none of the person's."""
         await self._ask(RemoveWakeUp, subject, endpoint)
+
+    async def enrol(self, subjects: Sequence[str]) -> list[bytes]:
+        """Give the handles of people whom a user agent knows by name; who is new is enrolled."""
+        for subject in subjects:
+            if not self.node.knows(subject):
+                await self._ask(EnrolPerson, subject)
+        return [self.node.handle_of(subject) for subject in subjects]
+
+    async def share(self, ingest: str) -> TrustedKeys:
+        """Give an ingest, which is a user agent, the key of an epoch of its own."""
+        await self._ask(ShareEpoch, ingest)
+        found = self.node.shared_keys(ingest)
+        assert found is not None
+        return found
 
     async def rotate(self) -> None:
         """Seal with a new key from now on."""

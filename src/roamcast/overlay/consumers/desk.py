@@ -30,6 +30,7 @@ from roamcast.model.filters.here import rewritten
 from roamcast.model.machine import Effect
 from roamcast.model.parts import Forward, Occupancy, Part, Timers
 from roamcast.overlay.consumers.events import (
+    ConfirmSessionEvents,
     ConsumerMoved,
     PublishEventFor,
     ReportSessionPlace,
@@ -54,6 +55,18 @@ from roamcast.overlay.handoff.events import (
     ReportPlace,
 )
 from roamcast.overlay.handoff.messages import Attachment
+from roamcast.overlay.homes.events import (
+    AttachModulated,
+    ConfirmModulated,
+    DetachModulated,
+    ModulatedAttached,
+    ModulatorsAnew,
+    ModulatorsStopped,
+    MoveClient,
+    ServedElsewhere,
+)
+from roamcast.overlay.homes.relocation import Relocation
+from roamcast.overlay.modulators.specs import Spec
 
 assert EVENT_DATA_BYTES_MAX == DATA_BYTES_MAX
 
@@ -63,9 +76,6 @@ EVERYBODY: Final = Viewer("")
 
 SLEEP: Final = "sleep"
 ROOM: Final = "room"
-
-Modulate = Callable[[str, EventsDelivered], EventsDelivered]
-"""A session's name and a delivery → what its consumer is sent of it. Modulators plug in here."""
 
 
 def digest(*texts: str) -> str:
@@ -89,6 +99,11 @@ class _Attended(msgspec.Struct):
     state: Literal["served", "still", "asleep"] = "served"
     """`still`: its session takes no more for now. `asleep`: its session is over."""
     vector: dict[str, Position] = msgspec.field(default_factory=dict)
+    specs: tuple[Spec, ...] = ()
+    """Its modulators."""
+    relocation: Relocation = Relocation()
+    was_served: Attachment = Attachment(0, 0)
+    trail: tuple[str, ...] = ()
 
 
 class _Waiting(msgspec.Struct):
@@ -105,7 +120,8 @@ class EventDesk(Part):
     inputs: ClassVar = (
         PublishEventFor, SubscribeSessionEvents, UnsubscribeSessionEvents, ReportSessionPlace,
         EventsStanding, EventsDelivered, EventsLost, ConsumerAttached, ConsumerGone,
-        SessionOpened, SessionClosed, SessionSlow, SessionDrained,
+        ConfirmSessionEvents, ModulatedAttached, ModulatorsAnew, ModulatorsStopped,
+        ServedElsewhere, MoveClient, SessionOpened, SessionClosed, SessionSlow, SessionDrained,
     )  # fmt: skip
 
     def __init__(
@@ -116,7 +132,7 @@ class EventDesk(Part):
         *,
         check_owner: Callable[[str, str], None],
         served: Callable[[], Collection[str]],
-        check_attach: Callable[[AttachConsumer], None],
+        check_attach: Callable[[AttachConsumer | AttachModulated], None],
         standing: Standing,
         url_of: Callable[[str], str] = lambda _: "",
     ) -> None:
@@ -127,7 +143,6 @@ class EventDesk(Part):
         reach a node.
         """
         self.settings = settings
-        self.modulate: Modulate = lambda _, given: given
         self._hub = hub
         self._policy = policy
         self._check_owner = check_owner
@@ -154,6 +169,12 @@ class EventDesk(Part):
             ReportSessionPlace: self._report,
             ConsumerAttached: self._attached,
             ConsumerGone: self._gone,
+            ConfirmSessionEvents: self._confirm,
+            ModulatedAttached: self._attached,
+            ModulatorsAnew: self._modulators,
+            ModulatorsStopped: self._modulators,
+            ServedElsewhere: self._gone,
+            MoveClient: self._move,
             SessionSlow: self._stalled,
             SessionDrained: self._drained,
             SessionOpened: self._session_over,
@@ -270,6 +291,10 @@ class EventDesk(Part):
             min(given.expires_us, self.settings.sleep_us_max),
             "still" if session in self._slow else "served",
             dict(given.vector),
+            given.modulators,
+            given.relocation,
+            given.served,
+            given.trail,
         )
         attach = self._attach(made, given.ticket, given.previous)
         self._check_attach(attach)
@@ -298,19 +323,27 @@ class EventDesk(Part):
         level = self.settings.handoff.level
         return rewritten(given.wanted, (given.place,), level), given.wanted
 
-    def _attach(self, one: _Attended, ticket: int, previous: str = "") -> AttachConsumer:
+    def _attach(
+        self, one: _Attended, ticket: int, previous: str = ""
+    ) -> AttachConsumer | AttachModulated:
         owner = digest(subject_of(one.session))
         vector = pairs(one.vector)
+        if one.specs:
+            wanted = rewritten(one.text, (one.place,), self.settings.handoff.level).text
+            return AttachModulated(
+                ticket, one.name, owner, one.attachment, wanted, one.specs, one.relocation,
+                vector, one.was_served, one.trail,
+            )  # fmt: skip
         return AttachConsumer(
             ticket, one.name, owner, one.attachment, one.text, vector, one.place, previous
         )
 
-    def _attached(self, given: ConsumerAttached, now: int) -> list[Effect]:
+    def _attached(self, given: ConsumerAttached | ModulatedAttached, now: int) -> list[Effect]:
         del now
         one = self._consumers.get(given.consumer)
         if one is None:
             return []
-        if one.name not in self._served():  # refused: there is no room for it
+        if not one.specs and one.name not in self._served():  # refused: there is no room for it
             return self._forget(one)
         still = [self._detach(one)] if one.state == "still" else []
         return [Acknowledged(given.ticket), *still]
@@ -323,6 +356,8 @@ class EventDesk(Part):
         return [*self._forget(self._consumers[name]), Acknowledged(given.ticket)]
 
     def _detach(self, one: _Attended, *, final: bool = False) -> Effect:
+        if one.specs:
+            return Forward(DetachModulated(one.name, one.attachment, final))
         return Forward(DetachConsumer(one.name, one.attachment, final))
 
     def _silence(self, one: _Attended) -> list[Effect]:
@@ -353,7 +388,36 @@ class EventDesk(Part):
             if not self._asleep[subject]:
                 del self._asleep[subject]
 
-    def _gone(self, given: ConsumerGone, now: int) -> list[Effect]:
+    def _confirm(self, given: ConfirmSessionEvents, now: int) -> list[Effect]:
+        del now
+        name = self._of_session.get(given.session, {}).get(given.subscription)
+        if name is None:
+            return []
+        one = self._consumers[name]
+        return [Forward(ConfirmModulated(name, one.attachment, given.vector))] if one.specs else []
+
+    def _modulators(self, given: ModulatorsAnew | ModulatorsStopped, now: int) -> list[Effect]:
+        """Say why modulators do not go on; stopped ones end their subscription."""
+        one = self._consumers.get(given.consumer)
+        if one is None:
+            return []
+        stopped = isinstance(given, ModulatorsStopped)
+        frame = self._frames.modulators(one.form, one.subscription, given.reason, stopped=stopped)
+        effects = self._send(one, [frame], 0, now)
+        if stopped:
+            self._drop(one)
+        return effects
+
+    def _move(self, given: MoveClient, now: int) -> list[Effect]:
+        """Ask a client to go to a better home; it is served here until it does."""
+        one = self._consumers.get(given.client)
+        if one is None or one.state == "asleep":
+            return []
+        url = self._url_of(given.to)
+        frame = self._frames.elsewhere(one.form, one.subscription, given.to, url)
+        return self._send(one, [frame], 0, now)
+
+    def _gone(self, given: ConsumerGone | ServedElsewhere, now: int) -> list[Effect]:
         """A consumer is at another node, or was away too long."""
         one, to = self._consumers.get(given.consumer), given.to
         if one is None:
@@ -374,7 +438,8 @@ class EventDesk(Part):
         effects: list[Effect] = []
         for name in self._of_session.get(given.session, {}).values():
             self._consumers[name].place = given.place
-            effects.append(Forward(ReportPlace(name, given.place)))
+            if not self._consumers[name].specs:
+                effects.append(Forward(ReportPlace(name, given.place)))
         return effects
 
     # --- sessions
@@ -449,9 +514,9 @@ class EventDesk(Part):
         one = self._consumers.get(given.consumer)
         if one is None:
             return []
-        given = self.modulate(one.session, given)
         one.vector[given.origin] = given.upto
-        frames = self._frames.delivered(one.form, one.subscription, given, one.vector)
+        known = self._frames if not one.specs else EventFrames()  # what modulators leave is theirs
+        frames = known.delivered(one.form, one.subscription, given, one.vector)
         return self._send(one, frames, len(given.events), now)
 
     def _lost(self, given: EventsLost, now: int) -> list[Effect]:

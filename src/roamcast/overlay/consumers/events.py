@@ -5,6 +5,8 @@ from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Input
 from roamcast.overlay.flows.vector import Pairs
 from roamcast.overlay.handoff.messages import Attachment
+from roamcast.overlay.homes.relocation import Relocation
+from roamcast.overlay.modulators.specs import Spec
 
 
 class PublishEventFor(Input, frozen=True):
@@ -36,6 +38,19 @@ class SubscribeSessionEvents(Input, frozen=True):
     """None: it is nowhere else."""
     expires_us: int = 0
     """How long events are held for it when its session is over."""
+    modulators: tuple[Spec, ...] = ()
+    relocation: Relocation = Relocation()
+    served: Attachment = Attachment(0, 0)
+    trail: tuple[str, ...] = ()
+    """With modulators: what moves, when it was last served, by whom, and who was tried since."""
+
+
+class ConfirmSessionEvents(Input, frozen=True):
+    """A session has had a subscription's events up to this vector."""
+
+    session: str
+    subscription: str
+    vector: Pairs
 
 
 class UnsubscribeSessionEvents(Input, frozen=True):

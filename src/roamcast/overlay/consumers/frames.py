@@ -12,6 +12,7 @@ from roamcast.channels.sessions.messages import (
     EventsGap,
     EventsStand,
     FramePart,
+    ModulatorNews,
     SessionEvent,
 )
 from roamcast.errors import InputError
@@ -99,6 +100,11 @@ class EventFrames:
         """Say what a log no longer had."""
         made = _encode(EventsGap(about, given.origin, given.after, given.upto, given.reason))  # type: ignore[arg-type]
         return b"event: lost\ndata: " + made + b"\n\n" if form == "sse" else made
+
+    def modulators(self, form: Format, about: str, reason: str, *, stopped: bool) -> bytes:
+        """Say that modulators do not go on as they were."""
+        made = _encode(ModulatorNews(about, stopped, reason))
+        return b"event: modulators\ndata: " + made + b"\n\n" if form == "sse" else made
 
     def elsewhere(self, form: Format, about: str, to: str, url: str) -> bytes:
         """Say that another node serves a consumer now, or is to."""

@@ -5,6 +5,7 @@ import msgspec
 from roamcast.overlay.flows.settings import FlowSettings
 from roamcast.overlay.handoff.handoff import HandoffNode
 from roamcast.overlay.handoff.settings import Surroundings
+from roamcast.overlay.homes.managers import HomeSettings
 
 
 class EventSettings(msgspec.Struct, frozen=True):
@@ -12,6 +13,7 @@ class EventSettings(msgspec.Struct, frozen=True):
 
     flows: FlowSettings = FlowSettings()
     handoff: HandoffNode = HandoffNode(Surroundings(lambda _: ()))
+    homes: HomeSettings = HomeSettings()
     subscriptions_per_session_max: int = 1_000
     queue_bytes_max: int = 256 * 1024
     """What may wait for a session with a limit; beyond, its consumers stand still."""

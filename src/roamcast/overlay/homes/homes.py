@@ -96,6 +96,11 @@ class Homes(Part):
             for one in self.clients.clients.values()
         ]
 
+    def loads(self) -> dict[str, float]:
+        """Give the loads that are known: this broker's own, and what others said."""
+        others = {name: one.load for name, one in sorted(self.brokers.information.items())}
+        return {self.node: self.monitor.gauge.load, **others}
+
     # --- the part
 
     def receive(self, given: Any, now: int) -> Sequence[Effect]:

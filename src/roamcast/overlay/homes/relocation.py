@@ -255,9 +255,13 @@ class ModulatedConsumer:
             self.vector[origin] = upto
             gone = Work(span, left, work.lost)
             self.bytes_out += gone.size
+            had = self.had.get(origin, span.after)
+            if replayed and had > span.after:  # its end had a part of it
+                rest = tuple(one for one in left if Position(upto.epoch, one[0]) > had)
+                gone = Work(LogSpan(origin, had, upto), rest, work.lost)
             self.events_in += len(work.events)
             self.bytes_in += work.size
-            if not (replayed and self.had.get(origin, span.after) >= upto):
+            if not (replayed and had >= upto):
                 out.append(gone)
             if self.keeps and work.events:
                 self._steps_bytes += work.size

@@ -206,7 +206,7 @@ class Serving(ServingWork):
 
     def _attach(self, given: given_by.AttachModulated, now: int) -> list[Effect]:
         """Serve a consumer; ask its former homes first if they keep something of it."""
-        self._check(given)
+        self.check(given)
         name = given.consumer
         served = self.served.get(name)
         effects: list[Effect] = []
@@ -245,7 +245,8 @@ class Serving(ServingWork):
             self._timers.set(("patience", name), now + self._settings.patience_us)
         return effects
 
-    def _check(self, given: given_by.AttachModulated) -> None:
+    def check(self, given: given_by.AttachModulated) -> None:
+        """Refuse what cannot be served here; nothing changes."""
         for text in (given.consumer, given.owner):
             if not 0 < len(text) <= NAME_LENGTH_MAX:
                 raise InputError(f"a consumer's name has 1 to {NAME_LENGTH_MAX} characters")

@@ -11,12 +11,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from roamcast.identity import agent_core as core
 from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.archive import Run
 from roamcast.pipeline.ingest.files import Reading, SightingFile, format_of, parquet_rows
 from roamcast.pipeline.ingest.pack import BUCKET_ROWS, PACKET_SQL, Packer
 from roamcast.pipeline.ingest.read import read_sightings
-from roamcast.pipeline.ingest.state import IngestState
+from roamcast.pipeline.ingest.scan import UNSEEN
+from roamcast.pipeline.ingest.state import HandlesOf, IngestState
 from roamcast.pipeline.ingest.write import COLUMNS, REPORT, REPORT_SQL, ScanAndWrite, WriteTask
 from roamcast.pipeline.spark.errors import translated
 from roamcast.pipeline.spark.paths import literal, with_colons
@@ -77,6 +79,29 @@ def remembered(spark: "SparkSession", state: IngestState) -> list["DataFrame"]:
             stored = reader.parquet(literal(str(folder)))
             found.append(ranked(stored, rank, fresh=False))
     return found
+
+
+def strangers(
+    spark: "SparkSession", parts: Sequence["DataFrame"], handles_of: HandlesOf
+) -> "DataFrame":
+    """Give lines of the register for people of these rows who have none, with their handles."""
+    from pyspark.sql import functions as f
+
+    wanted = ("person", "rank")
+    every = reduce(lambda one, two: one.unionByName(two), (part.select(*wanted) for part in parts))
+    alive = every.where((f.col("rank") != rows.RANK_DEAD) & f.col("person").isNotNull())
+    known = f.max((f.col("rank") == rows.RANK_PERSON).cast("int"))
+    new = alive.groupBy("person").agg(known.alias("known")).where("known = 0").select("person")
+    with translated(FAILED):
+        people = sorted(row["person"] for row in new.collect())
+    handles = handles_of(people)
+    # Never seen before: nothing of theirs is late, and all of it may be filled in.
+    told = [
+        (name, bytearray(one), core.NEVER, UNSEEN)
+        for name, one in zip(people, handles, strict=True)
+    ]
+    made = spark.createDataFrame(told, "person string, handle binary, time long, file long")
+    return ranked(made, rows.RANK_PERSON, fresh=False)
 
 
 def ranked(taken: "DataFrame", rank: int, *, fresh: bool) -> "DataFrame":

@@ -147,6 +147,8 @@ def ingest_batch(
             discard_unfinished(writer)
         task = WriteTask(scan, str(state.batch_folder(number)), target.settings)
         parts = job.parts(spark, state, files, settings.reading, latest, unreadable)
+        if state.handles_of is not None:
+            parts.append(job.strangers(spark, parts, state.handles_of))
         kept = sum(last.counts.get(kind, 0) for kind in ("people", "open", "pending"))
         buckets = job.buckets(files, kept, settings.reading)
         done = _scanned(state, target, task, lambda task: job.write(parts, task, buckets))

@@ -25,7 +25,7 @@ import fcntl
 import hashlib
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
@@ -45,6 +45,8 @@ class Bond(msgspec.Struct, frozen=True):
 
     application: str
     archive: str | None = None
+    shared: bool = False
+    """Whether its keys are of a trusted node elsewhere."""
 
 
 def read_bond(folder: Path, random_bytes: RandomBytes) -> Bond:
@@ -215,6 +217,9 @@ class SightingBatch(msgspec.Struct, frozen=True, kw_only=True):
     names: dict[int, str] = {}
 
 
+HandlesOf = Callable[[Sequence[str]], list[bytes]]
+
+
 class IngestState:
     """One private folder; create it with `opened`, which holds its lock."""
 
@@ -226,11 +231,18 @@ class IngestState:
         self.archive = archive
         self._bond = bond
         self.done = done
+        self.handles_of: HandlesOf | None = None
+        """Asks a trusted node for the handles of people; without it they are drawn here."""
         number = self._committed_in(existing(archive))
         self.last = self.batch(number) if number else SightingBatch(number=0)
         if self.last.counts.get("people") and self.rows(number, "person") is None:
             raise InputError(f"the register of batch {number} is missing", source=str(folder))
         self._tidy()
+
+    @property
+    def shared(self) -> bool:
+        """Whether the keys are of a trusted node elsewhere."""
+        return self._bond.shared
 
     @property
     def application(self) -> str:
@@ -254,7 +266,7 @@ class IngestState:
             raise RoamcastError(f"batch {number} has happened meanwhile; start the ingest again")
         if found is None or (settings is not None and settings != found.settings):
             found = Archive.make(self.archive, settings)  # or it says why not
-        bond = Bond(self.application, identity(found))
+        bond = msgspec.structs.replace(self._bond, archive=identity(found))
         if bond != self._bond:
             write_bond(self.folder, bond)
             self._bond = bond
@@ -347,10 +359,17 @@ class IngestState:
 
 @contextmanager
 def opened(
-    folder: Path, archive: str | Path, node: str, random_bytes: RandomBytes
+    folder: Path,
+    archive: str | Path,
+    node: str,
+    random_bytes: RandomBytes,
+    given: TrustedKeys | None = None,
 ) -> Iterator[IngestState]:
-    """Open the private folder, made if needed, for as long as the block lasts; one at a time."""
-    fresh = None if (folder / "keys.json").exists() else new_keys(node, random_bytes)
+    """Open the private folder, made if needed, for as long as the block lasts; one at a time.
+
+    `given`: the keys that a trusted node elsewhere gave this ingest, instead of its own.
+    """
+    fresh = None if (folder / "keys.json").exists() else given or new_keys(node, random_bytes)
     if fresh is not None and any(folder.glob("batches/*/batch.json")):
         raise InputError("its keys.json is gone: bring it back from a copy", source=str(folder))
     with _locked(folder), ExitStack() as stack:
@@ -358,6 +377,15 @@ def opened(
             if fresh is not None:
                 save_keys(fresh, folder / "keys.json")
             keys, bond = load_keys(folder / "keys.json"), read_bond(folder, random_bytes)
+            if given is not None and given != keys:
+                raise InputError(
+                    f"its vids are sealed with other keys of {keys.node} than {given.node} gave: "
+                    "ingest into another archive",
+                    source=str(folder),
+                )
+            if given is not None and not bond.shared:
+                bond = msgspec.structs.replace(bond, shared=True)
+                write_bond(folder, bond)
             done = stack.enter_context(closing(BatchMark(folder / "done.sqlite")))
             state = IngestState(folder, bond, keys, archive, done)
         except OSError as error:

@@ -46,11 +46,15 @@ def epochs_of(keys: TrustedKeys) -> Epochs:
 
 def rotate(state: IngestState, random_bytes: RandomBytes) -> Epochs:
     """Begin the next epoch: vids are sealed with a fresh key, older ones still open."""
+    if state.shared:
+        raise InputError("these keys are a trusted node's: it rotates and destroys them")
     return _save(state, state.keys.rotated(random_bytes))
 
 
 def destroy(state: IngestState, epoch: int) -> Epochs:
     """Destroy an old epoch's key; there is no way back."""
+    if state.shared:
+        raise InputError("these keys are a trusted node's: it rotates and destroys them")
     if epoch == state.keys.current:
         raise InputError(f"epoch {epoch} seals now: rotate first, then destroy it")
     return _save(state, state.keys.without(epoch))
@@ -86,7 +90,7 @@ def vids_of_person(state: IngestState, person: str) -> list[str]:
     if not pc.any(pc.equal(register["person"], person)).as_py():
         raise InputError("the register knows no such person")
     found: list[str] = []
-    for column in _archived(state):
+    for column in archived_vids(state.archive):
         found += vids_of(person, column, state.keys, register).to_pylist()
     return sorted(found)
 
@@ -103,10 +107,11 @@ def forget_person(state: IngestState, person: str) -> int:
     return sum(_delete(folder, person) for folder in (*letters, *kinds) if folder is not None)
 
 
-def _archived(state: IngestState) -> Iterator[pa.Array]:
-    archive = Archive.open(state.archive)
-    for path in archive.files()["path"].to_pylist():
-        with archive.storage.open(path) as source:
+def archived_vids(archive: str | Path) -> Iterator[pa.Array]:
+    """Read all vids of an archive, a million at a time."""
+    opened = Archive.open(archive)
+    for path in opened.files()["path"].to_pylist():
+        with opened.storage.open(path) as source:
             for batch in pq.ParquetFile(source).iter_batches(CHUNK_ROWS, columns=["vid"]):
                 yield batch.column(0)
 

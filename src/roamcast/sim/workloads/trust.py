@@ -12,11 +12,11 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from roamcast.identity.trusted.epochs import DestroyEpoch, RotateKeys
+from roamcast.identity.trusted.epochs import DestroyEpoch, RotateKeys, ShareEpoch
 from roamcast.identity.trusted.inbox import MailTaken, RemoveMail
 from roamcast.identity.trusted.mailboxes import AckMail, Deposit, Deposited, Mail, MailPushed
 from roamcast.identity.trusted.reach import Reach
-from roamcast.identity.trusted.register import ErasePerson, ErasureDone
+from roamcast.identity.trusted.register import GONE_PREFIX, ErasePerson, ErasureDone
 from roamcast.identity.trusted.settings import TrustSettings
 from roamcast.model.events import Acknowledged, Failed
 from roamcast.model.machine import Effect
@@ -65,7 +65,9 @@ class TrustWorkload(Workload):
         "mails": (1, 8),
         "window": (1, 4),
     }
-    acts: ClassVar[tuple[str, ...]] = ("draw", "draw", "tidy", "tidy", "rotate", "destroy", "erase")
+    acts: ClassVar[tuple[str, ...]] = (
+        "draw", "draw", "tidy", "tidy", "rotate", "destroy", "erase", "share",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._sizes: Sizes = {}
@@ -188,8 +190,11 @@ class TrustWorkload(Workload):
         self._ticket += 1
         if kind == "rotate":
             world.give(host, RotateKeys(self._ticket))
+        elif kind == "share":
+            world.give(host, ShareEpoch(self._ticket, f"agent-{self._ticket % 3}"))
         elif kind == "destroy" and len(machine.node.epochs) > 1:
-            epoch = machine.node.epochs[0]
+            others = [one for one in machine.node.epochs if one != machine.node.sealing]
+            epoch = others[self._ticket % len(others)]
             self._ending.add((host.name, epoch))
             self._asked[self._ticket] = host.name, epoch
             world.give(host, DestroyEpoch(self._ticket, epoch))
@@ -319,7 +324,9 @@ class TrustWorkload(Workload):
             assert isinstance(host.machine, TrustHost)
             self._check_node(name, host.machine)
             for (node, person), handle in self._leaving.items():
-                left = [key for key in host.disk.durable() if handle in key]
+                keys = (key for key in host.disk.durable() if handle in key)
+                # The bare handle stays a while: archives erase by it (decision 0188).
+                left = [key for key in keys if key != GONE_PREFIX + handle]
                 if node == name and (node, person) in self._erased and left:
                     raise Violation("nothing is left of erased people", f"{node}: {left}")
 
