@@ -293,3 +293,18 @@ def test_settings_at_their_limits_work_without_overflow() -> None:
     agent = UserAgent("ann", chosen)
     told(agent, seen("badge", 0), seen("wifi", 1), seen("login", 2), seen("gps", 3))
     assert agent.present().place == "a/1"
+
+
+@pytest.mark.parametrize("source", range(len(SOURCES)))
+@pytest.mark.parametrize("field", range(6))
+def test_only_the_same_report_of_the_same_source_is_a_repetition(source: int, field: int) -> None:
+    state = np.empty(core.STATE_WIDTH, np.int64)
+    core.clear(state)
+    closed = np.empty((2, core.CLOSED_WIDTH), np.int64)
+    vector = AgentSettings().vector()
+    said = np.array([5 * S, source, 3, 101, 102, 7], np.int64)
+    assert not core.step(state, vector, said, closed) & core.REPEATED
+    assert core.step(state, vector, said, closed) & core.REPEATED
+    other = said.copy()
+    other[field] = (source + 1) % len(SOURCES) if field == 1 else said[field] + 1
+    assert not core.step(state, vector, other, closed) & core.REPEATED
