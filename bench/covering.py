@@ -7,7 +7,8 @@ pairs in the same run: a new filter is compared with the forwarded ones until on
 is compared with all of them in both directions; a removed one with all filters that are held.
 
 Summaries are asked with filters made from contexts of other brokers: a yes of a summary of which no
-member satisfies the filter is a false positive, and costs one message.
+member satisfies the filter is a false positive, and costs one message. So are archives' days: casts
+that ask for an hour or a day of the past go to brokers with somebody on such a day.
 """
 
 import gzip
@@ -18,13 +19,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.matching.aggregate import summarise
 from roamcast.matching.cover_index import CoverIndex
 from roamcast.matching.covering import covers
+from roamcast.model.areas import area_of
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
-from roamcast.model.time import MICROSECONDS, format_instant, from_datetime
+from roamcast.model.time import LATEST, MICROSECONDS, format_instant, from_datetime
+from roamcast.overlay.tables.days import Days, areas_of
 from roamcast.sim.movement.workloads import MINUTE_US, located_context, normal
 
 TITLE = "Covering: an index of witnesses against comparing pairs; false positives of summaries"
@@ -41,6 +46,8 @@ PAIRS = 20_000
 BURST = 256
 BUDGETS = (1_024, 4_096, 16_384)
 FILTERS = 200
+HOUR_US = 3_600 * MICROSECONDS
+DAY_US = 24 * HOUR_US
 TIMES_MIN = 100
 GEOLIFE = Path(__file__).parents[2] / "shared" / "data" / "geolife_sample.txt.gz"
 
@@ -169,7 +176,7 @@ def geolife(path: Path) -> tuple[dict[str, list[Context]], list[str]]:
             lat, lon, when, who = line.strip().split(",")
             moment = from_datetime(datetime.fromisoformat(when).replace(tzinfo=UTC))
             cell = int(float(lat) * 200), int(float(lon) * 200)
-            hour = moment // (3_600 * MICROSECONDS)
+            hour = moment // HOUR_US
             stays.setdefault((who, *cell, hour), []).append((moment, float(lon), float(lat)))
     brokers: dict[str, list[Context]] = {}
     for number, ((who, row, column, _), points) in enumerate(stays.items()):
@@ -187,8 +194,7 @@ def geolife(path: Path) -> tuple[dict[str, list[Context]], list[str]]:
         assert one.point is not None
         x, y = one.point
         box = f"S_INTERSECTS(geometry, BBOX({x - 0.01},{y - 0.01},{x + 0.01},{y + 0.01}))"
-        hour = 3_600 * MICROSECONDS
-        span = f"'{format_instant(one.t_r - hour)}','{format_instant(one.t_r + hour)}'"
+        span = f"'{format_instant(one.t_r - HOUR_US)}','{format_instant(one.t_r + HOUR_US)}'"
         during = f"overlaps(time, INTERVAL({span}))"
         person = f"person = '{one.attributes['person']}'"
         texts.append(draw.choice((box, f"{box} AND {during}", f"{person} AND {during}", during)))
@@ -228,6 +234,41 @@ def summaries(
     return rows
 
 
+def archive_days(brokers: dict[str, list[Context]]) -> dict[str, Any]:
+    """Ask each broker's days with filters about hours and days; count the answers in vain."""
+    draw = random.Random(SEED)
+    offered = {}
+    for name, members in brokers.items():
+        days = Days((one.t_r // DAY_US, one.end // DAY_US) for one in members)
+        areas = areas_of({"": days}, (), LATEST // DAY_US, day_us=DAY_US, margin_us=2 * HOUR_US)
+        offered[name] = areas[""]
+    asked, vain, wrong = 0, 0, 0
+    for _ in range(FILTERS):
+        moment = draw.choice(draw.choice(list(brokers.values()))).t_r
+        begin, end = draw.choice(
+            (
+                (moment - HOUR_US, moment + HOUR_US),
+                (moment // DAY_US * DAY_US, (moment // DAY_US + 1) * DAY_US),
+            )
+        )
+        span = f"INTERVAL('{format_instant(begin)}','{format_instant(end)}')"
+        wanted = Filter.parse(draw.choice((f"overlaps(time, {span})", f"during(time, {span})")))
+        area = area_of(wanted)
+        for name, members in brokers.items():
+            holds = any(wanted.matches(member) for member in members)
+            said = offered[name].meets(area)
+            assert said or not holds, "somebody was missed"
+            asked, vain, wrong = asked + 1, vain + (not holds), wrong + (said and not holds)
+    return {
+        "data": "GeoLife, days of the past",
+        "summary_bytes_max": max(len(msgspec.msgpack.encode(one)) for one in offered.values()),
+        "brokers": len(brokers),
+        "contexts": sum(map(len, brokers.values())),
+        "true_share": round(1 - vain / asked, 3),
+        "false_positive_rate": round(wrong / vain, 3),
+    }
+
+
 def run(quick: bool, progress: Steps) -> Report:
     """Measure the index, then summaries on the campus and, where they are at hand, real traces."""
     measured = covering(QUICK if quick else SUBSCRIPTIONS, progress)
@@ -236,7 +277,9 @@ def run(quick: bool, progress: Steps) -> Report:
     rows += summaries("campus, a broker per building", *campus(people, 2))
     rows += summaries("campus, a broker per storey", *campus(people, 3))
     if GEOLIFE.exists():
-        rows += summaries("GeoLife", *geolife(GEOLIFE))
+        traces = geolife(GEOLIFE)
+        rows += summaries("GeoLife", *traces)
+        rows.append(archive_days(traces[0]))
     claims = [
         Claim(
             f"{what}: times faster than comparing pairs",

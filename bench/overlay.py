@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bench._overlay_live import killed_hosts
 from roamcast.journal.book import Journal
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.model.records import Record, Transmission
@@ -200,5 +201,10 @@ def run(quick: bool, progress: Steps) -> Report:
             bar=GROWTH_BAR,
         ),
     ]
+    live = killed_hosts()
+    rows.append(live)
+    claims.append(
+        Claim("live: parcels lost", live["parcels lost"], live["parcels lost"] == 0, bar=0)
+    )
     parameters = {"sizes": list(sizes), "time grows with power": round(time_growth, 2)}
     return Report("overlay", parameters, rows, claims)

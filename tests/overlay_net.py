@@ -14,6 +14,7 @@ from roamcast.overlay.links.settings import NeighbourSettings
 from roamcast.overlay.overlay import Overlay, OverlayNode, OverlaySettings
 from roamcast.overlay.tables.table import Table
 from roamcast.overlay.tables.wants import Wants
+from roamcast.overlay.topology.discovery import DiscoverySettings
 from roamcast.sim.workloads._overlay_parts import key_pair
 from roamcast.sim.workloads.overlay import LINGER_US, SETTINGS
 
@@ -38,6 +39,9 @@ class OneNode(Router):
         flows: FlowSettings | None = None,
         handoff: HandoffNode | None = None,
         homes: HomeSettings | None = None,
+        addresses: tuple[str, ...] = (),
+        keys: Mapping[str, bytes] | None = None,
+        discovery: DiscoverySettings | None = None,
     ) -> None:
         draw = random.Random(f"{name} {epoch}")
         node = OverlayNode(
@@ -54,6 +58,9 @@ class OneNode(Router):
             None if flows is None else Wants(linger_us=LINGER_US),
             handoff,
             homes=homes,
+            addresses=addresses,
+            keys=keys or {},
+            discovery=discovery or DiscoverySettings(),
         )
         self.name = name
         self.disk = {} if disk is None else disk
@@ -105,7 +112,8 @@ class Net:
             self.out.append((node.name, effect))
             if isinstance(effect, Send):
                 self.frames.append((node.name, effect.to.name, effect.message))
-                self._flying.append((node.name, effect.to.name, effect.message))
+                to = effect.to.name.removeprefix("http://")
+                self._flying.append((node.name, to, effect.message))
             elif isinstance(effect, Store):
                 if node.refuses:
                     answer: Input = StoreFailed(effect.token, "full")

@@ -162,6 +162,27 @@ def test_unknown_means_yes_and_a_dropped_link_lingers() -> None:
     assert table.occupancy()["crowd.links"][0] == 0
 
 
+def test_a_watermark_falls_when_a_slower_node_joins() -> None:
+    """0181: there is more beyond the link now, and that is not accounted for."""
+    step_us = 1_000
+    table = Crowd(watermark_us=step_us)
+    for name in ("a", "b"):
+        table.reset(name)
+    table.advance(9 * step_us)
+    mark = msgspec.msgpack.encode(9 * step_us)
+    table.take("a", Offer(1, True, 0, True, (TableEntry(WATERMARK, mark),)))
+    offered = table.offer("b")
+    assert offered is not None
+    assert {one.key: one.value for one in offered.add}[WATERMARK] == mark
+    table.confirmed("b", offered.version)
+    slower = msgspec.msgpack.encode(4 * step_us)
+    table.take("a", Offer(2, False, 0, True, (TableEntry(WATERMARK, slower),)))
+    assert table.watermark("a") == 4 * step_us
+    offered = table.offer("b")
+    assert offered is not None
+    assert {one.key: one.value for one in offered.add}[WATERMARK] == slower
+
+
 def test_the_watermark_of_a_link_is_the_lowest_beyond_it() -> None:
     step_us = 1_000
     found = Net({name: Crowd(watermark_us=step_us) for name in "abc"}, [("a", "b"), ("b", "c")])

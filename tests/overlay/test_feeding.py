@@ -12,12 +12,12 @@ from roamcast.channels.past.settings import PastSettings
 from roamcast.errors import MovedError
 from roamcast.identity.policy import PUBLIC
 from roamcast.identity.rules import Rule, Viewer
-from roamcast.model.areas import area_of
+from roamcast.model.areas import Area, Patch, area_of
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Store, StoreFailed
 from roamcast.model.time import format_instant
-from roamcast.overlay.overlay import OverlayNode
+from roamcast.overlay.overlay import OverlayNode, OverlaySettings
 from roamcast.overlay.tables import areas as areas_table
 from roamcast.overlay.tables import crowd as crowds
 from roamcast.overlay.tables.crowd import CROWD, Crowd
@@ -33,7 +33,8 @@ from roamcast.overlay.tables.feeding import (
 from roamcast.sim.workloads._overlay_parts import key_pair
 from tests.strategies_hub import Desk
 
-SETTINGS = TableSettings(flush_us=1_000, linger_us=1_000_000)
+DAY_US = 100_000_000
+SETTINGS = TableSettings(flush_us=1_000, linger_us=1_000_000, day_us=DAY_US, margin_us=0)
 STAFF = (Rule(viewers=("staff",), precision="exact", past=True),)
 COARSE = (Rule(viewers=("*",), precision="building", past=True),)
 MINE = (Rule(viewers=("ben",), precision="exact"),)
@@ -66,7 +67,7 @@ class Node(Desk):
             default_rules=self.default,
             overlay=OverlayNode(
                 "a", key_pair("a")[0], {}, draw.random, lambda: draw.randbytes(16),
-                tables=standard_tables(SETTINGS), places=self.places,
+                OverlaySettings(tables=SETTINGS), standard_tables(SETTINGS), places=self.places,
             ),
         )  # fmt: skip
         if self.lenient:
@@ -240,17 +241,69 @@ def test_a_node_with_more_places_than_it_can_name_has_its_past_anywhere() -> Non
     for number in range(PLACES_MAX + 2):
         node.places = (f"campus/c{number}",)
         node.boot()
+        node.keep("ann", f"campus/c{number}/1")
+        node.release("ann")
         node.run(1_000)
         assert node.feeding.occupancy()["former places"][0] <= PLACES_MAX
-    wanted = area_of(Filter.parse("within(place, 'campus/b1')"))
-    assert any(area.meets(wanted) for area in _local(node.feeding.areas))
+    for number in range(PLACES_MAX + 2):
+        wanted = area_of(Filter.parse(f"within(place, 'campus/c{number}')"))
+        assert any(area.meets(wanted) for area in _local(node.feeding.areas))
+
+
+def test_a_day_on_which_nobody_was_there_is_not_asked_for() -> None:
+    node = Node()
+    node.keep("ann", "campus/b1/2")
+    node.release("ann")
+    node.run(3 * DAY_US)
+    node.keep("bob", "campus/b1/2")
+    node.release("bob")
+    node.run(3 * DAY_US)
+    for _ in range(2):
+        days = [
+            any(_on(number).meets(area) for area in _local(node.feeding.areas))
+            for number in range(7)
+        ]
+        assert days == [True, False, False, True, False, True, True]  # yesterday always counts
+        node.boot()
+
+
+def test_who_lasts_over_an_outage_of_days_was_there_all_along() -> None:
+    node = Node()
+    node.keep("ann", "campus/b1/2")
+    node.run(1_000)
+    node.now += 3 * DAY_US
+    node.boot()
+    node.release("ann")
+    node.run(3 * DAY_US)
+    offered = _local(node.feeding.areas)
+    days = [any(_on(number).meets(area) for area in offered) for number in range(5)]
+    assert days == [True, True, True, True, False]
+
+
+def test_days_with_rules_count_whoever_is_there() -> None:
+    node = Node()
+    node.rules("ann", STAFF)
+    node.run(2 * DAY_US)
+    node.rules("ann", None)
+    node.run(4 * DAY_US)
+    days = [
+        any(_on(number).meets(area) for area in _local(node.feeding.areas)) for number in range(5)
+    ]
+    assert days == [True, True, True, False, False]
+
+
+def _on(day: int) -> Area:
+    """Everybody who began and ended at noon of a day."""
+    noon = Node().now + day * DAY_US + DAY_US // 2
+    return Area((Patch(begins=(noon, noon), ends=(noon, noon)),))
 
 
 def test_the_places_of_old_are_written_again_when_the_disk_refuses_them() -> None:
     own = NodeEntry("a", places=("campus/b1",))
     feeding = TableFeeding(standard_tables(SETTINGS), own, SETTINGS)
     feeding.under(lambda _: True, dict)
-    (write,) = feeding.restore({}, 0)
+    feeding.restore({}, 0)
+    (write,) = feeding.advance(0)
     assert isinstance(write, Store)
     feeding.receive(StoreFailed(write.token, "full"), 0)
     assert not any(isinstance(one, Store) for one in feeding.advance(RETRY_US - 1))

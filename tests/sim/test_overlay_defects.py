@@ -193,9 +193,21 @@ def test_a_past_that_moves_with_the_nodes_places_is_found(monkeypatch: pytest.Mo
     """Trap 7, by whole brokers: their settings change, their past does not."""
     real = TableFeeding._take
 
-    def forgetful(self: TableFeeding, ever: Sequence[str]) -> None:
-        del ever
-        real(self, ())
+    def forgetful(self: TableFeeding, ever: Sequence[str], days: bytes | None) -> None:
+        del ever, days
+        real(self, (), None)
+
+    monkeypatch.setattr(TableFeeding, "_take", forgetful)
+    assert found() == "every table is right in the end"
+
+
+def test_days_that_a_restart_forgets_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0180: what was there on a day is to be found there for ever."""
+    real = TableFeeding._take
+
+    def forgetful(self: TableFeeding, ever: Sequence[str], days: bytes | None) -> None:
+        del days
+        real(self, ever, None)
 
     monkeypatch.setattr(TableFeeding, "_take", forgetful)
     assert found() == "every table is right in the end"

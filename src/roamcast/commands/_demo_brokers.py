@@ -9,7 +9,6 @@ again; Ctrl-C ends all.
 """
 
 import asyncio
-import base64
 import contextlib
 import json
 import os
@@ -164,21 +163,17 @@ def _settings(
 
 
 def _node_key(folder: Path) -> str:
-    from roamcast.live.overlay.node import private_key
-    from roamcast.overlay.links.proof import signer
+    from roamcast.live.overlay.node import public_text
 
-    return _shown(signer(private_key(folder))[1])
+    return public_text(folder)
 
 
 def _trust_key(folder: Path) -> str:
     from roamcast.identity.credentials import public_key
     from roamcast.live.trust.host import KEY_FILE, load_private
+    from roamcast.overlay.links.proof import key_text
 
-    return _shown(public_key(load_private(folder / KEY_FILE)))
-
-
-def _shown(key: bytes) -> str:
-    return "ed25519:" + base64.b64encode(key).decode()
+    return key_text(public_key(load_private(folder / KEY_FILE)))
 
 
 def _free_ports(count: int) -> list[int]:

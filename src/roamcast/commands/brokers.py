@@ -20,7 +20,7 @@ def brokers(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List a node's neighbours: whether they are linked, and why not; and all nodes it knows."""
+    """List a node's neighbours, why one is not linked, all nodes, and what waits."""
     if key:
         _show_key(data)
         return
@@ -32,32 +32,40 @@ def brokers(
     if json:
         typer.echo(msgspec.json.encode(found))
         return
-    shown = Table("neighbour", "state", "its links", "clock", "waiting", "why not")
+    console = Console()
+    typer.echo(f"node {found['node']}, epoch {found['epoch']}, key {found['key']}")
+    shown = Table("neighbour", "state", "by", "tree", "epoch", "clock", "waiting", "why not")
     for link in found["links"]:
         up = link["state"] == "up"
         shown.add_row(
             link["node"],
             link["state"],
-            ", ".join(found["graph"].get(link["node"], ())),
+            "search" if link["found"] else "settings",
+            "yes" if link["node"] in found["tree"] else "",
+            str(link["epoch"] or ""),
             f"{link['offset_us'] / 1e6:+.1f} s" if up else "",
             str(link["waiting"]),
             "" if up else link["reason"],
         )
-    Console().print(shown)
-    known = Table("node", "serves", "reached at")
-    for node in found["nodes"]:
-        known.add_row(node["node"], ", ".join(node["places"]) or "every place", node["url"])
-    Console().print(known)
-    others = sorted({*found["graph"]} - {link["node"] for link in found["links"]})
-    beyond = [name for name in others if name != found["node"]]
-    typer.echo(f"{found['node']} {found['key']}; beyond: {', '.join(beyond) or 'nobody'}")
+    console.print(shown)
+    known = Table("node", "serves", "linked with", "reached at")
+    entries = {node["node"]: node for node in found["nodes"]}
+    for name in sorted({*entries, *found["graph"]}):
+        node = entries.get(name, {"places": [], "url": ""})
+        serves = ", ".join(node["places"]) or ("every place" if name in entries else "")
+        known.add_row(name, serves, ", ".join(found["graph"].get(name, ())), node["url"])
+    console.print(known)
+    held = {what: (size, bound) for what, (size, bound) in found["held"].items() if size}
+    typer.echo("held: " + ("; ".join(_held(*one) for one in held.items()) or "nothing"))
+
+
+def _held(what: str, sizes: tuple[int, int]) -> str:
+    size, bound = sizes
+    full = f" ({100 * size // bound} % of its bound)" if bound and size > bound // 10 else ""
+    return f"{what.partition(': ')[2]} {size:,}{full}"
 
 
 def _show_key(data: Path | None) -> None:
-    import base64
+    from roamcast.live.overlay.node import public_text
 
-    from roamcast.live.overlay.node import private_key
-    from roamcast.overlay.links.proof import signer
-
-    _, public = signer(private_key(data or Path("roamcast-data")))
-    typer.echo("ed25519:" + base64.b64encode(public).decode())
+    typer.echo(public_text(data or Path("roamcast-data")))

@@ -1,6 +1,5 @@
 """The overlay's parts of one broker, made together, in the order in which they hear events."""
 
-import base64
 from collections.abc import Callable, Mapping
 from typing import Annotated, Final
 
@@ -28,7 +27,7 @@ from roamcast.overlay.homes.records import ServedView
 from roamcast.overlay.homes.serving import KIND, Serving
 from roamcast.overlay.links.links import NodeLinks
 from roamcast.overlay.links.neighbour import LinkView
-from roamcast.overlay.links.proof import Sign, Verify, verify
+from roamcast.overlay.links.proof import Sign, Verify, key_text, verify
 from roamcast.overlay.links.settings import LinkSettings, NeighbourSettings
 from roamcast.overlay.states.plane import StatePlane
 from roamcast.overlay.states.table import States
@@ -38,13 +37,18 @@ from roamcast.overlay.tables.feeding import NodeView, TableFeeding, TableSetting
 from roamcast.overlay.tables.messages import TABLES_MESSAGES
 from roamcast.overlay.tables.table import Table
 from roamcast.overlay.tables.wants import Wants
-from roamcast.overlay.topology.discovery import Discovery, DiscoverySettings
+from roamcast.overlay.topology.discovery import (
+    DISCOVERY_MESSAGES,
+    Discovery,
+    DiscoverySettings,
+)
 from roamcast.overlay.topology.messages import TOPOLOGY_MESSAGES
 from roamcast.overlay.topology.topology import NodeTopology, TopologySettings
 
 CARRIED: Final = Registry(
     (
         *TOPOLOGY_MESSAGES,
+        *DISCOVERY_MESSAGES,
         *TABLES_MESSAGES,
         *CUSTODY_MESSAGES,
         *FILTER_MESSAGES,
@@ -93,13 +97,17 @@ class OverlayNode(msgspec.Struct, frozen=True):
     verify: Verify = verify
     public_key: bytes = b""
     """What its neighbours know it by, for people to read."""
-    address: str = ""
-    """Where others dial this node; needed if it looks for neighbours."""
+    addresses: tuple[str, ...] = ()
+    """Where others that search for neighbours dial this node."""
     keys: Mapping[str, bytes] = {}
-    """Nodes that a search may make neighbours, and their public keys; empty: no search."""
+    """Nodes that may link with this one unasked, and their public keys; empty: no search."""
     discovery: DiscoverySettings = DiscoverySettings()
+    may_dial: Callable[[str], bool] = lambda _: True
+    """Whether an address that others told may be dialled."""
     places: tuple[str, ...] = ()
     """The places that it serves; none for all."""
+    has_past: bool = False
+    """Whether an archive that it reads may hold more than its store knows of."""
     url: str = ""
     """Where people reach it."""
 
@@ -149,6 +157,7 @@ class Overlay:
             now=now,
             settings=settings.links,
             neighbours=node.neighbours,
+            known=node.keys,
             carried=CARRIED,
             draw=node.draw,
             nonce=node.nonce,
@@ -170,7 +179,7 @@ class Overlay:
             tables = (*tables, states)
             self.states = StatePlane(node.name, wants, states, self.filters, linger_us=linger_us)
         own = NodeEntry(node.name, node.url, node.places)
-        self.feeding = TableFeeding(tables, own, settings.tables)
+        self.feeding = TableFeeding(tables, own, settings.tables, has_past=node.has_past)
         self.exchange = Exchange(tables)
         serves = node.homes is not None and node.flows is not None
         kinds = node.kinds | {KIND} if serves else node.kinds
@@ -189,14 +198,17 @@ class Overlay:
             self.homes = Homes(self.topology, node.homes, draw=node.draw)
         search = Discovery(
             node.name,
-            address=node.address,
+            addresses=node.addresses,
             keys=node.keys,
             settings=node.discovery,
             draw=node.draw,
+            configured=node.neighbours,
+            may_dial=node.may_dial,
+            listed=lambda: ((one.node, one.url) for one in self.feeding.nodes()),
         )
         self.parts: tuple[Part, ...] = (
             self.links,
-            *((search,) if node.keys else ()),
+            search,
             self.topology,
             self.feeding,
             self.exchange,
@@ -214,7 +226,7 @@ class Overlay:
         """Describe the node, its links, and what it knows of the others."""
         return OverlayView(
             self.links.node,
-            "ed25519:" + base64.b64encode(self._public_key).decode(),
+            key_text(self._public_key),
             self.links.epoch,
             self.links.view(),
             {node: sorted(others) for node, others in sorted(self.topology.graph().items())},

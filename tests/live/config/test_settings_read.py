@@ -149,6 +149,9 @@ READ = {
     "overlay.filters": ("live/overlay/node.py", "section.filters"),
     "overlay.url": ("live/overlay/node.py", "section.url"),
     "overlay.tls_ca": ("live/service/service.py", "settings.overlay.tls_ca"),
+    "overlay.hosts": ("live/overlay/node.py", "section.hosts"),
+    "overlay.links": ("live/overlay/node.py", "section.links"),
+    "overlay.known": ("live/overlay/node.py", "section.known"),
     "overlay.neighbours": ("live/overlay/node.py", "section.neighbours"),
 }
 """Each setting → a module that reads it, and how it is written there."""

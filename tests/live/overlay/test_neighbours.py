@@ -1,5 +1,6 @@
 """Real services as nodes: linked by key, found again after kill -9, refused by name."""
 
+import socket
 import time
 from pathlib import Path
 
@@ -14,6 +15,11 @@ from tests.processes import roamcast
 from tests.running_service import RunningService
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
 
 
 def test_three_nodes_learn_of_each_other_and_again_after_a_kill(tmp_path: Path) -> None:
@@ -48,6 +54,32 @@ def test_three_nodes_learn_of_each_other_and_again_after_a_kill(tmp_path: Path) 
             plan = a.ask("GET", "/placement", a.operator).json["placement"]
             parents = {"a": "a", "b": "a", "c": "b"}
             assert {row["node"]: row["parent"] for row in plan["nodes"]} == parents
+
+
+def test_nodes_find_more_neighbours_by_asking_their_neighbours(tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("a", "b", "c")}
+    for folder in folders.values():
+        (folder / "data").mkdir(parents=True)
+    keys = {name: key_of(folder) for name, folder in folders.items()}
+    known = "".join(f'{name} = "{key}"\n' for name, key in keys.items())
+    with RunningService(folders["b"], settings("b") + f"[overlay.known]\n{known}") as b:
+
+        def at_b(name: str) -> RunningService:
+            """Give a node with one neighbour; others dial it where it says."""
+            port = free_port()
+            own = f'url = "http://127.0.0.1:{port}"\n'
+            text = settings(name, ("b", keys["b"], b.url)).replace("areas", own + "areas", 1)
+            service = RunningService(folders[name], f"{text}[overlay.known]\n{known}")
+            service.port = port
+            return service
+
+        with at_b("a") as a, at_b("c") as c:
+            until(lambda: up(a) == {"b", "c"}, "a has not found c")
+            until(lambda: up(c) == {"a", "b"}, "c has not found a")
+            found = {link["node"]: link["found"] for link in overlay(a)["links"]}
+            assert found == {"b": False, "c": True}
+            b.kill()
+            until(lambda: up(a) == {"c"}, "a and c need b")
 
 
 def test_a_neighbour_with_another_key_is_refused_by_name(tmp_path: Path) -> None:

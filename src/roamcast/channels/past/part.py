@@ -115,8 +115,8 @@ class Past(Part):
         """When the life before this one was last known to be up."""
         self.followers: list[Follower] = []
         """Parts that are told of every state of the map, in the order in which it shows them."""
-        self.companions: Callable[[], Writes] = lambda: ()
-        """Gives rows that must be on disk before any step is, until they are."""
+        self.companions: Callable[[Context | None], Writes] = lambda _: ()
+        """Gives rows that must be on disk with a state, or with the end of one."""
         self._began = now
         self._stamp = stamp
         self._rules_of = rules_of
@@ -234,11 +234,12 @@ class Past(Part):
             return known.begin, ()
         begin = self._begin(vid, context.t_r, now)
         value = encode_step(Step(begin, body, rules))
-        return begin, (*self.companions(), *writes, (key_of(self._stamp(now), vid), value))
+        beside = self.companions(msgspec.structs.replace(context, t_r=begin))
+        return begin, (*beside, *writes, (key_of(self._stamp(now), vid), value))
 
     def end_of(self, vid: str, at: int, now: int) -> Writes:
         """Give the step to write with what ends a stored publication."""
-        return ((key_of(self._stamp(now), vid), encode_step(Step(at))),)
+        return *self.companions(None), (key_of(self._stamp(now), vid), encode_step(Step(at)))
 
     def stored(self, context: Context, begin: int) -> None:
         """A stored publication is on the map; its step is on disk."""
@@ -263,7 +264,7 @@ class Past(Part):
             begin = known.begin  # only who publishes it has changed
         else:
             begin = self._begin(vid, context.t_r, now)
-        self.again((*self.companions(), *writes))
+        self.again((*self.companions(msgspec.structs.replace(context, t_r=begin)), *writes))
         row = self._add(vid, Step(begin, body, rules, life), now)
         if soft:
             self._rows_of[owner] = row
@@ -273,6 +274,7 @@ class Past(Part):
         """The map shows a vid no more: write that soon; its owner is answered then."""
         known = self._shown.get(vid)
         if known is not None:
+            self.again(self.companions(None))
             row = self._add(vid, Step(after(known.begin, at)), now)
             if known.life:
                 self._rows_of[owner] = row

@@ -101,9 +101,9 @@ def _identity_problem(identity: "Identity") -> Problem | None:
         key = f"identity.mail.{name}"
         if name not in identity.accept:
             return (key, "identity.mail"), f"{name[:60]!r} is not in accept: whose key is it?"
-        misplaced = _replica_problem("node", mail.url)
+        misplaced = address_problem(mail.url)
         if misplaced:
-            return (f"{key}.url", key), misplaced.replace("replicas", "trusted nodes")
+            return (f"{key}.url", key), misplaced
     return None
 
 
@@ -140,6 +140,8 @@ def _overlay_problem(overlay: "OverlaySection") -> Problem | None:
             check_path(place)
         except InputError as error:
             return ("overlay.areas",), str(error)
+    if wrong := _known_problem(overlay):
+        return wrong
     for name, neighbour in overlay.neighbours.items():
         key = f"overlay.neighbours.{name}"
         if name == overlay.node or not _NAME.fullmatch(name):
@@ -149,9 +151,24 @@ def _overlay_problem(overlay: "OverlaySection") -> Problem | None:
         except SettingsError as error:
             return (f"{key}.key", key), str(error)
         for url in neighbour.urls:
-            wrong = _replica_problem(name, url)
-            if wrong:
-                return (f"{key}.urls", key), wrong
+            if misplaced := address_problem(url):
+                return (f"{key}.urls", key), misplaced
+    return None
+
+
+def _known_problem(overlay: "OverlaySection") -> Problem | None:
+    if overlay.known and not overlay.node:
+        return ("overlay.node", "overlay.known"), "a node that others may link with needs a name"
+    for name, known in overlay.known.items():
+        if not _NAME.fullmatch(name):
+            return ("overlay.known",), f"no node's name: {name!r}"
+        try:
+            public_key(known)
+        except SettingsError as error:
+            return (f"overlay.known.{name}", "overlay.known"), str(error)
+    for url in overlay.hosts:
+        if wrong := address_problem(url):
+            return ("overlay.hosts",), wrong
     return None
 
 
@@ -183,15 +200,20 @@ def cluster_problem(cluster: "Cluster", name: str | None, frame_bytes_max: int) 
 def _replica_problem(replica: str, url: str) -> str | None:
     if not _NAME.fullmatch(replica):
         return "a replica's name has letters a-z, digits and - in between"
-    parts = urlsplit(url)
+    return address_problem(url)
+
+
+def address_problem(url: str) -> str | None:
+    """Say what is wrong with the address of another host."""
+    expected = "expected an address such as https://a.example:8443"
     try:
-        port_known = parts.port is None or parts.port > 0
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:
+            return expected
     except ValueError:
-        port_known = False
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not port_known:
-        return "expected an address such as https://a.example:8443"
+        return expected
     if parts.path or parts.query or parts.fragment or parts.username:
         return "an address has scheme, host and port only"
     if parts.scheme == "http" and not is_loopback(parts.hostname):
-        return "replicas beyond this machine need https"
+        return "hosts beyond this machine need https"
     return None

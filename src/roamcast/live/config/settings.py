@@ -465,6 +465,23 @@ class OverlaySection(Section, frozen=True, kw_only=True):
     ] = "all"
     url: Annotated[str, _text("where people reach this service; others are sent there")] = ""
     tls_ca: Annotated[str, _text("PEM file of who signs the neighbours' certificates")] = ""
+    hosts: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(
+            max_length=REPLICAS_MAX,
+            description="where nodes that find this one dial it; without any at `url`",
+        ),
+    ] = ()
+    links: Annotated[
+        int, _number(0, 32, "links to have: with fewer it asks neighbours for their neighbours")
+    ] = 2
+    known: Annotated[
+        dict[str, str],
+        msgspec.Meta(
+            max_length=1000,
+            description="nodes that may link with this one, and their keys; found or calling",
+        ),
+    ] = msgspec.field(default_factory=dict)
     neighbours: Annotated[
         dict[str, NeighbourSection],
         msgspec.Meta(max_length=100, description="tables `[overlay.neighbours.NAME]`: see below"),

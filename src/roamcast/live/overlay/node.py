@@ -11,16 +11,23 @@ from typing import Final
 from roamcast.errors import SettingsError
 from roamcast.files import OWNER_ONLY, write_whole
 from roamcast.identity.receipts import ReceiptKey
-from roamcast.live.config.settings import OverlaySection, Settings
+from roamcast.live.config.problems import address_problem, public_key
+from roamcast.live.config.settings import OverlaySection, PastSection, Settings
+from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.filters.planning import FilterSettings
 from roamcast.overlay.links.messages import NONCE_BYTES
-from roamcast.overlay.links.proof import signer
+from roamcast.overlay.links.proof import key_text, signer
 from roamcast.overlay.links.settings import NeighbourSettings
 from roamcast.overlay.overlay import OverlayNode, OverlaySettings
-from roamcast.overlay.tables.feeding import standard_tables
+from roamcast.overlay.tables.feeding import TableSettings, standard_tables
+from roamcast.overlay.topology.discovery import DiscoverySettings
 
 NODE_KEY_FILE: Final = "node.key"
 KEY_BYTES: Final = 32
+HOUR_S: Final = 3_600
+DAY_S: Final = 24 * HOUR_S
+NEIGHBOURS_FOUND_MAX: Final = 64
+"""Neighbours that are not configured, linked or sought."""
 
 
 def private_key(folder: Path) -> bytes:
@@ -38,20 +45,27 @@ def private_key(folder: Path) -> bytes:
     return key
 
 
+def public_text(folder: Path) -> str:
+    """Give the node's public key as its neighbours set it."""
+    return key_text(signer(private_key(folder))[1])
+
+
 def receipt_key_of(settings: Settings) -> ReceiptKey:
     """Give the name and key that this node signs receipts with, also where it has no neighbours."""
     name = settings.overlay.node or settings.server.name
     return ReceiptKey(name, private_key(Path(settings.server.data)))
 
 
-def node_of(section: OverlaySection, folder: Path) -> OverlayNode | None:
+def node_of(section: OverlaySection, past: PastSection, folder: Path) -> OverlayNode | None:
     """Make the node of these settings; None where they name none."""
     if not section.node:
         return None
-    sign, public_key = signer(private_key(folder))
+    sign, own_key = signer(private_key(folder))
     filters = section.filters
+    retention_s = past.archive_days * DAY_S if past.archive else past.store_hours * HOUR_S
     settings = OverlaySettings(
-        filters=FilterSettings(int(filters) if filters.isdigit() else filters)  # type: ignore[arg-type]
+        tables=TableSettings(retention_us=round(retention_s * MICROSECONDS)),
+        filters=FilterSettings(int(filters) if filters.isdigit() else filters),  # type: ignore[arg-type]
     )
     neighbours = {
         name: NeighbourSettings(one.public_key(), one.urls)
@@ -66,7 +80,17 @@ def node_of(section: OverlaySection, folder: Path) -> OverlayNode | None:
         settings=settings,
         tables=standard_tables(settings.tables),
         states=True,
-        public_key=public_key,
+        public_key=own_key,
+        addresses=tuple(url for url in section.hosts or (section.url,) if _may_dial(url)),
+        keys={name: public_key(key) for name, key in section.known.items()},
+        discovery=DiscoverySettings(enough=section.links, neighbours_max=NEIGHBOURS_FOUND_MAX),
+        may_dial=_may_dial,
         places=section.areas,
+        has_past=bool(past.archive) and Path(past.archive).exists(),
         url=section.url,
     )
+
+
+def _may_dial(url: str) -> bool:
+    """Whether nodes are dialled there: by https, unless it is this machine."""
+    return address_problem(url) is None

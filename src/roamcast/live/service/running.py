@@ -135,7 +135,7 @@ async def serve(
         places=_places(settings) or places,
         epoch=epoch,
         trust=trust,
-        node=node_of(settings.overlay, data),
+        node=node_of(settings.overlay, settings.past, data),
     )
     if trust is not None:
         trust.start()

@@ -98,17 +98,22 @@ class NodeLinks(Part):
         now: int,
         settings: LinkSettings,
         neighbours: Mapping[str, NeighbourSettings],
+        known: Mapping[str, bytes],
         carried: Registry,
         draw: Draw,
         nonce: Callable[[], bytes],
         sign: Sign,
         verify: Verify,
     ) -> None:
-        """`carried`: what parts send to each other over links; `nonce` draws NONCE_BYTES bytes."""
+        """`known`: nodes that may call unasked, and their keys; `carried`: what links carry.
+
+        `nonce` draws NONCE_BYTES bytes.
+        """
         self.node = node
         self.epoch = epoch
         self.opened = False
         self._settings = settings
+        self._known = known
         self._carried = carried
         self._draw = draw
         self._nonce = nonce
@@ -123,7 +128,7 @@ class NodeLinks(Part):
             AddNeighbour: self._add,
             RemoveNeighbour: self._remove,
             NeighbourFound: self._found,
-            NeighbourGone: self._remove,
+            NeighbourGone: self._gone,
             WayLost: self._way_lost,
             Garbled: self._garbled,
             SendOnLink: self._send,
@@ -204,18 +209,7 @@ class NodeLinks(Part):
 
     def view(self) -> list[LinkView]:
         """Describe every neighbour."""
-        return [
-            LinkView(
-                name,
-                each.state.value,
-                each.session.address if each.session else each.address,
-                each.epoch,
-                each.offset_us,
-                each.reason,
-                each.session.queue[0] + each.session.under_way if each.session else 0,
-            )
-            for name, each in self._neighbours.items()
-        ]
+        return [each.view() for each in self._neighbours.values()]
 
     # --- opening, and who may be a neighbour
 
@@ -236,7 +230,7 @@ class NodeLinks(Part):
         if given.node == self.node or given.node in self._neighbours:
             known = self._neighbours.get(given.node)
             if known is not None:
-                known.settings = given.settings
+                known.settings, known.found = given.settings, False
             return []
         if len(self._neighbours) >= self._settings.neighbours_max:
             raise LimitError(f"a node has at most {self._settings.neighbours_max} neighbours")
@@ -256,9 +250,28 @@ class NodeLinks(Part):
             return []
         if len(self._neighbours) >= self._settings.neighbours_max:
             return [OverlayStep("links", "refused", given.node, reason="too many neighbours")]
-        return self._add(AddNeighbour(given.node, given.settings), now)
+        self._add(AddNeighbour(given.node, given.settings), now)
+        self._neighbours[given.node].found = True
+        return []
 
-    def _remove(self, given: RemoveNeighbour | NeighbourGone, now: int) -> list[Effect]:
+    def _caller(self, greeting: Greeting, now: int) -> NeighbourLink | None:
+        """Give the neighbour that greets us; one that is known may call unasked."""
+        each = self._neighbours.get(greeting.node)
+        key = self._known.get(greeting.node)
+        room = len(self._neighbours) < self._settings.neighbours_max
+        if each is None and key is not None and room and greeting.to == self.node:
+            self._found(NeighbourFound(greeting.node, NeighbourSettings(key)), now)
+            each = self._neighbours.get(greeting.node)
+        return each
+
+    def _gone(self, given: NeighbourGone, now: int) -> list[Effect]:
+        """Let a neighbour go that nobody configured, unless it must be remembered as unruly."""
+        each = self._neighbours.get(given.node)
+        if each is None or not each.found or now < each.shunned_until:
+            return []
+        return self._remove(RemoveNeighbour(given.node), now)
+
+    def _remove(self, given: RemoveNeighbour, now: int) -> list[Effect]:
         each = self._neighbours.get(given.node)
         if each is None:
             return []
@@ -322,7 +335,7 @@ class NodeLinks(Part):
         return Send(Neighbour(address), said)
 
     def _greeted(self, address: str, greeting: Greeting, now: int) -> list[Effect]:
-        each = self._neighbours.get(greeting.node)
+        each = self._caller(greeting, now)
         if each is not None and now < each.shunned_until:
             return []
         answer = greeting.echo and each is not None and greeting.echo == each.nonce
@@ -405,6 +418,8 @@ class NodeLinks(Part):
         each.state = step(LINKS_TABLE, each.state, NeighbourEvent.GAVE_UP)
         each.reason = reason
         self._rest(each, now)
+        if each.found and not each.settings.addresses:
+            del self._neighbours[each.node]  # it called, and that was all
         return [OverlayStep("links", "gave up", each.node, reason=reason)]
 
     def _rest(self, each: NeighbourLink, now: int) -> int:

@@ -52,6 +52,8 @@ class LinkView(msgspec.Struct, frozen=True):
     reason: str
     """Why it is not up, or was not before."""
     waiting: int
+    found: bool
+    """It called or was found; the settings do not name it as a neighbour."""
 
 
 class NeighbourLink:
@@ -60,6 +62,8 @@ class NeighbourLink:
     def __init__(self, node: str, settings: NeighbourSettings) -> None:
         self.node = node
         self.settings = settings
+        self.found = False
+        """Whether it called or was found, and is not configured."""
         self.state = NeighbourState.DOWN
         self.session: LinkSession | None = None
         self.nonce = b""
@@ -79,3 +83,17 @@ class NeighbourLink:
         self.frames = 0.0
         """Room for frames that the neighbour may send at once."""
         self.frames_at = 0
+
+    def view(self) -> LinkView:
+        """Describe it for people."""
+        session = self.session
+        return LinkView(
+            self.node,
+            self.state.value,
+            self.address if session is None else session.address,
+            self.epoch,
+            self.offset_us,
+            self.reason,
+            0 if session is None else session.queue[0] + session.under_way,
+            self.found,
+        )

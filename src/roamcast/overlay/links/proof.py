@@ -1,5 +1,6 @@
 """How a node proves who it is: Ed25519 over a greeting's fields and both sides' nonces."""
 
+import base64
 from collections.abc import Callable
 from typing import Final
 
@@ -28,6 +29,11 @@ def signer(private_key: bytes) -> tuple[Sign, bytes]:
     """Make the signing end of 32 private bytes, and its public key."""
     key = Ed25519PrivateKey.from_private_bytes(private_key)
     return key.sign, key.public_key().public_bytes_raw()
+
+
+def key_text(key: bytes) -> str:
+    """Write a public key as settings have it."""
+    return "ed25519:" + base64.b64encode(key).decode()
 
 
 def verify(key: bytes, signature: bytes, text: bytes) -> bool:

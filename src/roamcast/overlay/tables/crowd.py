@@ -117,6 +117,10 @@ class Crowd(LinkTable[Summary | int]):
         """Return whether a context of this broker itself may satisfy the filter."""
         return self._local().admits(wanted) or self._veil.admits(wanted)
 
+    def members(self) -> Iterable[Context]:
+        """Give this broker's own contexts, as they are now."""
+        return self._members.values()
+
     @property
     def has_watermarks(self) -> bool:
         """Whether links tell up to when everything beyond them is accounted for."""

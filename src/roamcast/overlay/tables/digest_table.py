@@ -44,8 +44,10 @@ class DigestTable(SharedTable[V]):
             raise LimitError(f"an entry exceeds the limit of {ENTRY_BYTES_MAX} bytes")
         if name not in self._local and len(self._local) >= LOCAL_MAX:
             raise LimitError(f"a broker exceeds the limit of {LOCAL_MAX} {self.name}")
-        self.remove(name)
         key = _key(value)
+        if self._local.get(name) == key:
+            return
+        self.remove(name)
         self._local[name] = key
         self._add(key, value, None)
 

@@ -39,6 +39,9 @@ from roamcast.overlay.tables.table import PAGE_BYTES_MAX, PAGE_ENTRIES_MAX, Offe
 OFFER_BYTES_MAX: Final = 2 * PAGE_BYTES_MAX + 16 * PAGE_ENTRIES_MAX
 """A page whose last entry is as large as can be, and the heads of its entries."""
 
+PATIENCE_US: Final = 60_000_000
+"""The chunks of a page are sent together: a neighbour whose next one takes longer has stalled."""
+
 PAGES_BURST: Final = 8
 """Pages to one link at once; the rest follows in the next moment, unless the link is full."""
 
@@ -59,8 +62,9 @@ class _Incoming:
 class _Coming:
     """A page of an offer whose last chunk is not there yet."""
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, table: str, now: int) -> None:
         self.table = table
+        self.until = now + PATIENCE_US
         self.number = 0
         self.assembly = Assembly(OFFER_BYTES_MAX)
 
@@ -96,7 +100,7 @@ class Exchange(Part):
             case CameByLink(node, message):
                 if node not in self.links or type(message) not in _TAKEN:
                     return ()
-                effects = self._came(node, message)
+                effects = self._came(node, message, now)
             case TreeChanged(links):
                 self._tree = links
                 effects = self._choose()
@@ -113,9 +117,9 @@ class Exchange(Part):
                 self._full.discard(node)
         return [*effects, *self._pump(now)]
 
-    def _came(self, link: str, message: Message) -> list[Effect]:
+    def _came(self, link: str, message: Message, now: int) -> list[Effect]:
         if isinstance(message, TableChunk):
-            return self._chunk(link, message)
+            return self._chunk(link, message, now)
         if isinstance(message, TablesWanted):
             self._begin(link)
         elif isinstance(message, TableReceipt) and message.table in self.tables:
@@ -123,14 +127,20 @@ class Exchange(Part):
         return []
 
     def advance(self, now: int) -> Sequence[Effect]:
-        """Let entries that have lingered go, and offer what that changes."""
+        """Let entries that have lingered go, and offer what that changes; notice who stalls."""
         for table in self.tables.values():
             table.advance(now)
-        return self._pump(now)
+        stalled = [link for link, coming in self._coming.items() if coming.until <= now]
+        for link in stalled:
+            del self._coming[link]
+        cut = [CutLink(link, "stalled in the middle of an offer") for link in stalled]
+        return [*cut, *self._pump(now)]
 
     def deadline(self) -> int | None:
         """When some table has something to do."""
-        return earliest(self._more_at, *(table.deadline() for table in self.tables.values()))
+        patience = min((one.until for one in self._coming.values()), default=None)
+        tables = (table.deadline() for table in self.tables.values())
+        return earliest(self._more_at, patience, *tables)
 
     def occupancy(self) -> Occupancy:
         """How much all tables hold."""
@@ -190,15 +200,16 @@ class Exchange(Part):
                     self._more_at = now + 1
         return effects
 
-    def _chunk(self, link: str, message: TableChunk) -> list[Effect]:
+    def _chunk(self, link: str, message: TableChunk, now: int) -> list[Effect]:
         coming = self._coming.get(link)
         if message.number == 0:
-            coming = self._coming[link] = _Coming(message.table)
+            coming = self._coming[link] = _Coming(message.table, now)
         elif coming is None:
             return []  # its beginning came before the tree ran over this link for us
         if (coming.table, coming.number) != (message.table, message.number):
             return [CutLink(link, "garbage: an offer within an offer")]
         coming.number += 1
+        coming.until = now + PATIENCE_US
         try:
             whole = coming.assembly.add(message.chunk, message.last)
             if whole is None:

@@ -7,7 +7,7 @@ is no member of the crowd; a veil stands for all of those, as long as there are 
 `Crowd` and `Areas` are this part's. `Wants` is there for the parts that subscribe.
 
 A node's past stays where it was when its places change (trap 7). So all places that it ever served
-are on disk, and those that it serves no more are an area of their own (decision 0131).
+are on disk, with the days on which somebody was there (decision 0180); each place is an area.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ import msgspec
 
 from roamcast.errors import LimitError, MovedError
 from roamcast.matching.aggregate import BUDGET, EMPTY, anything_in
-from roamcast.model.areas import EVERYWHERE, PIECES_MAX, Area, Patch
+from roamcast.model.areas import PIECES_MAX
 from roamcast.model.contexts import Context, path_within
 from roamcast.model.events import RulesChanged
 from roamcast.model.machine import Effect, Entry, Store, Stored, StoreFailed, Writes, earliest
@@ -26,18 +26,16 @@ from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.events import TablesTouched
 from roamcast.overlay.tables.areas import Areas
 from roamcast.overlay.tables.crowd import Crowd
+from roamcast.overlay.tables.days import FIRST_DAY, Days, Range, areas_of
 from roamcast.overlay.tables.directory import Directory, NodeEntry
 from roamcast.overlay.tables.table import LINGER_US, Table
 from roamcast.overlay.tables.wants import Wants
 
 OWN: Final = "own"
-"""The name of the broker's own area, beside those of its past."""
-
-
-FORMER: Final = "former"
-"""The name of the area where the node's past may lie, beside its own."""
+"""The name of what the node tells of itself in the directory."""
 
 SERVED: Final = "areas/served"
+DAYS: Final = "areas/days"
 PLACES_MAX: Final = PIECES_MAX
 """Places that a node ever served; one with more may have its past anywhere."""
 
@@ -57,6 +55,12 @@ class TableSettings(msgspec.Struct, frozen=True):
     flush_us: int = 100_000
     """How often changes of this broker's own contexts are offered at most."""
     linger_us: int = LINGER_US
+    day_us: int = 86_400 * MICROSECONDS
+    """Length of a day: the past is told day by day."""
+    margin_us: int = 7_200 * MICROSECONDS
+    """How far times of the past may be off: archives round them outwards, clocks differ."""
+    retention_us: int = 0
+    """How long the past is kept; 0: for ever."""
 
 
 def standard_tables(settings: TableSettings) -> tuple[Areas, Crowd, Wants, Directory]:
@@ -89,8 +93,13 @@ class TableFeeding(Part):
         tables: Sequence[Table],
         own: NodeEntry,
         settings: TableSettings,
+        *,
+        has_past: bool = False,
     ) -> None:
-        """`own`: what the node tells of itself."""
+        """`own`: what the node tells of itself.
+
+        `has_past`: whether its archive may hold more than its store knows of.
+        """
         by_name = {table.name: table for table in tables}
         self._crowd = by_name.get(Crowd.name)
         self._areas = by_name.get(Areas.name)
@@ -109,11 +118,19 @@ class TableFeeding(Part):
         """Whether something lies outside all places that the node ever served."""
         self._former: tuple[str, ...] = ()
         """Places that this node served before."""
-        self._outside: set[str] | None = set()
-        """Places of contexts that were restored before `_former` was; None: it is known."""
+        self._outside: dict[str, Range] | None = {}
+        """Places and days of what was restored before `_former` was; None: it is known."""
+        self._days: dict[str, Days] = {}
+        """Places → days on which somebody was there; those without a name: anywhere."""
+        self._day: int | None = None
+        """The day up to which days are accounted for."""
+        self._has_past = has_past
         self._unwritten = False
         self._writing = False
         self._retry_at: int | None = None
+        self._stale = False
+        """Whether areas are to be offered anew."""
+        self._offered: frozenset[str] = frozenset()
         self._touched = True
         self._flushed = 0
 
@@ -185,7 +202,7 @@ class TableFeeding(Part):
         if self._crowd is None:
             return
         self._touched = True
-        self._place(context)
+        self._place(context, None)
         if not self._is_public(context.vid):
             self.crowd.end(context.vid)
             self._draw_veil()
@@ -200,19 +217,41 @@ class TableFeeding(Part):
         """A vid is on the map no more; summaries keep it for a while."""
         if self._crowd is not None:
             self._touched = True
+            self._place(context, context.t_d)
             self.crowd.end(context.vid)
 
-    def _place(self, context: Context) -> None:
-        """Note a context that lies outside all places that this node serves or served."""
+    def _place(self, context: Context, end: int | None) -> None:
+        """Note where and on which days a context is; one that lasts is there today as well."""
+        first = context.t_r // self._settings.day_us
+        last = first if end is None else end // self._settings.day_us
+        if end is None and self._day is not None:
+            last = max(first, self._day)
         place = context.place
-        if place is None or self._served(place):
+        if self._outside is not None and place is not None and not self._served(place):
+            known = self._outside.get(place, (first, last))
+            if place in self._outside or len(self._outside) < OUTSIDE_MAX:
+                self._outside[place] = min(first, known[0]), max(last, known[1])
+            else:
+                self._astray = True
+                self._mark(("",), first, last)
             return
-        if self._outside is None:
+        self._mark(self._keys(place), first, last)
+        if not self._is_public(context.vid):  # 0130: where they are makes no difference
+            self._mark(self.places, first, last)
+        if place is not None and not self._served(place):
             self._go_astray()
-        elif len(self._outside) < OUTSIDE_MAX:
-            self._outside.add(place)
-        else:
-            self._astray = True
+
+    def _keys(self, place: str | None) -> tuple[str, ...]:
+        """Name the places, of those ever served, that hold a context's."""
+        ever = (*self.places, *self._former)
+        found = tuple(own for own in ever if place is None or path_within(place, own))
+        return found if found and self.places else (*found, "")
+
+    def _mark(self, places: Sequence[str], first: int, last: int) -> None:
+        """Note that somebody was at places on these days."""
+        for place in places:
+            if self._days.setdefault(place, Days()).add(first, last):
+                self._unwritten = self._stale = True
 
     def _served(self, place: str) -> bool:
         ever = (*self.places, *self._former)
@@ -228,14 +267,48 @@ class TableFeeding(Part):
     def _offer_areas(self) -> None:
         if self._areas is None or not self._fed:
             return
-        self.areas.put(OWN, served(self.places))
         if self._directory is not None:
             self.directory.put(OWN, self.own)
-        if self._astray:
-            self.areas.put(FORMER, EVERYWHERE)
-        elif self._former:
-            self.areas.put(FORMER, served(self._former))
+        self._stale = False
+        since = FIRST_DAY if self._day is None else self._day - 1
+        offered = areas_of(
+            self._days,
+            self.places or ("",),
+            since,
+            day_us=self._settings.day_us,
+            margin_us=self._settings.margin_us,
+        )
+        for place in self._offered - offered.keys():
+            self.areas.remove(place)
+        self._offered = frozenset(offered)
+        for place, area in offered.items():
+            self.areas.put(place, area)
         self._touched = True
+
+    def _pass_days(self, now: int) -> None:
+        """Account for the days that are over: who lasts is there on each of them."""
+        today = now // self._settings.day_us
+        if self._day is not None and today <= self._day:
+            return
+        before, self._day = self._day, today
+        self._stale = True
+        members = self.crowd.members() if self._crowd is not None else ()
+        if before is None:  # an earlier life ended some day, and who lasts was there all along
+            for member in members:
+                self._mark(self._keys(member.place), member.t_r // self._settings.day_us, today)
+            ranges = (one for days in self._days.values() for one in days.ranges)
+            before = min(max((last for _, last in ranges), default=today), today)
+        restricted = self._restricted()
+        if self._full or self._unknown_until or restricted is None or len(restricted):
+            places: Collection[str] = self.places or ("",)
+        else:
+            here = {member.place for member in members}
+            places = {key for place in here for key in self._keys(place)}
+        self._mark(tuple(places), before, today)
+        if self._settings.retention_us:
+            oldest = (now - self._settings.retention_us) // self._settings.day_us - 1
+            for days in self._days.values():
+                self._unwritten = days.forget_before(oldest) or self._unwritten
 
     def _draw_veil(self) -> None:
         """Admit what rules hide; whether somebody is there makes no difference to it."""
@@ -253,31 +326,41 @@ class TableFeeding(Part):
     # --- the machine --------------------------------------------------------------------------
 
     def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
-        """Take up the places that this node ever served, and write those that are new."""
-        del now
-        value = stored.get(SERVED)
-        self._take(() if value is None else _decode(value))
+        """Take up the places that this node ever served, and their days."""
+        value, days = stored.get(SERVED), stored.get(DAYS)
+        self._take(() if value is None else _decode(value), days)
         outside, self._outside = self._outside, None
-        if not all(self._served(place) for place in sorted(outside or ())):
-            self._go_astray()
+        self._pass_days(now)
+        if days is None and (value is not None or self._has_past):
+            # A store of before days were noted, or an archive of an earlier life.
+            self._mark(self._ever, FIRST_DAY, now // self._settings.day_us)
+        for place, (first, last) in sorted((outside or {}).items()):
+            self._mark(self._keys(place), first, last)
+            if not self._served(place):
+                self._go_astray()
+        self._offer_areas()
         self._draw_veil()
-        return self._write()
+        return ()  # rows go with the first context, or with the first advance: never behind newer
 
     def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
         """Take up what another host of this node knew."""
         del now
-        for entry in entries:
-            if entry.key == SERVED and entry.value is not None:
-                self._take(_decode(entry.value))
+        rows = {entry.key: entry.value for entry in entries if entry.value is not None}
+        served = rows.get(SERVED)
+        self._take(() if served is None else _decode(served), rows.get(DAYS))
         return self._write()
 
-    def _take(self, ever: Sequence[str]) -> None:
-        """Add places that this node served; without a name it is anywhere."""
+    def _take(self, ever: Sequence[str], days: bytes | None) -> None:
+        """Add places that this node served, and their days; without a name it is anywhere."""
         known = {*self.places, *self._former}
         former = tuple(place for place in ever if place and place not in known)
         self._former = (*self._former, *former)[:PLACES_MAX]
         self._astray = self._astray or "" in ever or len(known) + len(former) > PLACES_MAX
         self._unwritten = self._unwritten or set(ever) != set(self._ever)
+        named = {"", *self.places, *self._former}
+        for place, ranges in ({} if days is None else _decode_days(days)).items():
+            for first, last in ranges:
+                self._mark((place if place in named else "",), first, last)
         self._offer_areas()
 
     @property
@@ -292,6 +375,8 @@ class TableFeeding(Part):
             case RulesChanged():
                 self._touched = True
                 self._draw_veil()
+                if self._day is not None:  # rules that come and go within a day leave a trace
+                    self._mark(self.places or ("",), self._day, self._day)
             case Stored():
                 self._writing = False
             case StoreFailed():
@@ -312,8 +397,11 @@ class TableFeeding(Part):
         due = self._flush_at()
         if due is None or due > now:
             return effects
+        self._pass_days(now)
         if self._unknown_until <= now:
             self._unknown_until = 0
+        if self._stale:
+            self._offer_areas()
         self._draw_veil()
         self._touched = False
         self._flushed = now
@@ -328,14 +416,21 @@ class TableFeeding(Part):
             return None
         if self._touched:
             return self._flushed + self._settings.flush_us
-        return self._unknown_until or None
+        tomorrow = None if self._day is None else (self._day + 1) * self._settings.day_us
+        return earliest(self._unknown_until or None, tomorrow)
 
-    def unstored(self) -> Writes:
-        """Give what must be on disk before a context is: otherwise its past might not be found."""
+    def unstored(self, context: Context | None) -> Writes:
+        """Give what must be on disk with a context: otherwise its past might not be found."""
+        if context is not None and self._crowd is not None:
+            self._place(context, None)
         return self._row() if self._writing or self._unwritten else ()
 
     def _row(self) -> Writes:
-        return ((SERVED, msgspec.msgpack.encode(self._ever)),)
+        days = {place: days.ranges for place, days in sorted(self._days.items())}
+        return (
+            (SERVED, msgspec.msgpack.encode(self._ever)),
+            (DAYS, msgspec.msgpack.encode(days)),
+        )
 
     def _write(self) -> list[Effect]:
         if not self._unwritten or self._writing or not self._fed:
@@ -351,9 +446,5 @@ class TableFeeding(Part):
         }
 
 
-def served(places: Sequence[str]) -> Area:
-    """Give the area that a node serves."""
-    return Area((Patch(places=tuple(places)),)) if places else EVERYWHERE
-
-
 _decode: Final = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+_decode_days: Final = msgspec.msgpack.Decoder(dict[str, list[Range]]).decode

@@ -55,7 +55,7 @@ class TopologyTable:
             known = newer.get(item.ends) or self.items.get(item.ends)
             if known is None or item.rank > known.rank:
                 newer[item.ends] = item
-        if len(self.items.keys() | newer.keys()) > self._items_max:
+        if len(self.items) + sum(ends not in self.items for ends in newer) > self._items_max:
             raise LimitError(f"a topology has at most {self._items_max} ends of links")
         if newer:
             self.items.update(newer)

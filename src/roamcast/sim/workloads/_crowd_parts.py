@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from roamcast.identity.rules import Rule
-from roamcast.model.areas import area_of
+from roamcast.model.areas import Area, Patch
 from roamcast.model.filters import Filter
 from roamcast.model.time import FOREVER
 from roamcast.overlay.overlay import Overlay
@@ -30,6 +30,8 @@ class Publication(msgspec.Struct):
     number: int
     place: str
     hidden: bool
+    begins: int
+    """Since when it is there, by the node's clock."""
     acknowledged: int | None = None
     """What the node's clock had shown at most when its publisher was answered."""
     ended: int | None = None
@@ -46,6 +48,12 @@ class Publication(msgspec.Struct):
     def wanted(self) -> Filter:
         """A filter that is true of it alone."""
         return Filter.parse(f"n = {self.number} AND place = '{self.place}'")
+
+    @property
+    def began(self) -> Area:
+        """Where and when it began: everybody must know that it is to be found there, for ever."""
+        begins = (self.begins, self.begins)
+        return Area((Patch(places=(self.place,), begins=begins, ends=(self.begins, None)),))
 
 
 class CrowdTruth:
@@ -149,7 +157,7 @@ class CrowdTruth:
             if not right <= found <= right | veiled:
                 return f"{node} looks for {one} beyond {found}, not {right}"
             if one.node in hops:
-                past = overlay.feeding.areas.beyond(area_of(one.wanted), None)
+                past = overlay.feeding.areas.beyond(one.began, None)
                 if hops[one.node] not in past:
                     return f"{node} looks for the past of {one} beyond {past} alone"
         return ""

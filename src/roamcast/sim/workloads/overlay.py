@@ -106,7 +106,13 @@ SETTINGS: Final = OverlaySettings(
         busy_us=50_000,
         busy_us_max=400_000,
     ),
-    TableSettings(watermark_us=500_000, flush_us=50_000, linger_us=LINGER_US),
+    TableSettings(
+        watermark_us=500_000,
+        flush_us=50_000,
+        linger_us=LINGER_US,
+        day_us=2_000_000,
+        margin_us=0,
+    ),
 )
 
 
@@ -283,13 +289,13 @@ class OverlayWorkload(Workload):
         if host.state is not HostState.UP:
             return
         place = (self._truth.areas[node]["own"].patches[0].places or ("",))[0]
-        one = Publication(node, number, f"{place}/{number}", hidden)
+        one = Publication(node, number, f"{place}/{number}", hidden, host.local(now))
         if hidden:
             self._ticket += 1
             world.give(host, SetRules(self._ticket, "ann", one.vid, STAFF))
         self._ticket += 1
         self._crowds.publications[self._ticket] = one
-        context = Context(one.vid, one.place, None, {"n": number}, host.local(now))
+        context = Context(one.vid, one.place, None, {"n": number}, one.begins)
         world.give(host, PublishFor(self._ticket, "ann", context))
         world.kernel.call(now + lasts_us, partial(self._unpublish, world, one))
 
