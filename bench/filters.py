@@ -10,6 +10,7 @@ import asyncio
 import json
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def _publish(root: RunningService, items: range) -> None:
 
 def _ours(folder: Path, filters: str, items: int) -> dict[str, Any]:
     limits = "[limits]\nrequests_per_s = 1000000\nrequests_burst = 1000000\n"
-    limits += "publications_per_owner_max = 100000\n"
+    limits += "publications_per_client_max = 100000\n"
     more = f'filters = "{filters}"\n'
     with ExitStack() as within:
         nodes = tree(
@@ -133,13 +134,17 @@ async def _nats(folder: Path, items: int) -> dict[str, Any]:
         counts = [0] * len(LEAVES)
         over = asyncio.Event()
 
-        async def take(number: int) -> None:
-            counts[number] += 1
-            if all(count == items for count in counts):
-                over.set()
+        def taker(number: int) -> Callable[[Any], Awaitable[None]]:
+            async def take(message: Any) -> None:
+                del message
+                counts[number] += 1
+                if all(count == items for count in counts):
+                    over.set()
+
+            return take
 
         for number, client in enumerate(clients[1:]):
-            await client.subscribe("items.>", cb=lambda _, number=number: take(number))
+            await client.subscribe("items.>", cb=taker(number))
             await client.flush()
         watch = Watch(server.process.pid)
         before = _looked(watch)

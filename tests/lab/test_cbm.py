@@ -93,3 +93,10 @@ def test_users_choose_with_the_given_probability():
 def test_means_come_with_their_standard_error():
     assert cbm.mean_error([1.0, 3.0]) == (2.0, 1.0)
     assert cbm.mean_error([5.0]) == (5.0, 0.0)
+
+
+@pytest.mark.soak
+def test_on_simulated_brokers_links_carry_what_the_plan_costs():
+    report = registry.figure("cbm-6-live").run(True, QUIET)
+    assert all(claim.held for claim in report.claims), report.claims
+    assert all(abs(row["saved"] - row["cbm_6"]) < 1e-9 for row in report.rows)

@@ -30,11 +30,14 @@ WRONG = (
 )  # fmt: skip
 
 
+IN_HALL = "#filter=within(place,+'campus/hall')"
 PICTURES = (
-    ("map-light", "light", 1280, 760, ""),
-    ("map-dark", "dark", 1280, 760, "#filter=type+%3D+'person'"),
-    ("map-phone", "light", 390, 780, ""),
+    ("map-light", "light", 1280, 760, "", "list"),
+    ("cast-dark", "dark", 1280, 760, IN_HALL, "cast"),
+    ("mirror", "light", 1280, 760, "", "you"),
+    ("map-phone", "light", 390, 780, "", "list"),
 )
+"""Name, colours, size, fragment of the address, and which tab is looked at."""
 
 
 @pytest.fixture
@@ -224,7 +227,9 @@ def test_a_cast_is_counted_sent_explained_read_with_its_reason_and_its_sender_st
     assert ann.page.locator("#tab-cast").count() == 0  # her token may not
     ann.page.click("#tab-mail")
     assert ann.page.text_content(".entry-text") == nasty
-    assert "within(place, 'campus/b2')" in str(ann.page.text_content(".receipt"))
+    receipt = str(ann.page.text_content(".receipt"))
+    assert "within(place, 'campus/b2')" in receipt
+    assert "who can not deny it" in receipt  # signed by this service's key
     ann.page.click("text=Stop this sender")
     ann.page.locator(".chips", has_text="operator").wait_for()
     told = running.ask("GET", "/me/reach", running.token("ann", ("subscribe",)))
@@ -574,15 +579,25 @@ def _take(
     browser: Any, running: RunningService, folder: Path, pictures: Sequence[Any], wait_ms: int
 ) -> None:
     folder.mkdir(exist_ok=True, parents=True)
-    for name, scheme, width, height, fragment in pictures:
+    for name, scheme, width, height, fragment, tab in pictures:
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme
         )
         seat = Seat(context, running).open(fragment=fragment)
-        if width > 720:
+        if tab == "list" and width > 720:
             seat.page.click(".row >> nth=4")
         seat.page.wait_for_timeout(wait_ms)
         wait_ms = 2_500
+        if tab == "cast":  # a minute ago
+            seat.page.locator(".track input").fill("-60")
+            seat.page.locator(".pulse.past").wait_for()
+            seat.page.click("#tab-cast")
+            seat.page.locator(".tense.on").wait_for()
+        if tab == "you":
+            seat.page.click("#tab-you")
+            seat.page.select_option(".pane select >> nth=0", "campus/b1/1/1003")
+            seat.page.select_option("#precision", "building")
+            seat.page.locator(".theirs", has_text="somewhere in campus/b1").wait_for()
         seat.page.click("[aria-label='Fit all']")
         seat.page.wait_for_timeout(1_500)  # the camera comes to rest, labels are drawn
         seat.page.screenshot(path=folder / f"{name}.png")

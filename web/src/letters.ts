@@ -10,7 +10,11 @@ export type Letter = {
   sentMs: number;
   expiresMs: number;
   reason: string;
+  receipt: Receipt | null; // null: not signed
 };
+
+// Who says that a pseudonym of the reader's satisfied the filter (decision 0185).
+type Receipt = { node: string; key: Uint8Array; signature: Uint8Array };
 
 const MARK = "roamcast letter 1\n";
 const KEM_BYTES = 32;
@@ -34,7 +38,7 @@ export async function openLetter(
       {
         recipientKey,
         enc: copied(sealed.subarray(0, KEM_BYTES)),
-        info: copied(concat(encoder.encode("roamcast mail 1\n"), packedTexts(cast, vid))),
+        info: copied(concat(encoder.encode("roamcast mail 1\n"), packed([cast, vid]))),
       },
       copied(sealed.subarray(KEM_BYTES)),
     ),
@@ -46,9 +50,18 @@ export async function openLetter(
 
 export function readLetter(opened: Uint8Array): Letter {
   const mark = encoder.encode(MARK);
-  const plain = { payload: opened, mediaType: "text/plain", sentMs: 0, expiresMs: 0, reason: "" };
+  const plain: Letter = {
+    payload: opened,
+    mediaType: "text/plain",
+    sentMs: 0,
+    expiresMs: 0,
+    reason: "",
+    receipt: null,
+  };
   if (!mark.every((byte, at) => opened[at] === byte)) return plain;
-  const [payload, mediaType, sent, expires, reason] = unpack(opened.subarray(mark.length));
+  const [payload, mediaType, sent, expires, reason, node, key, signature] = unpack(
+    opened.subarray(mark.length),
+  );
   if (!(payload instanceof Uint8Array)) return plain;
   return {
     payload,
@@ -56,7 +69,32 @@ export function readLetter(opened: Uint8Array): Letter {
     sentMs: Number(sent ?? 0) / 1000,
     expiresMs: Number(expires ?? 0) / 1000,
     reason: String(reason ?? ""),
+    receipt:
+      key instanceof Uint8Array && signature instanceof Uint8Array && signature.length > 0
+        ? { node: String(node), key, signature }
+        : null,
   };
+}
+
+// Whether a receipt is signed by the key that it names, over everything that it says. Whose key that
+// is, is another question.
+export async function isSigned(
+  letter: Letter,
+  cast: string,
+  vid: string,
+  sender: string,
+): Promise<boolean> {
+  const { receipt } = letter;
+  if (receipt === null || receipt.key.length !== 32) return false;
+  const payload = new Uint8Array(await crypto.subtle.digest("SHA-256", copied(letter.payload)));
+  const said = [cast, vid, sender, payload, letter.mediaType];
+  const times = [letter.sentMs * 1000, letter.expiresMs * 1000].map(Math.round);
+  const body = packed([...said, ...times, letter.reason, receipt.node]);
+  const signed = concat(encoder.encode("roamcast receipt 1\n"), body);
+  const key = await crypto.subtle.importKey("raw", copied(receipt.key), "Ed25519", false, [
+    "verify",
+  ]);
+  return crypto.subtle.verify("Ed25519", key, copied(receipt.signature), copied(signed));
 }
 
 // HKDF-Expand of one block (RFC 5869): the seed is the key already.
@@ -72,15 +110,36 @@ async function expanded(seed: Uint8Array, label: string): Promise<Uint8Array> {
   return new Uint8Array(await crypto.subtle.sign("HMAC", key, copied(block)));
 }
 
-// MessagePack of two texts, as the seal binds them.
-function packedTexts(...texts: string[]): Uint8Array {
-  const parts = texts.map((text) => {
-    const bytes = encoder.encode(text);
+// MessagePack of texts, bytes and whole numbers, each in its shortest form, as seals and signatures
+// bind them.
+export function packed(values: (string | number | Uint8Array)[]): Uint8Array {
+  const parts = values.map((value) => {
+    if (typeof value === "number") return packedNumber(value);
+    const text = typeof value === "string";
+    const bytes = text ? encoder.encode(value) : value;
     const n = bytes.length;
-    const head = n < 32 ? [0xa0 | n] : n < 256 ? [0xd9, n] : [0xda, n >> 8, n & 255];
+    let head = [text ? 0xda : 0xc5, n >> 8, n & 255];
+    if (n < 256) head = [text ? 0xd9 : 0xc4, n];
+    if (n < 32 && text) head = [0xa0 | n];
     return concat(Uint8Array.from(head), bytes);
   });
-  return parts.reduce(concat, Uint8Array.of(0x90 | texts.length));
+  return parts.reduce(concat, Uint8Array.of(0x90 | values.length));
+}
+
+function packedNumber(value: number): Uint8Array {
+  if (value < 0x80) return Uint8Array.of(value);
+  const view = new DataView(new ArrayBuffer(9));
+  view.setBigUint64(1, BigInt(value));
+  const bytes = new Uint8Array(view.buffer);
+  const [kind, width] =
+    value < 2 ** 8
+      ? [0xcc, 1]
+      : value < 2 ** 16
+        ? [0xcd, 2]
+        : value < 2 ** 32
+          ? [0xce, 4]
+          : [0xcf, 8];
+  return concat(Uint8Array.of(kind), bytes.subarray(9 - width));
 }
 
 // As much of MessagePack as letters and credentials have: an array of bytes, texts, numbers and arrays.

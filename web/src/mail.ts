@@ -2,7 +2,7 @@
 
 import { signal } from "@preact/signals";
 import { Problem, reasonOf } from "./api.ts";
-import { base64, type Letter, openLetter, vidOf } from "./letters.ts";
+import { base64, isSigned, type Letter, openLetter, vidOf } from "./letters.ts";
 import * as state from "./state.ts";
 
 export type Mail = {
@@ -12,6 +12,7 @@ export type Mail = {
   kind: string;
   arrivedMs: number;
   letter: Letter | null; // null: no key of this person's here opens it
+  doubt: string; // why its reason can not be relied on; empty: it is signed by this service
 };
 
 type Sealed = {
@@ -73,7 +74,28 @@ async function open(mail: Sealed): Promise<Mail> {
     letter = null; // sealed to another key, or changed on its way
   }
   const { id, vid, sender, kind } = mail;
-  return { id, vid, sender, kind, letter, arrivedMs: Date.parse(mail.arrived) };
+  const doubt = letter === null ? "" : await doubtOf(letter, mail);
+  return { id, vid, sender, kind, letter, doubt, arrivedMs: Date.parse(mail.arrived) };
+}
+
+let nodeKey: Promise<string> | null = null;
+
+async function doubtOf(letter: Letter, { id, vid, sender }: Sealed): Promise<string> {
+  if (letter.receipt === null) return "not signed";
+  try {
+    if (!(await isSigned(letter, id, vid, sender)))
+      return "the signature is wrong: do not believe it";
+    nodeKey ??= state
+      .service()
+      .get<{ key: string }>("/receipts/key")
+      .then(({ key }) => key);
+    const own = base64(await nodeKey);
+    const same = own.every((byte, at) => byte === letter.receipt?.key[at]);
+    return same ? "" : `signed by ${letter.receipt.node}, another node than this one`;
+  } catch {
+    nodeKey = null;
+    return "its signature could not be checked";
+  }
 }
 
 export async function remove(id: string): Promise<void> {

@@ -61,6 +61,10 @@ function Entry({ one, stopped }: { one: mail.Mail; stopped: boolean }) {
       {one.letter?.reason && (
         <p class="receipt">
           <b>Why you:</b> a pseudonym of yours satisfies <code>{one.letter.reason}</code>
+          <br />
+          <b>Receipt:</b>{" "}
+          {one.doubt ||
+            `signed by ${one.letter.receipt?.node || "this service"}, who can not deny it`}
         </p>
       )}
       <div class="entry-row">

@@ -52,8 +52,9 @@ function Stand({ on }: { on: boolean }) {
       <h2>{on ? "You are on the map" : "Put yourself on the map"}</h2>
       {you.own.value.map((one) => (
         <div class="entry-row" key={one.id}>
-          <code class="vid">{one.id}</code>
-          <span class="grow" />
+          <code class="vid grow" title={one.id}>
+            {one.id.split("@")[0]}
+          </code>
           <button
             type="button"
             class="quiet"
@@ -141,6 +142,7 @@ function Rules() {
           my past, too
         </label>
       </div>
+      <Mirror />
       <label class="field">
         But these people and groups see me exactly
         <input
@@ -154,7 +156,6 @@ function Rules() {
           }}
         />
       </label>
-      <Mirror />
       <button
         type="button"
         class="main"

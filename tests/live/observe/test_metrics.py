@@ -11,9 +11,8 @@ from tests.live.in_process import gate
 
 ROOT = Path(__file__).resolve().parents[3]
 NOT_METRICS = {"roamcast_main"}
-ELSEWHERE = {"roamcast_journal_total", "roamcast_overlay_steps"}
-"""Only where there is a journal, or where the service is a node."""
-"""Only a service with a journal has them; the one in these tests has none."""
+ELSEWHERE = {"roamcast_journal_total", "roamcast_overlay_steps", "roamcast_trust_total"}
+"""Only where there is a journal or a trusted node, or where the service is a node."""
 
 LABELS = {"method", "route", "status", "reason", "kind", "transport", "queue", "what", "le"}
 
@@ -90,10 +89,11 @@ def test_every_metric_that_the_docs_name_is_on_the_page_of_a_service(tmp_path: P
     written = asyncio.run(page())
     named = {
         name
-        for path in (ROOT / "docs").glob("*.md")
+        for path in (*(ROOT / "docs").glob("*.md"), ROOT / "examples" / "grafana.json")
         for name in re.findall(r"\broamcast_[a-z_]+", path.read_text(encoding="utf-8"))
         if name not in NOT_METRICS
     }
+    named = {name.removesuffix("_bucket") for name in named}
     assert named
     assert named - ELSEWHERE < named
     for name in named - ELSEWHERE:
