@@ -168,7 +168,7 @@ async def _a_vid_is_nobody_at_the_trusted_node(tmp_path: Path) -> None:
         who = as_vid(await registered(asked, credential, own))
         keys = [{"signing": text(bytes(32)), "sealing": text(bytes(32))}] * 32
         refused = await asked.ask("POST", "/pools", {"keys": keys}, headers=who)
-        assert refused.status == 400
+        assert refused.status == 403
         assert await _status(asked, "GET", "/mailbox", None, who) == 404
         assert await _status(asked, "POST", "/deposits", {}, who) == 403
 
