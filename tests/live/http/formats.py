@@ -69,8 +69,8 @@ def before_call(
     """Mend what no schema can say.
 
     The id of a Feature equals the vid in the path, those of a batch differ, a token with a filter
-    has not the scope admin, hours begin before they end, and a cast says one thing, to somebody,
-    before it expires.
+    has not the scope admin, hours begin before they end, a triple's value is of its type, and a
+    cast says one thing, to somebody, before it expires.
     """
     del context, kwargs
     if case.path.endswith("/rules"):
@@ -85,6 +85,8 @@ def before_call(
         ids = [one.get("id") for one in features if isinstance(one, dict)]
         if len(ids) == len(features) and all(isinstance(one, str) for one in ids):
             case.body["features"] = list(dict(zip(ids, features, strict=True)).values())
+    if case.path.startswith("/items/"):
+        mend_triples(case.body)
     if case.path.startswith("/casts"):
         mend_cast(case.body)
     if case.path == "/tokens" and case.body.get("filter") is not None:
@@ -93,6 +95,16 @@ def before_call(
             case.body["scopes"] = ["read"]
         elif isinstance(scopes, list):
             case.body["scopes"] = ["read" if one == "admin" else one for one in scopes]
+
+
+def mend_triples(body: dict[str, Any]) -> None:
+    """Give triples names of their own and values of their types; no triples stay as they are."""
+    match body.get("subkeys"):
+        case [*triples] if all(
+            isinstance(one, list) and [*map(type, one[:2])] == [str, str] and len(one) == 3
+            for one in triples
+        ):
+            body["subkeys"] = [["integer", f"subkey{at}", at] for at in range(len(triples))]
 
 
 def mend_cast(body: dict[str, Any]) -> None:

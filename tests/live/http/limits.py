@@ -64,7 +64,7 @@ def _limits(schema: Schema, value: Any, components: Schema, path: Path) -> Itera
 def _object_limits(schema: Schema, value: dict[str, Any], path: Path) -> Iterator[Case]:
     if "maxProperties" in schema:
         names = [f"a{number}" for number in range(schema["maxProperties"] + 1 - len(value))]
-        whole = {**value, **dict.fromkeys(names, 1)}
+        whole = {**value, **dict.fromkeys(names, next(iter(value.values()), 1))}
         yield Case(path, "maxProperties", _without(whole, names[0]), whole)
     for name in schema.get("required", ()):
         yield Case((*path, name), "required", value[name], ABSENT)

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from roamcast.channels.sessions.hub import Frame, Hub
 from roamcast.channels.sessions.messages import ConsumerElsewhere
-from roamcast.errors import InputError, UnreachableError
+from roamcast.errors import ConflictError, InputError, UnreachableError
 from roamcast.model.events import Acknowledged, Failed, SessionClosed
 from roamcast.model.machine import Effect, Input
 from roamcast.model.parts import Forward, Occupancy, Part, Timers
@@ -112,7 +112,7 @@ class Drain(Part):
             case DrainNode(ticket):
                 try:
                     self._begin(given, now)
-                except InputError as error:
+                except (ConflictError, InputError) as error:
                     return [Failed(ticket, error)]
                 return [Acknowledged(ticket)]
             case UndrainNode(ticket):
@@ -135,9 +135,9 @@ class Drain(Part):
         to = given.to or tuple(sorted(reach))
         strangers = [node for node in to if node not in reach]
         if strangers:
-            raise InputError(f"there is no other node {strangers[0]!r} in reach")
+            raise ConflictError(f"there is no other node {strangers[0]!r} in reach")
         if not to:
-            raise InputError("there is no other node in reach to hand anybody over to")
+            raise ConflictError("there is no other node in reach to hand anybody over to")
         if not given.rate > 0:
             raise InputError("the rate is more than 0 sessions a second")
         self.to, self._rate = to, given.rate
