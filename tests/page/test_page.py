@@ -255,9 +255,8 @@ def _press(seat: Seat, name: str, *, keyboard: bool) -> None:
     seat.page.keyboard.press("Enter")
 
 
-@pytest.mark.parametrize(
-    "keyboard", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["clicked", "by keyboard"]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("keyboard", [False, True], ids=["clicked", "by keyboard"])
 def test_the_six_steps_of_the_tour(
     seat: Seat, running: RunningService, places: Places, keyboard: bool
 ) -> None:
@@ -328,6 +327,7 @@ def test_the_six_steps_of_the_tour(
         assert running.ask("DELETE", path, running.operator).status == 204
 
 
+@pytest.mark.soak
 def test_a_link_is_shared_with_a_narrower_token_that_leaves_the_address_and_can_be_revoked(
     seat: Seat, running: RunningService, sit: Sit
 ) -> None:
