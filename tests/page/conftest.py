@@ -17,6 +17,7 @@ from tests.running_service import RunningService
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "src" / "roamcast" / "page" / "index.html.gz"
+WEB = ROOT / "web"
 CHROMIUM = shutil.which("chromium")
 WAIT_MS = 120_000
 """Long, for a busy machine; nothing here waits for it on purpose."""
@@ -24,15 +25,16 @@ WAIT_MS = 120_000
 
 @pytest.fixture(scope="session")
 def built() -> None:
-    """The page, built once where it is missing."""
-    if BUILT.exists():
+    """The page, built once where it is missing or older than what it is made from."""
+    sources = [*WEB.glob("*.*"), *(WEB / "src").rglob("*")]
+    if BUILT.exists() and BUILT.stat().st_mtime >= max(one.stat().st_mtime for one in sources):
         return
     made = subprocess.run(
         [sys.executable, ROOT / "scripts" / "build_page.py"],
         check=False, capture_output=True, text=True,
     )  # fmt: skip
     if made.returncode:
-        pytest.skip(f"the page is not built and could not be: {made.stderr.strip()[-200:]}")
+        pytest.skip(f"the page could not be built: {made.stderr.strip()[-200:]}")
 
 
 @pytest.fixture(scope="session")

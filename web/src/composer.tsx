@@ -104,8 +104,8 @@ function Audience() {
       </div>
       {found && <Where audience={found} />}
       <p class="quiet-text">
-        Counts are of pseudonyms, rounded; below 5 they are not told. Move the time bar to write to
-        the past or the future.
+        Counts are of pseudonyms, and never exact; “few” may be nobody. Move the time bar to write
+        to the past or the future.
       </p>
     </section>
   );
@@ -123,7 +123,12 @@ function Tense({ name, count }: { name: string; count: string | null }) {
 function counted(about: number, found: casts.Audience, which: "past" | "present"): string {
   const asked = which === "present" ? ["present"] : ["historic", "hybrid"];
   if (!asked.includes(found.tense)) return "–";
-  return about ? `≈ ${about}` : "< 5";
+  return told(about);
+}
+
+// The service tells few people, and nobody, as 0.
+function told(about: number): string {
+  return about ? `≈ ${about}` : "few";
 }
 
 function estimate(about: number | null): string {
@@ -202,9 +207,6 @@ function SentCast({ cast }: { cast: casts.Sent }) {
 function Bar({ known }: { known: casts.Progress }) {
   const whole = Math.max(known.found, known.delivered + known.waiting + known.refused, 1);
   const share = (count: number) => `${(100 * count) / whole}%`;
-  const told = known.found
-    ? `≈ ${known.found} found, ≈ ${known.delivered} in a mailbox`
-    : "fewer than 5 so far";
   return (
     <>
       <div class="progress" aria-hidden="true">
@@ -212,7 +214,9 @@ function Bar({ known }: { known: casts.Progress }) {
         <i class="refused" style={{ width: share(known.refused + known.unreachable) }} />
       </div>
       <p class="entry-meta">
-        {told}
+        {known.found
+          ? `${told(known.found)} found, ${told(known.delivered)} in a mailbox`
+          : "too few to be told, so far"}
         {known.refused > 0 && `, ≈ ${known.refused} refused by their own rules`}
         {known.nodes_asked > 1 && ` · ${known.nodes_answered} of ${known.nodes_asked} brokers`}
       </p>

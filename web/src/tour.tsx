@@ -229,7 +229,8 @@ function Written() {
   const when = state.when.value;
   return (
     <>
-      About <b>{about || "fewer than 5"}</b> {found.future !== null ? "would come" : "were there"}
+      {about ? "About " : ""}
+      <b>{about || "Few, or nobody,"}</b> {found.future !== null ? "would come" : "were there"}
       {when.tense === "past" && `, ${offset(state.now.value - when.toMs)} ago`}. Press <b>Cast</b>.
     </>
   );
