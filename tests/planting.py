@@ -36,7 +36,7 @@ LAST_FOUND: dict[str, int] = {
     "test_a_session_opened_twice_that_keeps_its_first_queries_is_found": 6,
     "test_a_session_resumed_into_the_wrong_view_class_is_found": 26,
     "test_a_step_written_after_the_acknowledgement_is_found": 6,
-    "test_a_summary_that_forgets_at_once_who_ended_is_found": 120,
+    "test_a_summary_that_forgets_at_once_who_ended_is_found": 6,
     "test_an_end_at_the_notice_and_not_at_the_last_sighting_is_found": 71,
     "test_an_epoch_that_is_not_remembered_is_found": 12,
     "test_an_older_batch_that_wins_is_found": 21,

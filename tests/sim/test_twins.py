@@ -52,9 +52,9 @@ LEAKS = {
         "if False and self._unchanged(",
     ),
     "numbers of when a class was opened": (
-        "roamcast.channels.sessions.hub:Hub._subscribe",
-        "State(present, state.vid",
-        "State(state.number, state.vid",
+        "roamcast.channels.sessions.hub:Hub._listed",
+        "State(number, vid",
+        "State(state.number, vid",
     ),
     "queries numbered anew": (
         "roamcast.channels.sessions.hub:Hub._number",
