@@ -56,7 +56,7 @@ class OneNode(Router):
             frozenset({"note"}),
             flows,
             None if flows is None else Wants(linger_us=LINGER_US),
-            handoff,
+            handoff=handoff,
             homes=homes,
             addresses=addresses,
             keys=keys or {},

@@ -17,17 +17,30 @@ from roamcast.overlay.flows.reader import LogReader, Numbers
 from roamcast.overlay.flows.relay import RelayLink
 from roamcast.overlay.flows.waves import Waves
 from roamcast.overlay.handoff.handoff import Handoff
-from roamcast.sim.scenario import draw_scenario, play
+from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
 from roamcast.sim.workloads.roaming import RoamingWorkload
 from tests.overlay import test_flows, test_handoff
 
 SEEDS = 1_000
+BUSY = {
+    "nodes": 4,
+    "producers": 3,
+    "consumers": 3,
+    "events": 120,
+    "moves": 24,
+    "large": 0,
+    "causal": 0,
+    "short_log": 0,
+    "duration_ms": 3_000,
+}
+"""Much is published while wants move."""
 
 
-def found(first: int = 0) -> str:
+def found(first: int = 0, sizes: dict[str, int] | None = None) -> str:
     """Give the first broken promise; `first` saves the seeds before the one that shows it."""
     for seed in range(first, SEEDS):
-        outcome = play(draw_scenario("roaming", RoamingWorkload, seed), RoamingWorkload)
+        scenario = draw_scenario("roaming", RoamingWorkload, seed)
+        outcome = play(narrow(scenario, Narrowing(settings=sizes or {})), RoamingWorkload)
         if outcome.failed:
             return outcome.promise
     raise AssertionError(f"{SEEDS} seeds did not find it")
@@ -67,7 +80,7 @@ def test_flows_that_count_before_wants_stand_are_found(monkeypatch: pytest.Monke
         real(self, origin, interval, proven=True)
 
     monkeypatch.setattr(LogReader, "take", trusting)
-    assert found(FIRST["unproven"]) in ("no loss", "FIFO per producer", "causal order")
+    assert found(FIRST["unproven"], BUSY) in ("no loss", "FIFO per producer")
 
 
 def test_a_buffer_without_a_bound_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,12 +113,12 @@ def test_an_old_home_that_lets_go_at_once_is_found(monkeypatch: pytest.MonkeyPat
 
     def hasty(self: Handoff, message: Any, now: int) -> list[Effect]:
         effects = real(self, message, now)
-        self._timers.set(("lease", message.consumer, ""), now)
+        self.timers.set(("lease", message.consumer, ""), now)
         return effects
 
     monkeypatch.setattr(Handoff, "_arrived", hasty)
     monkeypatch.setattr(Handoff, "_ask", lambda *_: [])
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=r"False, False\] =="):  # nor later
         test_handoff.test_the_old_home_gives_it_up_and_is_there_if_it_comes_right_back()
 
 
@@ -120,7 +133,7 @@ def test_a_lease_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_attachment_that_nobody_compares_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trap 21: overlapping handoffs."""
-    monkeypatch.setattr(Handoff, "_check", lambda *_: None)
+    monkeypatch.setattr(Handoff, "check", lambda *_: None)
     with pytest.raises(AssertionError):
         test_handoff.test_the_lower_attachment_loses()
 
@@ -129,7 +142,7 @@ def test_a_virtual_consumer_for_whoever_claims_it_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Trap 22."""
-    monkeypatch.setattr(Handoff, "_check", lambda *_: None)
+    monkeypatch.setattr(Handoff, "check", lambda *_: None)
     with pytest.raises(AssertionError):
         test_handoff.test_another_credential_does_not_get_a_virtual_consumer()
 
@@ -213,16 +226,16 @@ def test_a_dropped_flow_that_nobody_hears_of_is_found(monkeypatch: pytest.Monkey
 FIRST = {
     "two homes": 19,
     "hasty mark": 11,
-    "unproven": 16,
+    "unproven": 64,
     "buffer": 2,
     "start": 50,
     "silent gap": 0,
     "lease": 2,
-    "new link": 16,
+    "new link": 132,
     "silent link": 123,
     "needs": 2,
     "unsynced": 34,
     "numbers": 55,
-    "dropped": 67,
+    "dropped": 209,
 }
 """The seed that shows each, so that a test need not run those before it."""
