@@ -79,7 +79,7 @@ def test_a_future_cast_that_does_not_catch_up_is_found(monkeypatch: pytest.Monke
     assert found() == LOST
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_expiry_by_the_clock_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trap 4: a node was cut off."""
     monkeypatch.setattr(Spreading, "accounted", lambda *_: True)
