@@ -12,6 +12,8 @@ from roamcast.client.session import Connecting
 from roamcast.errors import AuthError, UnreachableError
 from tests.strategies_service import TOKEN, Service, in_loop, lossy, running, until
 
+pytestmark = pytest.mark.flaky(reruns=1)  # links and grace periods by real clocks (0116)
+
 
 def session(service: Service, device: str) -> Connecting:
     return connect(service.url, TOKEN, device=device)

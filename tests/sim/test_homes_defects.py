@@ -97,9 +97,9 @@ def test_a_lease_without_an_end_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     real = Serving.advance
 
     def endless(self: Serving, now: int) -> Any:
-        leases = [key for key in self._timers._times if key[0] == "lease"]
+        leases = [key for key in self.timers._times if key[0] == "lease"]
         for key in leases:
-            self._timers.cancel(key)
+            self.timers.cancel(key)
         return real(self, now)
 
     monkeypatch.setattr(Serving, "advance", endless)

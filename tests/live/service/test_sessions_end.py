@@ -211,11 +211,12 @@ def test_who_goes_down_acknowledges_nothing_that_is_on_its_own_disk_alone(
         follower.follow()
         await followed(service)
         follower.confirms = False
+        before = len(follower.changes())
         monkeypatch.setattr(service, "settings", with_server(service.settings, shutdown_s=0.05))
         taken = asyncio.ensure_future(
             service.publish("ada", Context("x", "hq/1", None, {}, clock.now))
         )
-        while not follower.changes():
+        while len(follower.changes()) == before:
             await asyncio.sleep(0.001)
         await service.goodbye()  # the followers go, too
         assert follower.closed

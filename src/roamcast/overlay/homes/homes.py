@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from roamcast.model.machine import Draw, Effect, earliest
+from roamcast.model.machine import Draw, Effect
 from roamcast.model.parts import Occupancy, Part, Timers
 from roamcast.model.records import OverlayStep
 from roamcast.overlay.events import CameByLink, OverlayOpened, SendOnLink, TreeChanged
@@ -36,7 +36,10 @@ from roamcast.overlay.homes.messages import (
 from roamcast.overlay.topology.topology import NodeTopology
 
 REPORT: Final = ""
-"""Key of the timer that tells others of our load; all other keys are clients."""
+"""Key of the timer that tells others of our load."""
+
+EXPIRE: Final = "\0"
+"""Key of the timer of the first reservation that expires; all other keys are clients."""
 
 Routed = HomeRequest | HomeAnswer
 
@@ -85,7 +88,7 @@ class Homes(Part):
         """Clients that move because this broker is overloaded."""
         self._reported: BrokerInformation | None = None
         self._report_at = 0
-        self._timers: Timers[str] = Timers()
+        self.timers: Timers[str] = Timers()
 
     # --- reads
 
@@ -111,7 +114,7 @@ class Homes(Part):
             case TreeChanged():
                 # New links lead to brokers that have not heard of our load.
                 self._reported = None
-                self._timers.sooner(REPORT, max(now, self._report_at))
+                self.timers.sooner(REPORT, max(now, self._report_at))
                 return self._publish(events.TopologyMoved(), now)
             case CameByLink(link, BrokerInformation() as information):
                 return self._learn(link, information, now)
@@ -137,9 +140,12 @@ class Homes(Part):
         """Ask candidates, give up on silent ones, tell others of our load."""
         self.monitor.expire(now)
         effects: list[Effect] = []
-        for key in list(self._timers.due(now)):
+        for key in list(self.timers.due(now)):
             if key == REPORT:
                 effects += self._report(now)
+                continue
+            if key == EXPIRE:
+                self._watch_reservations()
                 continue
             client = self.clients.clients[key]
             if client.state is ChangeState.WAITING:
@@ -150,9 +156,10 @@ class Homes(Part):
                 effects += self._failed(key, "it did not go", now)
         return effects
 
-    def deadline(self) -> int | None:
-        """When the next delay, answer, report or reservation is due."""
-        return earliest(self._timers.deadline(), self.monitor.deadline())
+    def _watch_reservations(self) -> None:
+        first = self.monitor.deadline()
+        if first is not None:
+            self.timers.sooner(EXPIRE, first)
 
     def occupancy(self) -> Occupancy:
         """How many clients, brokers and reservations there are."""
@@ -188,7 +195,7 @@ class Homes(Part):
         if leave:
             self._leaving[client.name] = None
         delay = round(self.settings.delay_us * self._draw())
-        self._timers.set(client.name, earliest_at + delay)
+        self.timers.set(client.name, earliest_at + delay)
 
     # --- moves
 
@@ -205,7 +212,7 @@ class Homes(Part):
         self._number += 1
         client.number = self._number
         self._asked[self._number] = client.name
-        self._timers.set(client.name, now + self.settings.ask_us)
+        self.timers.set(client.name, now + self.settings.ask_us)
         request = HomeRequest(choice.broker, self.node, self._epoch, self._number, client.weight)
         return self._forward(request)
 
@@ -217,7 +224,7 @@ class Homes(Part):
         if not answer.accepted:
             return self._refused(client, "no room")
         del self._asked[answer.number]
-        self._timers.set(name, now + self.settings.move_us)
+        self.timers.set(name, now + self.settings.move_us)
         self._leaving.pop(name, None)
         client.step(ChangeEvent.ACCEPTED)
         way = self._known.direction(client, client.target)
@@ -228,7 +235,7 @@ class Homes(Part):
 
     def _refused(self, client: ClientRecord, reason: str) -> list[Effect]:
         self._asked.pop(client.number, None)
-        self._timers.cancel(client.name)
+        self.timers.cancel(client.name)
         target = client.target
         client.step(ChangeEvent.REFUSED)
         self._settle(client, HomeReason.LOADED)
@@ -238,7 +245,7 @@ class Homes(Part):
         client = self.clients.clients.get(name)
         if client is None or client.state is not ChangeState.MOVING:
             return []
-        self._timers.cancel(name)
+        self.timers.cancel(name)
         target = client.target
         client.step(ChangeEvent.FAILED)
         client.since = now  # try again after a dwell time
@@ -259,13 +266,13 @@ class Homes(Part):
         if client is not None:
             self._asked.pop(client.number, None)
             self._leaving.pop(name, None)
-            self._timers.cancel(name)
+            self.timers.cancel(name)
 
     # --- load
 
     def _measured(self, load: float, battery: float, now: int) -> Sequence[Effect]:
         crossed = self.monitor.measure(load, battery)
-        self._timers.sooner(REPORT, now if crossed else max(now, self._report_at))
+        self.timers.sooner(REPORT, now if crossed else max(now, self._report_at))
         if crossed or self.monitor.loaded:  # still loaded: hand over those who found a place since
             return self._publish(events.LoadCrossed(self.monitor.loaded), now)
         return ()
@@ -314,5 +321,6 @@ class Homes(Part):
             return self._answered(message, now)
         key = (message.origin, message.epoch, message.number)
         accepted = self.monitor.admits(key, message.weight, now)
+        self._watch_reservations()
         answer = HomeAnswer(message.origin, self.node, message.epoch, message.number, accepted)
         return self._forward(answer)

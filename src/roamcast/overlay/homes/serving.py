@@ -150,7 +150,7 @@ class Serving(ServingWork):
     def advance(self, now: int) -> Sequence[Effect]:
         """Repeat claims and writes, end leases and patience."""
         effects: list[Effect] = []
-        for what, name in list(self._timers.due(now)):
+        for what, name in list(self.timers.due(now)):
             served = self.served.get(name)
             if what == "claim":
                 effects += self._say_claims(name, now)
@@ -167,10 +167,6 @@ class Serving(ServingWork):
             elif what == "patience" and served.state is ServingState.ASKING:
                 effects += self._begin_anew(served, TOO_LATE, now)
         return effects
-
-    def deadline(self) -> int | None:
-        """When something is due."""
-        return self._timers.deadline()
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""
@@ -242,7 +238,7 @@ class Serving(ServingWork):
         if not waits:
             return [*effects, *self._begin(served, None, now)]
         if not given.relocation.events:
-            self._timers.set(("patience", name), now + self._settings.patience_us)
+            self.timers.set(("patience", name), now + self._settings.patience_us)
         return effects
 
     def check(self, given: given_by.AttachModulated) -> None:
@@ -283,7 +279,7 @@ class Serving(ServingWork):
     def _resume(self, served: ServedConsumer, record: ServedRecord, now: int) -> list[Effect]:
         """Go on with a consumer that was here before, from what its end has had."""
         served.state = step(SERVING_TABLE, served.state, ServingEvent.CAME)
-        self._timers.cancel(("lease", served.name))
+        self.timers.cancel(("lease", served.name))
         work, had = served.work, dict(record.saved.vector)
         same = (work.specs, work.relocation) == (record.specs, record.relocation)
         if same and served.instance and not served.busy and had == work.vector:
@@ -319,7 +315,7 @@ class Serving(ServingWork):
             work.begin(saved, work.had)
         work.clear()
         served.state = step(SERVING_TABLE, served.state, ServingEvent.LEFT)
-        self._timers.set(("lease", served.name), now + self._settings.lease_us)
+        self.timers.set(("lease", served.name), now + self._settings.lease_us)
         return [*effects, Forward(given_by.DropHomeClient(served.name))]
 
     def _keep(self, record: ServedRecord, now: int) -> None:
@@ -329,7 +325,7 @@ class Serving(ServingWork):
         )
         served.stored = True
         served.work.begin(record.saved, {})
-        self._timers.set(("lease", record.consumer), now + self._settings.lease_us)
+        self.timers.set(("lease", record.consumer), now + self._settings.lease_us)
 
     def _confirm(self, given: given_by.ConfirmModulated, now: int) -> list[Effect]:
         served = self.served.get(given.consumer)
@@ -355,7 +351,7 @@ class Serving(ServingWork):
         if now >= claim.until_us and not claim.state:
             self._end_claim(name)
             return []
-        self._timers.set(("claim", name), now + self._settings.claim_us)
+        self.timers.set(("claim", name), now + self._settings.claim_us)
         served = self.served.get(name)
         had = () if served is None else pairs(served.work.had)
         effects: list[Effect] = []
@@ -370,7 +366,7 @@ class Serving(ServingWork):
             claim.state = False
         elif claim is not None:
             del self.claims[name]
-            self._timers.cancel(("claim", name))
+            self.timers.cancel(("claim", name))
 
     def _forward(self, message: HomeClaim | HomeGiven) -> list[Effect]:
         """Send it one hop nearer; without a way it is lost, and said again."""
@@ -414,7 +410,7 @@ class Serving(ServingWork):
         if served.state in (ServingState.ASKING, ServingState.GIVING):
             return effects  # what comes here goes on to there; what goes already, it will find
         served.state = step(SERVING_TABLE, served.state, ServingEvent.CLAIMED)
-        self._timers.cancel(("lease", name))
+        self.timers.cancel(("lease", name))
         effects.append(Forward(given_by.DropHomeClient(name)))
         return [*effects, *self._flow_off(served), *self._go_on(served, now)]
 
@@ -451,7 +447,7 @@ class Serving(ServingWork):
             return []
         served.posting = False
         if parcel is None:
-            self._timers.set(("again", name), now + self._settings.claim_us)
+            self.timers.set(("again", name), now + self._settings.claim_us)
             return []
         claim = served.claim
         assert claim is not None
@@ -465,11 +461,11 @@ class Serving(ServingWork):
         """Remember for a while where a consumer's state went."""
         self._gone.pop(name, None)
         self._gone[name] = gone
-        self._timers.set(("gone", name), now + self._settings.lease_us)
+        self.timers.set(("gone", name), now + self._settings.lease_us)
         if len(self._gone) > self._settings.clients_max:
             first = next(iter(self._gone))
             del self._gone[first]
-            self._timers.set(("gone", first), now)
+            self.timers.set(("gone", first), now)
 
     def _forget_gone(self, name: str) -> list[Effect]:
         self._gone.pop(name, None)
@@ -521,7 +517,7 @@ class Serving(ServingWork):
             return []
         name = record.consumer
         self._gone.pop(name, None)
-        self._timers.cancel(("gone", name))
+        self.timers.cancel(("gone", name))
         served = self.served.get(name)
         if served is None or served.state is ServingState.AWAY:
             self._keep(record, now)

@@ -54,7 +54,7 @@ class ServingWork(Part):
         self._count = 0
         """Of instances, jobs and tokens."""
         self._producers: dict[str, None] = {}
-        self._timers: Timers[tuple[str, str]] = Timers()
+        self.timers: Timers[tuple[str, str]] = Timers()
 
     def _next(self) -> int:
         self._count += 1
@@ -72,7 +72,7 @@ class ServingWork(Part):
         """Let modulators and flows begin."""
         if served.state is ServingState.ASKING:
             served.state = step(SERVING_TABLE, served.state, ServingEvent.KNOWN)
-        self._timers.cancel(("patience", served.name))
+        self.timers.cancel(("patience", served.name))
         work = served.work
         work.begin(saved, work.had)
         served.instance = self._next()
@@ -124,7 +124,7 @@ class ServingWork(Part):
         effects = self._halt(served)
         del self.served[served.name]
         for what in ("lease", "patience", "again", "store"):
-            self._timers.cancel((what, served.name))
+            self.timers.cancel((what, served.name))
         self._end_claim(served.name, everywhere=everywhere)
         if served.stored:
             effects.append(self._write(deleted(served.name)))
@@ -284,5 +284,5 @@ class ServingWork(Part):
     def _unstored(self, token: int, now: int) -> list[Effect]:
         served = self.served.get(self._stores.pop(token))
         if served is not None and served.store == token:
-            self._timers.set(("store", served.name), now + self._settings.claim_us)
+            self.timers.set(("store", served.name), now + self._settings.claim_us)
         return []
