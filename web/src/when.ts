@@ -56,8 +56,9 @@ export function datetimeOf(when: { fromMs: number; toMs: number }): string {
   return from === to ? from : `${from}/${to}`;
 }
 
+// Whole seconds, down: "from now on" must not begin after whoever comes next.
 export function stamp(ms: number): string {
-  return new Date(Math.round(ms / 1000) * 1000).toISOString().replace(".000Z", "Z");
+  return new Date(Math.floor(ms / 1000) * 1000).toISOString().replace(".000Z", "Z");
 }
 
 // Whether an OR stands outside brackets and quotes.
