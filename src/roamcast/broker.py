@@ -457,7 +457,7 @@ class Broker(Router):
             disk=self._replication,
         )
         self.restore(load, now)
-        if self.overlay is not None and self._past.lives:
+        if self.overlay is not None and (stamp or self._past.lives):
             self.overlay.feeding.unknown_until(now + self._past.settings.return_us)
         self.receive_event(MapTouched(), now)  # nobody subscribes yet
 

@@ -6,7 +6,8 @@ from roamcast.sim.scenario import draw_scenario, play
 from roamcast.sim.workloads.overlay import OverlayWorkload
 
 
-@pytest.mark.parametrize("seed", range(10))
+# 2000017: a node fell before it had noted that it lived, and its summary forgot who had left.
+@pytest.mark.parametrize("seed", [*range(10), 2_000_017])
 def test_every_promise_holds(seed: int) -> None:
     scenario = draw_scenario("overlay", OverlayWorkload, seed)
     outcome = play(scenario, OverlayWorkload)
