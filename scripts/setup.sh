@@ -28,8 +28,9 @@ if ! [ -x "$venv/bin/python" ]; then
   fi
   "$python" -m venv "$venv"
 fi
+# --no-deps: the lock is whole; with it, pip looks for newer releases of what has extras (coverage[toml]).
 say "installing locked dependencies (about a minute the first time)"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements.lock
 "$venv/bin/python" -m compileall -q -j 0 "$venv/lib" >/dev/null 2>&1 || true # pip would use one core; templates are no Python
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 
