@@ -5,6 +5,7 @@ import json
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +23,10 @@ from roamcast.pipeline.archive.care import compact, vacuum
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.lookup import checks as lookup_checks
 from roamcast.pipeline.lookup import read as lookup_read
 from roamcast.pipeline.lookup import run as looking
+from roamcast.pipeline.lookup import texts as lookup_texts
 from roamcast.pipeline.lookup.plan import Needs, Statistics, plan, properties
 from roamcast.pipeline.lookup.run import Lookup, nodes, write_answers
 from tests.strategies_pipeline import BEGIN, CONTEXTS, DAY, contexts, expected, messages
@@ -76,6 +79,7 @@ def test_the_kernel_is_never_asked_for_more_pairs_than_fit_into_memory(
     archive: Path, table: pa.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = messages(13, 40) | {f"all{number}": Filter.parse("1 = 1") for number in range(3)}
+    monkeypatch.setattr(lookup_read, "CANDIDATES_MAX", 0)  # whole row groups for the kernel
     monkeypatch.setattr(lookup_read, "PAIRS_TOGETHER", 7 * len(asked))
     monkeypatch.setattr(lookup_read, "ANSWERED_TOGETHER", 5)
     held: list[int] = []
@@ -89,14 +93,46 @@ def test_the_kernel_is_never_asked_for_more_pairs_than_fit_into_memory(
     answered: list[int] = []
     answer = lookup_read._answer
 
-    def told(vids: pa.ChunkedArray, pairs: Pairs) -> pa.RecordBatch:
-        answered.append(len(pairs.rows))
-        return answer(vids, pairs)
+    def told(messages: Any, part: lookup_read.Part, at: Any) -> pa.RecordBatch:
+        answered.append(len(at))
+        return answer(messages, part, at)
 
     monkeypatch.setattr(lookup_read, "_answer", told)
     assert Lookup(archive).ask(asked) == expected(table, asked)
     assert max(held) == lookup_read.PAIRS_TOGETHER
     assert max(answered) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bound", ["CANDIDATES_MAX", "REFERENCE_MAX", "TRUTHS_MAX"])
+def test_too_many_candidates_are_left_to_the_kernel(
+    bound: str, archive: Path, table: pa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = lookup_read if bound == "CANDIDATES_MAX" else lookup_checks
+    monkeypatch.setattr(module, bound, 0)
+    texts = [
+        "kind LIKE '%o%'",
+        "within(place, 'campus/b3') AND age IN (1, 2, 3, 4)",
+        "casei(kind) = 'dog' AND ill IS NULL",
+        "age IS NOT NULL AND t_after(seen, TIMESTAMP('2026-01-01T00:00:00Z'))",
+    ]
+    asked = messages(15, 22) | {text: Filter.parse(text) for text in texts}
+    assert Lookup(archive).ask(asked) == expected(table, asked)
+
+
+@pytest.mark.parametrize("apart", [0, 5, 1_024])
+def test_distinct_texts_are_ordered_also_where_their_first_bytes_are_the_same(
+    apart: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup_texts, "MIXED_MAX", apart)
+    draw = np.random.default_rng(5)
+    texts = ["".join(draw.choice(list("abä€"), draw.integers(0, 12))) for _ in range(500)]
+    texts += [f"prefix-{number % 70}" for number in range(200)]
+    array = pa.array(texts, pa.string())
+    for some in (array, array.slice(7, 300), array.slice(3, 1), array.slice(3, 0)):
+        ranks, distinct = lookup_texts.ranked(some)
+        assert distinct.to_pylist() == sorted(set(some.to_pylist()))
+        assert distinct.take(pa.array(ranks)).to_pylist() == some.to_pylist()
 
 
 @pytest.mark.parametrize("name", PREDICATES)
@@ -259,7 +295,6 @@ def test_a_vid_that_is_found_again_and_again_counts_once(
     table = contexts(3, 100, days=1)
     for _ in range(4):
         append(table, tmp_path / "a", settings=COARSE)
-    monkeypatch.setattr(lookup_read, "MATCHED_TOGETHER", 10)
     monkeypatch.setattr(looking, "PAIRS_HELD", 30)
     monkeypatch.setattr(looking, "ANSWERS_MAX", 200)
     asked = {"a": Filter.parse("1 = 1"), "b": Filter.parse("2 = 2")}

@@ -18,7 +18,7 @@ from roamcast.matching.regions import Region
 from roamcast.model.context_arrow import from_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.earth import distance_metres
-from roamcast.model.filters.atoms import Normal, Residual
+from roamcast.model.filters.atoms import T_D, T_R, Normal, Presence, Residual
 from roamcast.model.filters.evaluate import evaluate, geometry, like
 from roamcast.model.filters.holds import holds
 from roamcast.model.filters.syntax import Folded, Like, Near, Property, Spatial
@@ -31,6 +31,12 @@ SHAPE_ALONE_MIN = 64
 
 Test = Callable[["Candidates", Array], Array]
 """Says for candidates by number whether a condition is exactly what is wanted."""
+
+Decide = Callable[[pa.Array], Array]
+"""Says the same of texts."""
+
+FIXED_PROPERTIES = frozenset({"vid", "place", "geometry", "time", T_R, T_D})
+"""Properties that are no attributes."""
 
 
 class Residuals:
@@ -133,7 +139,7 @@ class Residuals:
     def _tests_of(self, row: int) -> list[Test]:
         found = self._tests.get(row)
         if found is None:
-            found = self._tests[row] = [_test_of(part) for part in self.parts[row]]
+            found = self._tests[row] = [test_of(part)[0] for part in self.parts[row]]
         return found
 
 
@@ -167,6 +173,15 @@ class Candidates:
         found = self._batch.column(column).take(pa.array(self._where[chosen]))
         return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
+    def has(self, attribute: str, chosen: Array) -> Array:
+        """Say which candidates have an attribute, of whatever kind."""
+        found = np.zeros(len(chosen), bool)
+        for name in self._batch.schema.names:
+            if name.partition(":")[2] == attribute:
+                column = self._batch.column(name).is_valid()
+                found |= np.asarray(column)[self._where[chosen]]
+        return found
+
     def contexts(self, chosen: Array) -> list[Context]:
         """Convert candidates for the reference evaluator, each context once."""
         needed, which = np.unique(self._where[chosen], return_inverse=True)
@@ -182,22 +197,41 @@ def _runs(rows: Array, ordered: Array) -> list[Array]:
     return np.split(ordered, np.flatnonzero(own[1:] != own[:-1]) + 1)
 
 
-def _test_of(part: Normal) -> Test:
+def test_of(part: Normal) -> tuple[Test, bool]:
+    """Give the test of a condition, and whether it decides in bulk or context by context."""
     if isinstance(part, Residual):
         match part.expression:
             case Spatial() as spatial:
-                return _shape_test(Region(spatial), part.wanted)
+                return _shape_test(Region(spatial), part.wanted), True
             case Near() as near:
-                return _circle_test(near, part.wanted)
-            case Like(Property(name), pattern):
-                return _like_test(name, pattern, part.wanted)
-            case Like(Folded(_, Property(name))) as folded:
-                return _folded_test(name, folded, part.wanted)
+                return _circle_test(near, part.wanted), True
             case _:
                 pass
+    text = text_test(part)
+    if text is not None:
+        return _text_test(*text), True
+    if isinstance(part, Presence) and part.property not in FIXED_PROPERTIES:
+        return _presence_test(part), True
     return lambda candidates, chosen: np.array(
         [holds(part, context) for context in candidates.contexts(chosen)], bool
-    )
+    ), False
+
+
+def text_test(part: Normal) -> tuple[str, Decide] | None:
+    """Give the property whose text alone decides a condition, and how; None if there is none."""
+    if isinstance(part, Residual):
+        match part.expression:
+            case Like(Property(name), pattern):
+                return name, _wanting(part.wanted, _like(pattern))
+            case Like(Folded(_, Property(name))) as folded:
+                return name, _wanting(part.wanted, _folded(folded))
+            case _:
+                pass
+    return None
+
+
+def _wanting(wanted: bool, decide: Decide) -> Decide:
+    return lambda texts: decide(texts) == wanted
 
 
 def _shape_test(region: Region, wanted: bool) -> Test:
@@ -231,8 +265,8 @@ def _is_near(near: Near, longitude: float, latitude: float) -> bool:
     return distance_metres((longitude, latitude), centre) <= near.metres
 
 
-def _like_test(name: str, pattern: str, wanted: bool) -> Test:
-    """Match distinct texts by Arrow, in time linear in the text as well."""
+def _like(pattern: str) -> Decide:
+    """Match texts by Arrow, in time linear in the text as well."""
     atomic = like(pattern)
     # RE2 has no atomic groups and needs none; \z is its end of the text
     plain = rf"(?s)\A(?:{atomic.pattern.replace('(?>', '(?:')})\z"
@@ -243,30 +277,38 @@ def _like_test(name: str, pattern: str, wanted: bool) -> Test:
         except pa.ArrowInvalid:  # larger than RE2 takes
             return np.array([bool(atomic.fullmatch(text)) for text in texts.to_pylist()], bool)
 
-    return _text_test(name, decide, wanted)
+    return decide
 
 
-def _folded_test(name: str, expression: Like, wanted: bool) -> Test:
+def _folded(expression: Like) -> Decide:
     def decide(texts: pa.Array) -> Array:
         inner = [Context("v", attributes={"text": text}) for text in texts.to_pylist()]
         assert isinstance(expression.operand, Folded)
         asked = Like(Folded(expression.operand.name, Property("text")), expression.pattern)
         return np.array([evaluate(asked, one) for one in inner], bool)
 
-    return _text_test(name, decide, wanted)
+    return decide
 
 
-def _text_test(name: str, decide: Callable[[pa.Array], Array], wanted: bool) -> Test:
+def _text_test(name: str, decide: Decide) -> Test:
     def test(candidates: Candidates, chosen: Array) -> Array:
         texts = candidates.texts(name, chosen)
         if texts is None:
             return np.zeros(len(chosen), bool)
         coded = texts.dictionary_encode()
-        distinct = decide(coded.dictionary)
         # the entry beyond the last is that of texts that are missing: unknown is never wanted
-        answers = np.append(distinct == wanted, False)
-        places = coded.indices.fill_null(len(distinct)) if texts.null_count else coded.indices
+        answers = np.append(decide(coded.dictionary), False)
+        places = coded.indices
+        if texts.null_count:
+            places = places.fill_null(len(coded.dictionary))
         held: Array = answers[np.asarray(places)]
         return held
+
+    return test
+
+
+def _presence_test(part: Presence) -> Test:
+    def test(candidates: Candidates, chosen: Array) -> Array:
+        return candidates.has(part.property, chosen) == part.present
 
     return test

@@ -18,14 +18,13 @@ from pyspark.sql import datasource as source
 from pyspark.sql.types import StructType
 
 from roamcast.errors import LimitError
-from roamcast.matching import FilterSet
 from roamcast.model.context_arrow import FIXED
 from roamcast.model.filters import Filter
 from roamcast.pipeline.analysis.source import NAME, ArchiveSource
 from roamcast.pipeline.archive.layout import PARTITIONS, context_name
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.lookup.plan import Needs, Statistics, plan, properties
+from roamcast.pipeline.lookup.plan import Statistics, plan
 from roamcast.pipeline.lookup.read import Reader
 from roamcast.pipeline.lookup.run import distinct, divided
 from roamcast.pipeline.spark.paths import literal
@@ -128,23 +127,20 @@ class LookupReader(source.DataSourceReader):
 
     def partitions(self) -> list[source.InputPartition]:
         """Divide the files that may match over tasks."""
-        _, needs, _ = _asked(self._packed)
-        shares = plan(Statistics(Archive.open(self._storage.uri)), needs)
+        _, reader = _asked(self._packed)
+        shares = plan(Statistics(Archive.open(self._storage.uri)), reader.needs)
         return [source.InputPartition(task) for task in divided(shares)]
 
     def read(self, partition: source.InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the files of one task."""
-        names, _, reader = _asked(self._packed)
+        names, reader = _asked(self._packed)
         found = distinct(reader.answers(self._storage, partition.value or []), TASK_PAIRS_MAX)
         ids = names.take(found["message"])
         yield from pa.table({"id": ids, "vid": found["vid"]}).to_batches()
 
 
 @lru_cache(maxsize=1)  # a worker reads task after task of the same lookup
-def _asked(packed: str) -> tuple[pa.Array, Needs, Reader]:
+def _asked(packed: str) -> tuple[pa.Array, Reader]:
     """Unpack and compile messages."""
     found = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(packed)), type=dict[str, str])
-    messages = [Filter.parse(text) for text in found.values()]
-    needs, filters = Needs(messages), FilterSet()
-    filters.add_many((str(number), message) for number, message in enumerate(messages))
-    return pa.array(list(found)), needs, Reader(filters, needs, properties(messages))
+    return pa.array(list(found)), Reader([Filter.parse(text) for text in found.values()])

@@ -12,6 +12,7 @@ Compaction, retention and erasure append nothing.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,11 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from roamcast.errors import InputError, MissingError
-from roamcast.matching import FilterSet
 from roamcast.model.context_arrow import FIXED, check_column, schema
 from roamcast.model.filters import Filter
 from roamcast.pipeline.archive.storage import GoneError, Storage
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.lookup.plan import Needs, Share, Statistics, plan, properties
+from roamcast.pipeline.lookup.plan import Share, Statistics, plan
 from roamcast.pipeline.lookup.read import Reader
 from roamcast.pipeline.lookup.run import divided
 
@@ -78,24 +78,15 @@ class Selection:
         self.wanted = None if text is None else Filter.parse(text)
         self.columns = columns
 
-    @property
-    def needs(self) -> Needs:
-        """What files must hold to be read."""
-        return Needs([self.wanted or EVERYTHING])
+    @cached_property
+    def reader(self) -> Reader:
+        """The filter, compiled."""
+        return Reader([EVERYTHING if self.wanted is None else self.wanted])
 
     def rows(self, shares: Iterable[Share]) -> Iterator[pa.RecordBatch]:
         """Read the contexts of some files that match."""
-        filters = FilterSet()
-        asked = {name.partition(":")[2] or name for name in self.columns.names}
-        if self.wanted is not None:
-            filters.add("", self.wanted)
-            asked.update(properties([self.wanted]))
-        reader = Reader(filters, self.needs, asked)
         for share in shares:
-            for table in reader.rows(self.storage, share):
-                if self.wanted is not None:
-                    found = np.unique(filters.match_batch(table.combine_chunks()).rows)
-                    table = table.take(pa.array(found))
+            for table in self.reader.rows(self.storage, share, self.columns.names):
                 yield from self._shaped(table).to_batches()
 
     def _shaped(self, table: pa.Table) -> pa.Table:
@@ -118,7 +109,7 @@ class ArchiveReader(spark.DataSourceReader):
     def partitions(self) -> list[spark.InputPartition]:
         """Divide the files that may match over tasks."""
         archive = Archive.open(self._selection.storage.uri)
-        shares = plan(Statistics(archive), self._selection.needs)
+        shares = plan(Statistics(archive), self._selection.reader.needs)
         return [spark.InputPartition(task) for task in divided(shares)]
 
     def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
@@ -149,7 +140,7 @@ class CommitReader(spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[spark.InputPartition]:
         """Divide the files that were appended after `start` up to `end` over tasks."""
-        every = np.arange(self._selection.needs.count, dtype=np.int32)
+        every = np.arange(self._selection.reader.needs.count, dtype=np.int32)
         shares = [
             Share(path, rows, every)
             for version in range(start["version"] + 1, end["version"] + 1)

@@ -35,6 +35,9 @@ Hull = tuple[Scalar | None, Scalar | None]
 RULES_MAX = 4_096
 """Distinct needs of a place or an attribute whose parts are remembered."""
 
+MASKS_BYTES_MAX = 1 << 26
+"""Masks of parts, one for each rule, that are held together."""
+
 Range = tuple[Array, Array]
 """The lowest and the highest value in each part."""
 
@@ -46,6 +49,10 @@ class AskedColumns(msgspec.Struct, frozen=True):
     kind: Comparison
     low: Scalar | None
     high: Scalar | None
+
+
+Rule = AskedColumns | tuple[Hull, ...]
+"""What excludes a part: an attribute that must be there, or places between these ends."""
 
 
 class Bounds:
@@ -101,25 +108,26 @@ class Bounds:
         meets = _overlap(west, east, _at(self.longitudes, parts))
         meets &= _overlap(south, north, _at(self.latitudes, parts))
         found &= (meets & ~self.pointless[parts]) | ~needs.boxed[which]
-        rules = self._rules(needs)
-        if rules:
-            order = np.argsort(which, kind="stable")
-            ends = np.searchsorted(which[order], np.array([[n, n + 1] for n in rules]))
-            for own, (first, last) in zip(rules.values(), ends.tolist(), strict=True):
-                some = order[first:last]
-                found[some] &= own[parts[some]]
+        for column in needs.ruled.T:
+            self._apply(needs.rules, column[which], parts, found)
         return found
 
-    def _rules(self, needs: "Needs") -> dict[int, Array]:
-        """Give by need which parts its places and attributes leave; equal ones are asked once."""
-        found: dict[int, Array] = {}
-        for number, hulls in needs.places.items():
-            found[number] = self._in_places(hulls)
-        for number, asked in needs.asked.items():
-            for one in asked:
-                there = self._has(one)
-                found[number] = found[number] & there if number in found else there
-        return found
+    def _apply(self, rules: "Sequence[Rule]", ruled: Array, parts: Array, found: Array) -> None:
+        """Take out the pairs whose rule (-1: none) does not leave their part."""
+        used = np.unique(ruled[ruled >= 0])  # few: equal rules of many needs are one
+        together = max(1, MASKS_BYTES_MAX // max(1, self.parts))
+        for start in range(0, len(used), together):
+            some = used[start : start + together]
+            left = np.ones((len(some) + 1, self.parts), bool)
+            for row, rule in enumerate(some.tolist()):
+                left[row] = self._leaves(rules[rule])
+            rows = np.full(len(rules) + 1, len(some))  # any other rule, and none, finds the last
+            rows[some] = np.arange(len(some))
+            found &= left[rows[ruled], parts]
+
+    def _leaves(self, rule: Rule) -> Array:
+        """Say which parts a rule leaves."""
+        return self._has(rule) if isinstance(rule, AskedColumns) else self._in_places(rule)
 
     def ended_before(self, moment: int) -> Array:
         """Say which parts may hold a context that ended before a moment."""

@@ -201,7 +201,8 @@ def group_bounds(rows: pa.Table) -> Array:
 
 def times(column: Any) -> Array:
     """Return a column of moments as numbers; null, for an open context, is infinity."""
-    return np.asarray(pc.fill_null(column.cast(pa.int64()), FOREVER))
+    numbers = column.cast(pa.int64())
+    return np.asarray(pc.fill_null(numbers, FOREVER) if numbers.null_count else numbers)
 
 
 def _statistics(rows: pa.Table) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The plan of a lookup: what messages need of a context, and which files can hold it.
 
-Each conjunction of a message's filter becomes one need: ranges of times, a box, places and
-attributes that hold whatever it accepts. Needs only rule out; the matching kernel decides on what
-remains, so a need may be too wide and is never too narrow. `archive.bounds` compares needs with
-files.
+Each conjunction of a message's filter becomes one need: ranges of times and a box, which the scan
+of a file decides, rules that exclude whole files by their places and attributes, and checks of what
+is left (`lookup.checks`). Ranges and rules may be too wide and are never too narrow.
+`archive.bounds` compares needs with files.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,69 +14,111 @@ import numpy as np
 
 from roamcast.model.filters import Filter, syntax
 from roamcast.model.filters import values as sets
-from roamcast.model.filters.atoms import All, Box, Conjunction, Normal, Presence, Residual, Values
-from roamcast.model.filters.lasting import lifetime
+from roamcast.model.filters.atoms import (
+    T_D,
+    T_R,
+    All,
+    Box,
+    Conjunction,
+    Normal,
+    Presence,
+    Residual,
+    Values,
+)
 from roamcast.model.filters.values import Intervals
 from roamcast.model.time import FOREVER
-from roamcast.pipeline.archive.bounds import FIRST, AskedColumns, FileBounds, Hull
+from roamcast.pipeline.archive.bounds import FIRST, AskedColumns, FileBounds, Hull, Rule
 from roamcast.pipeline.archive.layout import Array
 from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.lookup.checks import Checks
+
+EVERYWHERE = (-np.inf, np.inf, -np.inf, np.inf)
+ALWAYS = (FIRST, FOREVER)
 
 
 class Needs:
     """The needs of many messages as arrays, one entry per conjunction."""
 
     def __init__(self, messages: Sequence[Filter]) -> None:
-        found = [
-            (number, conjunction)
-            for number, message in enumerate(messages)
-            for conjunction in _alternatives(message)
-        ]
-        self.count = len(found)
-        self.messages: Array = np.array([number for number, _ in found], np.int64)
-        times = [_times(conjunction) for _, conjunction in found]
-        self.times: Array = np.array(times, np.int64).reshape(-1, 4)
+        self.checks = Checks()
+        self._times: list[tuple[int, int, int, int]] = []
+        self._boxes: list[tuple[float, float, float, float] | None] = []
+        self._rules: dict[Rule, int] = {}
+        rules: list[list[int]] = []
+        owners: list[int] = []
+        for owner, message in enumerate(messages):
+            for conjunction, rest in _alternatives(message):
+                rules.append(self._add(len(owners), conjunction, rest))
+                owners.append(owner)
+        self.count = len(owners)
+        self.messages: Array = np.array(owners, np.int32)
+        self.times: Array = np.array(self._times, np.int64).reshape(-1, 4)
         """t_r from, t_r to, t_d from, t_d to."""
-        boxes = [_box(conjunction) for _, conjunction in found]
-        self.boxed: Array = np.array([box is not None for box in boxes], bool)
-        everywhere = (-np.inf, np.inf, -np.inf, np.inf)
-        self.boxes: Array = np.array([box or everywhere for box in boxes]).reshape(-1, 4)
+        self.boxed: Array = np.array([box is not None for box in self._boxes], bool)
+        self.boxes: Array = np.array([box or EVERYWHERE for box in self._boxes]).reshape(-1, 4)
         """West, east, south, north; only where `boxed`."""
-        self.places: dict[int, tuple[Hull, ...]] = {}
-        self.asked: dict[int, tuple[AskedColumns, ...]] = {}
-        for number, (_, conjunction) in enumerate(found):
-            self._note_texts(number, conjunction)
+        self.rules: list[Rule] = list(self._rules)
+        """Distinct rules that exclude files by places and attributes."""
+        width = max(map(len, rules), default=0)
+        self.ruled: Array = np.full((self.count, width), -1, np.int32)
+        """By need the numbers of its rules; -1: no more."""
+        for need, some in enumerate(rules):
+            self.ruled[need, : len(some)] = some
+        self.checks.finish(self.count)
+        del self._times, self._boxes, self._rules
 
-    def _note_texts(self, number: int, conjunction: Conjunction) -> None:
-        asked = []
+    def _add(self, need: int, conjunction: Conjunction, rest: Normal | None) -> list[int]:
+        """Note one conjunction; give the numbers of its rules."""
+        starts = ends = ALWAYS
+        box: tuple[float, float, float, float] | None = None
+        rules: list[int] = []
         for atom in conjunction:
-            if not isinstance(atom, Values) or atom.property in {"t_r", "t_d", "vid"}:
-                continue
-            if atom.property == "place":
-                # A place may also be compared as a moment; only texts have an order here.
-                if atom.kind == "string":
-                    self.places[number] = tuple((i.low, i.high) for i in atom.intervals)
-                continue
-            low, high = hull(atom.intervals)
-            asked.append(AskedColumns(atom.property, atom.kind, low, high))
-        if asked:
-            self.asked[number] = tuple(asked)
+            match atom:
+                case Values(name, _, intervals) if name in {T_R, T_D}:
+                    span = _whole(hull(intervals))
+                    starts = _narrowed(starts, span) if name == T_R else starts
+                    ends = _narrowed(ends, span) if name == T_D else ends
+                    if len(intervals) > 1:
+                        self.checks.add(need, atom)
+                case Box():
+                    box = _common(box, atom)
+                case Residual(envelope=Box() as envelope):
+                    box = _common(box, envelope)
+                    self.checks.add(need, atom)
+                case _:
+                    self.checks.add(need, atom)
+                    rule = _rule(atom)
+                    if rule is not None:
+                        rules.append(self._rules.setdefault(rule, len(self._rules)))
+        if rest is not None:
+            self.checks.add(need, rest)
+        self._times.append((*starts, *ends))
+        self._boxes.append(box)
+        return rules
 
 
-def _alternatives(message: Filter) -> list[Conjunction]:
-    """Split a filter into conjunctions; if they are too many, keep what must hold in any case."""
+def _alternatives(message: Filter) -> list[tuple[Conjunction, Normal | None]]:
+    """Split a filter into conjunctions, each with what must be checked beside its atoms.
+
+    If they are too many, one is left: what must hold in any case, and the whole filter to check.
+    """
     normal = message.normal
     parts = normal.parts if isinstance(normal, All) else (normal,)
     atoms = tuple(part for part in parts if isinstance(part, Values | Presence | Box | Residual))
     if len(atoms) == len(parts):  # one conjunction, as most messages are: it is merged already
-        return [atoms]
+        return [(atoms, None)]
     found = message.conjunctions()
-    return [atoms] if found is None else found
+    return [(atoms, normal)] if found is None else [(one, None) for one in found]
 
 
-def _times(conjunction: Conjunction) -> tuple[int, int, int, int]:
-    starts, ends = (hull(intervals) for intervals in lifetime(conjunction))
-    return (*_whole(starts), *_whole(ends))
+def _rule(atom: Normal) -> Rule | None:
+    """Give what an atom demands of a file's places or attributes."""
+    if not isinstance(atom, Values) or atom.property == "vid":
+        return None
+    if atom.property != "place":
+        return AskedColumns(atom.property, atom.kind, *hull(atom.intervals))
+    # A place may also be compared as a moment; only texts have an order here.
+    return tuple((i.low, i.high) for i in atom.intervals) if atom.kind == "string" else None
 
 
 def hull(intervals: Intervals) -> Hull:
@@ -92,27 +134,32 @@ def _whole(ends: Hull) -> tuple[int, int]:
     return low, high
 
 
-def _box(conjunction: Conjunction) -> tuple[float, float, float, float] | None:
-    west, east, south, north = -np.inf, np.inf, -np.inf, np.inf
-    boxed = False
-    for atom in conjunction:
-        box = atom.envelope if isinstance(atom, Residual) else atom
-        if isinstance(box, Box):
-            boxed = True
-            west, east = max(west, box.west), min(east, box.east)
-            south, north = max(south, box.south), min(north, box.north)
-    return (west, east, south, north) if boxed else None
+def _narrowed(span: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return max(span[0], other[0]), min(span[1], other[1])
+
+
+def _common(
+    box: tuple[float, float, float, float] | None, other: Box
+) -> tuple[float, float, float, float]:
+    west, east, south, north = box or EVERYWHERE
+    return (
+        max(west, other.west),
+        min(east, other.east),
+        max(south, other.south),
+        min(north, other.north),
+    )
 
 
 def properties(messages: Sequence[Filter]) -> list[str]:
     """Name the properties that the messages speak of, whose columns must be read."""
     names: dict[str, None] = {}
     for message in messages:
-        names |= dict.fromkeys(_names(message.normal))
+        names |= dict.fromkeys(named(message.normal))
     return sorted(names)
 
 
-def _names(node: Normal | Any) -> Iterator[str]:
+def named(node: Normal | Any) -> Iterator[str]:
+    """Name the properties of which a part of a normal form speaks."""
     match node:
         case Values(name) | Presence(name) | syntax.Property(name) | syntax.IsNull(name):
             yield name
@@ -120,10 +167,10 @@ def _names(node: Normal | Any) -> Iterator[str]:
             yield "place"
         case tuple():
             for part in node:
-                yield from _names(part)
+                yield from named(part)
         case msgspec.Struct() if not isinstance(node, sets.Interval):
             for field in node.__struct_fields__:
-                yield from _names(getattr(node, field))
+                yield from named(getattr(node, field))
         case _:
             return
 

@@ -1,72 +1,42 @@
-"""Reading a share of a lookup: which vids of these files match which messages.
+"""Reading a share of a lookup: which rows of a file match which messages.
 
-The same function runs in the driver and in workers. Of each file only the row groups that can match
-are read, and of those first the times and points. Rows outside every need are dropped by a small
-kernel; the rest goes through the matching kernel, with the messages as its filters.
+The same code runs in the driver and in workers. Columns are read late: first the times and points
+of the row groups that can match, as far as bounds do not decide, then what is checked
+(`lookup.checks`) of the groups that have candidates, then the vids of those with a match. If the
+candidates are too many, because messages have neither times nor boxes, whole row groups go through
+the matching kernel, with the messages as its filters.
 """
 
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from roamcast.matching import FilterSet, Pairs
-from roamcast.model.kernels import kernel
-from roamcast.pipeline.archive.bounds import GroupBounds
+from roamcast.matching import FilterSet
+from roamcast.model.filters import Filter
+from roamcast.model.filters.atoms import Normal
+from roamcast.model.kinds import holding
+from roamcast.pipeline.archive.bounds import FIRST, FOREVER, GroupBounds
 from roamcast.pipeline.archive.files import check_columns, damage, times
 from roamcast.pipeline.archive.layout import Array, context_name
 from roamcast.pipeline.archive.storage import Storage
-from roamcast.pipeline.lookup.plan import Needs, Share
+from roamcast.pipeline.lookup.plan import Needs, Share, named, properties
+from roamcast.pipeline.lookup.scan import (
+    ASK_ENDS,
+    ASK_POINT,
+    ASK_STARTS,
+    BLOCK_ROWS,
+    candidates,
+)
 
+CANDIDATES_PER_ROW = 8
+"""Pairs of a need and a row, on average over a file, up to which pairs are checked one by one."""
 
-@kernel
-def mark(
-    t_r: Any,
-    t_d: Any,
-    lon: Any,
-    lat: Any,
-    first: int,
-    last: int,
-    needs: Any,
-    times: Any,
-    boxed: Any,
-    boxes: Any,
-    keep: Any,
-) -> int:
-    """Mark the rows from first to last that lie within some need; give how many there are."""
-    found = 0
-    for need in needs:
-        low_r, high_r = times[need, 0], times[need, 1]
-        low_d, high_d = times[need, 2], times[need, 3]
-        in_box = boxed[need]
-        west, east = boxes[need, 0], boxes[need, 1]
-        south, north = boxes[need, 2], boxes[need, 3]
-        for row in range(first, last):
-            if t_r[row] < low_r or t_r[row] > high_r or t_d[row] < low_d or t_d[row] > high_d:
-                continue
-            # NaN, no point, is within no box
-            if in_box and not (west <= lon[row] <= east and south <= lat[row] <= north):
-                continue
-            if not keep[row]:
-                keep[row] = True
-                found += 1
-    return found
-
-
-def warm_up() -> None:
-    """Compile, or load what was compiled before."""
-    whole, real = np.zeros(1, np.int64), np.zeros(1)
-    needs, boxed = np.zeros(1, np.int32), np.zeros(1, np.bool_)
-    mark(whole, whole, real, real, 0, 1, needs, whole.repeat(4).reshape(1, 4), boxed,
-         real.repeat(4).reshape(1, 4), np.zeros(1, np.bool_))  # fmt: skip
-
-
-MATCHED_TOGETHER = 8_192
-"""Rows gathered before the matching kernel runs: a call costs as much as some hundred rows."""
-
+CANDIDATES_SPARE = 65_536
+CANDIDATES_MAX = 1 << 25
 PAIRS_TOGETHER = 1 << 25
 """Pairs that one call of the kernel may find at most, should every message match every row."""
 
@@ -75,7 +45,9 @@ ANSWERED_TOGETHER = 1 << 22
 
 FOOTERS_KEPT = 4_096
 ANSWER = pa.schema([("message", pa.int32()), ("vid", pa.string())])
-_WHERE = ["t_r", "t_d", "lon", "lat"]
+_WHERE = {"t_r": ASK_STARTS, "t_d": ASK_ENDS, "lon": ASK_POINT, "lat": ASK_POINT}
+_NOTHING: Array = np.zeros(0)
+_NO_TIMES: Array = np.zeros(0, np.int64)
 
 
 class Footer:
@@ -88,7 +60,7 @@ class Footer:
         self.columns = check_columns(path, schema)
         self.bounds = GroupBounds(self.metadata, self.columns)
         groups = range(self.metadata.num_row_groups)
-        self.starts = np.cumsum([0, *(self.metadata.row_group(g).num_rows for g in groups)])
+        self.rows: Array = np.array([self.metadata.row_group(g).num_rows for g in groups], np.int64)
 
 
 @lru_cache(maxsize=FOOTERS_KEPT)
@@ -97,89 +69,245 @@ def _footer(uri: str, path: str) -> Footer:
     return Footer(Storage(uri), path)
 
 
+class Part:
+    """Some row groups of an open file; rows are counted through them."""
+
+    def __init__(self, file: pq.ParquetFile, footer: Footer, groups: Array) -> None:
+        self._file = file
+        self._footer = footer
+        self.groups = groups
+        self.starts: Array = np.concatenate([[0], np.cumsum(footer.rows[groups])])
+
+    @property
+    def rows(self) -> int:
+        """How many rows the groups have."""
+        return int(self.starts[-1])
+
+    def of(self, chosen: Array) -> "Part":
+        """Give some of the row groups."""
+        return Part(self._file, self._footer, self.groups[chosen])
+
+    def narrowed(self, at: Array) -> tuple["Part", Array]:
+        """Give the groups in which some of these rows lie, and the rows' numbers there."""
+        own = np.searchsorted(self.starts, at, "right") - 1
+        kept = np.zeros(len(self.groups), bool)
+        kept[own] = True
+        if kept.all():
+            return self, at
+        part = self.of(kept)
+        moved = np.zeros(len(self.groups), np.int64)
+        moved[kept] = self.starts[:-1][kept] - part.starts[:-1]
+        return part, at - moved[own]
+
+    def read(self, names: Sequence[str]) -> pa.Table:
+        """Read columns by their names in `model.context_arrow`, as far as the file has them."""
+        stored = {name: self._footer.columns.get(name) for name in names}
+        there = [column for column in stored.values() if column is not None]
+        table = self._file.read_row_groups(self.groups.tolist(), columns=there, use_threads=False)
+        return table.select(there).rename_columns([context_name(column) for column in there])
+
+    def of_property(self, name: str) -> list[str]:
+        """Name the columns that hold a property."""
+        if name in {"place", "vid"}:
+            return [name]
+        return [column for column in self._footer.columns if column.partition(":")[2] == name]
+
+    def numbers(self, name: str) -> Array:
+        """Give an attribute's numbers, NaN where there is none."""
+        asked = [f"{kind}:{name}" for kind in holding("number")]
+        table = self.read(asked)
+        found: Array | None = None
+        for column in table.columns:
+            values = np.asarray(column.cast(pa.float64(), safe=False))
+            found = values if found is None else np.where(np.isnan(found), values, found)
+        return np.full(self.rows, np.nan) if found is None else found
+
+    def texts(self, name: str) -> tuple[Array, pa.Array]:
+        """Give a property's texts: codes, -1 where there is none, and the distinct texts."""
+        column = name if name in {"place", "vid"} else f"string:{name}"
+        table = self.read([column])
+        if not table.num_columns:
+            return np.full(self.rows, -1, np.int32), pa.array([], pa.string())
+        found = table.column(0)
+        if not pa.types.is_dictionary(found.type):
+            found = found.dictionary_encode()
+        coded = found.unify_dictionaries().combine_chunks()
+        if isinstance(coded, pa.ChunkedArray):  # without rows there is no chunk
+            return np.zeros(0, np.int32), pa.array([], pa.string())
+        codes = coded.indices.fill_null(-1) if coded.null_count else coded.indices
+        return np.asarray(codes), coded.dictionary
+
+    def table(self, parts: Sequence[Normal]) -> pa.Table:
+        """Give the fixed columns and those that some parts of normal forms speak of."""
+        asked = {name for part in parts for name in named(part)}
+        return self.whole(asked)
+
+    def whole(self, asked: Iterable[str]) -> pa.Table:
+        """Give times, points, and the columns of some properties; nobody asks for the rest."""
+        columns = [*_WHERE, *(c for name in sorted(set(asked)) for c in self.of_property(name))]
+        table = plain(self.read(list(dict.fromkeys(columns))))
+        for name, missing in (("vid", "v"), ("place", None)):
+            if name not in table.schema.names:
+                none = pa.repeat(pa.scalar(missing, pa.string()), table.num_rows)
+                table = table.append_column(name, none)
+        return table
+
+
 class Reader:
     """The messages of a lookup, compiled for matching against files."""
 
-    def __init__(self, filters: FilterSet, needs: Needs, asked: Iterable[str]) -> None:
-        self._filters = filters
-        self._needs = needs
-        self._asked = frozenset(asked)
+    def __init__(self, messages: Sequence[Filter]) -> None:
+        self.needs = Needs(messages)
+        self._messages = list(messages)
+
+    @cached_property
+    def filters(self) -> FilterSet:
+        """The messages as the kernel's filters, for files with too many candidates."""
+        made = FilterSet()
+        made.add_many((str(number), message) for number, message in enumerate(self._messages))
+        return made
 
     def answers(self, storage: Storage, shares: Iterable[Share]) -> Iterator[pa.RecordBatch]:
-        """Give the pairs of message and vid that these files hold, distinct within a batch."""
-        held: list[pa.Table] = []
+        """Give the pairs of message and vid that these files hold, also more than once."""
         for share in shares:
-            held.extend(self.rows(storage, share))
-            if sum(part.num_rows for part in held) >= MATCHED_TOGETHER:
-                yield from self._matched(held)
-                held = []
-        if held:
-            yield from self._matched(held)
+            with storage.open(share.path) as source, damage(share.path):
+                for messages, part, at in self._found(storage, share, source):
+                    for first in range(0, len(at), ANSWERED_TOGETHER):
+                        some = slice(first, first + ANSWERED_TOGETHER)
+                        yield _answer(messages[some], *part.narrowed(at[some]))
 
-    def rows(self, storage: Storage, share: Share) -> Iterator[pa.Table]:
-        """Read the rows of a file that lie within some need."""
+    def rows(self, storage: Storage, share: Share, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Give the rows of a file that match some message, in those of these columns it has."""
+        with storage.open(share.path) as source, damage(share.path):
+            for _, part, at in self._found(storage, share, source):
+                own, rows = part.narrowed(np.unique(at))
+                yield plain(own.read(columns).take(pa.array(rows)))
+
+    def _found(
+        self, storage: Storage, share: Share, source: Any
+    ) -> Iterator[tuple[Array, Part, Array]]:
+        """Give messages' numbers and rows that match, with the row groups that hold the rows."""
         footer = _footer(storage.uri, share.path)
-        possible = footer.bounds.possible(self._needs, share.needs)
+        possible = footer.bounds.possible(self.needs, share.needs)
         groups = np.flatnonzero(possible.any(axis=0))
         if not len(groups):
             return
-        with storage.open(share.path) as source, damage(share.path):
-            file = pq.ParquetFile(source, metadata=footer.metadata)
-            where = file.read_row_groups(groups.tolist(), columns=_WHERE, use_threads=False)
-            keep, kept = self._scan(footer, where, groups, share.needs, possible)
-            if not kept.any():
+        texts = [name if name == "place" else f"string:{name}" for name in self.needs.checks.texts]
+        coded = [footer.columns[name] for name in texts if name in footer.columns]
+        file = pq.ParquetFile(source, metadata=footer.metadata, read_dictionary=coded)
+        part = Part(file, footer, groups)
+        pairs = self._candidates(footer, part, share.needs, possible[:, groups])
+        if pairs is not None:
+            which, at = pairs
+            if not len(which):
                 return
-            rest = [
-                stored
-                for name, stored in footer.columns.items()
-                if name == "vid" or name in self._asked or name.partition(":")[2] in self._asked
-            ]
-            wanted = [stored for stored in rest if stored not in _WHERE]
-            other = file.read_row_groups(groups[kept].tolist(), columns=wanted, use_threads=False)
-        at = np.flatnonzero(keep)
-        in_kept = np.cumsum(np.repeat(kept, np.diff(footer.starts)[groups])) - 1
-        where, other = where.take(pa.array(at)), other.take(pa.array(in_kept[at]))
-        columns = {name: where[name] for name in _WHERE} | {
-            context_name(name): other[name] for name in wanted
-        }
-        columns.setdefault("place", pa.nulls(where.num_rows, pa.string()))
-        yield pa.table(columns)
+            part, at = part.narrowed(at)
+            pairs = self.needs.checks.hold(which, at, part)
+        if pairs is None:
+            yield from self._matched(part)
+        elif len(pairs[0]):
+            yield self.needs.messages[pairs[0]], part, pairs[1]
 
-    def _scan(
-        self, footer: Footer, where: pa.Table, groups: Array, needs: Array, possible: Array
-    ) -> tuple[Array, Array]:
-        """Mark the rows that lie within some need, and the row groups that have one."""
-        t_r, t_d = times(where["t_r"]), times(where["t_d"])
-        lon, lat = np.asarray(where["lon"]), np.asarray(where["lat"])
-        keep = np.zeros(where.num_rows, np.bool_)
-        kept = np.zeros(len(groups), bool)
-        first = 0
-        for number, group in enumerate(groups.tolist()):
-            last = first + int(footer.starts[group + 1] - footer.starts[group])
-            chosen = needs[possible[:, group]]
-            kept[number] = mark(
-                t_r, t_d, lon, lat, first, last, chosen, self._needs.times, self._needs.boxed,
-                self._needs.boxes, keep,
-            )  # fmt: skip
-            first = last
-        return keep, kept
+    def _candidates(
+        self, footer: Footer, part: Part, needs: Array, possible: Array
+    ) -> tuple[Array, Array] | None:
+        """Give the pairs of a need and a row within it; None if they are too many."""
+        asked = self._asked(footer, part, needs, possible)
+        columns = _where(part, asked)
+        room = min(CANDIDATES_MAX, CANDIDATES_PER_ROW * part.rows + CANDIDATES_SPARE)
+        which, at = np.empty(room, np.int32), np.empty(room, np.int32)
+        bounds = np.empty((-(-int(footer.rows.max()) // BLOCK_ROWS), 8))
+        found = candidates(
+            part.starts, needs, asked, *columns, self.needs.times, self.needs.boxes, bounds,
+            which, at,
+        )  # fmt: skip
+        return None if found < 0 else (which[:found], at[:found])
 
-    def _matched(self, held: list[pa.Table]) -> Iterator[pa.RecordBatch]:
-        table = pa.concat_tables(held, promote_options="default").combine_chunks()
-        together = max(1, PAIRS_TOGETHER // max(1, len(self._filters)))
+    def _asked(self, footer: Footer, part: Part, needs: Array, possible: Array) -> Array:
+        """Say for each need and row group what rows must be compared with; -1 if none can match."""
+        low_r, high_r, low_d, high_d = (self.needs.times[needs, n][:, None] for n in range(4))
+        bounds, groups = footer.bounds, part.groups
+        asked = np.zeros(possible.shape, np.int8)
+        for ask, low, high, known in (
+            (ASK_STARTS, low_r, high_r, bounds.starts),
+            (ASK_ENDS, low_d, high_d, bounds.ends),
+        ):
+            whole = (low <= known[0][groups]) & (high >= known[1][groups])
+            whole |= (low <= FIRST) & (high >= FOREVER)
+            asked[~whole] |= ask
+        asked[self.needs.boxed[needs]] |= ASK_POINT  # some rows of a group may have no point
+        asked[~possible] = -1
+        return asked
+
+    def _matched(self, part: Part) -> Iterator[tuple[Array, Part, Array]]:
+        """Let the matching kernel decide on whole row groups."""
+        table = part.whole(self._properties).combine_chunks()
+        together = max(1, PAIRS_TOGETHER // max(1, len(self.filters)))
         for start in range(0, table.num_rows, together):
-            part = table.slice(start, together)
-            pairs = self._filters.match_batch(part)
-            for first in range(0, len(pairs.rows), ANSWERED_TOGETHER):
-                last = first + ANSWERED_TOGETHER
-                some = Pairs(pairs.rows[first:last], pairs.numbers[first:last], pairs.names)
-                yield _answer(part["vid"], some)
+            pairs = self.filters.match_batch(table.slice(start, together))
+            if len(pairs.rows):
+                yield pairs.ids.astype(np.int32), part, pairs.rows + start
+
+    @cached_property
+    def _properties(self) -> list[str]:
+        return properties(self._messages)
+
+    def __getstate__(self) -> tuple[Needs, list[bytes]]:
+        return self.needs, [message.stored for message in self._messages]
+
+    def __setstate__(self, state: tuple[Needs, list[bytes]]) -> None:
+        self.needs, stored = state
+        self._messages = _Stored(stored)  # type: ignore[assignment] - read only if they are needed
 
 
-def _answer(vids: pa.ChunkedArray, pairs: Pairs) -> pa.RecordBatch:
-    messages = pa.array(pairs.ids.astype(np.int32))
-    found = pa.table({"message": messages, "vid": vids.take(pa.array(pairs.rows))})
-    distinct = found.group_by(["message", "vid"], use_threads=False).aggregate([])
-    return pa.RecordBatch.from_arrays(
-        [distinct[name].combine_chunks() for name in ANSWER.names], schema=ANSWER
-    )
+class _Stored(Sequence[Filter]):
+    """Filters in their stored form, read when they are looked at."""
+
+    def __init__(self, stored: list[bytes]) -> None:
+        self._stored = stored
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def __getitem__(self, number: Any) -> Any:
+        return Filter.of_stored(self._stored[number])
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """Give texts as texts: those that are tested were read with their dictionaries."""
+    for number, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            column = table.column(number).cast(pa.string())
+            table = table.set_column(number, pa.field(field.name, pa.string()), column)
+    return table
+
+
+def _where(part: Part, asked: Array) -> list[Array]:
+    """Read times and points of the row groups where they are asked for; elsewhere is anything."""
+    read: dict[bytes, list[str]] = {}
+    for name, ask in _WHERE.items():
+        wanted = ((asked >= 0) & (asked & ask > 0)).any(axis=0)
+        read.setdefault(wanted.tobytes(), []).append(name)
+    found: dict[str, Array] = {}
+    for mask, names in read.items():
+        wanted = np.frombuffer(mask, bool)
+        if not wanted.any():
+            nothing = {name: _NO_TIMES if name[0] == "t" else _NOTHING for name in names}
+            found |= nothing
+            continue
+        some = part if wanted.all() else part.of(wanted)
+        table = some.read(names)
+        for name in names:
+            column = table[name]
+            values = times(column) if name[0] == "t" else np.asarray(column)
+            if some is not part:
+                spread = np.zeros(part.rows, values.dtype)
+                spread[np.repeat(wanted, np.diff(part.starts))] = values
+                values = spread
+            found[name] = values
+    return [found[name] for name in _WHERE]
+
+
+def _answer(messages: Array, part: Part, at: Array) -> pa.RecordBatch:
+    found = part.read(["vid"]).column(0).take(pa.array(at)).combine_chunks()
+    return pa.RecordBatch.from_arrays([pa.array(messages), found], schema=ANSWER)

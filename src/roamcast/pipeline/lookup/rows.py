@@ -5,16 +5,14 @@ The plan, the bounds and the kernel are those of a lookup; the rows come whole.
 
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from roamcast.errors import LimitError
-from roamcast.matching import FilterSet
 from roamcast.model.context_arrow import FIXED
 from roamcast.model.filters import Filter
 from roamcast.pipeline.archive.storage import GoneError
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.lookup.plan import Needs, Statistics, plan
+from roamcast.pipeline.lookup.plan import Statistics, plan
 from roamcast.pipeline.lookup.read import Reader
 from roamcast.pipeline.lookup.run import PLANS_MAX
 
@@ -28,12 +26,10 @@ def matching(archive: str | Path, wanted: Filter, most: int) -> pa.Table:
     Reading ends once there are more than `most`: the caller refuses those.
     """
     target = Archive.open(archive)
-    needs, filters = Needs([wanted]), FilterSet()
-    filters.add("0", wanted)
-    everything = ["place", *(name.partition(":")[2] for name in target.columns())]
-    reader = Reader(filters, needs, everything)
+    reader = Reader([wanted])
+    everything = [*(field.name for field in FIXED), *target.columns()]
     for _ in range(PLANS_MAX):
-        shares = plan(Statistics(target), needs)
+        shares = plan(Statistics(target), reader.needs)
         if sum(share.rows for share in shares) > READ_MAX:
             raise LimitError(
                 f"this question reads more than {READ_MAX} archived contexts: ask for a shorter "
@@ -42,10 +38,7 @@ def matching(archive: str | Path, wanted: Filter, most: int) -> pa.Table:
         found: list[pa.Table] = []
         try:
             for share in shares:
-                for table in reader.rows(target.storage, share):
-                    part = table.combine_chunks()
-                    pairs = filters.match_batch(part)
-                    found.append(part.take(pa.array(np.unique(pairs.rows))))
+                found += reader.rows(target.storage, share, everything)
                 if sum(part.num_rows for part in found) > most:
                     break
         except GoneError:

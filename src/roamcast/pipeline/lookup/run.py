@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roamcast.errors import LimitError
-from roamcast.matching import FilterSet
 from roamcast.model.filters import Filter
 from roamcast.pipeline.archive.storage import GoneError, Storage, arrived, travelling
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.lookup.plan import Needs, Share, Statistics, plan, properties
+from roamcast.pipeline.lookup.plan import Needs, Share, Statistics, plan
 from roamcast.pipeline.lookup.read import ANSWER, Reader
+from roamcast.pipeline.lookup.texts import ranked
 from roamcast.pipeline.spark.errors import collected
 from roamcast.pipeline.spark.progress import QUIET, Bar
 
@@ -91,15 +91,12 @@ class Lookup:
 
     def pairs(self, messages: list[Filter]) -> pa.Table:
         """Give the distinct pairs (number of the message, vid), sorted."""
-        needs, filters = Needs(messages), FilterSet()
-        filters.add_many((str(number), message) for number, message in enumerate(messages))
-        reader = Reader(filters, needs, properties(messages))
+        reader = Reader(messages)
         for _ in range(PLANS_MAX):
-            shares = self.plan(needs)
+            shares = self.plan(reader.needs)
             try:
                 with closing(self._read(reader, shares)) as answers:
-                    found = distinct(answers, ANSWERS_MAX)
-                return found.sort_by([("message", "ascending"), ("vid", "ascending")])
+                    return distinct(answers, ANSWERS_MAX)
             except GoneError as error:
                 gone = error
                 self.archive.check_there(share.path for share in shares)
@@ -198,7 +195,7 @@ def divided(shares: list[Share]) -> list[list[Share]]:
 
 
 def distinct(batches: Iterable[pa.RecordBatch], limit: int) -> pa.Table:
-    """Give each pair once; repeated ones are dropped often enough to hold only twice the answer."""
+    """Give each pair once, sorted; repeated ones are dropped often enough to bound the memory."""
     held: list[pa.RecordBatch] = []
     count, room = 0, PAIRS_HELD
     for batch in batches:
@@ -212,13 +209,21 @@ def distinct(batches: Iterable[pa.RecordBatch], limit: int) -> pa.Table:
 
 
 def _once(held: list[pa.RecordBatch], limit: int) -> pa.Table:
+    """Sort pairs as numbers: the message and the rank of the vid."""
     found = pa.Table.from_batches(held, schema=ANSWER)
-    found = found.group_by(["message", "vid"], use_threads=False).aggregate([])
-    if found.num_rows > limit:
+    if not found.num_rows:
+        return found
+    ranks, vids = ranked(found["vid"].combine_chunks())
+    keys = np.asarray(found["message"]).astype(np.int64) << 32
+    keys |= ranks
+    keys.sort()  # numpy's own unique hashes first, which costs more
+    keys = keys[np.concatenate([[True], keys[1:] != keys[:-1]])]
+    if len(keys) > limit:
         raise LimitError(
             f"one lookup gives at most {limit} pairs of message and vid: ask with fewer messages"
         )
-    return found
+    messages = pa.array((keys >> 32).astype(np.int32))
+    return pa.table([messages, vids.take(pa.array(keys & 0xFFFFFFFF))], schema=ANSWER)
 
 
 def write_answers(
