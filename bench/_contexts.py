@@ -121,18 +121,17 @@ def sql(question: dict[str, Any], files: list[str]) -> str:
 def join_sql(files: list[str], asked: str) -> str:
     """Say all questions of a table in one join, and give the distinct pairs, sorted.
 
-    As somebody would write it who knows the data: questions and contexts meet by cells of a twentieth
-    of a degree and hours, since DuckDB compares all pairs otherwise. No context lasts longer than six
-    hours and twice the grid.
+    As somebody would write it who knows the data: questions and contexts meet by cells of a
+    twentieth of a degree and hours, since DuckDB compares all pairs otherwise. No context lasts
+    longer than six hours and twice the grid.
     """
     names = ", ".join(f"'{name}'" for name in files)
     hour = 3_600_000
+    cells = "range(floor({0}0 * 20)::BIGINT, floor({0}1 * 20)::BIGINT + 1)"
     return f"""
-        WITH spread_x AS (SELECT *, unnest(range(floor(x0 * 20)::BIGINT, floor(x1 * 20)::BIGINT + 1)) AS cx
-            FROM {asked}),
-        spread_y AS (SELECT *, unnest(range(floor(y0 * 20)::BIGINT, floor(y1 * 20)::BIGINT + 1)) AS cy
-            FROM spread_x),
-        m AS (SELECT *, unnest(range((t0 - 7 * {hour}) // {hour}, t1 // {hour} + 1)) AS h FROM spread_y)
+        WITH by_x AS (SELECT *, unnest({cells.format("x")}) AS cx FROM {asked}),
+        by_y AS (SELECT *, unnest({cells.format("y")}) AS cy FROM by_x),
+        m AS (SELECT *, unnest(range((t0 - 7 * {hour}) // {hour}, t1 // {hour} + 1)) AS h FROM by_y)
         SELECT DISTINCT number, vid FROM read_parquet([{names}], hive_partitioning = false) c JOIN m
         ON floor(c.lon * 20)::BIGINT = m.cx AND floor(c.lat * 20)::BIGINT = m.cy
         AND (epoch_us(c.t_r) - {ORIGIN}) // {1_000 * hour} = m.h AND c."string:kind" = m.kind

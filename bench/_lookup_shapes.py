@@ -1,8 +1,8 @@
 """What does one message of each shape cost on the whole archive, in CPU, beside DuckDB?
 
-Every message reads all files: nothing is excluded by time. DuckDB computes the same in SQL, and both
-give the same Arrow column: distinct vids, sorted. It has no polygons without an extension, so a
-polygon is held against our own box.
+Every message reads all files: nothing is excluded by time. DuckDB computes the same in SQL, and
+both give the same Arrow column: distinct vids, sorted. It has no polygons without an extension, so
+a polygon is held against our own box.
 """
 
 import math
@@ -77,7 +77,7 @@ def rows(archive: Path, size: int) -> list[dict[str, Any]]:
         row = {"contexts": size, "shape": name, "vids": pairs.num_rows, "ours_cpu_s": ours}
         if where is not None:
             query = f"SELECT DISTINCT vid FROM {source} WHERE {where} ORDER BY vid"  # noqa: S608
-            theirs, told = _cpu(lambda q=query: connection.execute(q).to_arrow_table())
+            theirs, told = _cpu(lambda q=query: connection.sql(q).to_arrow_table())
             assert told["vid"].equals(pairs["vid"]), f"{name} is answered differently"
             row |= {"duckdb_cpu_s": theirs, "ours/duckdb": ours / theirs}
         found.append(row)

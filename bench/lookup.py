@@ -2,8 +2,8 @@
 
 Both are warm, both read the same Parquet files. DuckDB gets the list of files for free. It answers
 one question after another, and all as one join of messages and contexts, by cell and hour; ours
-plans, reads and matches all messages in one batch, on Spark and in the driver. Then one message of each shape is asked of all files,
-and its CPU compared. `--full` adds 100 million contexts.
+plans, reads and matches all messages in one batch, on Spark and in the driver. Then one message of
+each shape is asked of all files, and its CPU compared. `--full` adds 100 million contexts.
 """
 
 import shutil
@@ -171,9 +171,8 @@ class _Duck:
         columns = {name: [question[name] for question in asked] for name in names}
         self._connection.register("asked", pa.table({"number": range(len(asked)), **columns}))
         begin = time.perf_counter()
-        found = self._connection.execute(generator.join_sql(self._source, "asked"))
-        table = found.to_arrow_table()
-        return time.perf_counter() - begin, table
+        found = self._connection.sql(generator.join_sql(self._source, "asked")).to_arrow_table()
+        return time.perf_counter() - begin, found
 
 
 def _check(found: pa.Table, answers: list[list[str]], count: int) -> None:
