@@ -241,12 +241,23 @@ def test_exposure_is_time_shared_at_one_place(session: Any, archive: str) -> Non
         if one.place and short(one, 2) == short(source, 2) and one.vid != source.vid:
             start = max(one.t_r, source.t_r)
             end = min(FOREVER if one.t_d is None else one.t_d, FOREVER)
-            meets = range(max(hours(one)[0], hours(source)[0]),
-                          min(hours(one)[-1], hours(source)[-1]) + 1)  # fmt: skip
-            if meets and (end - start) >= 30 * 60 * MICROSECONDS:
+            reach = min(one.t_r + 7 * DAY if one.t_d is None else one.t_d, source.t_r + 7 * DAY)
+            if start < reach and (end - start) >= 30 * 60 * MICROSECONDS:
                 want[one.vid] = (end - start) / 60e6
     assert got == pytest.approx(want)
     assert want
+
+
+def test_counts_with_noise_are_near_the_counts_and_few_are_never_told(session: Any) -> None:
+    here = [(f"v{n}", "a/1", BEGIN, BEGIN + HOUR // 2) for n in range(3_000)]
+    alone = [(f"w{n}", f"b/{n}", BEGIN, BEGIN + HOUR // 2) for n in range(50)]
+    frame = session.createDataFrame(here + alone, "vid string, place string, r long, d long")
+    seen = frame.selectExpr("vid", "place", "timestamp_micros(r) t_r", "timestamp_micros(d) t_d")
+    budget = pipeline.Budget(1.0, cells=1)
+    (told,) = rows(pipeline.occupancy(seen, budget=budget))
+    assert (told["place"], set(told)) == ("a/1", {"place", "hour", "count"})
+    assert abs(told["count"] - 3_000) < 100  # noise of that size: once in e^100
+    assert rows(pipeline.flows(seen, budget=budget)) == []
 
 
 def test_no_suppressed_count_can_be_subtracted_out(session: Any) -> None:

@@ -1,4 +1,4 @@
-"""`roamcast pipeline occupancy`, `dwell`, `entries`, `flows` and `exposure`."""
+"""`roamcast pipeline occupancy`, `dwell`, `entries`, `flows`, `exposure` and `export`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,10 +25,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the rows as JSON
 
 def add(app: typer.Typer) -> None:
     """Add the commands to their group."""
-    for name in ("occupancy", "entries", "flows"):
-        app.command(name, help=_HELP[name])(_counting(name))
+    for name in ("occupancy", "flows"):
+        app.command(name, help=_HELP[name])(_noisy(name))
+    app.command("entries", help=_HELP["entries"])(_entries)
     app.command("dwell", help=_HELP["dwell"])(_dwell)
     app.command("exposure", help=_HELP["exposure"])(_exposure)
+    app.command("export", help=_HELP["export"])(_export)
 
 
 _HELP = {
@@ -36,24 +38,66 @@ _HELP = {
     "entries": "Count arrivals and departures at each place, hour by hour.",
     "flows": "Count moves from place to place, hour by hour.",
     "dwell": "Say how long people stay at each place.",
+    "export": "Write contexts as GeoParquet or CSV, for other tools.",
     "exposure": "Find the vids that shared a place with the given ones for some minutes.",
 }
 
 
-def _counting(name: str) -> Any:
+def _noisy(name: str) -> Any:
     def ask(
         archive: ArchiveOption,
         level: LevelOption = 0,
         k: KOption = 5,
+        epsilon: Annotated[
+            float | None, typer.Option(help="Noise within this budget, instead of --k.")
+        ] = None,
+        delta: Annotated[float, typer.Option(help="The budget's other part.")] = 1e-8,
+        cells: Annotated[int, typer.Option(help="Cells that one vid may count in.")] = 8,
         where: WhereOption = None,
         out: OutOption = None,
         plot: PlotOption = None,
         spark: SparkOption = None,
         json: JsonOption = False,
     ) -> None:
-        _answer(name, archive, where, out, plot, spark, json=json, level=level, k=k)
+        budget = None
+        if epsilon is not None:
+            from roamcast.pipeline.analysis.noise import Budget
+
+            budget = Budget(epsilon, delta, cells).check()
+            typer.echo(
+                f"ε = {epsilon:g}, δ = {delta:g} for one vid in {cells} cells; "
+                f"counts from {budget.threshold()} on are told. Every such table spends anew.",
+                err=True,
+            )
+        how = {"level": level, "k": k, "budget": budget}
+        _answer(name, archive, where, out, plot, spark, json=json, **how)
 
     return ask
+
+
+def _entries(
+    archive: ArchiveOption,
+    level: LevelOption = 0,
+    k: KOption = 5,
+    where: WhereOption = None,
+    out: OutOption = None,
+    plot: PlotOption = None,
+    spark: SparkOption = None,
+    json: JsonOption = False,
+) -> None:
+    _answer("entries", archive, where, out, plot, spark, json=json, level=level, k=k)
+
+
+def _export(
+    out: Annotated[Path, typer.Argument(help="A .parquet (GeoParquet) or .csv file.")],
+    archive: ArchiveOption,
+    where: WhereOption = None,
+) -> None:
+    from roamcast.model.filters import Filter
+    from roamcast.pipeline.analysis.export import export
+
+    rows = export(archive, out, None if where is None else Filter.parse(where))
+    typer.echo(f"{rows:,} contexts in {out}")
 
 
 def _dwell(
@@ -70,8 +114,10 @@ def _dwell(
 
 
 def _exposure(
-    vids: Annotated[Path, typer.Argument(help="A file with a vid a line.")],
     archive: ArchiveOption,
+    vids: Annotated[
+        Path | None, typer.Argument(help="A file with a vid a line; without, everybody.")
+    ] = None,
     minutes: Annotated[float, typer.Option(help="Shared time at one place.")] = 15.0,
     level: LevelOption = 0,
     where: WhereOption = None,
@@ -81,11 +127,13 @@ def _exposure(
 ) -> None:
     from roamcast.errors import MissingError
 
-    try:
-        lines = vids.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise MissingError(f"{vids}: {error.strerror}") from None
-    asked = [line.strip() for line in lines if line.strip()]
+    asked: list[str] | None = None
+    if vids is not None:
+        try:
+            lines = vids.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise MissingError(f"{vids}: {error.strerror}") from None
+        asked = [line.strip() for line in lines if line.strip()]
     _answer(
         "exposure", archive, where, out, None, spark,
         json=json, vids=asked, minutes=minutes, level=level,
@@ -114,8 +162,9 @@ def _answer(
         raise InputError(f"--out ends with .csv or .parquet, not {out.suffix or 'nothing'}")
     failed = Archive.open(archive).storage.failed  # a wrong path is told before Spark starts
     with started(Settings(master=master)) as spark:
-        if "vids" in how:
-            how["of"] = spark.createDataFrame([(vid,) for vid in how.pop("vids")], "vid string")
+        vids = how.pop("vids", None)
+        if vids is not None:
+            how["of"] = spark.createDataFrame([(vid,) for vid in vids], "vid string")
         asked = getattr(pipeline, name)(pipeline.contexts(spark, archive, filter=where), **how)
         found = collected(asked.limit(ROWS_MAX + 1), failed)
     if found.num_rows > ROWS_MAX:
@@ -171,7 +220,7 @@ def _draw(found: "pa.Table", name: str, plot: Path) -> None:
     from roamcast.errors import InputError
 
     if not found.num_rows:
-        raise InputError("there is nothing to draw: every count lies below k")
+        raise InputError("there is nothing to draw: no count is large enough to be told")
     figure, axes = pyplot.subplots(figsize=(10, 5), layout="constrained")
     rows = found.to_pylist()
     if "hour" in found.column_names:

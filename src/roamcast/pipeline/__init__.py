@@ -11,6 +11,7 @@ from typing import Any
 
 # Spark is imported with the first of these, not with the package: the service needs none.
 _PUBLIC = {
+    "Budget": "analysis.noise",
     "contexts": "analysis.reading",
     "define_functions": "analysis.functions",
     "dwell": "analysis.questions",

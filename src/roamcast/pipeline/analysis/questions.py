@@ -4,12 +4,15 @@ Each is a function DataFrame → DataFrame over contexts (`analysis.source`). Co
 person who registered again is counted again, because nobody but a trusted node can tell. So a
 count is of visits, never of people, and flows are those within the life of one vid.
 
-Counts below k are suppressed, and with them those from which one could be computed (`suppression`).
+Counts below k are suppressed, and with them those from which one could be computed (`suppression`);
+or, for occupancy and flows, they get noise within a stated budget (`noise`).
 """
 
 from typing import TYPE_CHECKING
 
 from roamcast.errors import InputError
+from roamcast.pipeline.analysis.meetings import BUCKET_S, MET, met
+from roamcast.pipeline.analysis.noise import Budget, noisy
 from roamcast.pipeline.analysis.suppression import suppressed
 
 if TYPE_CHECKING:
@@ -26,15 +29,23 @@ BY_MOVE = [("origin", "destination"), ("origin", "hour"), ("destination", "hour"
 
 
 def occupancy(
-    contexts: "DataFrame", *, level: int = 0, hour_s: int = HOUR_S, k: int = K
+    contexts: "DataFrame",
+    *,
+    level: int = 0,
+    hour_s: int = HOUR_S,
+    k: int = K,
+    budget: Budget | None = None,
 ) -> "DataFrame":
     """Count the vids at each place in each hour that their contexts overlap.
 
     level: how many segments of a place's path to count by; 0 counts by whole paths.
+    budget: counts get noise within it, instead of being suppressed below k (`noise`).
     """
     from pyspark.sql import functions as f
 
     hours = _by_hour(_placed(contexts, level), hour_s)
+    if budget is not None:
+        return noisy(hours, ("place", "hour"), budget)
     counted = hours.groupBy("place", "hour").agg(f.countDistinct("vid").alias("count"))
     return suppressed(counted, BY_PLACE, k).select("place", "hour", "count")
 
@@ -78,52 +89,76 @@ def entries(
 
 
 def flows(
-    contexts: "DataFrame", *, level: int = 0, hour_s: int = HOUR_S, k: int = K
+    contexts: "DataFrame",
+    *,
+    level: int = 0,
+    hour_s: int = HOUR_S,
+    k: int = K,
+    budget: Budget | None = None,
 ) -> "DataFrame":
-    """Count the moves from place to place by the hour in which the next place begins."""
+    """Count the moves from place to place by the hour in which the next place begins.
+
+    budget: as of `occupancy`; a vid then counts once for each pair of places and hour.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     walk = Window.partitionBy("vid").orderBy("t_r", "t_d")
     placed = _placed(contexts, level)
     moves = placed.select(
+        "vid",
         f.lag("place").over(walk).alias("origin"),
         f.col("place").alias("destination"),
         _hour(f.col("t_r"), hour_s).alias("hour"),
     ).where(f.col("origin") != f.col("destination"))
+    if budget is not None:
+        return noisy(moves, ("origin", "destination", "hour"), budget)
     counted = moves.groupBy("origin", "destination", "hour").count()
     found = suppressed(counted, BY_MOVE, k)
     return found.select("origin", "destination", "hour", "count")
 
 
 def exposure(
-    contexts: "DataFrame", *, of: "DataFrame", minutes: float, level: int = 0
+    contexts: "DataFrame", *, of: "DataFrame | None" = None, minutes: float, level: int = 0
 ) -> "DataFrame":
     """Find the vids that shared a place with the vids in `of` for at least so many minutes.
 
-    Contexts are compared within buckets of time, so the work grows with those who met and not with
+    Without `of` everybody with everybody, each pair in both directions. Contexts are swept in the
+    order of their beginnings (`meetings`), so the work grows with those who met and not with
     everybody at the place. The answer is for the trusted node, which alone knows who they are.
     """
     from pyspark.sql import functions as f
 
     if minutes <= 0:
         raise InputError("give minutes above 0: everybody at a place meets for no time at all")
-    hours = _by_hour(_placed(contexts, level), HOUR_S)
-    asked = of.select("vid").distinct()
-    theirs = hours.join(f.broadcast(asked), "vid", "left_semi").select(
-        "place",
-        "hour",
-        f.col("vid").alias("source"),
-        f.col("t_r").alias("source_t_r"),
-        f.col("t_d").alias("source_t_d"),
-    )
-    met = hours.join(theirs, ["place", "hour"], "inner").where(f.col("vid") != f.col("source"))
-    start = f.greatest(f.unix_micros("t_r"), f.unix_micros("source_t_r"))
-    end = f.least(_end(f.col("t_d")), _end(f.col("source_t_d")))
-    pairs = met.select("source", "vid", "place", start.alias("start"), end.alias("end")).distinct()
-    together = pairs.where(f.col("end") > f.col("start")).groupBy("source", "vid", "place")
-    found = together.agg((f.sum(f.col("end") - f.col("start")) / 60e6).alias("minutes"))
+    stays = _by_bucket(_placed(contexts, level))
+    if of is None:
+        asked = stays.withColumn("asked", f.lit(True))
+    else:
+        wanted = f.broadcast(of.select("vid").distinct().withColumn("asked", f.lit(True)))
+        marked = stays.join(wanted, "vid", "left").fillna(False, "asked")
+        # whoever was nowhere near them takes no part: neither in the shuffle nor in the sweep
+        near = marked.where("asked").select("place", "bucket").distinct()
+        asked = marked.join(near, ["place", "bucket"], "left_semi")
+    columns = ("place", "bucket", "vid", "start", "end", "reach", "asked")
+    pairs = asked.select(*columns).repartition("place", "bucket").mapInArrow(met, MET)
+    found = pairs.groupBy("source", "vid", "place").agg((f.sum("shared") / 60e6).alias("minutes"))
     return found.where(f.col("minutes") >= minutes).select("source", "vid", "place", "minutes")
+
+
+def _by_bucket(placed: "DataFrame") -> "DataFrame":
+    """Give a row with moments in µs for each bucket that a context overlaps."""
+    from pyspark.sql import functions as f
+
+    start = f.unix_micros("t_r")
+    lasting = start + LASTING_DAYS * 86_400_000_000
+    reach = f.coalesce(f.unix_micros("t_d"), lasting)
+    width = BUCKET_S * 1_000_000
+    buckets = f.sequence(f.floor(start / width), f.floor(reach / width))
+    return placed.select(
+        *("vid", "place", start.alias("start"), _end(f.col("t_d")).alias("end")),
+        *(reach.alias("reach"), f.explode(buckets).alias("bucket")),
+    )
 
 
 def _placed(contexts: "DataFrame", level: int) -> "DataFrame":

@@ -19,7 +19,8 @@ from roamcast.matching import FilterSet
 from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import Normal
 from roamcast.model.kinds import holding
-from roamcast.pipeline.archive.bounds import FIRST, FOREVER, GroupBounds
+from roamcast.model.time import FOREVER
+from roamcast.pipeline.archive.bounds import FIRST, GroupBounds
 from roamcast.pipeline.archive.files import check_columns, damage, times
 from roamcast.pipeline.archive.layout import Array, context_name
 from roamcast.pipeline.archive.storage import Storage
@@ -158,7 +159,7 @@ class Reader:
 
     def __init__(self, messages: Sequence[Filter]) -> None:
         self.needs = Needs(messages)
-        self._messages = list(messages)
+        self._messages: Sequence[Filter] = list(messages)
 
     @cached_property
     def filters(self) -> FilterSet:
@@ -213,13 +214,13 @@ class Reader:
     ) -> tuple[Array, Array] | None:
         """Give the pairs of a need and a row within it; None if they are too many."""
         asked = self._asked(footer, part, needs, possible)
-        columns = _where(part, asked)
+        t_r, t_d, lon, lat = _where(part, asked)
         room = min(CANDIDATES_MAX, CANDIDATES_PER_ROW * part.rows + CANDIDATES_SPARE)
         which, at = np.empty(room, np.int32), np.empty(room, np.int32)
         bounds = np.empty((-(-int(footer.rows.max()) // BLOCK_ROWS), 8))
         found = candidates(
-            part.starts, needs, asked, *columns, self.needs.times, self.needs.boxes, bounds,
-            which, at,
+            part.starts, needs, asked, t_r, t_d, lon, lat, self.needs.times, self.needs.boxes,
+            bounds, which, at,
         )  # fmt: skip
         return None if found < 0 else (which[:found], at[:found])
 
@@ -257,7 +258,7 @@ class Reader:
 
     def __setstate__(self, state: tuple[Needs, list[bytes]]) -> None:
         self.needs, stored = state
-        self._messages = _Stored(stored)  # type: ignore[assignment] - read only if they are needed
+        self._messages = _Stored(stored)
 
 
 class _Stored(Sequence[Filter]):
