@@ -48,6 +48,7 @@ SPARK = "Spark"
 ON_SPARK = (
     "tests/matching/test_snapshot_spark.py",
     "tests/pipeline/test_analysis.py",
+    "tests/pipeline/test_ingest_mqtt.py",
     "tests/pipeline/test_ingest_names.py",
     "tests/pipeline/test_ingest_nasty.py",
     "tests/pipeline/test_ingest_room.py",
@@ -57,6 +58,7 @@ ON_SPARK = (
     "tests/pipeline/test_spark_handles.py",
     "tests/pipeline/test_spark_ingest.py",
     "tests/pipeline/test_spark_jobs.py",
+    "tests/pipeline/test_twelve.py",
     "tests/pipeline/test_cluster.py",  # uses the session and the cluster
     "tests/pipeline/test_faults.py",  # stops the session, and starts one on the cluster
     "tests/pipeline/test_notebook.py",  # stops the session, and starts a Connect server

@@ -27,7 +27,8 @@ def ingest(
     sightings: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Files or folders; .jsonl, .csv, .parquet. Or nats://host:port/STREAM."
+            help="Files or folders; .jsonl, .csv, .parquet. Or nats://host:port/STREAM, "
+            "mqtt://host:port/TOPIC, kafka://host:port/TOPIC."
         ),
     ] = None,
     replay_dead_letters: Annotated[
@@ -79,7 +80,7 @@ def ingest(
         str, typer.Option(help="Name of this ingest at that node: it has an epoch of its own.")
     ] = "ingest",
     password_file: Annotated[
-        str, typer.Option(help="File with the password of the user in nats://user@…")
+        str, typer.Option(help="File with the password of the user in nats:// or mqtt://user@…")
     ] = "",
     files_a_batch: Annotated[
         int, typer.Option(min=1, help="Maximum files in one batch of a watch.")
@@ -106,7 +107,7 @@ def ingest(
     from roamcast.pipeline.ingest import run as work
     from roamcast.pipeline.ingest.files import Reading
     from roamcast.pipeline.ingest.state import opened, private_folder
-    from roamcast.pipeline.lookup.nats import SCHEMES, parse_address, state_of
+    from roamcast.pipeline.ingest.streams import SCHEMES, check_stream, parse_stream
     from roamcast.pipeline.spark.session import Settings, check_reachable, started
 
     settings = work.check_settings(
@@ -143,8 +144,8 @@ def ingest(
     if sightings[0].startswith(SCHEMES):
         if len(sightings) != 1 or not watch:
             raise InputError("a stream is ingested alone, by --watch or --watch --until-idle")
-        address = parse_address(sightings[0], password_file)
-        state_of(address, patience_s=0)
+        address = parse_stream(sightings[0], password_file)
+        check_stream(address)
     paths = [Path(text) for text in sightings]
     if not watch:
         work.check_files(paths, settings)

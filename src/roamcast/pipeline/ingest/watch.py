@@ -9,7 +9,6 @@ thread watches the clock: once nothing has come for as long as heartbeat and lat
 goes on with the clock, and a batch without files ends what is open (decision 0158).
 """
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,7 +32,7 @@ from roamcast.pipeline.ingest.files import (
 from roamcast.pipeline.ingest.read import shape_of
 from roamcast.pipeline.ingest.run import Clock, IngestSettings, check_settings, ingest_batch
 from roamcast.pipeline.ingest.state import IngestState, SightingBatch
-from roamcast.pipeline.lookup.nats import StreamAddress, state_of
+from roamcast.pipeline.ingest.streams import StreamedFrom, lines_of
 from roamcast.pipeline.spark.errors import translated
 from roamcast.pipeline.spark.paths import literal
 
@@ -101,7 +100,7 @@ def ingest_watch(
 def ingest_stream(
     spark: "SparkSession",
     state: IngestState,
-    address: StreamAddress,
+    address: StreamedFrom,
     settings: IngestSettings,
     clock: Clock,
     *,
@@ -109,26 +108,21 @@ def ingest_stream(
     until_idle: bool = False,
     on_batch: Callable[[SightingBatch], None] | None = None,
 ) -> Iterator[Any]:
-    """Ingest sightings from a stream of NATS, a JSON line each; as `ingest_watch` otherwise.
+    """Ingest sightings from a broker's stream, a JSON line each; as `ingest_watch` otherwise.
 
     Numbers of messages lie in Spark's checkpoint, so a micro-batch is the same messages however
     often it is tried; what has happened is what the archive has committed.
     """
-    from roamcast.pipeline.lookup.source import NAME, Messages, options
-
     check_settings(settings)
-    state_of(address, patience_s=0)  # says at once what is wrong with the address
-    spark.dataSource.register(Messages)
-    name = hashlib.blake2b(f"{address.server}/{address.stream}".encode(), digest_size=8)
-    checkpoint = state.folder / f"checkpoint-{name.hexdigest()}"
-    work = _StreamWork(spark, state, state.folder, settings, clock, checkpoint, on_batch)
-    lines = spark.readStream.format(NAME).options(**options(address)).load()
-    writer = lines.writeStream.foreachBatch(work).option("checkpointLocation", str(checkpoint))
     timing: dict[str, Any] = (
         {"availableNow": True} if until_idle else {"processingTime": f"{every_s} seconds"}
     )
-    with _running(writer.trigger(**timing), work, every_s, watched=not until_idle) as query:
-        yield query
+    with lines_of(spark, state, address, until_idle=until_idle) as (lines, name):
+        checkpoint = state.folder / f"checkpoint-{name}"
+        work = _StreamWork(spark, state, state.folder, settings, clock, checkpoint, on_batch)
+        writer = lines.writeStream.foreachBatch(work).option("checkpointLocation", str(checkpoint))
+        with _running(writer.trigger(**timing), work, every_s, watched=not until_idle) as query:
+            yield query
 
 
 @contextmanager
