@@ -309,6 +309,7 @@ def _text_test(name: str, decide: Decide) -> Test:
 
 def _presence_test(part: Presence) -> Test:
     def test(candidates: Candidates, chosen: Array) -> Array:
-        return candidates.has(part.property, chosen) == part.present
+        held: Array = candidates.has(part.property, chosen) == part.present
+        return held
 
     return test

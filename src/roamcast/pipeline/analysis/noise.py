@@ -52,8 +52,8 @@ class Budget(msgspec.Struct, frozen=True):
         """Give the noisy count from which a cell is told."""
         from opendp.mod import binary_search
 
-        def kept(threshold: int) -> bool:
-            return bool(self.mechanism(threshold).map(self._distance)[1] <= self.delta)
+        def kept(threshold: float) -> bool:
+            return bool(self.mechanism(int(threshold)).map(self._distance)[1] <= self.delta)
 
         return int(binary_search(kept, bounds=(1, THRESHOLD_MAX)))
 

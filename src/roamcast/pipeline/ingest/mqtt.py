@@ -124,6 +124,7 @@ def receiving(address: MqttAddress, folder: Path, client_id: str) -> Iterator[Sp
     """Receive a topic's messages into a folder while the block lasts."""
     try:
         import paho.mqtt.client as mqtt
+        from paho.mqtt.enums import CallbackAPIVersion
     except ImportError:
         raise MissingError("MQTT needs paho: pip install 'roamcast[mqtt]'") from None
     if not folder.exists():
@@ -146,7 +147,7 @@ def receiving(address: MqttAddress, folder: Path, client_id: str) -> Iterator[Sp
         subscribed.set()
 
     client = mqtt.Client(
-        mqtt.CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=False, manual_ack=True
+        CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=False, manual_ack=True
     )
     client.on_connect, client.on_subscribe = connected, told
     client.on_message = lambda _client, _data, message: arrived.put(message)
