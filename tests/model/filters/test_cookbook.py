@@ -15,8 +15,7 @@ RECIPES = re.findall(
     r"^## \d+\. (.+?)\n\n```cql2\n(.+?)\n```\n\nFinds (.+?)\. ", PAGE, re.DOTALL | re.MULTILINE
 )
 CONTEXTS = [
-    decode(line)
-    for line in (ROOT / "examples" / "cookbook.jsonl").read_text("utf-8").splitlines()
+    decode(line) for line in (ROOT / "examples" / "cookbook.jsonl").read_text("utf-8").splitlines()
 ]
 
 
