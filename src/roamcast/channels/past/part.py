@@ -31,6 +31,7 @@ from roamcast.channels.past.messages import (
 )
 from roamcast.channels.past.settings import BATCH_PIECES_MAX, PastSettings
 from roamcast.channels.past.steps import (
+    FirstStep,
     Lives,
     OnMap,
     Step,
@@ -157,7 +158,7 @@ class Past(Part):
 
     def occupancy(self) -> Occupancy:
         """How much is held."""
-        known = len(self._shown) + len(self.rules) + LIVES_MAX
+        known = 2 * len(self._shown) + len(self.rules) + LIVES_MAX
         return {
             "rows": (len(self._rows), self.settings.rows_max + known),
             "lives": (len(self.lives), LIVES_MAX),
@@ -221,31 +222,41 @@ class Past(Part):
 
     def step_for(
         self, context: Context, body: bytes, now: int, *, alone: bool
-    ) -> tuple[int, Writes]:
-        """Give since when a stored publication's state holds, and the step to write with it.
+    ) -> tuple[FirstStep, Writes]:
+        """Name the step with which a stored publication's state begins, and give it to be written.
 
-        No step if the map shows this state already, and on disk. `alone`: no other write of this
-        vid is on its way, which might never arrive.
+        Nothing is to write if the map shows this state already, and on disk. `alone`: no other
+        write of this vid is on its way, which might never arrive.
         """
         vid = context.vid
         rules, writes = self._rules(vid)
         known = self._shown.get(vid)
         if alone and known is not None and not known.life and known.same(context, rules):
-            return known.begin, ()
-        begin = self._begin(vid, context.t_r, now)
-        value = encode_step(Step(begin, body, rules))
-        beside = self.companions(msgspec.structs.replace(context, t_r=begin))
-        return begin, (*beside, *writes, (key_of(self._stamp(now), vid), value))
+            return FirstStep(known.begin, known.written, rules), ()
+        first = FirstStep(self._begin(vid, context.t_r, now), self._stamp(now), rules)
+        beside = self.companions(msgspec.structs.replace(context, t_r=first.begin))
+        return first, (*beside, *writes, first.row(vid, body))
 
     def end_of(self, vid: str, at: int, now: int) -> Writes:
         """Give the step to write with what ends a stored publication."""
         return *self.companions(None), (key_of(self._stamp(now), vid), encode_step(Step(at)))
 
-    def stored(self, context: Context, begin: int) -> None:
+    def stored(self, context: Context, first: FirstStep) -> None:
         """A stored publication is on the map; its step is on disk."""
         rules, writes = self._rules(context.vid)
         self._on_disk.update((key[len(RULES) :], None) for key, _ in writes)
-        self._note(context.vid, OnMap(context, begin, rules, 0))
+        self._note(context.vid, OnMap(context, first.begin, rules, 0, written=first.written))
+
+    def adopt_state(
+        self, context: Context, body: bytes, owner: str, first: FirstStep, now: int
+    ) -> None:
+        """The map shows what a replica had newer: a step of ours is the last of the vid.
+
+        0200: The replica's own step is written too, under its own key. It may arrive long after the
+        state has left for the archive; the deletion of its key stands then.
+        """
+        self.again((first.row(context.vid, body),))
+        self.begin(context, body, owner, now, soft=False)
 
     def begin(
         self, context: Context, body: bytes, owner: str, now: int, *, soft: bool = True
@@ -265,17 +276,17 @@ class Past(Part):
         else:
             begin = self._begin(vid, context.t_r, now)
         self.again((*self.companions(msgspec.structs.replace(context, t_r=begin)), *writes))
-        row = self._add(vid, Step(begin, body, rules, life), now)
+        row, written = self._add(vid, Step(begin, body, rules, life), now)
         if soft:
             self._rows_of[owner] = row
-        self._note(vid, OnMap(context, begin, rules, life, row))
+        self._note(vid, OnMap(context, begin, rules, life, row, written))
 
     def end(self, vid: str, owner: str, at: int, now: int) -> None:
         """The map shows a vid no more: write that soon; its owner is answered then."""
         known = self._shown.get(vid)
         if known is not None:
             self.again(self.companions(None))
-            row = self._add(vid, Step(after(known.begin, at)), now)
+            row, _ = self._add(vid, Step(after(known.begin, at)), now)
             if known.life:
                 self._rows_of[owner] = row
             self.gone(vid, at)
@@ -288,7 +299,8 @@ class Past(Part):
             return
         stated = msgspec.structs.replace(known.context, t_r=known.begin)
         begin = after(known.begin, now)
-        known.row = self._add(vid, Step(begin, body_of(stated), known.rules, known.life), now)
+        again = Step(begin, body_of(stated), known.rules, known.life)
+        known.row, known.written = self._add(vid, again, now)
 
     def gone(self, vid: str, at: int) -> None:
         """The map shows a vid no more."""
@@ -370,10 +382,12 @@ class Past(Part):
         self.rules[name] = encoded
         return name, ((RULES + name, encoded),)
 
-    def _add(self, vid: str, stated: Step, now: int) -> int:
+    def _add(self, vid: str, stated: Step, now: int) -> tuple[int, int]:
+        """Let a step be written soon; give its number and when it was written, as its key says."""
         self._row += 1
-        self._rows[key_of(self._stamp(now), vid)] = self._row, encode_step(stated)
-        return self._row
+        written = self._stamp(now)
+        self._rows[key_of(written, vid)] = self._row, encode_step(stated)
+        return self._row, written
 
     # --- the machine --------------------------------------------------------------------------
 
@@ -427,8 +441,9 @@ class Past(Part):
         rules, writes = self._rules(vid)
         self.again(writes)
         begin = after(known.begin, now)
-        row = self._add(vid, Step(begin, body_of(known.context), rules, known.life), now)
-        self._note(vid, OnMap(known.context, begin, rules, known.life, row))
+        again = Step(begin, body_of(known.context), rules, known.life)
+        row, written = self._add(vid, again, now)
+        self._note(vid, OnMap(known.context, begin, rules, known.life, row, written))
 
     def _note_alive(self, now: int) -> None:
         if not self._soft and not self._depending():

@@ -36,6 +36,8 @@ class OnMap(msgspec.Struct):
     life: int
     row: int = 0
     """The number of the step that waits for the disk; 0 if it came with a publication."""
+    written: int = 0
+    """When its step was written, as the step's key says."""
 
     def same(self, context: Context, rules: str) -> bool:
         """Whether the map shows this state already; when it began does not count."""
@@ -59,6 +61,18 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The id of the vid's own rules; empty while it has none."""
     life: int = 0
     """The epoch of the broker whose client published it; 0 if the broker stores it."""
+
+
+class FirstStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a stored publication knows of the step with which its state began."""
+
+    begin: int
+    written: int
+    rules: str
+
+    def row(self, vid: str, body: bytes) -> tuple[str, bytes]:
+        """Give the step's key and value."""
+        return key_of(self.written, vid), encode_step(Step(self.begin, body, self.rules))
 
 
 class Uptime(msgspec.Struct, frozen=True, array_like=True, gc=False):
