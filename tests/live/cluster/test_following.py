@@ -30,7 +30,7 @@ from roamcast.channels.failover.replica_messages import (
     pages,
 )
 from roamcast.channels.failover.replication import ReplicaGone
-from roamcast.channels.past.steps import FirstStep
+from roamcast.channels.past.part import FirstStep
 from roamcast.channels.server.messages import ServerHere
 from roamcast.channels.sessions.publications import PREFIX, StoredPublication
 from roamcast.errors import AuthError, StoreError

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from roamcast.channels.past.messages import PastGrew
-from roamcast.channels.past.part import Past
-from roamcast.channels.past.steps import FirstStep
+from roamcast.channels.past.part import FirstStep, Past
 from roamcast.channels.server.contexts import taken
 from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.messages import CONTEXT_BYTES_MAX

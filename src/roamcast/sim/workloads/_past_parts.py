@@ -14,8 +14,9 @@ from roamcast.broker import Broker
 from roamcast.channels.past.asking import EVER, Asked, coalesced, found
 from roamcast.channels.past.leaving import StepsMissingError, contexts
 from roamcast.channels.past.messages import ArchiveBatch, BatchLanded, BatchRefused
+from roamcast.channels.past.part import STEPS
+from roamcast.channels.past.pieces import Pieces, read
 from roamcast.channels.past.settings import PastSettings
-from roamcast.channels.past.steps import PREFIX, Pieces, read
 from roamcast.identity.rules import Viewer
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -59,7 +60,7 @@ class SimArchive:
 
 def steps_of(host: Host) -> list[tuple[str, bytes]]:
     """Read the log on a host's disk."""
-    return [*host.disk.load(PREFIX).items()]
+    return [*host.disk.load(STEPS).items()]
 
 
 def feed(archive: SimArchive, host: Host, batch: ArchiveBatch) -> BatchLanded | BatchRefused:
