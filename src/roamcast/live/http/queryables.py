@@ -27,9 +27,10 @@ def _schema(counts: Counter[Any]) -> dict[str, Any]:
     kinds = sorted({_type(kind) for kind, _ in counts})
     schema: dict[str, Any] = {"type": kinds[0] if len(kinds) == 1 else kinds}
     frequent = sorted(counts.items(), key=lambda entry: (-entry[1], str(entry[0][1])))
-    texts = [value for (kind, value), _ in frequent if kind is str and len(value) <= TEXT_LENGTH_MAX]
-    if texts:
-        schema["examples"] = texts[:VALUES_MAX]
+    texts = [value for (kind, value), _ in frequent if kind is str]
+    short = [text for text in texts if len(text) <= TEXT_LENGTH_MAX]
+    if short:
+        schema["examples"] = short[:VALUES_MAX]
     return schema
 
 
