@@ -57,6 +57,10 @@ MEMBERS: Final = ("place", "t_r", "t_d")
 """The properties that are members of a context, not attributes."""
 
 
+SEALING_KEY: Final = "sealing_key"
+"""The attribute of an archived context that has the public key of its vid, in base64url (0221)."""
+
+
 class Context(msgspec.Struct, frozen=True):
     """One person or thing from t_r to t_d (microseconds since 1970 UTC; t_d is None while open)."""
 

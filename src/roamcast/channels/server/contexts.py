@@ -307,6 +307,8 @@ class MapContexts:
         """Vid → who published under it lately (0090)."""
         self.is_stored: Callable[[str, str], bool] = lambda _vid, _owner: False
         self.may_name: Callable[[str, str], bool] = lambda _owner, _vid: True
+        self.shown: Callable[[Context], Context] = lambda context: context
+        """Gives a context as the map may have it: times of pseudonyms are rounded (0220)."""
         self.check_place: Callable[[str | None], None] = lambda _place: None
         """Raises for a place that another node serves."""
         """(vid, owner) → whether this process publishes it for the owner, from disk."""
@@ -343,7 +345,7 @@ class MapContexts:
             known = self.map.contexts.get(context.vid) or self.map.removed.get(context.vid)
             if known is None or known.owner != client.name:
                 self._overtake(client.name, context.vid, self.map.stamp(context.vid))
-            elif isinstance(known, Removal) or known.body != body:
+            elif isinstance(known, Removal) or known.body != self.shown_body(context, body):
                 self.outdate(client.name, context.vid, known.stamp)
 
     def check_owner(self, vid: str, owner: str) -> None:
@@ -436,6 +438,11 @@ class MapContexts:
         else:
             self._desk.timers.set(timer, at)
 
+    def shown_body(self, context: Context, body: bytes) -> bytes:
+        """Give the bytes of a context as the map has it, of which `body` says exact times."""
+        shown = self.shown(context)
+        return body if shown is context else body_of(shown)
+
     def put_for(
         self, owner: str, context: Context, body: bytes, stamp: int, *, stored: bool = False
     ) -> bool:
@@ -443,6 +450,8 @@ class MapContexts:
 
         `stored`: it is on disk, and so is its step of the past.
         """
+        exact, body = context, self.shown_body(context, body)
+        context = self.shown(context)
         self.settle(context.vid)
         before = self.map.contexts.get(context.vid)
         owner_before, state_before = (before.owner, before.context) if before else (None, None)
@@ -454,7 +463,7 @@ class MapContexts:
         if known is None:
             return False
         if self.past is not None and not stored:
-            self.past.begin(context, body, owner, self._desk.now)
+            self.past.begin(exact, body, owner, self._desk.now)
         self._note(known, state_before)
         if self.live.stale is not None:
             self.live.note(context.vid)

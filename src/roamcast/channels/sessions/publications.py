@@ -317,7 +317,8 @@ class StoredPublications(Part):
             stamp = max(stamp, known.stamp + 1)
         expires_us = 0 if given.session else now + lifetime
         alone = context.vid not in self._writing and context.vid not in self._ending
-        begin, steps = self._past.step_for(context, body, now, alone=alone)
+        said = self._map.shown_body(context, body)
+        begin, steps = self._past.step_for(context, said, now, alone=alone)
         return StoredPublication(owner, stamp, expires_us, given.session, body, begin), steps
 
     def _check_published(self, owner: str, vid: str, any_owner: bool) -> None:
@@ -473,7 +474,8 @@ class StoredPublications(Part):
             self._past.stored(context, publication.begin)
         else:
             now = self._server.desk.now
-            self._past.begin(context, publication.body, publication.owner, now, soft=False)
+            said = self._map.shown_body(context, publication.body)
+            self._past.begin(context, said, publication.owner, now, soft=False)
 
     def _remove(self, vid: str) -> None:
         """A publication is gone from disk: take it off the map."""

@@ -14,6 +14,7 @@ import msgspec
 from roamcast.channels.failover.watchdog import WatchdogSettings
 from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.errors import SettingsError
+from roamcast.identity.live_blur import CROWD_MIN_MAX, GRID_S, GRID_S_MAX
 from roamcast.identity.policy import PUBLIC
 from roamcast.identity.rules import Precision, Rule
 from roamcast.live.config.identity import Identity, PushSection
@@ -224,6 +225,20 @@ class Privacy(Section, frozen=True, kw_only=True):
             "22 random characters, so that nobody takes others' or learns which there are"
         ),
     ] = "any"
+    grid_s: Annotated[
+        int,
+        _number(
+            0, GRID_S_MAX, "grid to which shown times of pseudonyms are rounded, outwards; 0: exact"
+        ),
+    ] = GRID_S
+    crowd_min: Annotated[
+        int,
+        _number(
+            0,
+            CROWD_MIN_MAX,
+            "least contexts that share a shown place of the past; 0: any number",
+        ),
+    ] = 0
 
 
 class OidcSection(Section, frozen=True, kw_only=True):
