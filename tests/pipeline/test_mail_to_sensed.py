@@ -20,7 +20,7 @@ from roamcast.model.time import format_instant
 from roamcast.pipeline.archive.retention import retain
 from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
 from roamcast.pipeline.ingest.state import SEALING_FILE, opened
-from roamcast.pipeline.ingest.trusted import hand_over, vids_of_person
+from roamcast.pipeline.ingest.trusted import give_seeds, vids_of_person
 from roamcast.pipeline.lookup.rows import matching
 from tests.overlay_services import DEADLINE_S
 from tests.running_service import RunningService
@@ -84,12 +84,12 @@ def test_a_cast_reaches_who_was_only_seen_by_sensors(spark: Any, tmp_path: Path)
         # The agent hands Ada her keys, and hers alone.
         with opened(private, archive, "x", os.urandom) as state:
             store = KeyStore.open(tmp_path / "ada.keys")
-            assert hand_over(state, "ada", store) == 2
+            assert give_seeds(state, "ada", store) == 2
             assert store.of(mail["vid"]) is not None
             assert store.take(0) is None, "they serve to open mail, not to appear"
             store.close()
             with pytest.raises(InputError, match="no such person"):
-                hand_over(state, "cid", store)
+                give_seeds(state, "cid", store)
         told = subprocess.run(
             [sys.executable, "-m", "roamcast", "inbox", "--keys", str(tmp_path / "ada.keys")],
             capture_output=True, text=True, timeout=DEADLINE_S, check=False,

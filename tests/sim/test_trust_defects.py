@@ -173,7 +173,8 @@ def test_a_wake_up_without_mail_is_found() -> None:
 
 
 def test_a_wake_up_that_says_which_cast_is_found() -> None:
-    said = 'PushWakeUp(_name(handle, device), f"{one.endpoint}?{next(iter(self.mailboxes._boxes[handle].mails), 0)}")'
+    waits = "next(iter(self.mailboxes._boxes[handle].mails))"
+    said = f'PushWakeUp(_name(handle, device), f"{{one.endpoint}}?{{{waits}}}")'
     with planted(f"{WAKING}._wake", "PushWakeUp(_name(handle, device), one.endpoint)", said):
         assert broken() == "a push says nothing"
 

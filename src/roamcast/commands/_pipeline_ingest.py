@@ -28,7 +28,7 @@ def add(app: typer.Typer) -> None:
     app.command("ingest")(ingest)
     app.command("dead-letters")(dead_letters)
     app.command("vids")(vids)
-    app.command("hand-over")(hand_over)
+    app.command("seeds")(seeds)
 
 
 def ingest(
@@ -276,7 +276,7 @@ def vids(
             forget_person(state, person)
 
 
-def hand_over(
+def seeds(
     person: Annotated[str, typer.Argument(help="The person, as in the sightings.")],
     archive: Annotated[str, typer.Option(help="The archive's folder.")],
     keys: Annotated[
@@ -291,7 +291,7 @@ def hand_over(
     from roamcast.pipeline.ingest import trusted
 
     with opened_private(archive, private) as state, closing(KeyStore.open(keys)) as store:
-        count = trusted.hand_over(state, person, store)
+        count = trusted.give_seeds(state, person, store)
     typer.echo(f"the keys of {count} vids are in {keys}")
 
 

@@ -97,7 +97,7 @@ def vids_of_person(state: IngestState, person: str) -> list[str]:
     return sorted(found)
 
 
-def hand_over(state: IngestState, person: str, store: KeyStore) -> int:
+def give_seeds(state: IngestState, person: str, store: KeyStore) -> int:
     """Give a person the keys of their vids in the archive; give how many vids these are.
 
     They open mail that came to what sensors saw; nothing of anybody else's (decision 0221).

@@ -251,17 +251,12 @@ class TrustWorkload(Workload):
                 self._counts["taken"] += 1
                 self._taken.deliver(host.name, mail.cast)
                 self._got[host.name].add(mail.cast)
-            case Answered(caller, AckMail(cast=cast), Acknowledged()):
-                self._confirmed.add((host.name, caller, cast))
+            case Answered(caller, AckMail() | OpenInbox() as asked, Acknowledged()):
                 self._woken.pop((host.name, host.boots, caller), None)
-            case Answered(caller, OpenInbox(), Acknowledged()):
-                self._woken.pop((host.name, host.boots, caller), None)
-            case Woke(push, at):
-                self._check_woken(host, push, at)
-            case PushLost(device):
-                lost = (one for one, (_, of) in self._woken.items() if of == device)
-                for person in list(lost):
-                    del self._woken[person]
+                if isinstance(asked, AckMail):
+                    self._confirmed.add((host.name, caller, asked.cast))
+            case Woke() | PushLost():
+                self._observe_push(host, effect)
             case Answered(_, Deposit() as deposit, Deposited(full=0)):
                 self._counts["deposits"] += 1
                 self._note_owed(host.name, deposit)
@@ -280,6 +275,14 @@ class TrustWorkload(Workload):
             raise Violation("at most once per user", f"{detail} again")
         if self._stopped[person] == mail.sender:
             raise Violation("who is stopped reaches nobody", detail)
+
+    def _observe_push(self, host: Host, effect: Woke | PushLost) -> None:
+        if isinstance(effect, Woke):
+            self._check_woken(host, effect.push, effect.at)
+            return
+        for person, (_, device) in list(self._woken.items()):
+            if device == effect.device:  # it is repeated sooner
+                del self._woken[person]
 
     def _check_woken(self, host: Host, push: PushWakeUp, at: int) -> None:
         """A push says nothing but where it goes, and is not repeated until somebody came."""
