@@ -505,6 +505,8 @@ class Mailboxes(Part):
             self._close(inbox)
         for key in self.keys_of(handle):
             self._delete(key)
+        if handle in self._boxes:  # nothing of it was on disk yet
+            self._tidy(handle)
         self._timers.cancel(_Quiet(handle))
         return [InboxReplaced(inbox)] if inbox else []
 
