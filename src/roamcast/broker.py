@@ -400,7 +400,7 @@ class Broker(Router):
         self._server.contexts.trusted_nodes = frozenset(trusted_nodes)
         self.blur = blur
         if blur.grid_s:
-            self._server.contexts.shown = blur.shown
+            self._server.contexts.blurred = blur.shown
         if own_vids:
             self._server.contexts.may_name = is_own
         self._server.merging.is_stored = self._publications.holds

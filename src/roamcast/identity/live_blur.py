@@ -5,14 +5,13 @@ intervals that are rounded where a stay under one vid begins and ends: to ask fo
 no more than the answers say. Casts are matched with what was: nobody learns from them when.
 """
 
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, is_pseudonym
 from roamcast.model.time import EARLIEST, LATEST, MICROSECONDS
 
 GRID_S: Final = 900
@@ -20,12 +19,6 @@ GRID_S: Final = 900
 
 GRID_S_MAX: Final = 86_400
 CROWD_MIN_MAX: Final = 10_000
-
-PSEUDONYM: Final = re.compile(r"[A-Za-z0-9_-]{22,}(@.*)?", re.DOTALL)
-"""Vids of a trusted node, and random ones of at least 128 bits such as the SDK draws.
-
-All other vids, `bus-12` or `ada:phone`, are names that stay: their times link nothing new.
-"""
 
 SHIFTS_MAX: Final = 65_536
 
@@ -55,7 +48,7 @@ class LiveBlur(msgspec.Struct, frozen=True):
 
     def concerns(self, vid: str) -> bool:
         """Whether a vid stands for somebody who changes it."""
-        return bool(self.grid_s) and PSEUDONYM.fullmatch(vid) is not None
+        return bool(self.grid_s) and is_pseudonym(vid)
 
     def begin(self, vid: str, moment: int) -> int:
         """Round the begin of an interval outwards, on the grid of its vid."""

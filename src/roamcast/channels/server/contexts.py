@@ -26,7 +26,7 @@ from roamcast.channels.server.view_class import ViewClass
 from roamcast.channels.spread.dissemination import Dissemination
 from roamcast.errors import ConflictError, ContextError, LimitError
 from roamcast.matching.live.slices import run
-from roamcast.model.contexts import Context, body_of, context_of
+from roamcast.model.contexts import Context, body_of, context_of, is_pseudonym
 from roamcast.model.events import PublicationReplaced
 from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import Conjunction, Values
@@ -307,8 +307,8 @@ class MapContexts:
         """Vid → who published under it lately (0090)."""
         self.is_stored: Callable[[str, str], bool] = lambda _vid, _owner: False
         self.may_name: Callable[[str, str], bool] = lambda _owner, _vid: True
-        self.shown: Callable[[Context], Context] = lambda context: context
-        """Gives a context as the map may have it: times of pseudonyms are rounded (0220)."""
+        self.blurred: Callable[[Context], Context] | None = None
+        """Gives the context of a pseudonym as the map may have it: its times are rounded (0220)."""
         self.check_place: Callable[[str | None], None] = lambda _place: None
         """Raises for a place that another node serves."""
         """(vid, owner) → whether this process publishes it for the owner, from disk."""
@@ -437,6 +437,12 @@ class MapContexts:
             self._desk.timers.cancel(timer)
         else:
             self._desk.timers.set(timer, at)
+
+    def shown(self, context: Context) -> Context:
+        """Give a context as the map has it; the same object if nothing of it is rounded."""
+        if self.blurred is None or not is_pseudonym(context.vid):
+            return context
+        return self.blurred(context)
 
     def shown_body(self, context: Context, body: bytes) -> bytes:
         """Give the bytes of a context as the map has it, of which `body` says exact times."""
