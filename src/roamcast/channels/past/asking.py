@@ -218,8 +218,8 @@ def runs(
         low, high = low - blur.step, high + blur.step
     found = [seen(piece.context(), piece.rules) for piece in within(pieces, (low, high))]
     visible = [one for one in found if one is not None]
-    for shown in visible if blur is None else blur.thickened(visible):
-        by_vid.setdefault(shown.vid, []).append(shown)
+    for one in visible if blur is None else blur.thickened(visible):
+        by_vid.setdefault(one.vid, []).append(one)
     exact = {vid: list(contexts) for vid, contexts in by_vid.items()}
     for context in archived:
         shown = seen(context, "")

@@ -272,7 +272,7 @@ class PersonHost:
     """
 
     def __init__(
-        self, boot: Boot, nodes: Sequence[str], reach: Reach, pool: int, *, sleeps: bool
+        self, boot: Boot, nodes: Sequence[str], reach: Reach, pool: int, *, sleeps: bool = False
     ) -> None:
         self._calls = TrustCaller(boot)
         self._sleeps = sleeps
