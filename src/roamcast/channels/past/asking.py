@@ -212,19 +212,22 @@ def runs(
     blur: Blur | None = None,
 ) -> Iterable[tuple[str, list[Context]]]:
     """Give the contexts of each vid that a question may be about, in order, as they may be seen."""
-    by_vid: dict[str, list[Context]] = {}
     low, high = asked.reach
     if blur is not None:  # an interval that is rounded may come to lie within it
         low, high = low - blur.step, high + blur.step
-    found = [seen(piece.context(), piece.rules) for piece in within(pieces, (low, high))]
-    visible = [one for one in found if one is not None]
-    for one in visible if blur is None else blur.thickened(visible):
-        by_vid.setdefault(one.vid, []).append(one)
-    exact = {vid: list(contexts) for vid, contexts in by_vid.items()}
+    exact: dict[str, list[Context]] = {}
+    for piece in within(pieces, (low, high)):
+        shown = seen(piece.context(), piece.rules)
+        if shown is not None:
+            exact.setdefault(piece.vid, []).append(shown)
+    visible = [one for contexts in exact.values() for one in contexts]
     for context in archived:
         shown = seen(context, "")
         if shown is not None and not _known(shown, exact.get(context.vid, ())):
-            by_vid.setdefault(context.vid, []).append(shown)
+            visible.append(shown)
+    by_vid: dict[str, list[Context]] = {}
+    for one in visible if blur is None else blur.thickened(visible):
+        by_vid.setdefault(one.vid, []).append(one)
     for vid in sorted(by_vid):
         run = coalesced(by_vid[vid])
         yield vid, run if blur is None or not blur.concerns(vid) else _blurred(run, blur)
