@@ -1,6 +1,7 @@
 """What a broker tells the overlay of itself: nobody is missed, and nothing hidden is told."""
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from roamcast.channels.past.settings import PastSettings
 from roamcast.errors import MovedError
 from roamcast.identity.policy import PUBLIC
 from roamcast.identity.rules import Rule, Viewer
+from roamcast.matching.aggregate import Summary
 from roamcast.model.areas import Area, Patch, area_of
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -123,11 +125,41 @@ def test_a_change_of_state_does_not_hide_since_when_somebody_is_there() -> None:
 
 def test_a_context_that_ended_leaves_the_summary_after_a_while() -> None:
     node = Node()
+    node.crowd.reset("neighbour")
     node.keep("ann", "campus/b1/2", n=7)
+    node.told()
     node.release("ann")
     assert admits(node, "n = 7")
     node.wait()
     assert not admits(node, "n = 7")
+
+
+def test_nothing_is_summarised_while_there_is_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    summarise = crowds.summarise
+
+    def counted(contexts: Iterable[Context], *, budget: int) -> Summary:
+        made.append(len(members := list(contexts)))
+        return summarise(members, budget=budget)
+
+    monkeypatch.setattr(crowds, "summarise", counted)
+    node = Node()
+    for number in range(20):
+        node.keep(f"v{number % 10}", f"campus/b1/{number % 4}", n=number)
+    node.release("v3")
+    node.wait()
+    assert not made
+    node.crowd.reset("neighbour")
+    node.told()
+    assert made == [9]
+    assert admits(node, "n = 15")
+    assert not admits(node, "n = 13")
+    node.crowd.drop("neighbour")
+    node.wait()  # the link lingers and is gone
+    made.clear()
+    node.keep("v1", "campus/b1/9", n=100)
+    node.wait()
+    assert not made
 
 
 def test_whoever_is_hidden_makes_no_difference_to_what_neighbours_are_told() -> None:

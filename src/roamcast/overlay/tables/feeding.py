@@ -42,6 +42,9 @@ PLACES_MAX: Final = PIECES_MAX
 OUTSIDE_MAX: Final = 1_024
 """Places of restored contexts that wait for the places of old; more count as anywhere."""
 
+NOTED_MAX: Final = 4_096
+"""Places whose last days are remembered; then that begins anew."""
+
 RETRY_US: Final = 200_000
 
 
@@ -122,8 +125,12 @@ class TableFeeding(Part):
         """Places and days of what was restored before `_former` was; None: it is known."""
         self._days: dict[str, Days] = {}
         """Places → days on which somebody was there; those without a name: anywhere."""
+        self._noted: dict[str | None, Range] = {}
+        """Places of contexts → days that are known to be marked; most contexts are there again."""
         self._day: int | None = None
         """The day up to which days are accounted for."""
+        self._tomorrow: int | None = None
+        """When it ends."""
         self._has_past = has_past
         self._unwritten = False
         self._writing = False
@@ -167,9 +174,11 @@ class TableFeeding(Part):
         """Refuse what another node serves, and say where that is."""
         if place is None or not self.places or self._directory is None:
             return
-        if not any(path_within(place, own) for own in self.places):
-            other = self.directory.serving(place) or NodeEntry("")
-            raise MovedError.to(place, other.node, other.url)
+        for own in self.places:
+            if path_within(place, own):
+                return
+        other = self.directory.serving(place) or NodeEntry("")
+        raise MovedError.to(place, other.node, other.url)
 
     def node_at(self, place: str) -> str | None:
         """Name the node that serves a place; None where no node that is known does."""
@@ -201,22 +210,22 @@ class TableFeeding(Part):
         """Take what the map shows of a vid; its end may be any from now on, whatever it says."""
         if self._crowd is None:
             return
-        self._touched = True
         self._place(context, None)
         if not self._is_public(context.vid):
             self.crowd.end(context.vid)
+            self._touched = True
             self._draw_veil()
             return
         try:
-            self.crowd.put(msgspec.structs.replace(context, t_d=None))
+            if self.crowd.put(msgspec.structs.replace(context, t_d=None)):
+                self._touched = True
         except LimitError:  # unknown means yes
-            self._full = True
+            self._full = self._touched = True
             self._draw_veil()
 
     def ends(self, context: Context) -> None:
         """A vid is on the map no more; summaries keep it for a while."""
         if self._crowd is not None:
-            self._touched = True
             self._place(context, context.t_d)
             self.crowd.end(context.vid)
 
@@ -227,6 +236,10 @@ class TableFeeding(Part):
         if end is None and self._day is not None:
             last = max(first, self._day)
         place = context.place
+        public = self._is_public(context.vid)
+        noted = self._noted.get(place)
+        if noted is not None and public and noted[0] <= first and last <= noted[1]:
+            return
         if self._outside is not None and place is not None and not self._served(place):
             known = self._outside.get(place, (first, last))
             if place in self._outside or len(self._outside) < OUTSIDE_MAX:
@@ -236,10 +249,13 @@ class TableFeeding(Part):
                 self._mark(("",), first, last)
             return
         self._mark(self._keys(place), first, last)
-        if not self._is_public(context.vid):  # 0130: where they are makes no difference
+        if not public:  # 0130: where they are makes no difference
             self._mark(self.places, first, last)
         if place is not None and not self._served(place):
             self._go_astray()
+        if len(self._noted) >= NOTED_MAX:
+            self._noted.clear()
+        self._noted[place] = first, last
 
     def _keys(self, place: str | None) -> tuple[str, ...]:
         """Name the places, of those ever served, that hold a context's."""
@@ -251,7 +267,7 @@ class TableFeeding(Part):
         """Note that somebody was at places on these days."""
         for place in places:
             if self._days.setdefault(place, Days()).add(first, last):
-                self._unwritten = self._stale = True
+                self._unwritten = self._stale = self._touched = True
 
     def _served(self, place: str) -> bool:
         ever = (*self.places, *self._former)
@@ -292,6 +308,8 @@ class TableFeeding(Part):
             return
         before, self._day = self._day, today
         self._stale = True
+        self._tomorrow = (today + 1) * self._settings.day_us
+        self._noted.clear()
         members = self.crowd.members() if self._crowd is not None else ()
         if before is None:  # an earlier life ended some day, and who lasts was there all along
             for member in members:
@@ -352,6 +370,7 @@ class TableFeeding(Part):
 
     def _take(self, ever: Sequence[str], days: bytes | None) -> None:
         """Add places that this node served, and their days; without a name it is anywhere."""
+        self._noted.clear()
         known = {*self.places, *self._former}
         former = tuple(place for place in ever if place and place not in known)
         self._former = (*self._former, *former)[:PLACES_MAX]
@@ -409,15 +428,15 @@ class TableFeeding(Part):
 
     def deadline(self) -> int | None:
         """When changes are offered, or written again."""
-        return earliest(self._flush_at(), self._retry_at)
+        due = self._flush_at()
+        return due if self._retry_at is None else earliest(due, self._retry_at)
 
     def _flush_at(self) -> int | None:
         if self._crowd is None:
             return None
         if self._touched:
             return self._flushed + self._settings.flush_us
-        tomorrow = None if self._day is None else (self._day + 1) * self._settings.day_us
-        return earliest(self._unknown_until or None, tomorrow)
+        return earliest(self._unknown_until or None, self._tomorrow)
 
     def unstored(self, context: Context | None) -> Writes:
         """Give what must be on disk with a context: otherwise its past might not be found."""
@@ -441,6 +460,7 @@ class TableFeeding(Part):
     def occupancy(self) -> Occupancy:
         """How many places are known."""
         return {
+            "noted places": (len(self._noted), NOTED_MAX),
             "former places": (len(self._former), PLACES_MAX),
             "outside": (len(self._outside or ()), OUTSIDE_MAX),
         }
