@@ -18,10 +18,11 @@ import msgspec
 from roamcast.errors import LimitError, MovedError
 from roamcast.matching.aggregate import BUDGET, EMPTY, anything_in
 from roamcast.model.areas import PIECES_MAX
-from roamcast.model.contexts import Context, path_within
+from roamcast.model.contexts import Context
 from roamcast.model.events import RulesChanged
 from roamcast.model.machine import Effect, Entry, Store, Stored, StoreFailed, Writes, earliest
 from roamcast.model.parts import Occupancy, Part
+from roamcast.model.service_areas import Point, is_polygon, judges, serves
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.events import TablesTouched
 from roamcast.overlay.tables.areas import Areas
@@ -77,11 +78,12 @@ def standard_tables(settings: TableSettings) -> tuple[Areas, Crowd, Wants, Direc
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """A node for people: its name, where it is reached, the places it serves."""
+    """A node for people: its name, where it is reached, the places and polygons it serves."""
 
     node: str
     url: str
     places: tuple[str, ...]
+    polygons: tuple[str, ...] = ()
 
 
 class TableFeeding(Part):
@@ -109,7 +111,8 @@ class TableFeeding(Part):
         self._wants = by_name.get(Wants.name)
         self._directory = by_name.get(Directory.name)
         self.own = own
-        self.places = own.places
+        self.places = own.areas
+        """Service areas: places, and polygons as texts."""
         self._settings = settings
         self._is_public: Callable[[str], bool] = lambda _: True
         self._restricted: Callable[[], Collection[str] | None] = lambda: ()
@@ -168,24 +171,25 @@ class TableFeeding(Part):
     def nodes(self) -> list["NodeView"]:
         """Describe this node and the others, for people."""
         others = [] if self._directory is None else self.directory.nodes()
-        return [NodeView(one.node, one.url, one.places) for one in (self.own, *others)]
+        found = (self.own, *others)
+        return [NodeView(one.node, one.url, one.places, one.polygons) for one in found]
 
-    def check_place(self, place: str | None) -> None:
+    def check_place(self, place: str | None, point: Point | None = None) -> None:
         """Refuse what another node serves, and say where that is."""
-        if place is None or not self.places or self._directory is None:
+        if not self.places or self._directory is None or serves(self.places, place, point):
             return
-        for own in self.places:
-            if path_within(place, own):
-                return
-        other = self.directory.serving(place) or NodeEntry("")
-        raise MovedError.to(place, other.node, other.url)
+        other = self.directory.serving(place, point) or NodeEntry("")
+        where = f"POINT ({point[0]} {point[1]})" if place is None and point is not None else place
+        raise MovedError.to(where or "", other.node, other.url)
 
     def node_at(self, place: str) -> str | None:
         """Name the node that serves a place; None where no node that is known does."""
-        if not self.places or any(path_within(place, own) for own in self.places):
+        if not self.places or any(judges(own, place, None) for own in self.places):
             return self.own.node
         other = None if self._directory is None else self.directory.serving(place)
-        return None if other is None else other.node
+        if other is None:  # a polygon of ours may hold it
+            return self.own.node if serves(self.places, place, None) else None
+        return other.node
 
     def url_of(self, node: str) -> str:
         """Give where people reach a node; empty where that is not known."""
@@ -235,12 +239,13 @@ class TableFeeding(Part):
         last = first if end is None else end // self._settings.day_us
         if end is None and self._day is not None:
             last = max(first, self._day)
-        place = context.place
+        place, point = context.place, context.point
         public = self._is_public(context.vid)
         noted = self._noted.get(place)
         if noted is not None and public and noted[0] <= first and last <= noted[1]:
             return
-        if self._outside is not None and place is not None and not self._served(place):
+        served = self._served(place, point)
+        if self._outside is not None and place is not None and not served:
             known = self._outside.get(place, (first, last))
             if place in self._outside or len(self._outside) < OUTSIDE_MAX:
                 self._outside[place] = min(first, known[0]), max(last, known[1])
@@ -248,20 +253,27 @@ class TableFeeding(Part):
                 self._astray = True
                 self._mark(("",), first, last)
             return
-        self._mark(self._keys(place), first, last)
+        self._mark(self._keys(place, point), first, last)
         if not public:  # 0130: where they are makes no difference
             self._mark(self.places, first, last)
-        if place is not None and not self._served(place):
+        if not served:
             self._go_astray()
+        if self._polygons:
+            return  # the place alone does not say where it counts
         if len(self._noted) >= NOTED_MAX:
             self._noted.clear()
         self._noted[place] = first, last
 
-    def _keys(self, place: str | None) -> tuple[str, ...]:
-        """Name the places, of those ever served, that hold a context's."""
+    def _keys(self, place: str | None, point: Point | None = None) -> tuple[str, ...]:
+        """Name the areas, of those ever served, that hold a context or cannot tell."""
         ever = (*self.places, *self._former)
-        found = tuple(own for own in ever if place is None or path_within(place, own))
+        found = tuple(own for own in ever if judges(own, place, point) is not False)
         return found if found and self.places else (*found, "")
+
+    @property
+    def _polygons(self) -> bool:
+        """Whether some area ever served is a polygon."""
+        return any(is_polygon(area) for area in (*self.places, *self._former))
 
     def _mark(self, places: Sequence[str], first: int, last: int) -> None:
         """Note that somebody was at places on these days."""
@@ -269,9 +281,8 @@ class TableFeeding(Part):
             if self._days.setdefault(place, Days()).add(first, last):
                 self._unwritten = self._stale = self._touched = True
 
-    def _served(self, place: str) -> bool:
-        ever = (*self.places, *self._former)
-        return not self.places or any(path_within(place, own) for own in ever)
+    def _served(self, place: str | None, point: Point | None) -> bool:
+        return not self.places or serves((*self.places, *self._former), place, point)
 
     def _go_astray(self) -> None:
         """Something lies where this node never was: its past may be anywhere, for good."""
@@ -313,15 +324,16 @@ class TableFeeding(Part):
         members = self.crowd.members() if self._crowd is not None else ()
         if before is None:  # an earlier life ended some day, and who lasts was there all along
             for member in members:
-                self._mark(self._keys(member.place), member.t_r // self._settings.day_us, today)
+                keys = self._keys(member.place, member.point)
+                self._mark(keys, member.t_r // self._settings.day_us, today)
             ranges = (one for days in self._days.values() for one in days.ranges)
             before = min(max((last for _, last in ranges), default=today), today)
         restricted = self._restricted()
         if self._full or self._unknown_until or restricted is None or len(restricted):
             places: Collection[str] = self.places or ("",)
         else:
-            here = {member.place for member in members}
-            places = {key for place in here for key in self._keys(place)}
+            here = {(one.place, one.point if self._polygons else None) for one in members}
+            places = {key for where in here for key in self._keys(*where)}
         self._mark(tuple(places), before, today)
         if self._settings.retention_us:
             oldest = (now - self._settings.retention_us) // self._settings.day_us - 1
@@ -336,7 +348,8 @@ class TableFeeding(Part):
         if self._full or self._unknown_until:
             self.crowd.veil(anything_in(()))
         elif restricted is None or len(restricted):
-            anywhere = self._astray or not self.places
+            # Rules may leave out the point of what lies in a polygon.
+            anywhere = self._astray or not self.places or self._polygons
             self.crowd.veil(anything_in(() if anywhere else (*self.places, *self._former)))
         else:
             self.crowd.veil(EMPTY)
@@ -354,7 +367,7 @@ class TableFeeding(Part):
             self._mark(self._ever, FIRST_DAY, now // self._settings.day_us)
         for place, (first, last) in sorted((outside or {}).items()):
             self._mark(self._keys(place), first, last)
-            if not self._served(place):
+            if not self._served(place, None):
                 self._go_astray()
         self._offer_areas()
         self._draw_veil()
