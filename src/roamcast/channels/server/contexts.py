@@ -309,7 +309,9 @@ class MapContexts:
         self.may_name: Callable[[str, str], bool] = lambda _owner, _vid: True
         self.blurred: Callable[[Context], Context] | None = None
         """Gives the context of a pseudonym as the map may have it: its times are rounded (0220)."""
-        self.check_place: Callable[[str | None], None] = lambda _place: None
+        self.check_place: Callable[[str | None, tuple[float, float] | None], None] = (
+            lambda _place, _point: None
+        )
         """Raises for a place that another node serves."""
         """(vid, owner) → whether this process publishes it for the owner, from disk."""
         self.past: Remembers | None = None
@@ -335,7 +337,7 @@ class MapContexts:
         ):
             limit = self._desk.settings.publications_max
             raise LimitError(f"a client publishes at most {limit} contexts")
-        self.check_place(context.place)
+        self.check_place(context.place, context.point)
         self.check_owner(context.vid, client.name)
         if self.past is not None:
             self.past.check_room()
