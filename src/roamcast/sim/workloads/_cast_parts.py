@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from roamcast.broker import Broker
-from roamcast.channels.past.steps import PREFIX
+from roamcast.channels.past.part import STEPS
 from roamcast.identity.rules import Rule
 from roamcast.identity.trusted.mailboxes import Deposit, SealedParcel
 from roamcast.model.addresses import Server
@@ -128,7 +128,7 @@ class CastNode:
             effect.questions,
             [one.seen for one in memories],
             waiting=memories[0].waiting,
-            log=lambda: self._disk.load(PREFIX).items(),
+            log=lambda: self._disk.load(STEPS).items(),
             archive=lambda _: (),
             known=memories[0].known,
             now=now,
@@ -308,13 +308,13 @@ def matches(run: Sequence[tuple[VisitState, int, int | None]], cast: RecordedCas
     return False
 
 
-def _counts(one: Alternative, begin: int, end: int | None, expires: int) -> bool:
+def _counts(alternative: Alternative, begin: int, end: int | None, expires: int) -> bool:
     if begin > expires:
         return False
     if end is not None and end <= expires:
-        return one.times(begin, end)
-    later = [moment + by for moment in one.moments for by in (-1, 0, 1)]
-    return all(one.times(begin, at) for at in (expires, *later, FOREVER) if at >= expires)
+        return alternative.times(begin, end)
+    later = [moment + by for moment in alternative.moments for by in (-1, 0, 1)]
+    return all(alternative.times(begin, at) for at in (expires, *later, FOREVER) if at >= expires)
 
 
 class CastTruth:
