@@ -50,12 +50,12 @@ class Budget(msgspec.Struct, frozen=True):
 
     def threshold(self) -> int:
         """Give the noisy count from which a cell is told."""
-        from opendp.mod import binary_search
+        dp = _opendp()
 
         def kept(threshold: float) -> bool:
             return bool(self.mechanism(int(threshold)).map(self._distance)[1] <= self.delta)
 
-        return int(binary_search(kept, bounds=(1, THRESHOLD_MAX)))
+        return int(dp.binary_search(kept, bounds=(1, THRESHOLD_MAX)))
 
     def mechanism(self, threshold: int) -> Any:
         """Make OpenDP's measurement over counts by the numbers of their cells."""

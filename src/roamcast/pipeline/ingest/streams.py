@@ -68,14 +68,17 @@ def lines_of(
         lines = spark.readStream.format(NAME).options(**options(address)).load()
         yield lines, _named(f"{address.server}/{address.stream}")
     elif isinstance(address, mqtt.MqttAddress):
+        from roamcast.pipeline.ingest.mqtt_source import NAME as MQTT
+        from roamcast.pipeline.ingest.mqtt_source import SpooledMessages
+
         name = _named(f"mqtt://{address.user}@{address.server}:{address.port}/{address.topic}")
         # the archive is in the name: two ingests of one topic are two sessions at the broker
         client = f"roamcast-{_named(f'{state.folder}/{name}')}"
         with mqtt.receiving(address, state.folder / f"mqtt-{name}", client) as spool:
             if until_idle:
                 spool.settle()
-            spark.dataSource.register(mqtt.SpooledMessages)
-            reader = spark.readStream.format(mqtt.NAME).option("folder", str(spool.folder))
+            spark.dataSource.register(SpooledMessages)
+            reader = spark.readStream.format(MQTT).option("folder", str(spool.folder))
             yield reader.load(), name
     else:
         yield _kafka(spark, address), _named(f"kafka://{address.servers}/{address.topic}")
