@@ -85,8 +85,12 @@ def matched(texts: pa.Array, contexts: pa.StructArray) -> pa.Array:
     from roamcast.matching import FilterSet
     from roamcast.model.context_arrow import check_columns
     from roamcast.model.filters import Filter
+    from roamcast.pipeline.archive.layout import PARTITIONS
 
     batch = pa.RecordBatch.from_struct_array(contexts)
+    # struct(*) of `contexts` has the partitions of the files as well, which no filter speaks of
+    own = [name for name in batch.schema.names if name not in PARTITIONS]
+    batch = batch.select(own)
     check_columns(batch.schema)
     answer = np.zeros(len(texts), bool)
     coded = texts.dictionary_encode()
