@@ -114,6 +114,7 @@ class TableFeeding(Part):
         self.own = own
         self.places = own.areas
         """Service areas: places, and polygons as texts."""
+        self._below = tuple(f"{place}/" for place in own.places)
         self._settings = settings
         self._is_public: Callable[[str], bool] = lambda _: True
         self._restricted: Callable[[], Collection[str] | None] = lambda: ()
@@ -177,7 +178,11 @@ class TableFeeding(Part):
 
     def check_place(self, place: str | None, point: Point | None = None) -> None:
         """Refuse what another node serves, and say where that is."""
-        if not self.places or self._directory is None or serves(self.places, place, point):
+        if not self.places or self._directory is None:
+            return
+        if place is not None and (place.startswith(self._below) or place in self.places):
+            return  # soon decided: it is asked of every update
+        if serves(self.places, place, point):
             return
         other = self.directory.serving(place, point) or NodeEntry("")
         where = f"POINT ({point[0]} {point[1]})" if place is None and point is not None else place
