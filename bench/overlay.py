@@ -150,7 +150,7 @@ class Map:
         for far, link in branches(tree, name).items():
             beyond.setdefault(link, set()).add(self.keys[far])
         return all(
-            link in overlay.exchange.links and keys <= table.heard(link).keys()
+            link in overlay.exchange.links and keys <= table.offered(link).keys()
             for link, keys in beyond.items()
         )
 

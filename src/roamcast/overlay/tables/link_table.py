@@ -158,7 +158,7 @@ class LinkTable(ABC, Generic[V]):
         found = self._links.get(link)
         return found is not None and found.hearing.version is not None
 
-    def heard(self, link: str) -> Mapping[str, V]:
+    def offered(self, link: str) -> Mapping[str, V]:
         """Give what a link has offered, by key."""
         found = self._links.get(link)
         return {} if found is None else found.hearing.entries
