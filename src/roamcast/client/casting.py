@@ -117,9 +117,18 @@ class Casting:
         return _read(await self._asked.ask("POST", "/casts", body=body), CastProgress)
 
     async def send_alert(
-        self, data: bytes, where: Where = "", *, kind: str = "alert"
+        self,
+        data: bytes,
+        where: Where = "",
+        *,
+        kind: str = "alert",
+        expires: str | None = None,
+        lifetime_s: float | None = None,
     ) -> CastProgress | str:
         """Send an alert of the Common Alerting Protocol, as XML; to `where`, or to its own area.
+
+        It expires when it says, unless `expires` or `lifetime_s` says something else: in a drill an
+        old one is sent again.
 
         An Update or a Cancel goes to exactly those whom the alert that it references has reached,
         and stops copies that still wait; then the update's id is given.
@@ -141,7 +150,9 @@ class Casting:
         if not text:
             raise InputError("the alert has neither a polygon nor a circle: say where it goes")
         body = {**content, "filter": Filter.parse(text).source, "priority": alert.priority}
-        if alert.expires_us is not None:
+        if expires is not None or lifetime_s is not None:
+            body |= {"expires": expires, "lifetime_s": lifetime_s}
+        elif alert.expires_us is not None:
             body["expires"] = format_instant(alert.expires_us)
         return _read(await self._asked.ask("POST", "/casts", body=body), CastProgress)
 

@@ -75,7 +75,7 @@ def cast(
         _print({"id": name}, f"updated {update} by {name}", json=json)
         return
     if cap is not None:
-        _show_alert(casting, cap, where, json=json)
+        _show_alert(casting, cap, where, expires, json=json)
         return
     if where is None and template is None:
         raise InputError("a cast needs --where: a filter that names a place")
@@ -87,14 +87,16 @@ def cast(
     _show_sent(sent, json=json)
 
 
-def _show_alert(casting: "Casting", path: Path, where: str | None, *, json: bool) -> None:
+def _show_alert(
+    casting: "Casting", path: Path, where: str | None, expires: str | None, *, json: bool
+) -> None:
     from roamcast.errors import InputError
 
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read the alert: {error.strerror}", source=str(path)) from None
-    sent = run(casting.send_alert(data, where or ""))
+    sent = run(casting.send_alert(data, where or "", **_expiry(expires)))
     if isinstance(sent, str):
         _print({"id": sent}, f"sent {sent} to those whom the alert before it reached", json=json)
     else:
