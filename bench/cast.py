@@ -57,9 +57,7 @@ LIMITS: Final = (
     "\n[limits]\npublications_per_client_max = 1000000\nrequests_per_s = 100000.0\n"
     "steps_per_s = 1e12\nsteps_burst = 1000000000000\n"
 )
-REACHED: Final = re.compile(r'^roamcast_trust[a-z_]*\{[^}]*"deposit, reached"\} (\S+)$', re.M)
-    r'^roamcast_trust[a-z_]*\{[^}]*"deposit:? reached"\} (\S+)$', re.MULTILINE
-)
+REACHED: Final = re.compile(r'roamcast_trust[a-z_]*\{[^}]*"deposit, reached"\} (\S+)')
 """Mails that came into a mailbox."""
 
 CLOCK: Final = wall_clock()
