@@ -8,7 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -16,6 +16,7 @@ from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, FILTER_LENGTH_M
 from roamcast.client.asking import Asking, Where
 from roamcast.client.casting import Casting, CastPreview, CastProgress
 from roamcast.client.events import BrokerChange, EventRoamer, EventStream, Near
+from roamcast.client.everywhere import EverywhereViews
 from roamcast.client.inbox import MailInbox, OpenedMail
 from roamcast.client.items import Items
 from roamcast.client.own_vids import OwnVids, keys_path
@@ -77,10 +78,12 @@ class Session(Asking):
         trust: HttpClient,
         keys: Path,
         events: EventRoamer | None = None,
+        everywhere: EverywhereViews | None = None,
     ) -> None:
         """`named`: the service, and `trust` the trusted node, asked under the person's name.
 
-        `events`: the event plane; None for a session that has none.
+        `events`: the event plane; None for a session that has none. `everywhere`: views over the
+        maps of all nodes; None for a session that sees its own node's only.
         """
         super().__init__(http)
         self._runner = runner
@@ -93,6 +96,7 @@ class Session(Asking):
         self._keys = keys
         self._own: str | None = None
         self._events = events
+        self._everywhere = everywhere
 
     @property
     def connected(self) -> bool:
@@ -190,9 +194,12 @@ class Session(Asking):
         self._runner.unpublish(vid)
         await self._runner.taken(vid)
 
-    def watch(self, where: Where) -> View:
+    def watch(self, where: Where, *, scope: Literal["everywhere", "here"] = "everywhere") -> View:
         """Follow a filter: the current set first, then every change of it.
 
+        Where the service is a node with neighbours, other nodes' maps are followed, too, as
+        everybody may see them there; `here` follows the service's own map alone. So do anonymous
+        sessions and those with `limit_bytes`.
         A filter that cannot be read raises `FilterError` here. A slow reader gets the latest state
         of each context; nothing is reported twice, and nothing stays that has left.
         """
@@ -200,6 +207,9 @@ class Session(Asking):
         wanted = where if isinstance(where, Filter) else Filter.parse(where)
         if len(wanted.source) > FILTER_LENGTH_MAX:
             raise LimitError(f"a filter has at most {FILTER_LENGTH_MAX} characters")
+        if scope == "everywhere" and self._everywhere is not None and self._runner.elsewhere:
+            self._runner.check_open()
+            return View(self._everywhere.follow(wanted), self._everywhere.leave)
         return View(self._runner.subscribe(wanted), self._runner.unsubscribe)
 
     @property
@@ -330,6 +340,8 @@ class Session(Asking):
         finally:
             if self._events is not None:
                 await self._events.close()
+            if self._everywhere is not None:
+                await self._everywhere.close()
             await runner.stop()
 
     async def __aenter__(self) -> "Session":
@@ -403,7 +415,7 @@ def connect(
     url: str | None = None,
     token: Token | None = None,
     *,
-    data: Path | None = None,
+    data: str | Path | None = None,
     device: str | None = None,
     limit_bytes: int = 0,
     timeout_s: float = 10.0,
@@ -411,7 +423,7 @@ def connect(
     tls: ssl.SSLContext | None = None,
     anonymous: bool = False,
     trust: tuple[str, Token] | None = None,
-    keys: Path | None = None,
+    keys: str | Path | None = None,
     hybrid: bool = False,
     near: Near = "",
 ) -> Connecting:
@@ -438,9 +450,9 @@ def connect(
     """
     if device is not None and _DEVICE.fullmatch(device) is None:
         raise InputError("a device's name has 1 to 64 of the characters A-Z a-z 0-9 _ . -")
-    address = find(url, token, data=data)
+    address = find(url, token, data=None if data is None else Path(data))
     trusted = address if trust is None else ServiceAddress(check_url(trust[0]), trust[1])
-    path = keys or keys_path(trusted)
+    path = keys_path(trusted) if keys is None else Path(keys)
     draw = random.SystemRandom().random
 
     def make_http(where: ServiceAddress | Hosts) -> HttpClient:
@@ -465,7 +477,10 @@ def connect(
         await runner.start()
         events = EventRoamer(address, name, near=near, draw=draw, open_s=timeout_s, tls=tls)
         made = make_http(trusted)
-        return Session(runner, http, named=http, trust=made, keys=path, events=events)
+        views = None if limit_bytes else EverywhereViews(http, draw)
+        return Session(
+            runner, http, named=http, trust=made, keys=path, events=events, everywhere=views
+        )
 
     async def nameless() -> Session:
         from roamcast.client.anonymous import AnonymousSession, VidLink
