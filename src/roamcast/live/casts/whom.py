@@ -59,7 +59,7 @@ class Whom:
         else:
             past, _ = casts.split(wanted, now)
             if past.normal != FALSE:
-                found = await self._past.ask(viewer, past, window_of(area_of(past)))
+                found = await self._past.ask(viewer, past, window_of(area_of(past)), exact=True)
         if tense in ("future", "hybrid"):
             plan = await asyncio.to_thread(CastPlan, wanted.text, None, now, now)
             coming = await self._here(viewer, plan.loose, now)

@@ -9,6 +9,7 @@ from roamcast.channels.past.settings import PastSettings
 from roamcast.channels.sessions.publications import PublicationSettings
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.channels.sessions.webhooks import WebhookSettings
+from roamcast.identity.live_blur import LiveBlur
 from roamcast.identity.rules import Viewer
 from roamcast.live.config.settings import Settings, default_rules
 from roamcast.live.store.store import SqliteStore
@@ -95,4 +96,5 @@ def broker_of(
         trusted_nodes=trusted_nodes,
         overlay=node,
         charge=charge,
+        blur=LiveBlur(settings.privacy.grid_s, settings.privacy.crowd_min),
     )

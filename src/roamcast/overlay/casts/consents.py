@@ -138,10 +138,6 @@ class Consents(Part):
                 effects += self._forget(cast, [CastStep(cast, "nobody consented in time")], [])
         return effects
 
-    def deadline(self) -> int | None:
-        """When the next one is over."""
-        return self.timers.deadline()
-
     def _asked_for(self, given: AskConsent | GiveConsent | EndConsent, now: int) -> list[Effect]:
         if isinstance(given, AskConsent):
             return self._ask(given)
