@@ -149,7 +149,11 @@ class Casting:
         text = where.source if isinstance(where, Filter) else where or alert.filter
         if not text:
             raise InputError("the alert has neither a polygon nor a circle: say where it goes")
-        body = {**content, "filter": Filter.parse(text).source, "priority": alert.priority}
+        body: dict[str, Any] = {
+            **content,
+            "filter": Filter.parse(text).source,
+            "priority": alert.priority,
+        }
         if expires is not None or lifetime_s is not None:
             body |= {"expires": expires, "lifetime_s": lifetime_s}
         elif alert.expires_us is not None:
