@@ -149,6 +149,8 @@ def test_a_large_audit_file_is_followed_by_another_and_none_is_kept_at_0_days(
 ) -> None:
     (tmp_path / "2026-11-17.0001.jsonl").write_bytes(b" " * FILE_BYTES_MAX)
     log = AuditLog(tmp_path, days=1)
+    log.note(NOON, "refused", "ann")
+    assert (tmp_path / "2026-11-17.0002.jsonl").stat().st_size == 0
     log.note(NOON, "sent", "ann")
     log.close()
     assert (tmp_path / "2026-11-17.0002.jsonl").stat().st_size > 0

@@ -25,6 +25,9 @@ FOLDER: Final = "audit"
 FILE_BYTES_MAX: Final = 16 << 20
 """Bytes of one file; then another begins."""
 
+FIRST: Final = ".0001.jsonl"
+"""How the name of a day's first file ends: refusals are only noted there."""
+
 PLACES_MAX: Final = 16
 KEY: Final = "key"
 
@@ -74,6 +77,8 @@ class AuditLog:
             return
         try:
             file = self._current(now)
+            if act == "refused" and not self._name.endswith(FIRST):
+                return  # who is refused again and again shall not fill the disk
             by = hmac.new(self._key, subject.encode(), hashlib.blake2b).hexdigest()[:16]
             line = AuditLine(format_instant(now), act, by, **more)
             os.write(file, msgspec.json.encode(line) + b"\n")
