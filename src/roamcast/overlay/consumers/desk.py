@@ -324,18 +324,25 @@ class EventDesk(Part):
         return rewritten(given.wanted, (given.place,), level), given.wanted
 
     def _attach(
-        self, one: _Attended, ticket: int, previous: str = ""
+        self, attended: _Attended, ticket: int, previous: str = ""
     ) -> AttachConsumer | AttachModulated:
-        owner = digest(subject_of(one.session))
-        vector = pairs(one.vector)
-        if one.specs:
-            wanted = rewritten(one.text, (one.place,), self.settings.handoff.level).text
+        owner = digest(subject_of(attended.session))
+        vector = pairs(attended.vector)
+        if attended.specs:
+            wanted = rewritten(attended.text, (attended.place,), self.settings.handoff.level).text
             return AttachModulated(
-                ticket, one.name, owner, one.attachment, wanted, one.specs, one.relocation,
-                vector, one.was_served, one.trail,
+                ticket, attended.name, owner, attended.attachment, wanted, attended.specs,
+                attended.relocation, vector, attended.was_served, attended.trail,
             )  # fmt: skip
         return AttachConsumer(
-            ticket, one.name, owner, one.attachment, one.text, vector, one.place, previous
+            ticket,
+            attended.name,
+            owner,
+            attended.attachment,
+            attended.text,
+            vector,
+            attended.place,
+            previous,
         )
 
     def _attached(self, given: ConsumerAttached | ModulatedAttached, now: int) -> list[Effect]:
@@ -355,28 +362,28 @@ class EventDesk(Part):
             raise InputError(f"there is no subscription {given.subscription!r} of events to end")
         return [*self._forget(self._consumers[name]), Acknowledged(given.ticket)]
 
-    def _detach(self, one: _Attended, *, final: bool = False) -> Effect:
-        if one.specs:
-            return Forward(DetachModulated(one.name, one.attachment, final))
-        return Forward(DetachConsumer(one.name, one.attachment, final))
+    def _detach(self, attended: _Attended, *, final: bool = False) -> Effect:
+        if attended.specs:
+            return Forward(DetachModulated(attended.name, attended.attachment, final))
+        return Forward(DetachConsumer(attended.name, attended.attachment, final))
 
-    def _silence(self, one: _Attended) -> list[Effect]:
-        return [self._detach(one)] if one.state == "served" else []
+    def _silence(self, attended: _Attended) -> list[Effect]:
+        return [self._detach(attended)] if attended.state == "served" else []
 
-    def _forget(self, one: _Attended) -> list[Effect]:
+    def _forget(self, attended: _Attended) -> list[Effect]:
         """End a subscription for good."""
-        self._drop(one)
-        return [self._detach(one, final=True)]
+        self._drop(attended)
+        return [self._detach(attended, final=True)]
 
-    def _drop(self, one: _Attended) -> None:
-        self._wake(one.name)
-        del self._consumers[one.name]
-        self._standing.give_back(one.session, one.filter)
-        own = self._of_session.get(one.session, {})
-        if own.get(one.subscription) == one.name:
-            del own[one.subscription]
+    def _drop(self, attended: _Attended) -> None:
+        self._wake(attended.name)
+        del self._consumers[attended.name]
+        self._standing.give_back(attended.session, attended.filter)
+        own = self._of_session.get(attended.session, {})
+        if own.get(attended.subscription) == attended.name:
+            del own[attended.subscription]
             if not own:
-                del self._of_session[one.session]
+                del self._of_session[attended.session]
 
     def _wake(self, name: str) -> None:
         """Count a consumer as asleep no more."""
@@ -526,28 +533,32 @@ class EventDesk(Part):
         one.vector[given.origin] = given.upto
         return self._send(one, [self._frames.lost(one.form, one.subscription, given)], 0, now)
 
-    def _send(self, one: _Attended, frames: list[bytes], events: int, now: int) -> list[Effect]:
+    def _send(
+        self, attended: _Attended, frames: list[bytes], events: int, now: int
+    ) -> list[Effect]:
         """Send frames, or let them wait behind others for the session's limit."""
-        session = self._hub.sessions.get(one.session)
-        if session is None or one.state == "asleep":
+        session = self._hub.sessions.get(attended.session)
+        if session is None or attended.state == "asleep":
             return []
-        if one.form == "sse":
-            return [Frame((one.session,), frame, "sse", events) for frame in frames]
-        limited = session.ledger is not None or one.session in self._waiting
+        if attended.form == "sse":
+            return [Frame((attended.session,), frame, "sse", events) for frame in frames]
+        limited = session.ledger is not None or attended.session in self._waiting
         if not limited:
             cut = [part for frame in frames for part in parts_of(frame, PART_BYTES)]
-            return [_framed(one.session, part, events * (not at)) for at, part in enumerate(cut)]
-        waiting = self._waiting.setdefault(one.session, _Waiting())
+            return [
+                _framed(attended.session, part, events * (not at)) for at, part in enumerate(cut)
+            ]
+        waiting = self._waiting.setdefault(attended.session, _Waiting())
         # A part of a sixth of the limit: others, and the state plane, get their turn.
         room = PART_BYTES if session.ledger is None else session.ledger.usable_bytes // 6
         for at, frame in enumerate(frames):
             for part in parts_of(frame, max(128, min(PART_BYTES, room))):
                 waiting.frames.append((part, events * (not at)))
                 waiting.bytes += len(part)
-        effects = self._pump(one.session, now)
-        left = self._waiting.get(one.session)
+        effects = self._pump(attended.session, now)
+        left = self._waiting.get(attended.session)
         if left is not None and left.bytes > self.settings.queue_bytes_max:
-            effects += self._stand_still(one.session)
+            effects += self._stand_still(attended.session)
         return effects
 
     def _pump(self, name: str, now: int) -> list[Effect]:
