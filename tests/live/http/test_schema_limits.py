@@ -265,6 +265,8 @@ def test_every_frame_of_a_session_satisfies_the_schema_of_answers(
             ({"done", "changes"}, {"type": "unpublish", "vid": "framed"}),
             ({"count"}, {"type": "count", "re": "c", "filter": "place = 'frames'"}),
             ({"numbers"}, {"type": "numbers", "re": "n"}),
+            ({"preview"}, {"type": "preview", "re": "p", "filter": "place = 'frames'"}),
+            ({"cast"}, {"type": "cast", "re": "k", "filter": "place = 'frames'", "text": "x"}),
             ({"error"}, {"type": "unpublish", "vid": ""}),
             ({"standing"}, {"type": "subscribe_events", "re": "e", "filter": "place = 'frames'"}),
             ({"published", "events"}, {"type": "publish_event", "feature": feature}),
