@@ -203,13 +203,13 @@ def consent(
         _show_sent(run(casting.consent(cast)), json=json)
 
 
-def _consent_lines(one: "CastConsent") -> list[str]:
-    about = f"about {one.about}" if one.about else "an unknown number of"
-    what = "yours: another person consents" if one.own else f"roamcast consent {one.id}"
+def _consent_lines(request: "CastConsent") -> list[str]:
+    about = f"about {request.about}" if request.about else "an unknown number of"
+    what = "yours: another person consents" if request.own else f"roamcast consent {request.id}"
     return [
-        f"{one.id}  from {one.sender}  ({one.kind}, {one.priority})  until {one.until}",
-        f"  to {about} pseudonyms, {one.tense}: {one.filter}",
-        f"  {one.text}",
+        f"{request.id}  from {request.sender}  ({request.kind}, {request.priority})  until {request.until}",
+        f"  to {about} pseudonyms, {request.tense}: {request.filter}",
+        f"  {request.text}",
         f"  {what}",
     ]
 
