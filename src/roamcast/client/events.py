@@ -11,7 +11,7 @@ import secrets
 import ssl
 import time as clock
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
@@ -25,6 +25,7 @@ from roamcast.errors import (
     ForbiddenError,
     InputError,
     LimitError,
+    ModulatorError,
     RoamcastError,
     UnreachableError,
 )
@@ -62,6 +63,10 @@ Near = Literal["", "place", "latency"] | Callable[[Sequence[str], str], str]
 """How the broker is chosen: by place, by answering time, or by a function of addresses and ours."""
 
 
+Modulator = Mapping[str, Any]
+"""What a broker does to each event of a subscription first (docs/modulators.md)."""
+
+
 class ReceivedEvent(msgspec.Struct, frozen=True):
     """One event."""
 
@@ -95,10 +100,18 @@ class BrokerChange(msgspec.Struct, frozen=True):
 class EventStream:
     """The events of one subscription: `async for event in stream`."""
 
-    def __init__(self, name: str, where: str, expires_s: float, roamer: "EventRoamer") -> None:
+    def __init__(
+        self,
+        name: str,
+        where: str,
+        expires_s: float,
+        roamer: "EventRoamer",
+        modulators: Sequence[Modulator] = (),
+    ) -> None:
         self.name = name
         self.where = where
         self.expires_s = expires_s
+        self.modulators = tuple(modulators)
         self.resumed = True
         """Whether everything came so far; False once a log was too short: see `gaps`."""
         self.gaps: deque[EventGap] = deque(maxlen=GAPS_MAX)
@@ -215,10 +228,12 @@ class EventRoamer:
         """The address of the broker that serves now."""
         return self._urls[0] if self._broker is None else self._broker.url
 
-    async def subscribe(self, where: str, *, expires_s: float) -> EventStream:
+    async def subscribe(
+        self, where: str, *, expires_s: float, modulators: Sequence[Modulator] = ()
+    ) -> EventStream:
         """Begin a subscription; returns once all routes to it stand."""
         self._numbers += 1
-        stream = EventStream(f"s{self._numbers}", where, expires_s, self)
+        stream = EventStream(f"s{self._numbers}", where, expires_s, self, modulators)
         broker = await self._ready()
         self._streams[stream.name] = stream
         await self._ask(broker, stream)
@@ -405,6 +420,7 @@ class EventRoamer:
                 "previous": previous if previous != broker.node else "",
                 "attachment": [self._start_us, self._counter],
                 "expires_s": stream.expires_s,
+                "modulators": stream.modulators,
             }
         )
 
@@ -464,6 +480,8 @@ class EventRoamer:
                 stream.standing.set()
             case say.EventsGap(re) if re in self._streams:
                 self._gap(self._streams[re], message)
+            case say.ModulatorNews(re, True, reason) if re in self._streams:
+                self._streams.pop(re).end(ModulatorError(f"modulators stopped: {reason}"))
             case say.EventStored(re, origin, at):
                 self._published(int(re[1:]), origin, Position(*at))
             case say.ConsumerElsewhere(_, _, url) if broker is self._broker and url:

@@ -5,7 +5,7 @@ import random
 import re
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal
@@ -15,7 +15,7 @@ import msgspec
 from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, FILTER_LENGTH_MAX
 from roamcast.client.asking import Asking, Where
 from roamcast.client.casting import Casting, CastPreview, CastProgress
-from roamcast.client.events import BrokerChange, EventRoamer, EventStream, Near
+from roamcast.client.events import BrokerChange, EventRoamer, EventStream, Modulator, Near
 from roamcast.client.everywhere import EverywhereViews
 from roamcast.client.inbox import MailInbox, OpenedMail
 from roamcast.client.items import Items
@@ -228,15 +228,29 @@ class Session(Asking):
             raise InputError("an anonymous session has no events yet: connect with a token")
         return self._events
 
-    async def subscribe(self, where: Where, *, expires_s: float = 60.0) -> EventStream:
+    async def subscribe(
+        self,
+        where: Where,
+        *,
+        expires_s: float = 60.0,
+        modulators: Sequence[Modulator] = (),
+    ) -> EventStream:
         """Have every event that a filter matches, once and in order, from now on.
 
         `watch` follows states and coalesces; this follows what happens. `expires_s` is how long
-        the broker holds events for a program that is away.
+        the broker holds events for a program that is away. `modulators` thin out, select or compute
+        at the broker, such as `{"type": "every", "n": 10}` or a module of `put_module`; they begin
+        anew with each connection. If they stop, the stream raises `ModulatorError` with the reason.
         """
         self._check_scope("subscribe")
         text = where if isinstance(where, str) else where.source
-        return await self._roamer.subscribe(text, expires_s=expires_s)
+        return await self._roamer.subscribe(text, expires_s=expires_s, modulators=modulators)
+
+    async def put_module(self, code: bytes) -> str:
+        """Store a WebAssembly module at the service; return its name, to be used in a modulator."""
+        self._check_scope("subscribe")
+        answer = await self._http.ask("POST", "/modules", body=bytes(code), kind="application/wasm")
+        return str(answer["module"])
 
     async def publish_event(
         self,
