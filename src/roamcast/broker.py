@@ -506,6 +506,7 @@ class Broker(Router):
             standing=self._server.subscriptions.standing,
         )
         desk = self.events
+        handoff.spent = desk.spent
         self.drain = Drain(
             self._hub,
             consumers_of=desk.consumers_of,

@@ -1,5 +1,7 @@
 """Prediction by heading, and by counted crossings."""
 
+from collections.abc import Sequence
+
 from roamcast.overlay.handoff.predict import likely, nodes_ahead, transitions
 
 
@@ -13,7 +15,10 @@ def node_at(x: float, y: float) -> str | None:
 def ahead(
     at: tuple[float, float], velocity: tuple[float, float], reach_m: float
 ) -> tuple[str, ...]:
-    return nodes_ahead(at, velocity, node_at, "ws", reach_m=reach_m)
+    def nodes_at(points: Sequence[tuple[float, float]]) -> list[str | None]:
+        return [node_at(*point) for point in points]
+
+    return nodes_ahead(at, velocity, nodes_at, "ws", reach_m=reach_m)
 
 
 def test_what_lies_ahead_within_reach_is_named() -> None:

@@ -15,6 +15,7 @@ import msgspec
 from roamcast.channels.server.standing import Standing
 from roamcast.channels.sessions.hub import Format, Frame, Hub, SessionDrained, SessionSlow
 from roamcast.channels.sessions.messages import EVENT_DATA_BYTES_MAX
+from roamcast.channels.spread.streams import Ledger, Window
 from roamcast.errors import (
     ForbiddenError,
     InputError,
@@ -29,6 +30,7 @@ from roamcast.model.filters import Filter
 from roamcast.model.filters.here import rewritten
 from roamcast.model.machine import Effect
 from roamcast.model.parts import Forward, Occupancy, Part, Timers
+from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.consumers.events import (
     ConfirmSessionEvents,
     ConsumerMoved,
@@ -51,6 +53,7 @@ from roamcast.overlay.handoff.events import (
     AttachConsumer,
     ConsumerAttached,
     ConsumerGone,
+    ConsumerReleased,
     DetachConsumer,
     ReportPlace,
 )
@@ -76,6 +79,13 @@ EVERYBODY: Final = Viewer("")
 
 SLEEP: Final = "sleep"
 ROOM: Final = "room"
+HOLD: Final = "hold"
+LEFT: Final = "left"
+HOLD_US: Final = 2_000_000
+"""How long a client with a limit waits for its old home to say what it was sent (trap 23).
+
+The client hangs up on an old home after a second, so after two nothing of it counts any more.
+"""
 
 
 def digest(*texts: str) -> str:
@@ -120,8 +130,9 @@ class EventDesk(Part):
     inputs: ClassVar = (
         PublishEventFor, SubscribeSessionEvents, UnsubscribeSessionEvents, ReportSessionPlace,
         EventsStanding, EventsDelivered, EventsLost, ConsumerAttached, ConsumerGone,
-        ConfirmSessionEvents, ModulatedAttached, ModulatorsAnew, ModulatorsStopped,
-        ServedElsewhere, MoveClient, SessionOpened, SessionClosed, SessionSlow, SessionDrained,
+        ConsumerReleased, ConfirmSessionEvents, ModulatedAttached, ModulatorsAnew,
+        ModulatorsStopped, ServedElsewhere, MoveClient, SessionOpened, SessionClosed, SessionSlow,
+        SessionDrained,
     )  # fmt: skip
 
     def __init__(
@@ -157,6 +168,10 @@ class EventDesk(Part):
         self._asleep: dict[str, dict[str, None]] = {}
         """Subjects → their consumers that are asleep, the oldest first."""
         self._slow: dict[str, None] = {}
+        self._held: dict[str, dict[str, None]] = {}
+        """Sessions with a limit → consumers that their old homes may still send something to."""
+        self._left: dict[str, Ledger] = {}
+        """Consumers that went a moment ago → what their clients were sent."""
         self._waiting: dict[str, _Waiting] = {}
         self.timers: Timers[tuple[str, str]] = Timers()
         self._by_type: dict[type, Callable[[Any, int], list[Effect]]] = {
@@ -169,6 +184,7 @@ class EventDesk(Part):
             ReportSessionPlace: self._report,
             ConsumerAttached: self._attached,
             ConsumerGone: self._gone,
+            ConsumerReleased: self._released,
             ConfirmSessionEvents: self._confirm,
             ModulatedAttached: self._attached,
             ModulatorsAnew: self._modulators,
@@ -193,6 +209,10 @@ class EventDesk(Part):
         for what, name in self.timers.due(now):
             if what == ROOM:
                 effects += self._go_on(name, now)
+            elif what == HOLD:
+                effects += self._release(name, now)
+            elif what == LEFT:
+                self._left.pop(name, None)
             elif name in self._consumers:
                 effects += self._forget(self._consumers[name])
         return effects
@@ -211,6 +231,8 @@ class EventDesk(Part):
             "asleep of one subject": (asleep, settings.sleeping_per_owner_max),
             "bytes waiting for a session": (waiting, room),
             "slow sessions": (len(self._slow), self._hub.settings.sessions_max),
+            "held sessions": (len(self._held), self._hub.settings.sessions_max),
+            "windows of who left": (len(self._left), settings.flows.consumers_max),
         }
 
     @staticmethod
@@ -302,7 +324,42 @@ class EventDesk(Part):
         self._wake(name)
         self._consumers[name] = made
         self._of_session.setdefault(session, {})[given.subscription] = name
+        if given.previous and opened.ledger is not None and not given.modulators:
+            self._hold(session, name, opened.ledger, now)
         return [Forward(attach)]
+
+    # --- the limit of who comes from another node (trap 23)
+
+    def _hold(self, session: str, name: str, ledger: Ledger, now: int) -> None:
+        """Send nothing to a client with a limit before its old home has stopped."""
+        ledger.charge(now, max(0, ledger.room(now, control=True)))
+        self._held.setdefault(session, {})[name] = None
+        self.timers.set((HOLD, session), now + HOLD_US)
+
+    def _released(self, given: ConsumerReleased, now: int) -> list[Effect]:
+        """Count what the old home has sent; when all have stopped, go on from there."""
+        one = self._consumers.get(given.consumer)
+        waited = None if one is None else self._held.get(one.session)
+        if one is None or waited is None or given.consumer not in waited:
+            return []
+        del waited[given.consumer]
+        session = self._hub.sessions.get(one.session)
+        if waited or session is None:
+            return []
+        if session.ledger is not None:
+            session.ledger.adopt(now, given.spent)
+        return self._release(one.session, now)
+
+    def _release(self, session: str, now: int) -> list[Effect]:
+        self._held.pop(session, None)
+        self.timers.cancel((HOLD, session))
+        return self._go_on(session, now)
+
+    def spent(self, consumer: str, now: int) -> Window:
+        """Give what a consumer's client was sent in the last second, also if it went just now."""
+        one = self._consumers.get(consumer)
+        ledger = self._left.get(consumer) if one is None else self._hub.ledger_of(one.session)
+        return () if ledger is None else ledger.window(now)
 
     def _change_price(self, session: str, before: Filter | None, after: Filter) -> None:
         """Charge a subject for one subscription instead of another, or change nothing."""
@@ -425,13 +482,24 @@ class EventDesk(Part):
         if one.state == "still" and not to:
             return []  # its session is here: it reads on from the log
         effects: list[Effect] = []
+        session = self._hub.sessions.get(one.session)
         if to:
             effects.append(ConsumerMoved(one.name, to))
-            if one.state != "asleep":
+            if session is not None and session.ledger is not None:
+                self._stop(one, session.ledger, now)  # its new home counts on that
+            elif one.state != "asleep":
                 frame = self._frames.elsewhere(one.form, one.subscription, to, self._url_of(to))
                 effects += self._send(one, [frame], 0, now)
         self._drop(one)
         return effects
+
+    def _stop(self, one: _Attended, ledger: Ledger, now: int) -> None:
+        """Send nothing more to a client with a limit that is served elsewhere."""
+        self._left[one.name] = ledger
+        self.timers.set((LEFT, one.name), now + MICROSECONDS)
+        if len(self._of_session.get(one.session, {})) == 1:
+            self._waiting.pop(one.session, None)
+            self.timers.cancel((ROOM, one.session))
 
     def _report(self, given: ReportSessionPlace, now: int) -> list[Effect]:
         del now
@@ -452,7 +520,9 @@ class EventDesk(Part):
         session = given.session
         self._slow.pop(session, None)
         self._waiting.pop(session, None)
+        self._held.pop(session, None)
         self.timers.cancel((ROOM, session))
+        self.timers.cancel((HOLD, session))
         effects: list[Effect] = []
         for name in list(self._of_session.pop(session, {}).values()):
             one = self._consumers[name]
@@ -554,7 +624,7 @@ class EventDesk(Part):
         """Send of what waits for a session as much as its limit allows now (0064)."""
         waiting, session = self._waiting.get(name), self._hub.sessions.get(name)
         effects: list[Effect] = []
-        if waiting is None or session is None:
+        if waiting is None or session is None or name in self._held:
             return effects
         ledger = session.ledger
         while waiting.frames:

@@ -1,6 +1,6 @@
 """Prediction: to which nodes is somebody heading? By heading and speed, or by counted crossings."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 STEPS: Final = 24
@@ -16,7 +16,7 @@ COUNT_MIN: Final = 5
 def nodes_ahead(
     at: tuple[float, float],
     velocity: tuple[float, float],
-    node_at: Callable[[float, float], str | None],
+    nodes_at: Callable[[Sequence[tuple[float, float]]], Iterable[str | None]],
     own: str,
     *,
     reach_m: float,
@@ -26,16 +26,15 @@ def nodes_ahead(
     if not speed:
         return ()
     ahead = (velocity[0] / speed, velocity[1] / speed)
-    found: dict[str, None] = {}
+    points: list[tuple[float, float]] = []
     for number in range(1, STEPS + 1):
         away = reach_m * number / STEPS
         for side in (0.0, WIDTH, -WIDTH):
             x = at[0] + away * (ahead[0] - side * ahead[1])
             y = at[1] + away * (ahead[1] + side * ahead[0])
-            node = node_at(x, y)
-            if node is not None and node != own:
-                found[node] = None
-    return tuple(sorted(found))
+            points.append((x, y))
+    found = {node for node in nodes_at(points) if node is not None}
+    return tuple(sorted(found - {own}))
 
 
 def transitions(

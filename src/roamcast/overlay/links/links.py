@@ -49,6 +49,7 @@ from roamcast.overlay.events import (
 )
 from roamcast.overlay.links.messages import (
     NONCE_BYTES,
+    PROTOCOL_OLDEST,
     PROTOCOL_VERSION,
     REASON_LENGTH_MAX,
     Greeting,
@@ -73,6 +74,7 @@ WRONG_KEY: Final = "wrong key"
 UNKNOWN_NODE: Final = "unknown node"
 SKEWED_CLOCK: Final = "skewed clock"
 NEWER_PROTOCOL: Final = "newer protocol"
+OLDER_PROTOCOL: Final = "older protocol"
 OLDER_EPOCH: Final = "older epoch"
 
 
@@ -329,6 +331,7 @@ class NodeLinks(Part):
             nonce,
             echo,
             session is not None,
+            oldest=PROTOCOL_OLDEST,
         )
         if echo:
             said = msgspec.structs.replace(said, proof=self._sign(signed_text(said)))
@@ -374,8 +377,10 @@ class NodeLinks(Part):
         """Say why there will be no link, "" if there may be one."""
         if each is None or greeting.to != self.node:
             return UNKNOWN_NODE
-        if greeting.protocol > PROTOCOL_VERSION:
+        if greeting.oldest > PROTOCOL_VERSION:
             return NEWER_PROTOCOL
+        if greeting.protocol < PROTOCOL_OLDEST:
+            return OLDER_PROTOCOL
         if abs(greeting.clock_us - now) > self._settings.skew_us_max:
             return SKEWED_CLOCK
         if greeting.epoch < each.epoch:
