@@ -323,6 +323,12 @@ class EventSection(Section, frozen=True, kw_only=True):
     sleep_s_max: Annotated[
         float, _number(0, 3_600, "longest time that events are held for a session that is over")
     ] = 60.0
+    transitions: Annotated[
+        str, _text("file of `roamcast pipeline plan transitions`: prepare where people go")
+    ] = ""
+    transitions_least: Annotated[
+        float, _number(0, 1, "prepare where at least this share of people goes on to")
+    ] = 0.1
 
 
 class Durability(Section, frozen=True, kw_only=True):
