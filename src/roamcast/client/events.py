@@ -51,8 +51,8 @@ BETTER_S: Final = 10.0
 PROBE_S: Final = 2.0
 """Another broker is nearer if it answers in 0.8 of the time for ten seconds, asked every two."""
 
-STAND_S: Final = 10.0
-"""How long a broker has to let all subscriptions stand; then the move is off."""
+LET_GO_S: Final = 1.0
+"""With a limit, how long an old broker may go on while a new one prepares (trap 23)."""
 
 MOVED: Final = 421
 _decode = msgspec.json.Decoder(say.Answer).decode
@@ -60,6 +60,10 @@ _encode = msgspec.json.Encoder().encode
 
 Near = Literal["", "place", "latency"] | Callable[[Sequence[str], str], str]
 """How the broker is chosen: by place, by answering time, or by a function of addresses and ours."""
+
+
+TokenOf = Callable[[str], Awaitable[str]]
+"""Gives the token for a broker's address."""
 
 
 class ReceivedEvent(msgspec.Struct, frozen=True):
@@ -159,6 +163,11 @@ class _Broker:
         self.reader: asyncio.Task[None] | None = None
         self.parts: list[str] = []
 
+    @property
+    def reader_over(self) -> bool:
+        """Whether nothing comes from it any more."""
+        return self.reader is None or self.reader.done()
+
     async def send(self, message: dict[str, Any]) -> None:
         """Send a message, in parts if it is long."""
         text = _encode(message).decode()
@@ -182,14 +191,21 @@ class EventRoamer:
         *,
         near: Near = "",
         draw: Draw,
+        limit_bytes: int = 0,
         open_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
+        token_of: TokenOf | None = None,
     ) -> None:
+        """`token_of`: a token for each broker; without it, the address's own goes to all."""
+        self.on_move: Callable[[str, str], None] = lambda *_: None
+        """Told of each change of broker: where to, and why."""
         self.moves: deque[BrokerChange] = deque(maxlen=MOVES_MAX)
         self._address = address
         self._urls = [address.url, *address.others]
         self._device = device
         self._near = near
+        self._limit_bytes = limit_bytes
+        self._token_of = token_of
         self._draw = draw
         self._open_s = open_s
         self._tls = tls
@@ -214,6 +230,16 @@ class EventRoamer:
     def broker(self) -> str:
         """The address of the broker that serves now."""
         return self._urls[0] if self._broker is None else self._broker.url
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """The brokers that it may go to."""
+        return self._urls
+
+    @property
+    def begun(self) -> bool:
+        """Whether a broker serves it by now."""
+        return self._broker is not None
 
     async def subscribe(self, where: str, *, expires_s: float) -> EventStream:
         """Begin a subscription; returns once all routes to it stand."""
@@ -337,7 +363,8 @@ class EventRoamer:
         scheme, rest = url.split("://", 1)
         query = urlencode({"device": self._device})
         target = f"{'wss' if scheme == 'https' else 'ws'}://{rest}/session?{query}"
-        headers = ServiceAddress(url, self._address.token).headers
+        token = self._address.token if self._token_of is None else await self._token_of(url)
+        headers = ServiceAddress(url, token).headers
         try:
             socket = await sockets.connect(
                 target,
@@ -363,6 +390,10 @@ class EventRoamer:
                 if self._streams or old is not None:
                     self._counter += 1
                 broker.reader = asyncio.get_running_loop().create_task(self._read(broker))
+                if self._limit_bytes:
+                    await broker.send({"type": "register", "limit_bytes": self._limit_bytes})
+                    if old is not None:
+                        self._spawn(self._let_go(old, broker))
                 previous = "" if old is None else old.node
                 for stream in self._streams.values():
                     await self._ask(broker, stream, previous)
@@ -379,10 +410,17 @@ class EventRoamer:
             await socket.close()
             raise
 
+    async def _let_go(self, old: _Broker, made: _Broker) -> None:
+        """Leave an old broker that does not stop: two of them together exceed the limit."""
+        await asyncio.sleep(LET_GO_S)
+        if not self._streams.keys() <= made.standing and not made.reader_over:
+            await old.socket.close()
+
     def _take_over(self, made: _Broker, old: _Broker | None, why: str, gap_s: float) -> None:
         self._broker = made
         before = made.url if old is None else old.url
         self.moves.append(BrokerChange(before, made.url, why, round(gap_s, 6)))
+        self.on_move(made.url, why)
         for publication in self._waiting.values():
             self._spawn(made.send(publication.request))
         if self._place:

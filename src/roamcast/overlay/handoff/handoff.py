@@ -321,6 +321,10 @@ class Handoff(Part):
         local.asked[node] = AskedState.ASKED
         return self._ask(local, node, now)
 
+    def heard(self, consumer: str) -> StepNumber | None:
+        """Give the last step that was heard of a consumer."""
+        return self._steps.get(consumer)
+
     def prepared(self, consumer: str, node: str) -> bool:
         """Whether a node has said that it holds everything for a consumer of ours."""
         local = self.locals.get(consumer)
