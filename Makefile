@@ -57,8 +57,9 @@ lint: setup ## ruff and mypy
 bench: setup ## run every bench beside its peer (quick sizes)
 	@for name in $$($(BIN)/roamcast bench list --names); do $(BIN)/roamcast bench run $$name --quick || exit 1; done
 
-figures: setup ## reproduce the papers' figures into build/figures; QUICK=1: smaller, in minutes
+figures: setup ## reproduce the papers' figures into build/figures, with a page of all; QUICK=1: smaller, in minutes
 	@for name in $$($(BIN)/roamcast figure list --names); do $(BIN)/roamcast figure run $$name --out build/figures $(if $(QUICK),--quick) || exit 1; done
+	@$(BIN)/roamcast figure gallery build/figures
 
 mutate: setup ## COUNT (300) small random defects by SEED (1), each against the tests that reach it
 	@$(BIN)/python scripts/mutate.py --count $(COUNT) --seed $(SEED) --workers $(PYTEST_WORKERS)

@@ -19,9 +19,8 @@ from roamcast.channels.failover.replication import (
     Replication,
     ReplicationSettings,
 )
-from roamcast.channels.past.part import Past
+from roamcast.channels.past.part import Lives, Past
 from roamcast.channels.past.settings import PastSettings
-from roamcast.channels.past.steps import Lives
 from roamcast.channels.server.map_server import MapServer, compiled_matcher
 from roamcast.channels.server.queries import Matcher
 from roamcast.channels.server.settings import MapSettings

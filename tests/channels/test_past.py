@@ -19,20 +19,19 @@ from roamcast.channels.past.messages import (
     Leaving,
     LookForEnded,
 )
-from roamcast.channels.past.part import Past
-from roamcast.channels.past.settings import BATCH_PIECES_MAX, PastSettings
-from roamcast.channels.past.steps import (
-    PREFIX,
-    RETURN_US,
+from roamcast.channels.past.part import (
+    STEPS,
     Lives,
+    Past,
     Step,
     Uptime,
     encode_step,
     key_of,
-    read,
     vid_of,
     written_of,
 )
+from roamcast.channels.past.pieces import read
+from roamcast.channels.past.settings import BATCH_PIECES_MAX, RETURN_US, PastSettings
 from roamcast.channels.server.messages import (
     Answer,
     Hello,
@@ -138,7 +137,7 @@ class World:
         )
 
     def log(self) -> list[tuple[str, bytes]]:
-        return [(key, value) for key, value in sorted(self.disk.items()) if key.startswith(PREFIX)]
+        return [(key, value) for key, value in sorted(self.disk.items()) if key.startswith(STEPS)]
 
     def at(self, moment: int, viewer: Viewer = ANN) -> dict[str, str | None]:
         window = (moment, moment)

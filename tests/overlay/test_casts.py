@@ -476,7 +476,7 @@ def is_found(
     """Let a cast come at a time: ask the past up to then, and wait for the rest."""
     sent = msgspec.structs.replace(body(text, expires=expires), sent=arrives, split_at=arrives)
     held = HeldCast(StoredCast(sent, "", (), 1))
-    casts = WaitingCasts(lambda context, _viewer, _now: context, 100, ScanMatcher)
+    casts = WaitingCasts(lambda context, _viewer, _now: context, 100, ScanMatcher, lambda _: None)
     casts.add(held)
     contexts = [Context("v", one.place, None, {"role": one.role}, one.begin) for one in states]
     events = [(one.t_r, one) for one in contexts]

@@ -156,6 +156,56 @@ def test_standard_queries_fill_themselves_in(seat: Seat) -> None:
     assert seat.page.input_value("#filter") == "type = 'person'"
 
 
+def test_a_filter_is_completed_as_it_is_written_by_keyboard(
+    seat: Seat, running: RunningService
+) -> None:
+    page = seat.page
+    page.focus("#filter")
+    known = running.get("/collections/contexts/queryables").json["properties"]
+    assert known["type"]["examples"] == ["person", "printer"]
+    offers = page.locator("#filter-offers [role=option]")
+    page.keyboard.type("ty")
+    offers.first.wait_for()  # the vocabulary came with the focus
+    page.keyboard.press("ArrowDown")
+    assert page.get_attribute("#filter", "aria-activedescendant") == "offer-0"
+    page.keyboard.press("Tab")
+    page.keyboard.type(" = 'pr")
+    page.locator("#filter-offers", has_text="printer").wait_for()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.keyboard.type(" and wit")
+    page.locator("#filter-offers", has_text="everything below").wait_for()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.keyboard.type("campus/b1")
+    page.keyboard.press("Escape")
+    assert page.input_value("#filter") == "type = 'printer' and within(place, 'campus/b1')"
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => location.hash.includes('campus/b1')")
+    assert seat.complaints == []
+
+
+def test_a_view_is_saved_shown_again_after_a_reload_and_forgotten(seat: Seat) -> None:
+    page = seat.page
+    seat.apply("type = 'printer'")
+    seat.count("3 objects")
+    page.select_option(".views select", label="Save this view …")
+    page.keyboard.type("the printers")
+    page.keyboard.press("Enter")
+    seat.apply("")
+    seat.count("33 objects")
+    page.reload()
+    seat.count("33 objects")
+    page.select_option(".views select", label="the printers")
+    seat.count("3 objects")
+    kept = page.evaluate("() => JSON.stringify(localStorage)")
+    assert "printers" in kept
+    assert "token" not in kept
+    page.select_option(".views select", label="Forget “the printers”")
+    page.locator(".views option", has_text="the printers").wait_for(state="detached")
+    assert seat.complaints == []
+
+
 def test_what_is_shown_can_be_taken_away(seat: Seat, running: RunningService) -> None:
     seat.apply("type = 'printer'")
     seat.count("3 objects")

@@ -8,7 +8,7 @@ import pytest
 
 from roamcast.broker import Admission, OpenSession
 from roamcast.channels.failover.replication import Replication, ServerEvent
-from roamcast.channels.past.steps import PREFIX as STEPS
+from roamcast.channels.past.part import STEPS
 from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.server.messages import State
 from roamcast.channels.server.subscriptions import LocalQueries

@@ -33,3 +33,10 @@ def test_a_state_under_two_sets_of_rules_is_archived_once_by_a_host_whose_clock_
     scenario = draw_scenario("broker", BrokerWorkload, 2_109)
     outcome = play(narrow(scenario, Narrowing((5,), sizes)), BrokerWorkload)
     assert outcome.promise == "", outcome.detail
+
+
+def test_what_a_host_that_comes_back_brings_of_an_archived_state_is_not_archived_again() -> None:
+    # The host that took over wrote a step of its own for what it adopted. That left for the archive
+    # before the step of the host that had fallen arrived (0200).
+    outcome = play(draw_scenario("broker", BrokerWorkload, 2_000_327), BrokerWorkload)
+    assert outcome.promise == "", outcome.detail

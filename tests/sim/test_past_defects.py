@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from roamcast.channels.past import asking
+from roamcast.channels.past.feed import ArchiveFeed, FeedState
 from roamcast.channels.past.messages import BatchLanded, PastGrew
-from roamcast.channels.past.part import Past
 from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.sessions.publications import StoredPublications
 from roamcast.model.machine import Effect, Store
@@ -43,12 +43,11 @@ def test_a_step_written_after_the_acknowledgement_is_found(monkeypatch: Any) -> 
 
 
 def test_a_deletion_before_the_archives_commit_is_found(monkeypatch: Any) -> None:
-    def hasty(self: Past, now: int) -> list[Effect]:
-        del now
-        self.feed = self.feed.__class__.FORGETTING
+    def hasty(self: ArchiveFeed) -> list[Effect]:
+        self.state = FeedState.FORGETTING
         return [self._forget()]
 
-    monkeypatch.setattr(Past, "_named", hasty)
+    monkeypatch.setattr(ArchiveFeed, "_named", hasty)
     assert broken() == "what was acknowledged is found"
 
 
@@ -73,7 +72,7 @@ def test_an_archive_that_is_fed_twice_is_found(monkeypatch: Any) -> None:
 
 
 def test_a_batch_that_is_named_anew_after_a_crash_is_found(monkeypatch: Any) -> None:
-    def forgetful(self: Past) -> list[Effect]:
+    def forgetful(self: ArchiveFeed) -> list[Effect]:
         self._forget_batch()
         self.batch = type(self.batch)(self.batch.number, _Last.archive.last)
         return []
@@ -88,7 +87,7 @@ def test_a_batch_that_is_named_anew_after_a_crash_is_found(monkeypatch: Any) -> 
         _Last.archive = self
 
     monkeypatch.setattr(SimArchive, "__init__", noted)
-    monkeypatch.setattr(Past, "_resume", forgetful)
+    monkeypatch.setattr(ArchiveFeed, "resume", forgetful)
     assert broken() == "nothing is archived twice"
 
 

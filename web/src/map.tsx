@@ -227,6 +227,10 @@ function begin(container: HTMLElement): () => void {
       }
     }),
     effect(() => {
+      const to = state.goTo.value;
+      if (to) made.jumpTo({ center: [to.lon, to.lat], zoom: to.zoom });
+    }),
+    effect(() => {
       layer.fade = state.connection.value === "open" ? 1 : 0.45;
       made.triggerRepaint();
     }),

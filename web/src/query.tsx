@@ -1,7 +1,9 @@
-// The query bar: a filter in CQL2, underlined where the service says that it is wrong.
+// The query bar: a filter in CQL2, completed as it is written, underlined where the service says that
+// it is wrong; and the views that somebody saved.
 
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { Template } from "./api.ts";
+import { accept, NOTHING, type Suggestion, type Suggestions, suggest } from "./completion.ts";
 import { fill } from "./filling.ts";
 import { TakeIcon } from "./icons.tsx";
 import * as state from "./state.ts";
@@ -12,6 +14,45 @@ export function QueryBar() {
   const mirror = useRef<HTMLDivElement>(null);
   const text = state.draft.value;
   const wrong = state.wrong.value;
+  const [offered, offer] = useState<Suggestions>(NOTHING);
+  const [at, setAt] = useState(-1);
+  const open = offered.options.length > 0;
+
+  const known = state.vocabulary.value;
+  useEffect(() => {
+    if (document.activeElement === area.current && text) look(); // it came after the first letters
+  }, [known]);
+
+  function look() {
+    const box = area.current as HTMLTextAreaElement;
+    offer(suggest(box.value, box.selectionEnd, known));
+    setAt(-1);
+  }
+
+  function take(chosen: Suggestion) {
+    const box = area.current as HTMLTextAreaElement;
+    const [written, caret] = accept(box.value, offered, chosen);
+    box.value = written;
+    box.setSelectionRange(caret, caret);
+    box.focus();
+    state.check(written);
+    look();
+  }
+
+  // Arrows choose, Tab or Enter takes; without a choice Enter applies the filter, as ever.
+  function press(event: KeyboardEvent) {
+    const count = offered.options.length;
+    const chosen = offered.options[at];
+    if (open && event.key === "ArrowDown") setAt((at + 1) % count);
+    else if (open && event.key === "ArrowUp") setAt((at <= 0 ? count : at) - 1);
+    else if (open && event.key === "Escape") offer(NOTHING);
+    else if (chosen && (event.key === "Tab" || event.key === "Enter")) take(chosen);
+    else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      offer(NOTHING);
+      state.apply((event.currentTarget as HTMLTextAreaElement).value);
+    } else return;
+    event.preventDefault();
+  }
 
   useEffect(() => {
     const box = area.current as HTMLTextAreaElement;
@@ -47,22 +88,50 @@ export function QueryBar() {
           autocomplete="off"
           autocapitalize="off"
           aria-invalid={wrong !== null}
+          aria-autocomplete="list"
+          aria-haspopup="listbox"
+          aria-controls="filter-offers"
+          {...(at >= 0 ? { "aria-activedescendant": `offer-${at}` } : {})}
           aria-describedby="filter-says"
           onScroll={follow}
-          onInput={(event) => state.check(event.currentTarget.value)}
-          onKeyDown={(event) => {
-            if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-              event.preventDefault();
-              state.apply(event.currentTarget.value);
-            }
+          onFocus={() => void state.loadVocabulary()}
+          onBlur={() => offer(NOTHING)}
+          onInput={(event) => {
+            state.check(event.currentTarget.value);
+            look();
           }}
+          onKeyDown={press}
         />
+        <div
+          id="filter-offers"
+          class="offers"
+          role="listbox"
+          aria-label="Suggestions"
+          hidden={!open}
+        >
+          {offered.options.map((option, index) => (
+            <div
+              key={option.text}
+              id={`offer-${index}`}
+              role="option"
+              aria-selected={index === at}
+              tabIndex={-1}
+              onPointerDown={(event) => {
+                event.preventDefault(); // the field keeps the focus
+                take(option);
+              }}
+            >
+              {option.says}
+            </div>
+          ))}
+        </div>
       </div>
       <p id="filter-says" class={wrong ? "says bad" : "says"} aria-live="polite">
         {wrong ? wrong.detail : hint(text)}
       </p>
       <div class="query-row">
         <Templates />
+        <Views />
         <span class="grow" />
         {state.filter.value !== EVERYTHING && (
           <button
@@ -124,7 +193,7 @@ function Templates() {
   const known = state.templates.value;
   if (known.length === 0) return null;
   return (
-    <label class="templates">
+    <label class="menu templates">
       <span class="unseen">Standard queries</span>
       <select
         value=""
@@ -140,6 +209,74 @@ function Templates() {
             {template.says}
           </option>
         ))}
+      </select>
+    </label>
+  );
+}
+
+const SAVE = "+";
+const DROP = "-";
+
+// Choosing a saved view shows it; the last entries save what is shown now, or forget the view shown.
+function Views() {
+  const known = state.views.value;
+  const [naming, setNaming] = useState<string | null>(null);
+  const [shown, setShown] = useState("");
+  if (naming !== null) {
+    const done = () => {
+      if (naming.trim()) {
+        state.saveView(naming.trim());
+        setShown(naming.trim());
+      }
+      setNaming(null);
+    };
+    return (
+      <label class="menu views naming">
+        <span class="unseen">Name of the view</span>
+        <input
+          value={naming}
+          maxLength={80}
+          placeholder="Name of this view; Enter saves it"
+          ref={(box) => box?.focus()}
+          onInput={(event) => setNaming(event.currentTarget.value)}
+          onKeyDown={(event) => {
+            if (event.key === "Escape") setNaming(null);
+            else if (event.key === "Enter") done();
+            else return;
+            event.preventDefault();
+          }}
+          onBlur={done}
+        />
+      </label>
+    );
+  }
+  return (
+    <label class="menu views">
+      <span class="unseen">Saved views</span>
+      <select
+        value={shown}
+        onChange={(event) => {
+          const chosen = event.currentTarget.value;
+          event.currentTarget.value = shown;
+          if (chosen === SAVE) setNaming(shown);
+          else if (chosen === DROP) {
+            state.dropView(shown);
+            setShown("");
+          } else {
+            const view = known.find(({ name }) => `=${name}` === chosen);
+            if (view) state.showView(view);
+            setShown(view?.name ?? "");
+          }
+        }}
+      >
+        <option value="">Saved views …</option>
+        {known.map(({ name }) => (
+          <option key={name} value={`=${name}`} selected={name === shown}>
+            {name}
+          </option>
+        ))}
+        <option value={SAVE}>Save this view …</option>
+        {shown && <option value={DROP}>Forget “{shown}”</option>}
       </select>
     </label>
   );

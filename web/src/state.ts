@@ -3,10 +3,12 @@
 
 import { batch, computed, effect, signal, untracked } from "@preact/signals";
 import { Api, granted, Problem, reasonOf, type Template, without } from "./api.ts";
+import type { Vocabulary } from "./completion.ts";
 import { joined, type Move, moves } from "./feed.ts";
 import { type Feature, found, Objects, type Point, type Seen, wordsOf } from "./objects.ts";
 import { draw } from "./picture.ts";
 import { Places } from "./places.ts";
+import { keepViews, type Saved, savedViews, withoutView, withView } from "./saved.ts";
 import { type Answer, type Line, type Numbers, Session, subprotocols } from "./session.ts";
 import { EVERYTHING, readView, sharedToken, type Tab, type View, writeView } from "./view.ts";
 import { datetimeOf, readWhen, type When, writeWhen } from "./when.ts";
@@ -18,6 +20,8 @@ const NUMBERS_MS = 2_000;
 const TRAIL_MAX = 200;
 const DRAFT = "draft ";
 const PAST_PAGE = 10_000;
+const VOCABULARY_MS = 30_000;
+const FIXED = new Set(["vid", "place", "geometry", "time"]);
 
 export type Wrong = { detail: string; position: number | null };
 export type Theme = "light" | "dark";
@@ -36,6 +40,7 @@ export const refusal = signal<string | null>(null);
 export const connection = signal<Session["state"]>("connecting");
 export const places = signal<Places>(new Places([]));
 export const templates = signal<Template[]>([]);
+export const vocabulary = signal<Vocabulary>({ attributes: new Map(), places: [] });
 export const numbers = signal<Numbers | null>(null);
 export const rates = signal<{ updates: number; transmissions: number | null } | null>(null);
 
@@ -54,6 +59,7 @@ export const floor = signal<string | null>(first.floor);
 export const chosen = signal<string | null>(first.object);
 export const following = signal(false);
 export const camera = signal<View["camera"]>(first.camera);
+export const goTo = signal<View["camera"]>(null); // where a saved view wants the map to be
 export const trail = signal<Point[]>([]);
 export const tab = signal<Tab>(first.tab);
 export const sheet = signal(first.tab !== "list"); // on a narrow screen: whether the panel covers the map
@@ -329,6 +335,47 @@ async function loadPlaces(): Promise<void> {
   }
   const levels = places.value.floors.map((known) => known.level);
   if (floor.value === null || !levels.includes(floor.value)) floor.value = levels[0] ?? null;
+}
+
+// What filters may name: asked when somebody begins to write one, since it changes with the map.
+let vocabularyAt = 0;
+export async function loadVocabulary(): Promise<void> {
+  if (api === null || Date.now() - vocabularyAt < VOCABULARY_MS) return;
+  vocabularyAt = Date.now();
+  type Queryables = { properties: Record<string, { examples?: unknown[] }> };
+  try {
+    const { properties } = await api.get<Queryables>("/collections/contexts/queryables");
+    const attributes = new Map<string, string[]>();
+    for (const [name, { examples }] of Object.entries(properties)) {
+      if (!FIXED.has(name)) attributes.set(name, (examples ?? []).map(String));
+    }
+    vocabulary.value = { attributes, places: [...places.value.byPath.keys()] };
+  } catch {
+    // completion is a help: without it the filter is written by hand
+  }
+}
+
+export const views = signal<Saved[]>(savedViews(localStorage));
+
+export function saveView(name: string): void {
+  views.value = withView(views.value, name, location.hash);
+  keepViews(localStorage, views.value);
+}
+
+export function dropView(name: string): void {
+  views.value = withoutView(views.value, name);
+  keepViews(localStorage, views.value);
+}
+
+export function showView(saved: Saved): void {
+  const view = readView(saved.fragment);
+  batch(() => {
+    apply(view.filter === EVERYTHING ? "" : view.filter);
+    chosen.value = view.object;
+    if (view.floor) floor.value = view.floor;
+    tab.value = view.tab;
+    if (view.camera) goTo.value = view.camera;
+  });
 }
 
 function start(given: string): void {

@@ -472,7 +472,7 @@ def connect(
     url: str | None = None,
     token: Token | None = None,
     *,
-    data: Path | None = None,
+    data: str | Path | None = None,
     device: str | None = None,
     limit_bytes: int = 0,
     timeout_s: float = 10.0,
@@ -480,7 +480,7 @@ def connect(
     tls: ssl.SSLContext | None = None,
     anonymous: bool = False,
     trust: tuple[str, Token] | None = None,
-    keys: Path | None = None,
+    keys: str | Path | None = None,
     hybrid: bool = False,
     near: Near = "",
 ) -> Connecting:
@@ -507,9 +507,9 @@ def connect(
     """
     if device is not None and _DEVICE.fullmatch(device) is None:
         raise InputError("a device's name has 1 to 64 of the characters A-Z a-z 0-9 _ . -")
-    address = find(url, token, data=data)
+    address = find(url, token, data=None if data is None else Path(data))
     trusted = address if trust is None else ServiceAddress(check_url(trust[0]), trust[1])
-    path = keys or keys_path(trusted)
+    path = keys_path(trusted) if keys is None else Path(keys)
     draw = random.SystemRandom().random
 
     def make_http(where: ServiceAddress | Hosts) -> HttpClient:

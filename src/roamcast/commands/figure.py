@@ -48,3 +48,13 @@ def run_figure(
         module.draw(report, out / f"{name}.png")
         (out / f"{name}.json").write_text(to_json(report) + "\n", encoding="utf-8")
     print_report(report, json=json)
+
+
+@app.command("gallery")
+def gallery(
+    folder: Annotated[Path, typer.Argument(help="Where figures were run into with --out.")],
+) -> None:
+    """Write one page of all figures in a folder: pictures, and claims beside the papers'."""
+    from roamcast.lab.gallery import write_gallery
+
+    typer.echo(f"open {write_gallery(folder)}")

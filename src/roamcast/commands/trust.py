@@ -25,6 +25,9 @@ def trust(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int, typer.Option(help="Port; 0 lets the system choose.")] = 8090,
     data: Annotated[Path, typer.Option(help="Folder of its keys and database.")] = DATA,
+    key: Annotated[
+        bool, typer.Option("--key", help="Print the public key of the node in --data; make one.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
     """Run a trusted node: it knows who people are, and never where they are or what is said.
@@ -33,6 +36,9 @@ def trust(
     lines that it prints, and deposit mail with a token of the scope `deposit`. Ctrl-C or SIGTERM
     ends it cleanly.
     """
+    if key:
+        _show_key(data)
+        return
     import msgspec
 
     from roamcast.live.config.settings import Settings, load_settings, with_server
@@ -55,6 +61,15 @@ def trust(
         sys.stdout.flush()
 
     run(settings, started=started)
+
+
+def _show_key(data: Path) -> None:
+    from roamcast.identity.credentials import public_key
+    from roamcast.live.trust.host import KEY_FILE, load_private
+    from roamcast.overlay.links.proof import key_text
+
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    typer.echo(key_text(public_key(load_private(data / KEY_FILE))))
 
 
 def _check(node: str) -> None:

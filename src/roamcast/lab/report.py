@@ -93,14 +93,14 @@ def to_text(report: Report, console: Console) -> None:
     if report.rows:
         console.print(_table(report.name, report.rows))
     if report.parameters:
-        said = ", ".join(f"{name} = {_cell(value)}" for name, value in report.parameters.items())
+        said = ", ".join(f"{name} = {shown(value)}" for name, value in report.parameters.items())
         console.print(f"parameters: {said}", markup=False, highlight=False)
     for claim in report.claims:
-        against = f"paper {_cell(claim.paper)}" if claim.paper is not None else ""
-        against += f" ± {_cell(claim.tolerance)}" if claim.tolerance else ""
-        against = f"bar {_cell(claim.bar)}" if claim.bar is not None else against
+        against = f"paper {shown(claim.paper)}" if claim.paper is not None else ""
+        against += f" ± {shown(claim.tolerance)}" if claim.tolerance else ""
+        against = f"bar {shown(claim.bar)}" if claim.bar is not None else against
         tail = f" ({claim.note})" if claim.note else ""
-        line = f"{claim.verdict:10} {claim.claim}: ours {_cell(claim.ours)}, {against}{tail}"
+        line = f"{claim.verdict:10} {claim.claim}: ours {shown(claim.ours)}, {against}{tail}"
         console.print(line, markup=False, highlight=False)
 
 
@@ -110,11 +110,12 @@ def _table(title: str, rows: list[dict[str, Any]]) -> Table:
     for name in columns:
         table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(*(_cell(row.get(name)) for name in columns))
+        table.add_row(*(shown(row.get(name)) for name in columns))
     return table
 
 
-def _cell(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Give a value as people read it."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: ""}[value]
     if isinstance(value, float):
@@ -122,5 +123,5 @@ def _cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return ", ".join(_cell(part) for part in value)
+        return ", ".join(shown(part) for part in value)
     return str(value)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from roamcast.channels.past.steps import Step, encode_step, key_of
+from roamcast.channels.past.part import Step, encode_step, key_of
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.live.store.store import SqliteStore
 from roamcast.model.casts import LIFETIME_MAX, Cast

@@ -22,6 +22,7 @@ from msgspec import Meta
 from roamcast.errors import ContextError, InputError, LimitError, PlaceError
 from roamcast.model import json_text, kinds, time
 from roamcast.model.kinds import TEXT_LENGTH_MAX, check_text
+from roamcast.model.time import EPOCH, MICROSECOND
 
 Attribute = kinds.Attribute
 
@@ -173,14 +174,19 @@ def from_feature(feature: Any) -> Context:
 
 def to_feature(context: Context) -> dict[str, Any]:
     """Return the context as a GeoJSON Feature, ready for JSON."""
+    t_d = None if context.t_d is None else time.format_instant(context.t_d)
+    return _feature(context, time.format_instant(context.t_r), t_d)
+
+
+def _feature(context: Context, t_r: Any, t_d: Any) -> dict[str, Any]:
     properties: dict[str, Any] = {
         name: value if type(value) in _JSON_TYPES else _tagged(value)
         for name, value in context.attributes.items()
     }
     if context.place is not None:
         properties["place"] = context.place
-    properties["t_r"] = time.format_instant(context.t_r)
-    properties["t_d"] = None if context.t_d is None else time.format_instant(context.t_d)
+    properties["t_r"] = t_r
+    properties["t_d"] = t_d
     point = context.point
     geometry = None if point is None else {"type": "Point", "coordinates": list(point)}
     return {
@@ -207,7 +213,10 @@ def encode(context: Context) -> bytes:
         return known[1]
     if len(_encoded) >= ENCODED_REMEMBERED:
         _encoded.clear()
-    encoded = msgspec.json.encode(to_feature(context))
+    # The encoder writes a datetime as `format_instant` does, in a tenth of the time.
+    t_r = EPOCH + context.t_r * MICROSECOND
+    t_d = None if context.t_d is None else EPOCH + context.t_d * MICROSECOND
+    encoded = msgspec.json.encode(_feature(context, t_r, t_d))
     _encoded[id(context)] = context, encoded
     return encoded
 

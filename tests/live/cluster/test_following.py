@@ -30,6 +30,7 @@ from roamcast.channels.failover.replica_messages import (
     pages,
 )
 from roamcast.channels.failover.replication import ReplicaGone
+from roamcast.channels.past.part import FirstStep
 from roamcast.channels.server.messages import ServerHere
 from roamcast.channels.sessions.publications import PREFIX, StoredPublication
 from roamcast.errors import AuthError, StoreError
@@ -214,7 +215,8 @@ def test_what_is_acknowledged_is_on_the_other_disk_and_what_that_has_newer_comes
         """Let the host that stands by have something newer, as if it had served meanwhile."""
         now = wall_clock()()
         made = Context(f"b{number}", "hq/9", None, {}, now)
-        publication = StoredPublication("ada", now, now + 3_600_000_000, "", body_of(made))
+        first = FirstStep(now, now, "")
+        publication = StoredPublication("ada", now, now + 3_600_000_000, "", body_of(made), first)
         value = msgspec.msgpack.encode(publication)
         await host.store.write(((PREFIX + made.vid, value),), stamp=now)
         return made

@@ -110,6 +110,28 @@ def test_one_item_leads_back_to_itself_and_its_collection(tmp_path: Path) -> Non
     run(tmp_path, scene)
 
 
+def test_queryables_have_attributes_with_frequent_values_of_what_the_viewer_may_see(
+    tmp_path: Path,
+) -> None:
+    async def scene(asked: Asked) -> None:
+        for number in range(12):
+            level: Any = number if number % 2 else float(number)
+            one = feature(type="p" if number else "q", name=f"n{number}", level=level, on=True)
+            assert (await asked.ask("PUT", f"/contexts/v{number}", one)).status == 201
+        hidden = feature(type="secret", other="x")
+        assert (await asked.ask("PUT", "/contexts/h", hidden)).status == 201
+        assert (await asked.ask("PUT", "/contexts/h/rules", [])).status == 200
+        known = (await asked.ask("GET", "/collections/contexts/queryables")).json["properties"]
+        assert known["type"] == {"type": "string", "examples": ["p", "q"]}
+        assert known["level"] == {"type": ["integer", "number"]}
+        assert known["on"] == {"type": "boolean"}
+        assert len(known["name"]["examples"]) == 10
+        assert {"vid", "place", "geometry", "time"} < set(known)
+        assert "other" not in known
+
+    run(tmp_path, scene)
+
+
 def test_head_is_answered_as_get_is_without_the_body(tmp_path: Path) -> None:
     async def scene(asked: Asked) -> None:
         now = asked.service.clock()

@@ -56,6 +56,18 @@ def test_frames_of_a_turn_come_in_order_and_before_the_close() -> None:
     assert heard(talk) == (["0", "1", "2"], "enough")
 
 
+def test_a_service_goes_down_while_a_client_has_not_answered_its_close() -> None:
+    went_down: list[WebSocket] = []
+
+    def talk(link: WebSocket) -> None:
+        link.close(TRY_AGAIN, "enough")
+        link.shutdown()  # as uvicorn does with every connection
+        went_down.append(link)
+
+    assert heard(talk) == ([], "enough")
+    assert went_down
+
+
 def test_more_than_the_limit_leaves_at_once() -> None:
     head = len(text_frame(bytes(60_000))) - 60_000
     rest = GATHERED_BYTES_MAX - 60_000 - 2 * head

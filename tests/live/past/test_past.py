@@ -96,7 +96,8 @@ def test_a_service_feeds_its_archive_and_finds_it_there(tmp_path: Path) -> None:
     async def body() -> None:
         async with gate(tmp_path / "1", settings) as asked:
             past = asked.service.broker._past
-            past.settings = msgspec.structs.replace(past.settings, store_us=0, look_us=100_000)
+            brief = msgspec.structs.replace(past.settings, store_us=0, look_us=100_000)
+            past.feed.settings = brief
             now = asked.service.clock()
             began = now - 7_200 * SECOND
             await asked.ask("PUT", "/contexts/p", feature("hq/1", began, n=7))
@@ -105,7 +106,7 @@ def test_a_service_feeds_its_archive_and_finds_it_there(tmp_path: Path) -> None:
             async with asyncio.timeout(60):
                 while not Archive.open(archive).files().num_rows:
                     await asyncio.sleep(0.05)
-                while past.feed != "nothing leaves the log":
+                while past.feed.state != "nothing leaves the log":
                     await asyncio.sleep(0.05)
             at = began + 1_800 * SECOND
             found = await then(asked, at, at)

@@ -16,7 +16,7 @@ from tests.live.in_process import gate
 
 PACKAGE = Path(roamcast.__file__).parent
 PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
-MODULES_MAX = 23
+MODULES_MAX = 20
 
 
 class Sink:
@@ -81,5 +81,5 @@ def test_a_body_is_decoded_once_and_encoded_once_for_each_form(tmp_path: Path) -
     _, called = asyncio.run(walked(tmp_path))
     assert (called["decode_feature"], called["to_context"], called["context_of"]) == (1, 1, 0)
     assert called["body_of"] == 1, "MessagePack: the disk, replicas and channels"
-    assert called["to_feature"] == 1, "JSON: the publisher's answer and the watchers' event"
+    assert called["_feature"] == 1, "JSON: the publisher's answer and the watchers' event"
     assert called["check"] == 1

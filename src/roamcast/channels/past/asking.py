@@ -18,7 +18,8 @@ from typing import Final
 
 import msgspec
 
-from roamcast.channels.past.steps import Lives, Piece, read
+from roamcast.channels.past.part import Lives
+from roamcast.channels.past.pieces import Piece, read
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import T_D, T_R, All, Any, Conjunction, Normal, Values

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from roamcast.channels.past.messages import ArchiveBatch, EndedFound, Leaving, LookForEnded
+from roamcast.channels.past.part import Lives, Step, vid_of
+from roamcast.channels.past.pieces import decode_step, read
 from roamcast.channels.past.settings import BATCH_PIECES_MAX
-from roamcast.channels.past.steps import Lives, Step, decode_step, read, vid_of
 from roamcast.errors import StoreError
 from roamcast.model.contexts import Context, context_of
 

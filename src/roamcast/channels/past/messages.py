@@ -1,6 +1,7 @@
 """What the past of a broker asks of its driver, is told, and tells other parts."""
 
-from typing import Protocol
+from collections.abc import Collection
+from typing import Any, Protocol
 
 import msgspec
 
@@ -90,6 +91,9 @@ class AnswersDue(Effect, frozen=True):
 
 class Follower(Protocol):
     """A part that follows what the map shows; it takes notes, and acts when it is next advanced."""
+
+    follows: Collection[Any]
+    """What it follows the map for; while that is empty, it is not told."""
 
     def shows(self, context: Context) -> None:
         """The map shows this state of a vid; `t_r` is since when."""

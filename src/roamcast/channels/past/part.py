@@ -5,40 +5,35 @@ of the same transaction (`step_for`). What clients publish over links is shown a
 written together with what else happens meanwhile, and the client is answered when it is on disk
 (decision 0107).
 
+The log has a step each time that what the map shows of a vid begins, changes or ends. A step stands
+for itself: no write depends on what was written before it, so no failed write can spoil another.
+`channels/past/pieces.py` makes pieces of them, states with their intervals. What people publish
+over links is soft: their machines publish it again after a restart. Such a step names the life of
+the broker, its epoch.
+
 open → ended → archived: a piece is open until a step ends it. Some time later it is named in a
 batch on disk, the batch is appended to the archive, and only then its steps leave the log (0108).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, ClassVar, Final
 
 import msgspec
 
-from roamcast.channels.past.feed_states import FEED_TABLE, FeedEvent, FeedState
+from roamcast.channels.past.feed import BATCH, ArchiveFeed
 from roamcast.channels.past.messages import (
     AnswersDue,
-    ArchiveBatch,
     BatchLanded,
     BatchRefused,
     EndedFound,
     ErasePast,
-    FeedArchive,
     Follower,
-    LookForEnded,
     PastGrew,
 )
-from roamcast.channels.past.settings import BATCH_PIECES_MAX, PastSettings
-from roamcast.channels.past.steps import (
-    Lives,
-    OnMap,
-    Step,
-    Uptime,
-    after,
-    encode_step,
-    key_of,
-)
+from roamcast.channels.past.settings import BATCH_PIECES_MAX, RETURN_US, PastSettings
 from roamcast.channels.server.messages import Answer
 from roamcast.errors import LimitError, StoreError
 from roamcast.model.contexts import Context, body_of
@@ -50,20 +45,116 @@ from roamcast.model.machine import (
     Stored,
     StoreFailed,
     Writes,
-    step,
 )
 from roamcast.model.parts import Occupancy, Part, Timers
-from roamcast.model.records import Drop
 
 PREFIX: Final = "past/"
 LIVES: Final = "past/life/"
 RULES: Final = "past/rules/"
-BATCH: Final = "past/batch"
 
 LIVES_MAX: Final = 64
 RULES_MAX: Final = 100_000
 WRITE_ROWS_MAX: Final = 1_000
 """Steps in one write."""
+
+
+STEPS: Final = "steps/"
+"""Where the log is. Not a part's prefix: nobody reads the whole log at a start."""
+_DIGITS: Final = 16
+_VID: Final = len(STEPS) + _DIGITS + 1
+
+
+class OnMap(msgspec.Struct):
+    """What the map shows of a vid, and since when."""
+
+    context: Context
+    begin: int
+    rules: str
+    life: int
+    row: int = 0
+    """The number of the step that waits for the disk; 0 if it came with a publication."""
+    written: int = 0
+    """When its step was written, as the step's key says."""
+
+    def same(self, context: Context, rules: str) -> bool:
+        """Whether the map shows this state already; when it began does not count."""
+        was, stated = self.context, context.attributes
+        return (
+            was.place == context.place
+            and was.point == context.point
+            and self.rules == rules
+            and was.attributes == stated
+            # 1, 1.0 and TRUE are equal in Python, and not in a filter
+            and all(type(stated[name]) is type(value) for name, value in was.attributes.items())
+        )
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the map shows of a vid from a moment on; without a body nothing any more."""
+
+    at: int
+    body: bytes = b""
+    rules: str = ""
+    """The id of the vid's own rules; empty while it has none."""
+    life: int = 0
+    """The epoch of the broker whose client published it; 0 if the broker stores it."""
+
+
+class FirstStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a stored publication knows of the step with which its state began."""
+
+    begin: int
+    written: int
+    rules: str
+
+    def row(self, vid: str, body: bytes) -> tuple[str, bytes]:
+        """Give the step's key and value."""
+        return key_of(self.written, vid), encode_step(Step(self.begin, body, self.rules))
+
+
+class Uptime(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """From when to when one life of a broker is known to have been up."""
+
+    began: int
+    alive: int
+
+
+class Lives(msgspec.Struct, frozen=True):
+    """What reading has to know of the broker: its own life, earlier ones, and who is there."""
+
+    epoch: int
+    lives: Mapping[int, Uptime]
+    present: Collection[str]
+    """The vids on the map that come from links."""
+    now: int
+    return_us: int = RETURN_US
+
+
+encode_step: Final = msgspec.msgpack.Encoder().encode
+
+
+def key_of(written: int, vid: str) -> str:
+    """Name a step: steps sort by when they were written."""
+    return f"{STEPS}{max(0, written):0{_DIGITS}x}/{vid}"
+
+
+def vid_of(key: str) -> str:
+    """Give the vid of a step's key."""
+    return key[_VID:]
+
+
+def written_of(key: str) -> int:
+    """Give when a step was written."""
+    return int(key[len(STEPS) : _VID - 1], 16)
+
+
+def after(begin: int, at: int) -> int:
+    """Give when a state ends that began then: as a clock says, but a microsecond later at least.
+
+    A clock may be far behind what is on disk. States of one vid that all began at one moment could
+    not be told apart, and one shown under two sets of rules would be archived twice.
+    """
+    return max(at, begin + 1)
 
 
 _Row = tuple[int, bytes | None]
@@ -114,7 +205,7 @@ class Past(Part):
         self.fell_us = 0
         """When the life before this one was last known to be up."""
         self.followers: list[Follower] = []
-        """Parts that are told of every state of the map, in the order in which it shows them."""
+        """Parts that follow what the map shows, in the order in which it does."""
         self.companions: Callable[[Context | None], Writes] = lambda _: ()
         """Gives rows that must be on disk with a state, or with the end of one."""
         self._began = now
@@ -138,15 +229,10 @@ class Past(Part):
         self._held: dict[str, tuple[int, Answer]] = {}
         """Clients → the answer that waits, and for which step."""
         self._depending: Callable[[], int] = lambda: 0
-        self.feed = FeedState.RESTING
-        self.batch = ArchiveBatch()
-        self._feeding = 0
-        """Batches that the driver was given and has not answered for."""
-        self._lacking_since: int | None = None
-        """Since when steps of the batch are missing here."""
         self._erasing: dict[int, ErasePast] = {}
         self._token = _OWN_TOKENS
         self.timers: Timers[_Retry | _Alive | _Look] = Timers()
+        self.feed = ArchiveFeed(settings, _BATCH, self.again, partial(self.timers.set, _Look()))
         self.timers.set(_Look(), now + settings.look_us)
         self.timers.set(_Alive(), now)
         self.timers.set(_Retry(), now)
@@ -157,7 +243,7 @@ class Past(Part):
 
     def occupancy(self) -> Occupancy:
         """How much is held."""
-        known = len(self._shown) + len(self.rules) + LIVES_MAX
+        known = 2 * len(self._shown) + len(self.rules) + LIVES_MAX
         return {
             "rows": (len(self._rows), self.settings.rows_max + known),
             "lives": (len(self.lives), LIVES_MAX),
@@ -167,7 +253,7 @@ class Past(Part):
             "gone": (len(self._gone), self.settings.gone_max),
             "clients waiting": (len(self._rows_of), len(self._rows) + len(self._in_flight)),
             "answers": (len(self._held), len(self._rows_of)),
-            "batch": (len(self.batch.pieces), BATCH_PIECES_MAX),
+            "batch": (len(self.feed.batch.pieces), BATCH_PIECES_MAX),
             "timers": (len(self.timers), 3),
         }
 
@@ -184,15 +270,15 @@ class Past(Part):
         for key, value in stored.items():
             self._take(key, value)
         self.fell_us = max((life.alive for life in self.lives.values()), default=0)
-        return self._resume()
+        return self.feed.resume()
 
     def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
         """Take up what a replica had newer; its batch is to be finished first."""
         del now
-        before = self.batch
+        before = self.feed.batch
         for entry in entries:
             self._take(entry.key, entry.value)
-        return () if self.batch == before else self._resume()
+        return () if self.feed.batch == before else self.feed.resume()
 
     def _take(self, key: str, value: bytes | None) -> None:
         if key.startswith(LIVES):
@@ -205,47 +291,47 @@ class Past(Part):
             self.rules[key[len(RULES) :]] = value
             self._on_disk[key[len(RULES) :]] = None
         elif key == BATCH and value is not None:
-            batch = msgspec.msgpack.decode(value, type=ArchiveBatch)
-            if batch.number >= self.batch.number:
-                self.batch = batch
-            else:  # older, though a clock that was ahead wrote it
-                self._rows[BATCH] = 0, msgspec.msgpack.encode(self.batch)
-
-    def _resume(self) -> list[Effect]:
-        """Go on with a batch that is on disk: nobody knows whether the archive has it."""
-        self._lacking_since = None
-        self.feed = FeedState.FEEDING if self.batch.pieces else FeedState.RESTING
-        return [self._feed()] if self.feed is FeedState.FEEDING else []
+            self.feed.take(value)
 
     # --- what the map shows -------------------------------------------------------------------
 
     def step_for(
         self, context: Context, body: bytes, now: int, *, alone: bool
-    ) -> tuple[int, Writes]:
-        """Give since when a stored publication's state holds, and the step to write with it.
+    ) -> tuple[FirstStep, Writes]:
+        """Name the step with which a stored publication's state begins, and give it to be written.
 
-        No step if the map shows this state already, and on disk. `alone`: no other write of this
-        vid is on its way, which might never arrive.
+        Nothing is to write if the map shows this state already, and on disk. `alone`: no other
+        write of this vid is on its way, which might never arrive.
         """
         vid = context.vid
         rules, writes = self._rules(vid)
         known = self._shown.get(vid)
         if alone and known is not None and not known.life and known.same(context, rules):
-            return known.begin, ()
-        begin = self._begin(vid, context.t_r, now)
-        value = encode_step(Step(begin, body, rules))
-        beside = self.companions(msgspec.structs.replace(context, t_r=begin))
-        return begin, (*beside, *writes, (key_of(self._stamp(now), vid), value))
+            return FirstStep(known.begin, known.written, rules), ()
+        first = FirstStep(self._begin(vid, context.t_r, now), self._stamp(now), rules)
+        beside = self.companions(msgspec.structs.replace(context, t_r=first.begin))
+        return first, (*beside, *writes, first.row(vid, body))
 
     def end_of(self, vid: str, at: int, now: int) -> Writes:
         """Give the step to write with what ends a stored publication."""
         return *self.companions(None), (key_of(self._stamp(now), vid), encode_step(Step(at)))
 
-    def stored(self, context: Context, begin: int) -> None:
+    def stored(self, context: Context, first: FirstStep) -> None:
         """A stored publication is on the map; its step is on disk."""
         rules, writes = self._rules(context.vid)
         self._on_disk.update((key[len(RULES) :], None) for key, _ in writes)
-        self._note(context.vid, OnMap(context, begin, rules, 0))
+        self._note(context.vid, OnMap(context, first.begin, rules, 0, written=first.written))
+
+    def adopt_state(
+        self, context: Context, body: bytes, owner: str, first: FirstStep, now: int
+    ) -> None:
+        """The map shows what a replica had newer: a step of ours is the last of the vid.
+
+        0200: The replica's own step is written too, under its own key. It may arrive long after the
+        state has left for the archive; the deletion of its key stands then.
+        """
+        self.again((first.row(context.vid, body),))
+        self.begin(context, body, owner, now, soft=False)
 
     def begin(
         self, context: Context, body: bytes, owner: str, now: int, *, soft: bool = True
@@ -265,17 +351,17 @@ class Past(Part):
         else:
             begin = self._begin(vid, context.t_r, now)
         self.again((*self.companions(msgspec.structs.replace(context, t_r=begin)), *writes))
-        row = self._add(vid, Step(begin, body, rules, life), now)
+        row, written = self._add(vid, Step(begin, body, rules, life), now)
         if soft:
             self._rows_of[owner] = row
-        self._note(vid, OnMap(context, begin, rules, life, row))
+        self._note(vid, OnMap(context, begin, rules, life, row, written))
 
     def end(self, vid: str, owner: str, at: int, now: int) -> None:
         """The map shows a vid no more: write that soon; its owner is answered then."""
         known = self._shown.get(vid)
         if known is not None:
             self.again(self.companions(None))
-            row = self._add(vid, Step(after(known.begin, at)), now)
+            row, _ = self._add(vid, Step(after(known.begin, at)), now)
             if known.life:
                 self._rows_of[owner] = row
             self.gone(vid, at)
@@ -288,7 +374,8 @@ class Past(Part):
             return
         stated = msgspec.structs.replace(known.context, t_r=known.begin)
         begin = after(known.begin, now)
-        known.row = self._add(vid, Step(begin, body_of(stated), known.rules, known.life), now)
+        again = Step(begin, body_of(stated), known.rules, known.life)
+        known.row, known.written = self._add(vid, again, now)
 
     def gone(self, vid: str, at: int) -> None:
         """The map shows a vid no more."""
@@ -300,9 +387,9 @@ class Past(Part):
         ended = self._gone[vid] = after(known.begin, at)
         if len(self._gone) > self.settings.gone_max:
             del self._gone[next(iter(self._gone))]
-        if self.followers:
-            last = msgspec.structs.replace(known.context, t_r=known.begin, t_d=ended)
-            for follower in self.followers:
+        for follower in self.followers:
+            if follower.follows:
+                last = msgspec.structs.replace(known.context, t_r=known.begin, t_d=ended)
                 follower.ends(last)
 
     def again(self, rows: Writes) -> None:
@@ -352,10 +439,9 @@ class Past(Part):
         self._soft += bool(shown.life) - bool(before is not None and before.life)
         self._shown[vid] = shown
         self._gone.pop(vid, None)
-        if self.followers:
-            state = msgspec.structs.replace(shown.context, t_r=shown.begin)
-            for follower in self.followers:
-                follower.shows(state)
+        for follower in self.followers:
+            if follower.follows:
+                follower.shows(msgspec.structs.replace(shown.context, t_r=shown.begin))
 
     def _rules(self, vid: str) -> tuple[str, Writes]:
         """Give the id of a vid's rules, and the row that says what it stands for, if it is new."""
@@ -370,10 +456,12 @@ class Past(Part):
         self.rules[name] = encoded
         return name, ((RULES + name, encoded),)
 
-    def _add(self, vid: str, stated: Step, now: int) -> int:
+    def _add(self, vid: str, stated: Step, now: int) -> tuple[int, int]:
+        """Let a step be written soon; give its number and when it was written, as its key says."""
         self._row += 1
-        self._rows[key_of(self._stamp(now), vid)] = self._row, encode_step(stated)
-        return self._row
+        written = self._stamp(now)
+        self._rows[key_of(written, vid)] = self._row, encode_step(stated)
+        return self._row, written
 
     # --- the machine --------------------------------------------------------------------------
 
@@ -389,16 +477,11 @@ class Past(Part):
             case StoreFailed(token, reason):
                 return self._failed(token, reason, now)
             case EndedFound():
-                return self._found(given, now)
-            case BatchLanded(number):
-                self._feeding -= 1
-                return self._landed(number)
-            case BatchRefused(number, reason, lacking):
-                self._feeding -= 1
-                if number == self.batch.number and self.feed is FeedState.FEEDING:
-                    self.timers.set(_Look(), now + self.settings.look_us)
-                    self._lack(lacking, now)
-                return [Drop(reason[:200], "past.batch"), *self._flush()]
+                return self.feed.found(given, now)
+            case BatchLanded():
+                return self.feed.landed(given)
+            case BatchRefused():
+                return [self.feed.refused(given, now), *self._flush()]
             case ErasePast():
                 return self._erase(given)
             case _:
@@ -416,7 +499,7 @@ class Past(Part):
                     self.timers.set(timer, now + self.settings.alive_us)
                     self._note_alive(now)
                 case _Look():
-                    effects += self._look(now)
+                    effects += self.feed.look(now)
         return [*effects, *self._flush()]
 
     def _reconsider(self, vid: str, now: int) -> None:
@@ -427,8 +510,9 @@ class Past(Part):
         rules, writes = self._rules(vid)
         self.again(writes)
         begin = after(known.begin, now)
-        row = self._add(vid, Step(begin, body_of(known.context), rules, known.life), now)
-        self._note(vid, OnMap(known.context, begin, rules, known.life, row))
+        again = Step(begin, body_of(known.context), rules, known.life)
+        row, written = self._add(vid, again, now)
+        self._note(vid, OnMap(known.context, begin, rules, known.life, row, written))
 
     def _note_alive(self, now: int) -> None:
         if not self._soft and not self._depending():
@@ -455,13 +539,7 @@ class Past(Part):
             self._on_disk.update((key[len(RULES) :], None) for key in done if key.startswith(RULES))
             return [*self._release(), *self._flush()]
         if token == _BATCH:
-            if self.feed is FeedState.NAMING:
-                return self._named(now)
-            if self.feed is FeedState.FORGETTING:
-                return self._deleted(now)
-            # A replica's batch came in between: what was written must not replace it.
-            self._rows[BATCH] = 0, msgspec.msgpack.encode(self.batch)
-            return self._flush()
+            return [*self.feed.stored(now), *self._flush()]
         erased = self._erasing.pop(token)
         return [Acknowledged(erased.ticket)]
 
@@ -485,9 +563,7 @@ class Past(Part):
             self.timers.set(_Retry(), now + self.settings.retry_us)
             return []
         if token == _BATCH:
-            if self.feed is FeedState.NAMING:
-                self._forget_batch()
-            self.timers.set(_Look(), now + self.settings.retry_us)
+            self.feed.failed(now)
             return []
         return [Failed(self._erasing.pop(token).ticket, StoreError(reason))]
 
@@ -495,94 +571,6 @@ class Past(Part):
         self._token += 1
         self._erasing[self._token] = given
         return [Store(self._token, tuple((key, None) for key in given.keys))]
-
-    # --- what leaves the log ------------------------------------------------------------------
-
-    def _move(self, event: FeedEvent) -> None:
-        self.feed = step(FEED_TABLE, self.feed, event)
-
-    def _look(self, now: int) -> list[Effect]:
-        """Look for a batch, or go on with the one at hand."""
-        self.timers.set(_Look(), now + self.settings.look_us)
-        self._move(FeedEvent.DUE)
-        match self.feed:
-            case FeedState.LOOKING:
-                return [LookForEnded(now - self.settings.store_us, self.settings.steps_max)]
-            case FeedState.FEEDING:
-                return [self._feed()]
-            case FeedState.FORGETTING:
-                return [self._forget()]
-            case _:
-                return []
-
-    def _found(self, given: EndedFound, now: int) -> list[Effect]:
-        if self.feed is not FeedState.LOOKING:
-            return []
-        if not given.pieces and not given.strays:
-            self._move(FeedEvent.NONE)
-            return []
-        self._move(FeedEvent.FOUND)
-        after = self.batch.after
-        number = max(now, after + 1)
-        pieces = given.pieces[:BATCH_PIECES_MAX]
-        self.batch = ArchiveBatch(number, after, pieces, given.strays[:BATCH_PIECES_MAX])
-        if not self.settings.archive:
-            # Nothing has to be the same after a crash: what is left is found again.
-            self._move(FeedEvent.NAMED)
-            self._move(FeedEvent.LANDED)
-            return [self._forget()]
-        return [Store(_BATCH, ((BATCH, msgspec.msgpack.encode(self.batch)),))]
-
-    def _named(self, now: int) -> list[Effect]:
-        del now
-        self._move(FeedEvent.NAMED)
-        return [self._feed()]
-
-    def _feed(self) -> FeedArchive:
-        self._feeding += 1
-        return FeedArchive(self.batch)
-
-    def _forget_batch(self) -> None:
-        self.batch = ArchiveBatch(self.batch.after, self.batch.after)
-        self.feed = FeedState.RESTING
-
-    def _lack(self, lacking: bool, now: int) -> None:
-        """Give a batch up whose steps died with another host: what is left is named anew (0132)."""
-        if not lacking:
-            self._lacking_since = None
-            return
-        if self._lacking_since is None:
-            self._lacking_since = now
-        elif now - self._lacking_since >= self.settings.patience_us and not self._feeding:
-            self._lacking_since = None
-            self._move(FeedEvent.LACKED)
-            self.batch = ArchiveBatch(self.batch.after, self.batch.after)
-            self._rows[BATCH] = 0, msgspec.msgpack.encode(self.batch)
-
-    def _landed(self, number: int) -> list[Effect]:
-        if number != self.batch.number or self.feed is not FeedState.FEEDING:
-            return []
-        self._move(FeedEvent.LANDED)
-        return [self._forget()]
-
-    def _forget(self) -> Store:
-        """Delete the steps of a batch, and say on disk that it is done."""
-        keys = [key for piece in self.batch.pieces for key in piece.keys]
-        done: Writes = ()
-        if self.settings.archive:
-            number = self.batch.number
-            done = ((BATCH, msgspec.msgpack.encode(ArchiveBatch(number, number))),)
-        gone = dict.fromkeys([*keys, *self.batch.strays])
-        return Store(_BATCH, (*done, *((key, None) for key in gone)))
-
-    def _deleted(self, now: int) -> list[Effect]:
-        self._move(FeedEvent.DELETED)
-        full = len(self.batch.pieces) >= BATCH_PIECES_MAX
-        number = self.batch.number if self.settings.archive else self.batch.after
-        self.batch = ArchiveBatch(number, number)
-        if full:
-            self.timers.set(_Look(), now)
-        return []
 
 
 _ROWS: Final = 1

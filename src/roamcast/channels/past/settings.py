@@ -4,7 +4,8 @@ from typing import Final
 
 import msgspec
 
-from roamcast.channels.past.steps import RETURN_US
+RETURN_US: Final = 60_000_000
+"""How long after a restart a publisher may come back as if nothing had happened (0048)."""
 
 BATCH_PIECES_MAX: Final = 1_000
 """Pieces that leave the log together; a batch's list of keys is one stored value."""

@@ -27,12 +27,12 @@ from roamcast.channels.sessions.messages import (
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.channels.spread.streams import Ledger
 from roamcast.errors import InputError, LimitError, NotFoundError, RoamcastError
-from roamcast.model import time
 from roamcast.model.contexts import Context, context_of, encode
 from roamcast.model.events import Acknowledged, Failed, MapTouched, SessionClosed
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Input
 from roamcast.model.parts import Occupancy, Part, Timers
+from roamcast.model.time import EPOCH, MICROSECOND
 
 Format = Literal["json", "sse"]
 
@@ -128,7 +128,7 @@ class EventWriter:
                 source="/collections/contexts",
                 type=_TYPES[event.kind],
                 subject=state.vid,
-                time=time.format_instant(event.at_us),
+                time=EPOCH + event.at_us * MICROSECOND,
                 datacontenttype="application/geo+json",
                 data=None if left else _raw(self.feature(state.body, event.context)),
             )

@@ -4,6 +4,7 @@
 `/openapi.json` and the tables in docs/service.md are made from these structs.
 """
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -308,7 +309,7 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
     source: Literal["/collections/contexts"]
     type: EventType
     subject: Annotated[str, Meta(min_length=1, max_length=VID_LENGTH_MAX, description="the vid")]
-    time: Instant
+    time: datetime
     datacontenttype: Literal["application/geo+json"]
     data: Annotated[FeatureOutput | None, Meta(description="the context; null once it has left")]
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from roamcast.channels.past.messages import PastGrew
-from roamcast.channels.past.part import Past
+from roamcast.channels.past.part import FirstStep, Past
 from roamcast.channels.server.contexts import taken
 from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.messages import CONTEXT_BYTES_MAX
@@ -85,8 +85,8 @@ class StoredPublication(msgspec.Struct, frozen=True, array_like=True):
     expires_us: int
     session: str
     body: bytes
-    begin: int = 0
-    """Since when the map shows this state; 0 if its step of the past is not known to be written."""
+    first: FirstStep | None = None
+    """The step of the past with which this state began; none for a claim."""
 
 
 class _Writing(msgspec.Struct):
@@ -182,9 +182,7 @@ class StoredPublications(Part):
                 publication = msgspec.msgpack.decode(entry.value, type=StoredPublication)
                 if not publication.body:
                     self._adopt_end(vid, now)
-                else:  # its step came with the log; ours must be the last of the vid
-                    publication = msgspec.structs.replace(publication, begin=0)
-                effects += self._take_up(vid, publication, now)
+                effects += self._take_up(vid, publication, now, adopted=True)
         return [MapTouched(), *effects]
 
     def _adopt_end(self, vid: str, now: int) -> None:
@@ -198,10 +196,12 @@ class StoredPublications(Part):
         known, here = self.publications.get(vid), self._map.map.contexts.get(vid)
         return known is not None and here is not None and here.owner == known.owner
 
-    def _take_up(self, vid: str, stored: StoredPublication, now: int) -> list[Effect]:
+    def _take_up(
+        self, vid: str, stored: StoredPublication, now: int, *, adopted: bool = False
+    ) -> list[Effect]:
         """Take up what is on disk: a publication, or a claim."""
         if stored.body:
-            return self._publish(self._with_grace(stored, now))
+            return self._publish(self._with_grace(stored, now), adopted=adopted)
         self._remove(vid)
         return self._claim(vid, stored)
 
@@ -317,8 +317,8 @@ class StoredPublications(Part):
             stamp = max(stamp, known.stamp + 1)
         expires_us = 0 if given.session else now + lifetime
         alone = context.vid not in self._writing and context.vid not in self._ending
-        begin, steps = self._past.step_for(context, body, now, alone=alone)
-        return StoredPublication(owner, stamp, expires_us, given.session, body, begin), steps
+        first, steps = self._past.step_for(context, body, now, alone=alone)
+        return StoredPublication(owner, stamp, expires_us, given.session, body, first), steps
 
     def _check_published(self, owner: str, vid: str, any_owner: bool) -> None:
         known = self.publications.get(vid)
@@ -432,7 +432,11 @@ class StoredPublications(Part):
         return msgspec.structs.replace(publication, expires_us=expires_us)
 
     def _publish(
-        self, publication: StoredPublication, context: Context | None = None
+        self,
+        publication: StoredPublication,
+        context: Context | None = None,
+        *,
+        adopted: bool = False,
     ) -> list[Effect]:
         """Put a publication on the map; its body is decoded only if the context is not at hand."""
         if context is None:
@@ -452,7 +456,7 @@ class StoredPublications(Part):
             self.timers.cancel(vid)
         owner, body = publication.owner, publication.body
         if self._map.put_for(owner, context, body, publication.stamp, stored=True):
-            self._remember(publication, context)
+            self._remember(publication, context, adopted)
             return []
         contexts = self._map.map
         known = contexts.contexts.get(vid) or contexts.removed.get(vid)
@@ -460,20 +464,21 @@ class StoredPublications(Part):
             # 0078: the disk decides between writes. Where a replica's clock is behind, the write
             # that outranks ours there has an earlier stamp here: ours must not stay on the map.
             if self._map.put_for(owner, context, body, known.stamp + 1, stored=True):
-                self._remember(publication, context)
+                self._remember(publication, context, adopted)
             return []
         if vid in self._writing and self._writing[vid].writes > 1:
             return []  # the last of them decides
         self._past.correct(vid, self._server.desk.now)  # its step is on disk, and never came true
         return self._replaced(vid, owner, self._server.desk.now)
 
-    def _remember(self, publication: StoredPublication, context: Context) -> None:
+    def _remember(self, publication: StoredPublication, context: Context, adopted: bool) -> None:
         """The map shows a publication: its step is on disk, or is written soon."""
-        if publication.begin:
-            self._past.stored(context, publication.begin)
+        owner, body, first = publication.owner, publication.body, publication.first
+        assert first is not None  # only a claim has none
+        if adopted:
+            self._past.adopt_state(context, body, owner, first, self._server.desk.now)
         else:
-            now = self._server.desk.now
-            self._past.begin(context, publication.body, publication.owner, now, soft=False)
+            self._past.stored(context, first)
 
     def _remove(self, vid: str) -> None:
         """A publication is gone from disk: take it off the map."""

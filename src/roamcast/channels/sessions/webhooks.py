@@ -24,7 +24,7 @@ from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Entry, Input, Store, Stored, StoreFailed
 from roamcast.model.parts import Occupancy, Part, Timer, Timers
 from roamcast.model.records import Drop
-from roamcast.model.time import format_instant
+from roamcast.model.time import to_datetime
 
 PREFIX: Final = "webhook/"
 SESSION: Final = "#webhook:"
@@ -457,7 +457,7 @@ class Webhooks(Part):
                 source="/collections/contexts",
                 type=kind,
                 subject=vid,
-                time=format_instant(waits.at_us),
+                time=to_datetime(waits.at_us),
                 datacontenttype="application/geo+json",
                 data=None if waits.feature is None else _raw(waits.feature),
             )

@@ -5,6 +5,7 @@ from urllib.parse import quote, urlencode
 
 from litestar import Response
 from litestar.params import Parameter
+from msgspec import structs
 
 from roamcast.errors import LimitError, NotFoundError
 from roamcast.live.http.filtering import (
@@ -19,6 +20,7 @@ from roamcast.live.http.filtering import (
     position_of,
     window_of,
 )
+from roamcast.live.http.queryables import SAMPLE_CONTEXTS, attribute_schemas
 from roamcast.live.http.routes import Asked, base, route, service_of, viewer_of
 from roamcast.live.http.shapes import (
     GEOJSON,
@@ -103,8 +105,19 @@ async def describe_contexts(request: Asked) -> Response[bytes]:
 @route("GET", "/collections/contexts/queryables", scope="read", tag="map", answer=Queryables,
        kind=SCHEMA_JSON, summary="What filters may name")  # fmt: skip
 async def get_queryables(request: Asked) -> Response[bytes]:
-    """Describe the properties that filters may name; attributes are open."""
-    return as_json(Queryables(id=f"{_here(request)}/queryables"), SCHEMA_JSON)
+    """Describe the properties that filters may name, with attributes and their frequent values.
+
+    They are those of the first contexts that this token may see; others may be named as well.
+    """
+    service = service_of(request)
+    wanted = await charged_filter(request)
+    page = service.broker.page(
+        viewer_of(request), wanted, service.clock(), after="", limit=SAMPLE_CONTEXTS
+    )
+    known = Queryables(id=f"{_here(request)}/queryables")
+    attributes = attribute_schemas((await answered(page)).contexts)
+    whole = structs.replace(known, properties=attributes | known.properties)
+    return as_json(whole, SCHEMA_JSON)
 
 
 @route("GET", "/collections/contexts/items", scope="read", tag="map", answer=FeatureCollection,

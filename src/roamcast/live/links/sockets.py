@@ -9,6 +9,7 @@ import asyncio
 from typing import Any, Final, Protocol
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.protocol import State
 
 EXTENSION: Final = "roamcast.socket"
 """The key of a connection's `WebSocket` in the ASGI scope's extensions."""
@@ -115,6 +116,13 @@ class WebSocket(WebSocketsSansIOProtocol):
         if refused and not self.transport.is_closing():
             self.transport.write(_REFUSED)
             self.transport.close()
+
+    def shutdown(self) -> None:
+        """Go down with the service; a connection that was closed already only ends."""
+        if self.conn.state is State.CLOSING:
+            self.transport.close()
+        else:
+            super().shutdown()
 
     async def send(self, message: Any) -> None:
         """Send for ASGI; an upgrade that was answered otherwise is complete as well."""

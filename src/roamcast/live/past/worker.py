@@ -19,7 +19,7 @@ from roamcast.channels.past.messages import (
     FeedArchive,
     LookForEnded,
 )
-from roamcast.channels.past.steps import PREFIX, vid_of
+from roamcast.channels.past.part import STEPS, vid_of
 from roamcast.errors import RoamcastError
 from roamcast.identity.rules import Viewer
 from roamcast.live.observe.logs import Log
@@ -39,7 +39,7 @@ QUESTIONS_MAX: Final = 2
 """Questions about the past that are answered at a time; others wait."""
 
 ANYBODY: Final = Viewer("")
-AFTER: Final = PREFIX + "\U0010fffe"
+AFTER: Final = STEPS + "\U0010fffe"
 ERASED_TOGETHER: Final = 1_000
 
 _LOG = Log("past")
@@ -151,7 +151,7 @@ class PastWorker:
 
     def _log(self) -> Iterator[tuple[str, bytes]]:
         """Read the log in its order; steps that come meanwhile come last."""
-        after, count = PREFIX, 0
+        after, count = STEPS, 0
         while True:
             page = self._disk.page(after, AFTER, PAGE_BYTES)
             if not page:

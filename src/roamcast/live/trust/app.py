@@ -5,7 +5,6 @@ people by name and brokers by tokens with the scope `deposit`.
 """
 
 import asyncio
-from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +32,7 @@ from roamcast.live.service.running import (
     uvicorn_config,
 )
 from roamcast.live.trust.host import RunningTrust
+from roamcast.overlay.links.proof import key_text
 
 ROUTES: Final[tuple[HTTPRouteHandler, ...]] = (
     about.get_health,
@@ -147,7 +147,7 @@ async def serve(settings: Settings, *, started: Callable[[dict[str, str]], None]
         url = url_of(settings.server, port)
         operator = OperatorToken(keys, data / ADDRESS_FILE, url)
         token = operator.renew(service.clock())
-        key = "ed25519:" + b64encode(trust.node.public_key).decode()
+        key = key_text(trust.node.public_key)
         started({"url": url, "token": token, "node": trust.node.name, "key": key})
         tasks.append(asyncio.get_running_loop().create_task(operator.keep(service.clock)))
 

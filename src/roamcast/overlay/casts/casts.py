@@ -12,6 +12,7 @@ looked up again: people get a cast once, for trusted nodes know its id (trap 1).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -28,7 +29,7 @@ from roamcast.errors import (
 from roamcast.model import casts as model
 from roamcast.model.contexts import Context
 from roamcast.model.events import Acknowledged, Failed
-from roamcast.model.machine import Draw, Effect, Entry, Stored, StoreFailed, earliest
+from roamcast.model.machine import Draw, Effect, Entry, Stored, StoreFailed
 from roamcast.model.parts import Occupancy, Part, Timers
 from roamcast.model.records import CastStep
 from roamcast.overlay.casts.delivery import CastDelivery, KeyOf, What
@@ -91,6 +92,8 @@ _PARCELS: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
     ENDING: msgspec.msgpack.Decoder(CastEnding),
     REPORT: msgspec.msgpack.Decoder(CastReport),
 }
+_NOTED: Final[What] = ("noted", "", 0)
+_DECIDE: Final[What] = ("decide", "", 0)
 
 
 class Casts(Part):
@@ -135,7 +138,9 @@ class Casts(Part):
             requests=requests,
             timers=timers,
             delivery=delivery,
-            waiting=WaitingCasts(see, settings.candidates_max, make_matcher),
+            waiting=WaitingCasts(
+                see, settings.candidates_max, make_matcher, partial(timers.sooner, _DECIDE)
+            ),
             spreading=spreading,
         )
         self._reports = Reports(desk)
@@ -144,6 +149,8 @@ class Casts(Part):
         self._results = Results(desk, self._handing)
         self._endings = Endings(desk, self._handing)
         self._notes: list[Context] = []
+        self.timers: Timers[What] = timers
+        self.follows: Collection[Any] = desk.casts
 
     # --- reads
 
@@ -164,13 +171,12 @@ class Casts(Part):
 
     def shows(self, context: Context) -> None:
         """Note a state that the map shows."""
-        if self._desk.casts:
-            self._notes.append(context)
+        self._notes.append(context)
+        self.timers.set(_NOTED, 0)
 
     def ends(self, context: Context) -> None:
         """Note that the map shows a vid no more."""
-        if self._desk.casts:
-            self._notes.append(context)
+        self.shows(context)
 
     def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
         """Take up the casts that were held; what was under way is under way no more."""
@@ -235,16 +241,12 @@ class Casts(Part):
         for note in notes:
             effects += self._lookups.note(note, now)
         effects += self._lookups.spot(self._desk.waiting.fire(now), now)
+        due = self._desk.waiting.deadline()
+        if due is not None:
+            self.timers.set(_DECIDE, due)
         for what, cast, number in list(self._desk.timers.due(now)):
             effects += self._due(what, cast, number, now)
         return effects
-
-    def deadline(self) -> int | None:
-        """When the next thing is due; at once if the map has changed."""
-        if self._notes:
-            return 0
-        due = self._desk.timers.deadline()
-        return earliest(due, self._desk.waiting.deadline()) if self._desk.casts else due
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""
@@ -442,6 +444,8 @@ class Casts(Part):
     def _due(self, what: str, cast: str, number: int, now: int) -> Sequence[Effect]:
         desk = self._desk
         match what:
+            case "noted" | "decide":  # `advance` has done it
+                return ()
             case "batch":
                 return self._lookups.begin(now)
             case "scan":

@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 
 from roamcast.channels.past.asking import EVER, Asked, Rows, Seen, runs, stretches
-from roamcast.channels.past.steps import Lives, read
+from roamcast.channels.past.part import Lives
+from roamcast.channels.past.pieces import read
 from roamcast.model.areas import Area
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter

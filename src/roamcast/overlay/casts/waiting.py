@@ -32,7 +32,14 @@ class CastCandidate(NamedTuple):
 class WaitingCasts:
     """The casts that wait at a node, and who may match them."""
 
-    def __init__(self, see: See, candidates_max: int, make_matcher: Callable[[], Matcher]) -> None:
+    def __init__(
+        self,
+        see: See,
+        candidates_max: int,
+        make_matcher: Callable[[], Matcher],
+        wake: Callable[[int], None],
+    ) -> None:
+        """`wake` is told when `fire` is due."""
         self.casts: dict[str, HeldCast] = {}
         self.lost: dict[str, None] = {}
         """Casts of which candidates were dropped: there were too many."""
@@ -48,6 +55,7 @@ class WaitingCasts:
         """Casts → vids with candidates of theirs."""
         self._count = 0
         self._timers: Timers[CastCandidate] = Timers()
+        self._wake = wake
 
     def __len__(self) -> int:
         return self._count
@@ -213,7 +221,9 @@ class WaitingCasts:
         if decision.answer:
             self._find(one, found)
         elif decision.again is not None:
-            self._timers.set(one, max(decision.again, now + 1))
+            again = max(decision.again, now + 1)
+            self._timers.set(one, again)
+            self._wake(again)
 
     def _close(
         self, one: CastCandidate, begin: int, end: int, now: int, found: list[tuple[str, str]]

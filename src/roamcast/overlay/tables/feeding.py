@@ -102,6 +102,7 @@ class TableFeeding(Part):
         """
         by_name = {table.name: table for table in tables}
         self._crowd = by_name.get(Crowd.name)
+        self.follows: Collection[Any] = () if self._crowd is None else (self._crowd,)
         self._areas = by_name.get(Areas.name)
         self._wants = by_name.get(Wants.name)
         self._directory = by_name.get(Directory.name)
@@ -199,8 +200,6 @@ class TableFeeding(Part):
 
     def shows(self, context: Context) -> None:
         """Take what the map shows of a vid; its end may be any from now on, whatever it says."""
-        if self._crowd is None:
-            return
         self._touched = True
         self._place(context, None)
         if not self._is_public(context.vid):

@@ -70,6 +70,7 @@ def start(settings: Settings | None = None) -> "SparkSession":
         raise InputError(
             f"{chosen.where!r} is no Spark master: give local[*], spark://host:port or sc://host"
         )
+    check_installed()
     check_reachable(chosen.where)
     # Workers must run this Python; a cluster with its own sets the variable beforehand.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -179,6 +180,15 @@ def check_reachable(master: str) -> None:
         except (OSError, OverflowError) as error:
             told = getattr(error, "strerror", None) or str(error)
     raise MissingError(f"no Spark at {master}: {told}")
+
+
+def check_installed() -> None:
+    """Raise MissingError unless Spark's packages are installed: the service does without them."""
+    missing = [package for package in ("pyspark", "pandas") if find_spec(package) is None]
+    if missing:
+        raise MissingError(
+            f"no {' and no '.join(missing)}: pip install 'roamcast[pipeline]' brings Spark"
+        )
 
 
 def check_connect() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from roamcast.broker import Broker
-from roamcast.channels.past.steps import PREFIX
+from roamcast.channels.past.part import STEPS
 from roamcast.identity.rules import Rule
 from roamcast.identity.trusted.mailboxes import Deposit, SealedParcel
 from roamcast.model.addresses import Server
@@ -128,7 +128,7 @@ class CastNode:
             effect.questions,
             [one.seen for one in memories],
             waiting=memories[0].waiting,
-            log=lambda: self._disk.load(PREFIX).items(),
+            log=lambda: self._disk.load(STEPS).items(),
             archive=lambda _: (),
             known=memories[0].known,
             now=now,

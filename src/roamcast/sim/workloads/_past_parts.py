@@ -14,8 +14,9 @@ from roamcast.broker import Broker
 from roamcast.channels.past.asking import EVER, Asked, coalesced, found
 from roamcast.channels.past.leaving import StepsMissingError, contexts
 from roamcast.channels.past.messages import ArchiveBatch, BatchLanded, BatchRefused
+from roamcast.channels.past.part import STEPS
+from roamcast.channels.past.pieces import Pieces, read
 from roamcast.channels.past.settings import PastSettings
-from roamcast.channels.past.steps import PREFIX, Pieces, read
 from roamcast.identity.rules import Viewer
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -59,7 +60,7 @@ class SimArchive:
 
 def steps_of(host: Host) -> list[tuple[str, bytes]]:
     """Read the log on a host's disk."""
-    return [*host.disk.load(PREFIX).items()]
+    return [*host.disk.load(STEPS).items()]
 
 
 def feed(archive: SimArchive, host: Host, batch: ArchiveBatch) -> BatchLanded | BatchRefused:
@@ -90,7 +91,9 @@ def pieces_of(
     logged = {(vid, one.t_r, one.attributes["n"]) for vid, some in by_vid.items() for one in some}
     for row in archive.rows:
         # A batch that has landed and not yet left the log. After a split the ends may differ: each
-        # side knows when it heard of a client last, and its own log counts.
+        # side writes when it heard of a client last. Both are sightings, so neither is wrong. The
+        # log counts, because the end of an archived piece is rounded to the archive's grid (0089)
+        # and cannot be told from a later sighting.
         if (row.vid, row.t_r, row.attributes["n"]) not in logged:
             by_vid.setdefault(row.vid, []).append(row)
     return {vid: sorted(some, key=lambda one: (one.t_r, one.end)) for vid, some in by_vid.items()}
@@ -172,12 +175,15 @@ class PastRecord:
         """What a client published before it fell ended when it was last heard of."""
         fell = self.fell[vid]
         for piece in pieces:
-            # A server that falls before it notices the silence does not know it in its next life:
-            # then the piece ended with the server.
-            noticed = max(piece.t_d or 0, fell + NOTICED_US)
-            if piece.t_d is None or any(fell - LATE_US <= one <= noticed for one in self.trouble):
+            if piece.t_d is None:
                 continue
-            if piece.t_d > fell + LATE_US:
+            # A server that falls before it notices the silence does not know it in its next life,
+            # nor does the one that takes over: to both the piece ended with that server, at the
+            # last moment at which it was known to be up. So it may last until the trouble, but no
+            # longer: from then on nobody has heard of the client.
+            noticed = max(piece.t_d, fell + NOTICED_US)
+            trouble = [one for one in self.trouble if fell - LATE_US <= one <= noticed]
+            if piece.t_d > max([fell, *trouble]) + LATE_US:
                 detail = f"{vid} ended at {piece.t_d}, its client was last up at {fell}"
                 raise Violation("silence ends a context at the last sighting", detail)
 
