@@ -71,7 +71,7 @@ def test_a_forged_vector_is_refused_and_the_session_goes_on(nodes: Pair, vector:
     a, _ = nodes
     with a.session(a.operator) as held:
         ask(held, "e", vector=vector)
-        assert hears(held, "problem", "standing")["status"] == 400
+        assert hears(held, "error", "standing")["status"] == 400
         ask(held, "e", vector={"nobody": [1, 7]})  # no node is called so: it says nothing
         hears(held, "standing")
         assert publish(a, 2).status == 200
@@ -104,7 +104,7 @@ def test_a_client_at_two_brokers_at_once_is_at_the_later_one(nodes: Pair) -> Non
         hears(second, "standing")
         assert hears(first, "moved")["to"] == "b"
         ask(first, "two", attachment=[9, 1])
-        problem = hears(first, "problem")
+        problem = hears(first, "error")
         assert (problem["status"], "attached elsewhere later" in problem["detail"]) == (409, True)
         assert publish(a, 5).status == 200
         assert numbers(second, 1) == [5]
