@@ -1,17 +1,24 @@
-"""What does a node without neighbours pay? CPU of updates at a broker that is a node, and at one
-that is not, in turns within one process, so that a busy machine slows both alike.
+"""What does a node without neighbours pay? The CPU of updates with `[overlay]` and without.
+
+Live: two services under the load of the benches `service` and `fanout`, as fast as updates are
+acknowledged, in turns, so that a busy machine slows both alike. And the broker alone, in one
+process, where no socket and no disk hides a difference.
 """
 
 import random
 import statistics
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
+from bench.fanout import WHERE, Process, Publisher, clients, serve
 from roamcast.broker import Broker
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.sessions.publications import PublishFor
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect, Store, Stored
+from roamcast.overlay.consumers.settings import EventSettings
 from roamcast.overlay.overlay import OverlayNode
 from roamcast.overlay.tables.feeding import TableSettings, standard_tables
 from roamcast.sim.workloads._overlay_parts import key_pair
@@ -23,6 +30,15 @@ UPDATES = 500
 TURNS = 41
 STEP_US = 2_000
 """Between two updates: 500 a second."""
+
+LISTENERS = {"service": 10, "fanout": 300}
+"""Benches → clients that are told of every update."""
+
+CONTEXTS = 50
+LIVE_TURNS = 9
+LIVE_S = 1.5
+NODE = '[overlay]\nnode = "b1"\n'
+"""Settings of a node without neighbours."""
 
 
 class Alone:
@@ -36,6 +52,7 @@ class Alone:
             now=self.now,
             load=lambda _: {},
             overlay=node,
+            event_settings=EventSettings(),
             map_settings=MapSettings(),
         )
         self._ticket = 0
@@ -75,7 +92,7 @@ def alone() -> dict[str, Any]:
     settings = TableSettings()
     node = OverlayNode(
         "b1", key_pair("b1")[0], {}, draw.random, lambda: draw.randbytes(16),
-        tables=standard_tables(settings), places=("campus/b1",),
+        tables=standard_tables(settings), states=True, places=("campus/b1",),
     )  # fmt: skip
     brokers = {"no node": Alone(None), "a node": Alone(node)}
     for broker in brokers.values():
@@ -84,8 +101,39 @@ def alone() -> dict[str, Any]:
     for _ in range(TURNS):
         for name, broker in brokers.items():
             taken[name].append(broker.turn(UPDATES))
-    least = {name: statistics.median(times) / UPDATES for name, times in taken.items()}
+    without, alone = (statistics.median(times) / UPDATES * 1e6 for times in taken.values())
+    return _row("broker", 0, without, alone)
+
+
+def alone_live(bench: str) -> dict[str, Any]:
+    """Give the CPU of an update at a service that is no node, and at one that is."""
+    count = LISTENERS[bench]
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        try:
+            publishers = []
+            for name, more in (("without", ""), ("node", NODE)):
+                (Path(folder) / name).mkdir()
+                service, url, token = serve(Path(folder) / name, more)
+                clients(url.replace("http", "ws", 1) + "/session", token, count, WHERE)
+                publishers.append((service, Publisher(url, token)))
+            for _, publisher in publishers:
+                publisher.flood(LIVE_S, CONTEXTS)
+            taken: list[list[float]] = [[], []]
+            for _ in range(LIVE_TURNS):
+                for (service, publisher), times in zip(publishers, taken, strict=True):
+                    before_s = service.core_s()
+                    sent, _ = publisher.flood(LIVE_S, CONTEXTS)
+                    times.append((service.core_s() - before_s) / sent * 1e6)
+        finally:
+            Process.end_all()
+    return _row(bench, count, *(statistics.median(times) for times in taken))
+
+
+def _row(what: str, listeners: int, without: float, alone: float) -> dict[str, Any]:
     return {
-        "update, no node, us": round(least["no node"] * 1e6, 1),
-        "update, a node alone, us": round(least["a node"] * 1e6, 1),
+        "alone": what,
+        "listeners": listeners,
+        "update without [overlay], us": round(without, 1),
+        "update as a node alone, us": round(alone, 1),
+        "ratio": round(alone / without, 3),
     }

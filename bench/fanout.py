@@ -151,9 +151,10 @@ class Publisher:
         return sent, time.monotonic() - start
 
 
-def serve(folder: Path) -> tuple[Process, str, str]:
+def serve(folder: Path, more: str = "") -> tuple[Process, str, str]:
+    """Start a service, with more settings than these; give it, its URL and a token."""
     settings = folder / "settings.toml"
-    settings.write_text(SETTINGS, encoding="utf-8")
+    settings.write_text(SETTINGS + more, encoding="utf-8")
     command = [sys.executable, "-m", "roamcast", "serve", "--json", "--port", "0"]
     made = Process(*command, "--data", str(folder), "--settings", str(settings))
     address = json.loads(made.line())

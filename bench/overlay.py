@@ -1,9 +1,19 @@
 """How fast do brokers learn of each other? 40, 200 and 1,000 nodes in the simulator, growth fitted.
 
 All nodes start at once on a tree with a quarter as many links more, each with an area of its own.
-The overlay has converged when every node knows every link and its table leads to areas everywhere.
 Then one link fails, and the time until every node knows is taken. Times are virtual, 4 to 6 ms a
 hop; bytes are what nodes send until then; CPU seconds are this process's, for all nodes together.
+
+The overlay has *converged* when a parcel or a question from anywhere takes the right way: every
+node has the true graph and the same tree, every link of the tree has offered all that lies beyond
+it, and areas everywhere are looked for over the right link. While the nodes start, the tree runs
+over other links for moments. What was heard on those lingers, on purpose, for 30 s after they left
+the tree (0104): such a link is asked in vain until then, and nobody is missed. To wait for that
+would measure the linger, a constant, and hide the rest; so only links of the tree count here. That
+nothing false is left in the end is the swarm's to check: "every table is right in the end".
+
+Live: three services of two hosts each, one host of each killed under load (`_overlay_live`); and
+what a node without neighbours pays (`_overlay_alone`).
 """
 
 import random
@@ -13,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from bench._overlay_alone import alone, alone_live
 from bench._overlay_live import killed_hosts
 from roamcast.journal.book import Journal
 from roamcast.lab.report import Claim, Report, Steps
@@ -32,13 +43,14 @@ from roamcast.sim.world import World
 TITLE = "overlay: nodes learn the topology and tables; time, bytes and growth"
 
 SIZES = (40, 200, 1_000)
-STEP_US = 100_000
+STEP_US = 20_000
 VIRTUAL_US_MAX = 120_000_000
 EVENTS_MAX = 100_000_000
 SETTINGS = OverlaySettings(LinkSettings(silent_us=3_000_000))
 NOWHERE = area_at("elsewhere")
 """An area that lies beyond no link but one of which nothing is known yet."""
 
+ALONE_BAR = 1.03
 SECONDS_BAR = 10.0
 GROWTH_BAR = 1.5
 """Every node must learn every link: bytes a node grow at least with the number of nodes."""
@@ -168,9 +180,9 @@ def measure(nodes: int) -> dict[str, Any]:
     return {
         "nodes": nodes,
         "links": len(made.edges) + 1,
-        "converged s": round(seconds, 1),
+        "converged s": round(seconds, 2),
         "bytes a node": sent // nodes,
-        "a failed link known s": round(repaired, 1),
+        "a failed link known s": round(repaired, 2),
         "CPU s": round(time.process_time() - began, 1),
     }
 
@@ -179,9 +191,16 @@ def run(quick: bool, progress: Steps) -> Report:
     """Measure each size, and fit how time and bytes grow."""
     sizes = SIZES[:2] if quick else SIZES
     rows = []
-    with progress("nodes", len(sizes)) as step:
+    with progress("parts", len(sizes) + 4) as step:
         for nodes in sizes:
             rows.append(measure(nodes))
+            step(1)
+        live = killed_hosts()
+        step(1)
+        costs = [alone()]
+        step(1)
+        for load in ("service", "fanout"):
+            costs.append(alone_live(load))
             step(1)
     logs = np.log([row["nodes"] for row in rows])
     bytes_growth = float(np.polyfit(logs, np.log([row["bytes a node"] for row in rows]), 1)[0])
@@ -201,10 +220,18 @@ def run(quick: bool, progress: Steps) -> Report:
             bar=GROWTH_BAR,
         ),
     ]
-    live = killed_hosts()
-    rows.append(live)
     claims.append(
         Claim("live: parcels lost", live["parcels lost"], live["parcels lost"] == 0, bar=0)
     )
+    claims += [
+        Claim(
+            f"an update at a node alone, beside no node: {cost['alone']}",
+            cost["ratio"],
+            cost["ratio"] <= ALONE_BAR,
+            bar=ALONE_BAR,
+        )
+        for cost in costs[1:]
+    ]
+    rows += [live, *costs]
     parameters = {"sizes": list(sizes), "time grows with power": round(time_growth, 2)}
     return Report("overlay", parameters, rows, claims)

@@ -1,17 +1,24 @@
-"""Plant a defect: replace a piece of a function's source for one test."""
+"""Plant a defect: replace a piece of a function's source for one test.
+
+A defect is found when a checker, or a test's own assertion, says which promise is broken. That a
+machine stumbles over its own assertion says nothing about promises: it does not count by itself.
+"""
 
 import importlib
 import inspect
 import os
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+import roamcast
 from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
 from roamcast.sim.workload import Workload
 
@@ -55,26 +62,51 @@ def first_failure(
     *,
     sizes: dict[str, int] | None = None,
     promise: str = "",
+    mistakes: bool = False,
 ) -> tuple[int, str] | None:
-    """Look for a seed that fails, or breaks this very promise; first at the last one that did."""
+    """Look for a seed that breaks a promise, or this very one; first at the last one that did.
+
+    `mistakes`: what a machine raises itself counts, too.
+    """
     test = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].partition(" ")[0]
     last = LAST_FOUND.get(test, 0)
     assert last < seeds
     for seed in dict.fromkeys((last, *range(seeds))):
         scenario = narrow(draw_scenario(make.name, make, seed), Narrowing(settings=sizes or {}))
         outcome = play(scenario, make)
-        if outcome.failed and promise in ("", outcome.promise):
+        if not outcome.failed or (not mistakes and is_mistake(outcome.promise)):
+            continue
+        if promise in ("", outcome.promise):
             return seed, outcome.promise
     return None
 
 
 def promise_broken(
-    make: type[Workload], seeds: int = SEEDS, *, sizes: dict[str, int] | None = None
+    make: type[Workload],
+    seeds: int = SEEDS,
+    *,
+    sizes: dict[str, int] | None = None,
+    mistakes: bool = False,
 ) -> str:
     """Give the promise that the first such seed breaks."""
-    found = first_failure(make, seeds, sizes=sizes)
+    found = first_failure(make, seeds, sizes=sizes, mistakes=mistakes)
     assert found is not None, f"{seeds} seeds did not find it"
     return found[1]
+
+
+def is_mistake(promise: str) -> bool:
+    """Whether no checker said this: a machine raised it."""
+    return promise == "own assertion" or promise.startswith("raises ")
+
+
+@contextmanager
+def refuted() -> Iterator[None]:
+    """Expect that an assertion of a test fails, and not one of the machine that is tested."""
+    with pytest.raises((AssertionError, pytest.fail.Exception)) as caught:
+        yield
+    raised_in = Path(traceback.extract_tb(caught.tb)[-1].filename)
+    ours = Path(roamcast.__file__).parent
+    assert not raised_in.is_relative_to(ours), f"no test found it: {raised_in.name} stumbled"
 
 
 @contextmanager

@@ -224,10 +224,12 @@ def test_members_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crowd, "MEMBERS_MAX", 2)
     monkeypatch.setattr(crowd, "NEW_MAX", 2)
     table = Crowd()
+    table.reset("b")
+    assert not table.admits(FILTERS[1])
     table.put(member(1))
     table.put(member(2))
     assert len(table._new) < 2
     table.put(msgspec.structs.replace(member(2), t_r=5))
     with pytest.raises(LimitError, match="2 contexts"):
         table.put(member(3))
-    assert not table._grown.admits(FILTERS[3])
+    assert not table.admits(FILTERS[3])

@@ -1,8 +1,10 @@
 """What a broker tells the overlay of itself: nobody is missed, and nothing hidden is told."""
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from roamcast.channels.past.settings import PastSettings
 from roamcast.errors import MovedError
 from roamcast.identity.policy import PUBLIC
 from roamcast.identity.rules import Rule, Viewer
+from roamcast.matching.aggregate import Summary
 from roamcast.model.areas import Area, Patch, area_of
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -71,7 +74,7 @@ class Node(Desk):
             ),
         )  # fmt: skip
         if self.lenient:
-            self.broker._server.contexts.check_place = lambda _: None
+            self.broker._server.contexts.check_place = lambda *_: None
 
     @property
     def feeding(self) -> TableFeeding:
@@ -123,11 +126,41 @@ def test_a_change_of_state_does_not_hide_since_when_somebody_is_there() -> None:
 
 def test_a_context_that_ended_leaves_the_summary_after_a_while() -> None:
     node = Node()
+    node.crowd.reset("neighbour")
     node.keep("ann", "campus/b1/2", n=7)
+    node.told()
     node.release("ann")
     assert admits(node, "n = 7")
     node.wait()
     assert not admits(node, "n = 7")
+
+
+def test_nothing_is_summarised_while_there_is_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    summarise = crowds.summarise
+
+    def counted(contexts: Iterable[Context], *, budget: int) -> Summary:
+        made.append(len(members := list(contexts)))
+        return summarise(members, budget=budget)
+
+    monkeypatch.setattr(crowds, "summarise", counted)
+    node = Node()
+    for number in range(20):
+        node.keep(f"v{number % 10}", f"campus/b1/{number % 4}", n=number)
+    node.release("v3")
+    node.wait()
+    assert not made
+    node.crowd.reset("neighbour")
+    node.told()
+    assert made == [9]
+    assert admits(node, "n = 15")
+    assert not admits(node, "n = 13")
+    node.crowd.drop("neighbour")
+    node.wait()  # the link lingers and is gone
+    made.clear()
+    node.keep("v1", "campus/b1/9", n=100)
+    node.wait()
+    assert not made
 
 
 def test_whoever_is_hidden_makes_no_difference_to_what_neighbours_are_told() -> None:
@@ -367,3 +400,60 @@ def _span(first: int, last: int) -> str:
 
 def _local(areas: Any) -> list[Any]:
     return [areas_table._decode(areas._values[key]) for key in areas._local.values()]
+
+
+SQUARE = "POLYGON ((11 48, 12 48, 12 49, 11 49, 11 48))"
+
+
+def _at(point: tuple[float, float]) -> Area:
+    return Area((Patch(boxes=((*point, *point),)),))
+
+
+def test_a_point_outside_of_the_nodes_polygon_is_sent_to_the_node_that_serves_it() -> None:
+    node = Node(places=(SQUARE,))
+    directory = node.feeding.directory
+    directory.reset("b")
+    for number, entry in enumerate(
+        (
+            NodeEntry("wide", "http://wide", (), ("POLYGON ((0 0, 20 0, 20 60, 0 60, 0 0))",)),
+            NodeEntry("near", "http://near", (), ("POLYGON ((9 48, 11 48, 11 49, 9 49, 9 48))",)),
+            NodeEntry("named", "http://named", ("campus/b2",)),
+        )
+    ):
+        other = Directory()
+        other.reset("a")
+        other.put("own", entry)
+        offer = other.offer("a")
+        assert offer is not None
+        full = msgspec.structs.replace(offer, version=number + 1, full=number == 0)
+        directory.take("b", full)
+    check = node.feeding.check_place
+    check(None, (11.5, 48.5))
+    check("campus/b2", (11.5, 48.5))
+    check("campus/b2", None)  # nobody can tell
+    for place, point, url in (
+        (None, (10.0, 48.5), "http://near"),
+        (None, (1.0, 1.0), "http://wide"),
+        ("campus/b2/1", (10.0, 48.5), "http://named"),
+        (None, (100.0, 0.0), ""),
+    ):
+        with pytest.raises(MovedError) as moved:
+            check(place, point)
+        assert moved.value.url == url
+    assert "POINT (100.0 0.0)" in str(moved.value)
+
+
+def test_the_past_of_a_polygon_is_told_by_its_box() -> None:
+    node = Node(places=("campus/b1", SQUARE))
+    node.wait(3 * DAY_US)
+    areas = _local(node.feeding.areas)
+    assert any(area.meets(_at((11.5, 48.5))) for area in areas)
+    only = [area for area in areas if area.patches[0].boxes is not None]
+    assert only
+    assert not any(area.meets(_at((13.0, 48.5))) for area in only)
+
+
+def test_what_rules_hide_in_a_polygon_is_admitted_anywhere() -> None:
+    node = Node(places=(SQUARE,))
+    node.rules("zoe", STAFF)
+    assert admits(node, "within(place, 'elsewhere')")

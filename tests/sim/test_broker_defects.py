@@ -127,7 +127,7 @@ def test_a_session_resumed_into_the_wrong_view_class_is_found(
         return effects
 
     monkeypatch.setattr(Admission, "_open", resumed)
-    assert broken() in (
+    assert broken(mistakes=True) in (
         "nobody sees what rules hide",
         "every view is right in the end",
         "own assertion",

@@ -29,7 +29,7 @@ def test_an_older_batch_that_wins_is_found() -> None:
         planted(PART + "_ordered", "if order.rank < self.rank:", "if False:"),
         planted(PART + "_install", "if asked.rank < self.rank:", "if False:"),
     ):
-        assert promise_broken(FiltersWorkload, sizes=sizes) in (
+        assert promise_broken(FiltersWorkload, sizes=sizes, mistakes=True) in (
             "the newer batch wins",
             "own assertion",
             "make before break",

@@ -51,8 +51,9 @@ def brokers(
     known = Table("node", "serves", "linked with", "reached at")
     entries = {node["node"]: node for node in found["nodes"]}
     for name in sorted({*entries, *found["graph"]}):
-        node = entries.get(name, {"places": [], "url": ""})
-        serves = ", ".join(node["places"]) or ("every place" if name in entries else "")
+        node = entries.get(name, {"places": [], "polygons": [], "url": ""})
+        areas = [*node["places"], *node["polygons"]]
+        serves = ", ".join(areas) or ("every place" if name in entries else "")
         known.add_row(name, serves, ", ".join(found["graph"].get(name, ())), node["url"])
     console.print(known)
     held = {what: (size, bound) for what, (size, bound) in found["held"].items() if size}

@@ -44,6 +44,8 @@ BUDGET: Final = 16 * 1024
 BUDGET_MIN: Final = 128
 """Bytes into which every summary fits: by then it admits everything."""
 
+_PLACE: Final = ("place", "string")
+
 _STEPS: Final = (
     *((64, 16), (64, 8), (48, 8), (32, 8), (32, 4), (24, 4), (16, 4), (12, 4), (8, 4), (8, 2)),
     *((6, 2), (4, 2), (3, 2), (2, 2), (2, 1), (1, 2), (1, 1)),
@@ -73,7 +75,12 @@ class Summary(msgspec.Struct, frozen=True):
     def holds(self, context: Context) -> bool:
         """Return whether the bounds are wide enough for a context already."""
         part = part_of((context,))
-        return any(mine.covers(part) for mine in self.parts)
+        place = part.values.get(_PLACE, ())
+        # Parts differ by place most, and the place of one context is soon compared.
+        return any(
+            sets.subset(place, mine.values.get(_PLACE, place)) and mine.covers(part)
+            for mine in self.parts
+        )
 
 
 EMPTY = Summary()

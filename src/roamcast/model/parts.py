@@ -58,44 +58,43 @@ class Timers(Generic[Key]):
     """At most one time per key; equal times fire in the order in which they were set."""
 
     def __init__(self) -> None:
-        self._times: dict[Key, int] = {}
+        self.times: dict[Key, int] = {}
+        """Keys → when each fires."""
         self._heap: list[tuple[int, int, Key]] = []
         self._next = count().__next__
 
     def __len__(self) -> int:
-        return len(self._times)
+        return len(self.times)
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._times
+        return key in self.times
 
     def set(self, key: Key, time: int) -> None:
         """Fire at a time, and not at an earlier setting of the key."""
-        if self._times.get(key) != time:
-            self._times[key] = time
+        if self.times.get(key) != time:
+            self.times[key] = time
             heappush(self._heap, (time, self._next(), key))
             # Moved and cancelled timers stay in the heap until their time: bound their share.
-            if len(self._heap) > 4 * len(self._times) + 64:
-                self._heap = [
-                    entry for entry in self._heap if self._times.get(entry[2]) == entry[0]
-                ]
+            if len(self._heap) > 4 * len(self.times) + 64:
+                self._heap = [entry for entry in self._heap if self.times.get(entry[2]) == entry[0]]
                 heapify(self._heap)
 
     def sooner(self, key: Key, time: int) -> None:
         """Fire at a time unless the key fires before."""
-        known = self._times.get(key)
+        known = self.times.get(key)
         if known is None or time < known:
             self.set(key, time)
 
     def cancel(self, key: Key) -> None:
         """Do not fire."""
-        self._times.pop(key, None)
+        self.times.pop(key, None)
 
     def in_order(self, keys: Collection[Key]) -> list[tuple[Key, int]]:
         """Give those of these keys that are set and their times, in the order of firing."""
         found = [
             entry
             for entry in self._heap
-            if entry[2] in keys and self._times.get(entry[2]) == entry[0]
+            if entry[2] in keys and self.times.get(entry[2]) == entry[0]
         ]
         found.sort(key=lambda entry: entry[:2])
         return list(dict.fromkeys((key, time) for time, _, key in found))
@@ -103,7 +102,7 @@ class Timers(Generic[Key]):
     def deadline(self) -> int | None:
         """Give the earliest time; timers that were moved or cancelled are discarded here."""
         heap = self._heap
-        while heap and self._times.get(heap[0][2]) != heap[0][0]:
+        while heap and self.times.get(heap[0][2]) != heap[0][0]:
             heappop(heap)
         return heap[0][0] if heap else None
 
@@ -111,7 +110,7 @@ class Timers(Generic[Key]):
         """Take the keys that are due, one by one, including those set meanwhile for now."""
         while (first := self.deadline()) is not None and first <= now:
             key = heappop(self._heap)[2]
-            del self._times[key]
+            del self.times[key]
             yield key
 
 
@@ -285,7 +284,13 @@ class Router:
         """When the first part is due; at once if something follows from what was restored."""
         first: int | None = 0 if self._restored else None
         for part in self._timed:
-            due = part.deadline()
+            timers = part.timers
+            if timers is None:
+                due = part.deadline()
+            elif timers.times:
+                due = timers.deadline()
+            else:  # most parts of most brokers, and every input asks all of them
+                continue
             if due is not None and (first is None or due < first):
                 first = due
         return first

@@ -105,7 +105,7 @@ class OverlayNode(msgspec.Struct, frozen=True):
     may_dial: Callable[[str], bool] = lambda _: True
     """Whether an address that others told may be dialled."""
     places: tuple[str, ...] = ()
-    """The places that it serves; none for all."""
+    """The places and polygons that it serves; none for all."""
     has_past: bool = False
     """Whether an archive that it reads may hold more than its store knows of."""
     url: str = ""
@@ -178,7 +178,7 @@ class Overlay:
             states = States(wants, lambda: self.filters.matches, linger_us=linger_us)
             tables = (*tables, states)
             self.states = StatePlane(node.name, wants, states, self.filters, linger_us=linger_us)
-        own = NodeEntry(node.name, node.url, node.places)
+        own = NodeEntry.of(node.name, node.url, node.places)
         self.feeding = TableFeeding(tables, own, settings.tables, has_past=node.has_past)
         self.exchange = Exchange(tables)
         serves = node.homes is not None and node.flows is not None

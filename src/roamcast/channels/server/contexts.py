@@ -307,7 +307,9 @@ class MapContexts:
         """Vid → who published under it lately (0090)."""
         self.is_stored: Callable[[str, str], bool] = lambda _vid, _owner: False
         self.may_name: Callable[[str, str], bool] = lambda _owner, _vid: True
-        self.check_place: Callable[[str | None], None] = lambda _place: None
+        self.check_place: Callable[[str | None, tuple[float, float] | None], None] = (
+            lambda _place, _point: None
+        )
         """Raises for a place that another node serves."""
         """(vid, owner) → whether this process publishes it for the owner, from disk."""
         self.past: Remembers | None = None
@@ -333,7 +335,7 @@ class MapContexts:
         ):
             limit = self._desk.settings.publications_max
             raise LimitError(f"a client publishes at most {limit} contexts")
-        self.check_place(context.place)
+        self.check_place(context.place, context.point)
         self.check_owner(context.vid, client.name)
         if self.past is not None:
             self.past.check_room()

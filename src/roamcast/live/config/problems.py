@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from roamcast.errors import InputError, SettingsError
-from roamcast.model.contexts import check_path
+from roamcast.model.service_areas import check_areas
 
 if TYPE_CHECKING:
     from roamcast.live.config.identity import Identity
@@ -135,11 +135,10 @@ def _udp_problem(udp: str) -> str | None:
 def _overlay_problem(overlay: "OverlaySection") -> Problem | None:
     if overlay.neighbours and not overlay.node:
         return ("overlay.node", "overlay.neighbours"), "a node with neighbours needs a name"
-    for place in overlay.areas:
-        try:
-            check_path(place)
-        except InputError as error:
-            return ("overlay.areas",), str(error)
+    try:
+        check_areas(overlay.areas)
+    except InputError as error:
+        return ("overlay.areas",), str(error)
     if wrong := _known_problem(overlay):
         return wrong
     for name, neighbour in overlay.neighbours.items():

@@ -460,7 +460,9 @@ class OverlaySection(Section, frozen=True, kw_only=True):
     ] = ""
     areas: Annotated[
         tuple[str, ...],
-        msgspec.Meta(max_length=64, description="places that it serves; none for all"),
+        msgspec.Meta(
+            max_length=64, description="places that it serves, or polygons in WKT; none for all"
+        ),
     ] = ()
     filters: Annotated[
         str,

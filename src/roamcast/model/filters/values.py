@@ -5,6 +5,7 @@ Every comparison of one property with constants is such a set: `a > 3`, `a IN (1
 Merging, contradiction and covering are then plain set operations.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -149,6 +150,9 @@ def complement(intervals: Intervals, kind: Kind) -> Intervals:
 
 def subset(inner: Intervals, outer: Intervals) -> bool:
     """Return whether every value of `inner` is in `outer`; both normalised."""
+    if len(inner) == 1:  # the common case
+        at = bisect_left(outer, _high_cut(inner[0]), key=_high_cut)
+        return at < len(outer) and _low_cut(outer[at]) <= _low_cut(inner[0])
     at = 0
     for span in inner:  # both ascend, so no interval of `outer` is looked at for two of `inner`
         while at < len(outer) and _high_cut(outer[at]) < _high_cut(span):

@@ -18,7 +18,7 @@ from roamcast.matching.filter_set import FilterSet
 from roamcast.model.contexts import Context
 from roamcast.model.events import ClassesEnded
 from roamcast.model.filters import Filter
-from roamcast.model.machine import Effect, earliest
+from roamcast.model.machine import Effect
 from roamcast.model.parts import Occupancy, Part, Timers
 from roamcast.model.records import OverlayStep
 from roamcast.overlay.events import OverlayOpened, TablesTouched
@@ -158,9 +158,11 @@ class StatePlane(Part):
 
     def deadline(self) -> int | None:
         """When something is to be done: at once if something is new."""
-        news = self.states.news or self._dirty or self._matched != self._filters.matches
-        stale = bool(self._epoch) and self._asked != self._wants.asked_version(VIEW)
-        return earliest(0 if news or stale else None, self._timers.deadline())
+        if self.states.news or self._dirty or self._matched != self._filters.matches:
+            return 0
+        if self._epoch and self._asked != self._wants.asked_version(VIEW):
+            return 0
+        return self._timers.deadline()
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""

@@ -4,6 +4,9 @@ Between two rebuilds the summary of a broker's own contexts only grows, so a con
 ends between two offers is in the second one. A rebuild leaves out those that ended; what it leaves
 out is shown once more, and goes when it is confirmed and has lingered (`sending`).
 
+While there is no link, nobody is told: contexts are held, and nothing is summarised. The first link
+has them summarised at once. Casts find who was there meanwhile through the past (decision 0121).
+
 With `watermark_us`, each link also learns the time up to which everything beyond it is accounted
 for: the lowest of this broker's and of those heard on its other links.
 
@@ -69,7 +72,8 @@ class Crowd(LinkTable[Summary | int]):
         assert BUDGET_MIN <= budget <= BYTES_MAX // 2
         self._budget = budget
         self._members: dict[str, Context] = {}
-        self._grown = EMPTY
+        self._grown: Summary | None = None
+        """Bounds on all members but the new ones; None: not made, for nobody is told."""
         self._new: list[Context] = []
         self._veil = EMPTY
         self._rebuild_at: int | None = None
@@ -79,24 +83,36 @@ class Crowd(LinkTable[Summary | int]):
             lambda one, other: pack(combine(_read(one), _read(other), budget=budget)),
         )
 
-    def put(self, context: Context) -> None:
-        """Take a context of this broker: a new one, or a new state of a known one."""
-        if context.vid in self._members:
-            self._ended()
-        elif len(self._members) >= MEMBERS_MAX:
+    def put(self, context: Context) -> bool:
+        """Take a context of this broker: a new one, or a new state of a known one.
+
+        Return whether neighbours must be told.
+        """
+        known = context.vid in self._members
+        if not known and len(self._members) >= MEMBERS_MAX:
             raise LimitError(f"a crowd exceeds the limit of {MEMBERS_MAX} contexts")
         self._members[context.vid] = context
-        if self._grown.holds(context):
-            return
-        self._new.append(context)
+        if not self._links:
+            self._unmake()
+            return False
+        if known:
+            self._ended()
+        if self._grown is not None:
+            if self._grown.holds(context):
+                return False
+            self._new.append(context)
+            if len(self._new) >= NEW_MAX:
+                self._local()
         self._mark(CROWD, None)
-        if len(self._new) >= NEW_MAX:
-            self._local()
+        return True
 
     def end(self, vid: str) -> None:
         """A context of this broker ended; its summary keeps it for a while."""
         if self._members.pop(vid, None) is not None:
-            self._ended()
+            if self._links:
+                self._ended()
+            else:
+                self._unmake()
 
     def veil(self, veil: Summary) -> None:
         """Admit what the veil does, whoever the members are; an empty one takes it away."""
@@ -149,6 +165,8 @@ class Crowd(LinkTable[Summary | int]):
 
     def deadline(self) -> int | None:
         """Give the time of the next rebuild, step of the watermark, or end of a linger."""
+        if not self._links:
+            return None
         times = [super().deadline(), self._rebuild_at]
         if self._watermark_us is not None:
             times.append((self._now // self._watermark_us + 1) * self._watermark_us)
@@ -163,11 +181,18 @@ class Crowd(LinkTable[Summary | int]):
 
     def _local(self) -> Summary:
         """Give the summary of our own contexts; between two rebuilds it only grows."""
-        if self._new:
+        if self._grown is None:
+            self._grown = self._summarised(self._members.values())
+        elif self._new:
             new = self._summarised(self._new)
             self._grown = new if not self._grown.parts else self._joined(self._grown, new)
             self._new.clear()
         return self._grown
+
+    def _unmake(self) -> None:
+        """Hold no summary until somebody asks."""
+        self._grown = self._rebuild_at = None
+        self._new.clear()
 
     def _summarised(self, contexts: Iterable[Context]) -> Summary:
         return begun_any_time(summarise(contexts, budget=self._budget))
@@ -182,6 +207,9 @@ class Crowd(LinkTable[Summary | int]):
             )
 
     def _rebuild(self) -> None:
+        if not self._links:
+            self._unmake()
+            return
         self._rebuild_at = None
         before = self._local()
         self._grown = self._summarised(self._members.values())

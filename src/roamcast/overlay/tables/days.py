@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from roamcast.model.areas import PATCHES_MAX, Area, Patch, Span
+from roamcast.model.service_areas import box_of, is_polygon
 
 Range = tuple[int, int]
 """The first and the last of some days, numbered from 1970."""
@@ -78,8 +79,10 @@ def areas_of(
         patches = []
         for first, last in here.ranges:
             low, high = next(one for one in whole.ranges if one[0] <= first and last <= one[1])
-            places = (place,) if place else None
-            patches.append(Patch(None, places, span(low, last), span(first, high)))
+            polygon = is_polygon(place)
+            boxes = (box_of(place),) if polygon else None
+            places = (place,) if place and not polygon else None
+            patches.append(Patch(boxes, places, span(low, last), span(first, high)))
         if patches:
             areas[place] = Area(tuple(patches))
     return areas

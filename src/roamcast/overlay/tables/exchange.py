@@ -138,9 +138,12 @@ class Exchange(Part):
 
     def deadline(self) -> int | None:
         """When some table has something to do."""
-        patience = min((one.until for one in self._coming.values()), default=None)
-        tables = (table.deadline() for table in self.tables.values())
-        return earliest(self._more_at, patience, *tables)
+        first = earliest(self._more_at, *(one.until for one in self._coming.values()))
+        for table in self.tables.values():  # asked after every input of the broker
+            due = table.deadline()
+            if due is not None and (first is None or due < first):
+                first = due
+        return first
 
     def occupancy(self) -> Occupancy:
         """How much all tables hold."""

@@ -18,10 +18,11 @@ import msgspec
 from roamcast.errors import LimitError, MovedError
 from roamcast.matching.aggregate import BUDGET, EMPTY, anything_in
 from roamcast.model.areas import PIECES_MAX
-from roamcast.model.contexts import Context, path_within
+from roamcast.model.contexts import Context
 from roamcast.model.events import RulesChanged
 from roamcast.model.machine import Effect, Entry, Store, Stored, StoreFailed, Writes, earliest
 from roamcast.model.parts import Occupancy, Part
+from roamcast.model.service_areas import Point, is_polygon, judges, serves
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.events import TablesTouched
 from roamcast.overlay.tables.areas import Areas
@@ -41,6 +42,9 @@ PLACES_MAX: Final = PIECES_MAX
 
 OUTSIDE_MAX: Final = 1_024
 """Places of restored contexts that wait for the places of old; more count as anywhere."""
+
+NOTED_MAX: Final = 4_096
+"""Places whose last days are remembered; then that begins anew."""
 
 RETRY_US: Final = 200_000
 
@@ -74,11 +78,12 @@ def standard_tables(settings: TableSettings) -> tuple[Areas, Crowd, Wants, Direc
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """A node for people: its name, where it is reached, the places it serves."""
+    """A node for people: its name, where it is reached, the places and polygons it serves."""
 
     node: str
     url: str
     places: tuple[str, ...]
+    polygons: tuple[str, ...] = ()
 
 
 class TableFeeding(Part):
@@ -107,7 +112,8 @@ class TableFeeding(Part):
         self._wants = by_name.get(Wants.name)
         self._directory = by_name.get(Directory.name)
         self.own = own
-        self.places = own.places
+        self.places = own.areas
+        """Service areas: places, and polygons as texts."""
         self._settings = settings
         self._is_public: Callable[[str], bool] = lambda _: True
         self._restricted: Callable[[], Collection[str] | None] = lambda: ()
@@ -123,8 +129,12 @@ class TableFeeding(Part):
         """Places and days of what was restored before `_former` was; None: it is known."""
         self._days: dict[str, Days] = {}
         """Places → days on which somebody was there; those without a name: anywhere."""
+        self._noted: dict[str | None, Range] = {}
+        """Places of contexts → days that are known to be marked; most contexts are there again."""
         self._day: int | None = None
         """The day up to which days are accounted for."""
+        self._tomorrow: int | None = None
+        """When it ends."""
         self._has_past = has_past
         self._unwritten = False
         self._writing = False
@@ -162,22 +172,25 @@ class TableFeeding(Part):
     def nodes(self) -> list["NodeView"]:
         """Describe this node and the others, for people."""
         others = [] if self._directory is None else self.directory.nodes()
-        return [NodeView(one.node, one.url, one.places) for one in (self.own, *others)]
+        found = (self.own, *others)
+        return [NodeView(one.node, one.url, one.places, one.polygons) for one in found]
 
-    def check_place(self, place: str | None) -> None:
+    def check_place(self, place: str | None, point: Point | None = None) -> None:
         """Refuse what another node serves, and say where that is."""
-        if place is None or not self.places or self._directory is None:
+        if not self.places or self._directory is None or serves(self.places, place, point):
             return
-        if not any(path_within(place, own) for own in self.places):
-            other = self.directory.serving(place) or NodeEntry("")
-            raise MovedError.to(place, other.node, other.url)
+        other = self.directory.serving(place, point) or NodeEntry("")
+        where = f"POINT ({point[0]} {point[1]})" if place is None and point is not None else place
+        raise MovedError.to(where or "", other.node, other.url)
 
     def node_at(self, place: str) -> str | None:
         """Name the node that serves a place; None where no node that is known does."""
-        if not self.places or any(path_within(place, own) for own in self.places):
+        if not self.places or any(judges(own, place, None) for own in self.places):
             return self.own.node
         other = None if self._directory is None else self.directory.serving(place)
-        return None if other is None else other.node
+        if other is None:  # a polygon of ours may hold it
+            return self.own.node if serves(self.places, place, None) else None
+        return other.node
 
     def url_of(self, node: str) -> str:
         """Give where people reach a node; empty where that is not known."""
@@ -200,22 +213,22 @@ class TableFeeding(Part):
 
     def shows(self, context: Context) -> None:
         """Take what the map shows of a vid; its end may be any from now on, whatever it says."""
-        self._touched = True
         self._place(context, None)
         if not self._is_public(context.vid):
             self.crowd.end(context.vid)
+            self._touched = True
             self._draw_veil()
             return
         try:
-            self.crowd.put(msgspec.structs.replace(context, t_d=None))
+            if self.crowd.put(msgspec.structs.replace(context, t_d=None)):
+                self._touched = True
         except LimitError:  # unknown means yes
-            self._full = True
+            self._full = self._touched = True
             self._draw_veil()
 
     def ends(self, context: Context) -> None:
         """A vid is on the map no more; summaries keep it for a while."""
         if self._crowd is not None:
-            self._touched = True
             self._place(context, context.t_d)
             self.crowd.end(context.vid)
 
@@ -225,8 +238,13 @@ class TableFeeding(Part):
         last = first if end is None else end // self._settings.day_us
         if end is None and self._day is not None:
             last = max(first, self._day)
-        place = context.place
-        if self._outside is not None and place is not None and not self._served(place):
+        place, point = context.place, context.point
+        public = self._is_public(context.vid)
+        noted = self._noted.get(place)
+        if noted is not None and public and noted[0] <= first and last <= noted[1]:
+            return
+        served = self._served(place, point)
+        if self._outside is not None and place is not None and not served:
             known = self._outside.get(place, (first, last))
             if place in self._outside or len(self._outside) < OUTSIDE_MAX:
                 self._outside[place] = min(first, known[0]), max(last, known[1])
@@ -234,27 +252,36 @@ class TableFeeding(Part):
                 self._astray = True
                 self._mark(("",), first, last)
             return
-        self._mark(self._keys(place), first, last)
-        if not self._is_public(context.vid):  # 0130: where they are makes no difference
+        self._mark(self._keys(place, point), first, last)
+        if not public:  # 0130: where they are makes no difference
             self._mark(self.places, first, last)
-        if place is not None and not self._served(place):
+        if not served:
             self._go_astray()
+        if self._polygons:
+            return  # the place alone does not say where it counts
+        if len(self._noted) >= NOTED_MAX:
+            self._noted.clear()
+        self._noted[place] = first, last
 
-    def _keys(self, place: str | None) -> tuple[str, ...]:
-        """Name the places, of those ever served, that hold a context's."""
+    def _keys(self, place: str | None, point: Point | None = None) -> tuple[str, ...]:
+        """Name the areas, of those ever served, that hold a context or cannot tell."""
         ever = (*self.places, *self._former)
-        found = tuple(own for own in ever if place is None or path_within(place, own))
+        found = tuple(own for own in ever if judges(own, place, point) is not False)
         return found if found and self.places else (*found, "")
+
+    @property
+    def _polygons(self) -> bool:
+        """Whether some area ever served is a polygon."""
+        return any(is_polygon(area) for area in (*self.places, *self._former))
 
     def _mark(self, places: Sequence[str], first: int, last: int) -> None:
         """Note that somebody was at places on these days."""
         for place in places:
             if self._days.setdefault(place, Days()).add(first, last):
-                self._unwritten = self._stale = True
+                self._unwritten = self._stale = self._touched = True
 
-    def _served(self, place: str) -> bool:
-        ever = (*self.places, *self._former)
-        return not self.places or any(path_within(place, own) for own in ever)
+    def _served(self, place: str | None, point: Point | None) -> bool:
+        return not self.places or serves((*self.places, *self._former), place, point)
 
     def _go_astray(self) -> None:
         """Something lies where this node never was: its past may be anywhere, for good."""
@@ -291,18 +318,21 @@ class TableFeeding(Part):
             return
         before, self._day = self._day, today
         self._stale = True
+        self._tomorrow = (today + 1) * self._settings.day_us
+        self._noted.clear()
         members = self.crowd.members() if self._crowd is not None else ()
         if before is None:  # an earlier life ended some day, and who lasts was there all along
             for member in members:
-                self._mark(self._keys(member.place), member.t_r // self._settings.day_us, today)
+                keys = self._keys(member.place, member.point)
+                self._mark(keys, member.t_r // self._settings.day_us, today)
             ranges = (one for days in self._days.values() for one in days.ranges)
             before = min(max((last for _, last in ranges), default=today), today)
         restricted = self._restricted()
         if self._full or self._unknown_until or restricted is None or len(restricted):
             places: Collection[str] = self.places or ("",)
         else:
-            here = {member.place for member in members}
-            places = {key for place in here for key in self._keys(place)}
+            here = {(one.place, one.point if self._polygons else None) for one in members}
+            places = {key for where in here for key in self._keys(*where)}
         self._mark(tuple(places), before, today)
         if self._settings.retention_us:
             oldest = (now - self._settings.retention_us) // self._settings.day_us - 1
@@ -317,7 +347,8 @@ class TableFeeding(Part):
         if self._full or self._unknown_until:
             self.crowd.veil(anything_in(()))
         elif restricted is None or len(restricted):
-            anywhere = self._astray or not self.places
+            # Rules may leave out the point of what lies in a polygon.
+            anywhere = self._astray or not self.places or self._polygons
             self.crowd.veil(anything_in(() if anywhere else (*self.places, *self._former)))
         else:
             self.crowd.veil(EMPTY)
@@ -335,7 +366,7 @@ class TableFeeding(Part):
             self._mark(self._ever, FIRST_DAY, now // self._settings.day_us)
         for place, (first, last) in sorted((outside or {}).items()):
             self._mark(self._keys(place), first, last)
-            if not self._served(place):
+            if not self._served(place, None):
                 self._go_astray()
         self._offer_areas()
         self._draw_veil()
@@ -351,6 +382,7 @@ class TableFeeding(Part):
 
     def _take(self, ever: Sequence[str], days: bytes | None) -> None:
         """Add places that this node served, and their days; without a name it is anywhere."""
+        self._noted.clear()
         known = {*self.places, *self._former}
         former = tuple(place for place in ever if place and place not in known)
         self._former = (*self._former, *former)[:PLACES_MAX]
@@ -408,15 +440,15 @@ class TableFeeding(Part):
 
     def deadline(self) -> int | None:
         """When changes are offered, or written again."""
-        return earliest(self._flush_at(), self._retry_at)
+        due = self._flush_at()
+        return due if self._retry_at is None else earliest(due, self._retry_at)
 
     def _flush_at(self) -> int | None:
         if self._crowd is None:
             return None
         if self._touched:
             return self._flushed + self._settings.flush_us
-        tomorrow = None if self._day is None else (self._day + 1) * self._settings.day_us
-        return earliest(self._unknown_until or None, tomorrow)
+        return earliest(self._unknown_until or None, self._tomorrow)
 
     def unstored(self, context: Context | None) -> Writes:
         """Give what must be on disk with a context: otherwise its past might not be found."""
@@ -440,6 +472,7 @@ class TableFeeding(Part):
     def occupancy(self) -> Occupancy:
         """How many places are known."""
         return {
+            "noted places": (len(self._noted), NOTED_MAX),
             "former places": (len(self._former), PLACES_MAX),
             "outside": (len(self._outside or ()), OUTSIDE_MAX),
         }

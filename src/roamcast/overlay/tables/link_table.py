@@ -133,6 +133,8 @@ class LinkTable(ABC, Generic[V]):
 
     def deadline(self) -> int | None:
         """Give the time at which something has lingered long enough."""
+        if not self._links:
+            return None
         times = [found.sending.deadline() for found in self._links.values() if found.up]
         times.append(self._dropped.deadline())
         return min((time for time in times if time is not None), default=None)

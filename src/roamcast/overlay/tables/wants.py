@@ -106,7 +106,9 @@ class Wants(SharedTable[Want]):
 
     def asked_version(self, view: str) -> tuple[int, int]:
         """Give what differs whenever neighbours ask for something else in a view."""
-        known = sum(link.hearing.version is not None for link in self._links.values())
+        known = 0
+        for link in self._links.values():  # asked after every input of the broker
+            known += link.hearing.version is not None
         return self._asked_changes.get(view, 0), known
 
     def advance(self, now: int) -> None:
