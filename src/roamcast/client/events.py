@@ -20,6 +20,7 @@ import websockets.asyncio.client as sockets
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from roamcast.channels.sessions import messages as say
+from roamcast.client.event_streams import BrokerChange, EventGap, EventStream, ReceivedEvent
 from roamcast.errors import (
     AuthError,
     ForbiddenError,
@@ -28,23 +29,19 @@ from roamcast.errors import (
     RoamcastError,
     UnreachableError,
 )
-from roamcast.model.contexts import Context, from_feature
+from roamcast.model.contexts import from_feature
 from roamcast.model.machine import Draw
 from roamcast.model.wire import FRAME_BYTES_MAX
-from roamcast.overlay.flows.cursor import ConsumerCursor, ProducerCursor
+from roamcast.overlay.flows.cursor import ProducerCursor
 from roamcast.overlay.flows.events import EventsDelivered, EventsLost, EventsStanding
 from roamcast.overlay.flows.messages import Event
-from roamcast.overlay.flows.vector import Position, Vector, merge
+from roamcast.overlay.flows.vector import Position, merge
 from roamcast.transport.address import ServiceAddress
-
-WAITING_MAX: Final = 1_000
-"""Events that wait for a reader; then the socket is not read, and the broker waits."""
 
 UNANSWERED_MAX: Final = 256
 """Publications of which the disk has not been heard of; then publishing waits."""
 
 PART_CHARACTERS: Final = 256_000
-GAPS_MAX: Final = 100
 MOVES_MAX: Final = 1_000
 BETTER: Final = 0.8
 BETTER_S: Final = 10.0
@@ -64,85 +61,6 @@ Near = Literal["", "place", "latency"] | Callable[[Sequence[str], str], str]
 
 TokenOf = Callable[[str], Awaitable[str]]
 """Gives the token for a broker's address."""
-
-
-class ReceivedEvent(msgspec.Struct, frozen=True):
-    """One event."""
-
-    context: Context
-    data: bytes
-    producer: str
-    """A digest; the same for one life of its producer."""
-    number: int
-    origin: str
-    """The node that it was published at."""
-
-
-class EventGap(msgspec.Struct, frozen=True):
-    """Events that a log no longer had."""
-
-    origin: str
-    events_max: int
-    reason: str
-
-
-class BrokerChange(msgspec.Struct, frozen=True):
-    """One change of broker."""
-
-    from_url: str
-    to_url: str
-    why: str
-    gap_s: float
-    """How long no broker served; 0 if the new one stood before the old one ended."""
-
-
-class EventStream:
-    """The events of one subscription: `async for event in stream`."""
-
-    def __init__(self, name: str, where: str, expires_s: float, roamer: "EventRoamer") -> None:
-        self.name = name
-        self.where = where
-        self.expires_s = expires_s
-        self.resumed = True
-        """Whether everything came so far; False once a log was too short: see `gaps`."""
-        self.gaps: deque[EventGap] = deque(maxlen=GAPS_MAX)
-        self.cursor = ConsumerCursor()
-        self.standing = asyncio.Event()
-        self._roamer = roamer
-        self._events: asyncio.Queue[ReceivedEvent | RoamcastError | None] = asyncio.Queue(
-            WAITING_MAX
-        )
-
-    @property
-    def vector(self) -> Vector:
-        """How far it has come in the log of each node."""
-        return dict(self.cursor.vector)
-
-    def __aiter__(self) -> "EventStream":
-        return self
-
-    async def __anext__(self) -> ReceivedEvent:
-        found = await self._events.get()
-        if isinstance(found, ReceivedEvent):
-            return found
-        self._events.put_nowait(found)  # the end stays
-        if found is None:
-            raise StopAsyncIteration
-        raise found
-
-    async def close(self) -> None:
-        """End the subscription."""
-        await self._roamer.unsubscribe(self)
-
-    async def put(self, event: ReceivedEvent) -> None:
-        """Let the reader have an event, and wait while too many wait for it."""
-        await self._events.put(event)
-
-    def end(self, error: RoamcastError | None = None) -> None:
-        """Nothing more comes."""
-        while self._events.full():  # what is not read by now will not be
-            self._events.get_nowait()
-        self._events.put_nowait(error)
 
 
 class _Publication(msgspec.Struct, frozen=True):
@@ -244,7 +162,7 @@ class EventRoamer:
     async def subscribe(self, where: str, *, expires_s: float) -> EventStream:
         """Begin a subscription; returns once all routes to it stand."""
         self._numbers += 1
-        stream = EventStream(f"s{self._numbers}", where, expires_s, self)
+        stream = EventStream(f"s{self._numbers}", where, expires_s, self.unsubscribe)
         broker = await self._ready()
         self._streams[stream.name] = stream
         await self._ask(broker, stream)

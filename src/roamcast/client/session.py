@@ -16,7 +16,8 @@ import msgspec
 from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, FILTER_LENGTH_MAX
 from roamcast.client.asking import Asking, Where
 from roamcast.client.casting import Casting, CastPreview, CastProgress
-from roamcast.client.events import BrokerChange, EventRoamer, EventStream, Near, TokenOf
+from roamcast.client.event_streams import BrokerChange, EventStream
+from roamcast.client.events import EventRoamer, Near, TokenOf
 from roamcast.client.inbox import MailInbox, OpenedMail
 from roamcast.client.items import Items
 from roamcast.client.own_vids import OwnVids, keys_path

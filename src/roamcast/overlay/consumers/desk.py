@@ -5,15 +5,11 @@ everybody may see (0160), and paces what a session is sent. A session that is sl
 its limit, loses nothing: its consumer stands still, and the log has the rest.
 """
 
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from hashlib import blake2b
-from typing import Any, ClassVar, Final, Literal
-
-import msgspec
+from typing import Any, ClassVar, Final
 
 from roamcast.channels.server.standing import Standing
-from roamcast.channels.sessions.hub import Format, Frame, Hub, SessionDrained, SessionSlow
+from roamcast.channels.sessions.hub import Frame, Hub, SessionDrained, SessionSlow
 from roamcast.channels.sessions.messages import EVENT_DATA_BYTES_MAX
 from roamcast.channels.spread.streams import Ledger, Window
 from roamcast.errors import (
@@ -21,16 +17,16 @@ from roamcast.errors import (
     InputError,
     LimitError,
     NotFoundError,
-    RoamcastError,
 )
 from roamcast.identity.policy import RulesPolicy, subject_of
 from roamcast.identity.rules import Viewer
-from roamcast.model.events import Acknowledged, Failed, SessionClosed, SessionOpened
+from roamcast.model.events import Acknowledged, SessionClosed, SessionOpened
 from roamcast.model.filters import Filter
 from roamcast.model.filters.here import rewritten
 from roamcast.model.machine import Effect
 from roamcast.model.parts import Forward, Occupancy, Part, Timers
 from roamcast.model.time import MICROSECONDS
+from roamcast.overlay.consumers.attended import Attended, WaitingFrames, answered, digest
 from roamcast.overlay.consumers.events import (
     ConfirmSessionEvents,
     ConsumerMoved,
@@ -48,7 +44,7 @@ from roamcast.overlay.flows.events import (
     PublishEvent,
 )
 from roamcast.overlay.flows.messages import DATA_BYTES_MAX
-from roamcast.overlay.flows.vector import Position, merge, pairs
+from roamcast.overlay.flows.vector import merge, pairs
 from roamcast.overlay.handoff.events import (
     AttachConsumer,
     ConsumerAttached,
@@ -68,12 +64,9 @@ from roamcast.overlay.homes.events import (
     MoveClient,
     ServedElsewhere,
 )
-from roamcast.overlay.homes.relocation import Relocation
-from roamcast.overlay.modulators.specs import Spec
 
 assert EVENT_DATA_BYTES_MAX == DATA_BYTES_MAX
 
-NAME_BYTES: Final = 16
 EVERYBODY: Final = Viewer("")
 """Whoever has a token and is in no group: what they may see is what travels."""
 
@@ -86,41 +79,6 @@ HOLD_US: Final = 2_000_000
 
 The client hangs up on an old home after a second, so after two nothing of it counts any more.
 """
-
-
-def digest(*texts: str) -> str:
-    """Name somebody towards other nodes: the same everywhere, and no subject can be read off it."""
-    return blake2b("\0".join(texts).encode(), digest_size=NAME_BYTES).hexdigest()
-
-
-class _Attended(msgspec.Struct):
-    """One subscription of a session."""
-
-    name: str
-    """The consumer's, as all nodes know it."""
-    session: str
-    subscription: str
-    form: Format
-    text: str
-    filter: Filter
-    attachment: Attachment
-    place: str
-    expires_us: int
-    state: Literal["served", "still", "asleep"] = "served"
-    """`still`: its session takes no more for now. `asleep`: its session is over."""
-    vector: dict[str, Position] = msgspec.field(default_factory=dict)
-    specs: tuple[Spec, ...] = ()
-    """Its modulators."""
-    relocation: Relocation = Relocation()
-    was_served: Attachment = Attachment(0, 0)
-    trail: tuple[str, ...] = ()
-
-
-class _Waiting(msgspec.Struct):
-    """Frames that wait until a session's limit lets them go."""
-
-    frames: deque[tuple[bytes, int]] = msgspec.field(default_factory=deque)
-    bytes: int = 0
 
 
 class EventDesk(Part):
@@ -162,7 +120,7 @@ class EventDesk(Part):
         self._standing = standing
         self._url_of = url_of
         self._frames = EventFrames()
-        self._consumers: dict[str, _Attended] = {}
+        self._consumers: dict[str, Attended] = {}
         self._of_session: dict[str, dict[str, str]] = {}
         """Sessions → their subscriptions → consumers."""
         self._asleep: dict[str, dict[str, None]] = {}
@@ -172,15 +130,15 @@ class EventDesk(Part):
         """Sessions with a limit → consumers that their old homes may still send something to."""
         self._left: dict[str, Ledger] = {}
         """Consumers that went a moment ago → what their clients were sent."""
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, WaitingFrames] = {}
         self.timers: Timers[tuple[str, str]] = Timers()
         self._by_type: dict[type, Callable[[Any, int], list[Effect]]] = {
             EventsDelivered: self._delivered,
             EventsStanding: self._stands,
             EventsLost: self._lost,
-            PublishEventFor: self._asked(self._publish),
-            SubscribeSessionEvents: self._asked(self._subscribe),
-            UnsubscribeSessionEvents: self._asked(self._unsubscribe),
+            PublishEventFor: answered(self._publish),
+            SubscribeSessionEvents: answered(self._subscribe),
+            UnsubscribeSessionEvents: answered(self._unsubscribe),
             ReportSessionPlace: self._report,
             ConsumerAttached: self._attached,
             ConsumerGone: self._gone,
@@ -234,18 +192,6 @@ class EventDesk(Part):
             "held sessions": (len(self._held), self._hub.settings.sessions_max),
             "windows of who left": (len(self._left), settings.flows.consumers_max),
         }
-
-    @staticmethod
-    def _asked(ask: Callable[[Any, int], list[Effect]]) -> Callable[[Any, int], list[Effect]]:
-        """Answer what is refused."""
-
-        def answered(given: Any, now: int) -> list[Effect]:
-            try:
-                return ask(given, now)
-            except RoamcastError as error:
-                return [Failed(given.ticket, error)]
-
-        return answered
 
     # --- reads
 
@@ -301,7 +247,7 @@ class EventDesk(Part):
         name = digest(session, given.subscription)
         known = self._consumers.get(name)
         begun = Attachment(now, 0) if known is None else known.attachment
-        made = _Attended(
+        made = Attended(
             name,
             session,
             given.subscription,
@@ -381,7 +327,7 @@ class EventDesk(Part):
         return rewritten(given.wanted, (given.place,), level), given.wanted
 
     def _attach(
-        self, one: _Attended, ticket: int, previous: str = ""
+        self, one: Attended, ticket: int, previous: str = ""
     ) -> AttachConsumer | AttachModulated:
         owner = digest(subject_of(one.session))
         vector = pairs(one.vector)
@@ -412,20 +358,20 @@ class EventDesk(Part):
             raise InputError(f"there is no subscription {given.subscription!r} of events to end")
         return [*self._forget(self._consumers[name]), Acknowledged(given.ticket)]
 
-    def _detach(self, one: _Attended, *, final: bool = False) -> Effect:
+    def _detach(self, one: Attended, *, final: bool = False) -> Effect:
         if one.specs:
             return Forward(DetachModulated(one.name, one.attachment, final))
         return Forward(DetachConsumer(one.name, one.attachment, final))
 
-    def _silence(self, one: _Attended) -> list[Effect]:
+    def _silence(self, one: Attended) -> list[Effect]:
         return [self._detach(one)] if one.state == "served" else []
 
-    def _forget(self, one: _Attended) -> list[Effect]:
+    def _forget(self, one: Attended) -> list[Effect]:
         """End a subscription for good."""
         self._drop(one)
         return [self._detach(one, final=True)]
 
-    def _drop(self, one: _Attended) -> None:
+    def _drop(self, one: Attended) -> None:
         self._wake(one.name)
         del self._consumers[one.name]
         self._standing.give_back(one.session, one.filter)
@@ -493,7 +439,7 @@ class EventDesk(Part):
         self._drop(one)
         return effects
 
-    def _stop(self, one: _Attended, ledger: Ledger, now: int) -> None:
+    def _stop(self, one: Attended, ledger: Ledger, now: int) -> None:
         """Send nothing more to a client with a limit that is served elsewhere."""
         self._left[one.name] = ledger
         self.timers.set((LEFT, one.name), now + MICROSECONDS)
@@ -596,7 +542,7 @@ class EventDesk(Part):
         one.vector[given.origin] = given.upto
         return self._send(one, [self._frames.lost(one.form, one.subscription, given)], 0, now)
 
-    def _send(self, one: _Attended, frames: list[bytes], events: int, now: int) -> list[Effect]:
+    def _send(self, one: Attended, frames: list[bytes], events: int, now: int) -> list[Effect]:
         """Send frames, or let them wait behind others for the session's limit."""
         session = self._hub.sessions.get(one.session)
         if session is None or one.state == "asleep":
@@ -607,7 +553,7 @@ class EventDesk(Part):
         if not limited:
             cut = [part for frame in frames for part in parts_of(frame, PART_BYTES)]
             return [_framed(one.session, part, events * (not at)) for at, part in enumerate(cut)]
-        waiting = self._waiting.setdefault(one.session, _Waiting())
+        waiting = self._waiting.setdefault(one.session, WaitingFrames())
         # A part of a sixth of the limit: others, and the state plane, get their turn.
         room = PART_BYTES if session.ledger is None else session.ledger.usable_bytes // 6
         for at, frame in enumerate(frames):

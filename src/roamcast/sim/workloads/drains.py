@@ -31,7 +31,7 @@ from roamcast.identity.rules import Viewer
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect
 from roamcast.model.time import MICROSECONDS
-from roamcast.overlay.consumers.desk import digest
+from roamcast.overlay.consumers.attended import digest
 from roamcast.overlay.consumers.drain import DrainNode, UndrainNode
 from roamcast.overlay.consumers.events import (
     ConsumerMoved,
