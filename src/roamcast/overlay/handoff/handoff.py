@@ -321,7 +321,7 @@ class Handoff(Part):
         local.asked[node] = AskedState.ASKED
         return self._ask(local, node, now)
 
-    def heard(self, consumer: str) -> StepNumber | None:
+    def last_step(self, consumer: str) -> StepNumber | None:
         """Give the last step that was heard of a consumer."""
         return self._steps.get(consumer)
 

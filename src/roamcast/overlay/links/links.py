@@ -49,12 +49,12 @@ from roamcast.overlay.events import (
 )
 from roamcast.overlay.links.messages import (
     NONCE_BYTES,
-    PROTOCOL_OLDEST,
     PROTOCOL_VERSION,
     REASON_LENGTH_MAX,
     Greeting,
     LinkFrame,
     LinkRefusal,
+    protocol_problem,
 )
 from roamcast.overlay.links.neighbour import (
     ANSWERS_BURST,
@@ -73,8 +73,6 @@ EPOCH_KEY: Final = PREFIX + "epoch"
 WRONG_KEY: Final = "wrong key"
 UNKNOWN_NODE: Final = "unknown node"
 SKEWED_CLOCK: Final = "skewed clock"
-NEWER_PROTOCOL: Final = "newer protocol"
-OLDER_PROTOCOL: Final = "older protocol"
 OLDER_EPOCH: Final = "older epoch"
 
 
@@ -331,7 +329,6 @@ class NodeLinks(Part):
             nonce,
             echo,
             session is not None,
-            oldest=PROTOCOL_OLDEST,
         )
         if echo:
             said = msgspec.structs.replace(said, proof=self._sign(signed_text(said)))
@@ -377,10 +374,8 @@ class NodeLinks(Part):
         """Say why there will be no link, "" if there may be one."""
         if each is None or greeting.to != self.node:
             return UNKNOWN_NODE
-        if greeting.oldest > PROTOCOL_VERSION:
-            return NEWER_PROTOCOL
-        if greeting.protocol < PROTOCOL_OLDEST:
-            return OLDER_PROTOCOL
+        if mismatch := protocol_problem(greeting):
+            return mismatch
         if abs(greeting.clock_us - now) > self._settings.skew_us_max:
             return SKEWED_CLOCK
         if greeting.epoch < each.epoch:

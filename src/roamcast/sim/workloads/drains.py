@@ -76,7 +76,7 @@ LIMITS: Final = (0, 0, 4_000, 12_000)
 _decode = msgspec.json.Decoder(say.Answer).decode
 
 
-class Publisher(Producer):
+class DeskProducer(Producer):
     """A producer that publishes through a broker's desk."""
 
     def _send(self, number: int, now: int) -> None:
@@ -90,7 +90,7 @@ class Publisher(Producer):
         super()._send(number, now)
 
 
-class Client(Consumer):
+class RoamingClient(Consumer):
     """A session with one subscription, and perhaps a limit; the SDK's end of it."""
 
     limit = 0
@@ -215,8 +215,8 @@ class DrainsWorkload(Workload):
         self._sizes: Sizes = {}
         self._draw = random.Random()
         self._beside: dict[str, list[str]] = {}
-        self._producers: list[Publisher] = []
-        self._clients: dict[str, Client] = {}
+        self._producers: list[DeskProducer] = []
+        self._clients: dict[str, RoamingClient] = {}
         self._phase = 0
         self._emptied = ""
         """The node that is drained in the end."""
@@ -239,12 +239,12 @@ class DrainsWorkload(Workload):
         for node in nodes:
             world.add_host(node, partial(self._boot, node))
         for number in range(sizes["producers"]):
-            made = Publisher(f"p{number}", world, draw, self._record)
+            made = DeskProducer(f"p{number}", world, draw, self._record)
             made.node = draw.choice(nodes)
             self._producers.append(made)
-        Client.names = {digest(OWNER, one.name): one.name for one in self._producers}
+        RoamingClient.names = {digest(OWNER, one.name): one.name for one in self._producers}
         for number in range(sizes["clients"]):
-            client = Client(f"c{number}", world, draw, self._record, draw.choice(FILTERS))
+            client = RoamingClient(f"c{number}", world, draw, self._record, draw.choice(FILTERS))
             client.begin(draw.choice(LIMITS))
             self._clients[client.session] = client
             world.kernel.call(draw.randrange(300_000), partial(self._attach, client))
@@ -305,7 +305,7 @@ class DrainsWorkload(Workload):
         for at in range(WATCH_US, duration_us, WATCH_US):
             call(at, lambda _: self._watch(world))
 
-    def _move(self, client: Client, node: str, hold: bool, now: int) -> None:
+    def _move(self, client: RoamingClient, node: str, hold: bool, now: int) -> None:
         if client.node is not None and client.node != node:
             client.attach(node, now, hold=hold)
 
@@ -321,7 +321,7 @@ class DrainsWorkload(Workload):
         if host.state is not HostState.DOWN and node != self._emptied:
             world.give(host, UndrainNode(0))
 
-    def _attach(self, client: Client, now: int) -> None:
+    def _attach(self, client: RoamingClient, now: int) -> None:
         if client.node is None and not client.over:
             client.attach(self._draw.choice(list(self._beside)), now)
             if client.node is None:  # that node is down, or drained

@@ -246,7 +246,7 @@ class RoamingWorkload(Workload):
         at, boots, heard = went
         soon = now < at + HANDOFF.dwell_us and host.boots == boots
         known = consumer.name in handoff.virtuals or consumer.name in handoff.locals
-        if soon and handoff.heard(consumer.name) == heard and not known:
+        if soon and handoff.last_step(consumer.name) == heard and not known:
             detail = f"{consumer.name} is back at {node} after {now - at} us"
             raise Violation("who comes right back is prepared for", detail)
 
@@ -379,7 +379,7 @@ class RoamingWorkload(Workload):
         elif isinstance(effect, ConsumerGone):
             handoff = part_of(host)
             if effect.to and handoff is not None:
-                heard = handoff.heard(effect.consumer)
+                heard = handoff.last_step(effect.consumer)
                 self._went[host.name, effect.consumer] = (now, host.boots, heard)
         elif isinstance(effect, EventsDelivered | EventsLost | EventsStanding):
             consumer = next(one for one in self.consumers if one.name == effect.consumer)
