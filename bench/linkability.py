@@ -2,22 +2,27 @@
 
 `roamcast.lab._linkability` has the people, the vids and the attacks. Vids alone (issue order, issue
 time, pool, connection times) are tried on ours and on the paper's timestamps; boundaries, movement
-and attributes on ours, with rounded times and with places coarsened where few people are.
+and attributes on ours, with rounded times and with places coarsened where few people are. Chance is
+to draw among all vids, for connection times among those that connect within a step of the grid: who
+is there at that time is no secret, and no attack (decision 0222).
 """
 
 from math import sqrt
 from typing import Any
 
-from roamcast.identity.blurring import GRID_S
+from roamcast.identity.live_blur import GRID_S
 from roamcast.lab import _linkability as link
 from roamcast.lab.report import Claim, Report, Steps
+from roamcast.model.time import MICROSECONDS
 
 TITLE = "Linkability: what a reader of the archive can chain, against grid, crowd and density"
 
 GRIDS_S = (0, 60, 300, 900, 1_800, 3_600)
 CROWDS = (5, 20)
 PEOPLE_IN_CELL = 20
-FIRST = ("issue order", "issue time", "pool", "connection times")
+BROKER = ", at a broker"
+FIRST = ("issue order", "issue time", "pool", "connection times", f"connection times{BROKER}")
+Row = dict[str, Any]
 
 
 def run(quick: bool, progress: Steps) -> Report:
@@ -36,9 +41,15 @@ def run(quick: bool, progress: Steps) -> Report:
                 grid_s = 0 if paper else GRID_S
                 stored = link.stored(stays, vids, grid_s)
                 common = {"data": name, "vids": "paper" if paper else "ours", "grid_s": grid_s}
-                blind = round(link.chance(truth), 5)
+                blind = link.chance(truth)
                 found = link.by_vids(vids, truth, stored.begin)
-                rows += [{**common, **_short(row), "chance": blind} for row in found]
+                rows += [_against(common, row, blind, blind) for row in found[:-1]]
+                # A reader has rounded begins, a broker what its sockets tell it.
+                seen = link.by_vids(vids, truth, connected := link.connected(stays))[-1]
+                seen["attack"] += BROKER
+                for row, times in ((found[-1], stored.begin), (seen, connected)):
+                    then = link.chance_then(truth, times, GRID_S * MICROSECONDS)
+                    rows.append(_against(common, row, then, blind))
                 step(1)
             for grid_s, crowd in cases:
                 stored = link.stored(stays, vids, grid_s, crowd)
@@ -51,6 +62,12 @@ def run(quick: bool, progress: Steps) -> Report:
                 step(1)
     parameters = {"quick": quick, "hours": link.HOURS, "dwell_min": link.DWELL_MIN}
     return Report("linkability", {**parameters, "default_grid_s": GRID_S}, rows, claims(rows))
+
+
+def _against(common: Row, row: Row, chance: float, blind: float) -> Row:
+    """Give a row with what chance gives: among all vids, or those that connect at that time."""
+    beside = {"chance": round(chance, 5), "blind": round(blind, 5)}
+    return {**common, **_short(row), **beside}
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
@@ -77,7 +94,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             )  # fmt: skip
             # Three standard deviations above blind drawing are not chance any more.
             most = row["chance"] + 3 * sqrt(row["chance"] / row["guesses"])
-            note = f"chance is {row['chance']}"
+            note = f"chance is {row['chance']}, of two vids drawn blindly {row['blind']}"
             claim = f"our vids by {attack}, {name}: precision"
             held = row["precision"] <= most
             found.append(Claim(claim, row["precision"], held, bar=round(most, 5), note=note))

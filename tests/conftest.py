@@ -53,6 +53,7 @@ ON_SPARK = (
     "tests/pipeline/test_ingest_room.py",
     "tests/pipeline/test_lookup_nats.py",
     "tests/pipeline/test_lookup_watch.py",
+    "tests/pipeline/test_mail_to_sensed.py",
     "tests/pipeline/test_spark_archive.py",
     "tests/pipeline/test_spark_handles.py",
     "tests/pipeline/test_spark_ingest.py",

@@ -289,7 +289,7 @@ BROKER_READS = (
     *("name", "epoch", "map_settings", "class_of_group", "class_of_client", "takes"),  # for links
     *("held", "overlay_view", "placement_view", "drain_view", "sessions_of"),  # for operators
     *("node", "check_place", "check_newcomer"),  # for who comes, and where to
-    *("remembers", "past_stays_us"),  # for questions about the past
+    *("remembers", "past_stays_us", "blur"),  # for questions about the past
     *("cast_view", "cast_body", "key_of"),  # for senders, and receipts
 )
 """What drivers may read of a broker beside giving it inputs; none of these changes it."""

@@ -57,6 +57,7 @@ from roamcast.channels.sessions.webhooks import (
     WebhookSettings,
 )
 from roamcast.errors import LimitError
+from roamcast.identity.live_blur import EXACT, LiveBlur
 from roamcast.identity.policy import PUBLIC, RuleBook, RulesPolicy, is_own, subject_of
 from roamcast.identity.revocations import Revocations, RevokeTokens, TokenRevoked
 from roamcast.identity.rule_sets import RuleSets, SetRules
@@ -335,6 +336,7 @@ class Broker(Router):
         overlay: OverlayNode | None = None,
         charge: Charge | None = None,
         key_of: Callable[[str], bytes | None] | None = None,
+        blur: LiveBlur = EXACT,
     ) -> None:
         """`load` reads stored values by prefix, `stamp` is the newest one on this disk.
 
@@ -344,7 +346,8 @@ class Broker(Router):
         makes this broker a node of many; without it, it has no part of the overlay.
         `event_settings`: sessions publish and subscribe to events, with an overlay or without;
         None: they do not. `charge` is asked before a client on a link gets a current set. `key_of`
-        gives a vid's sealing key; without one, what vids registered here is asked.
+        gives a vid's sealing key; without one, what vids registered here is asked. `blur` rounds
+        what is shown of pseudonyms; casts are matched with what was (0220).
         """
         self.name = name
         self.epoch = epoch
@@ -395,6 +398,9 @@ class Broker(Router):
         )
         self._server.contexts.publishers = self._rule_sets.publishers
         self._server.contexts.trusted_nodes = frozenset(trusted_nodes)
+        self.blur = blur
+        if blur.grid_s:
+            self._server.contexts.blurred = blur.shown
         if own_vids:
             self._server.contexts.may_name = is_own
         self._server.merging.is_stored = self._publications.holds

@@ -308,3 +308,25 @@ def test_only_the_same_report_of_the_same_source_is_a_repetition(source: int, fi
     other = said.copy()
     other[field] = (source + 1) % len(SOURCES) if field == 1 else said[field] + 1
     assert not core.step(state, vector, other, closed) & core.REPEATED
+
+
+def test_the_columns_of_a_state_lie_side_by_side_and_none_twice() -> None:
+    sources = core.SOURCE_COUNT
+    single = [core.OPEN, core.SINCE, core.SEEN, core.PLACE, core.LON, core.LAT]
+    said = [core.ATTRIBUTES + source for source in range(sources)]
+    candidate = [
+        core.CANDIDATE, core.CANDIDATE_SINCE, core.CANDIDATE_LON, core.CANDIDATE_LAT,
+    ]  # fmt: skip
+    report = [
+        core.REPORT_TIME, core.REPORT_PLACE, core.REPORT_LON, core.REPORT_LAT,
+        core.REPORT_ATTRIBUTES,
+    ]  # fmt: skip
+    assert report == list(range(core.REPORT_WIDTH))
+    reports = [
+        core.REPORT + source * core.REPORT_WIDTH + column
+        for source in range(sources)
+        for column in report
+    ]
+    columns = single + said + candidate + reports
+    assert columns == list(range(core.STATE_WIDTH))
+    assert core.STATE_WIDTH == 34

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.identity.blurring import GRID_S, rounded
+from roamcast.identity.blurring import rounded
+from roamcast.identity.live_blur import GRID_S
 from roamcast.model.time import EARLIEST, LATEST, MICROSECONDS
 
 TIMES = st.integers(EARLIEST, LATEST)

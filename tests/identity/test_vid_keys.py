@@ -157,3 +157,20 @@ def test_what_was_acknowledged_and_has_not_expired_is_readable(
         for one in "abcde":
             assert (part.key_of(one) is not None) == (record.get(one, 0) > now)
         assert {f"{PREFIX}{one}" for one, until in record.items() if until > now} <= disk.keys()
+
+
+def test_writes_of_one_vid_that_are_on_their_way_count_once_each_until_they_are_settled() -> None:
+    part = VidKeyStore()
+    first, second, third = (written(part, until=NOW + 9 + number) for number in range(3))
+    assert part.occupancy()["keys"][0] == 1
+    part.receive(StoreFailed(first.token, "full"), NOW)
+    assert part.occupancy()["keys"][0] == 1, "two more may still arrive"
+    part.receive(StoreFailed(second.token, "full"), NOW)
+    part.receive(StoreFailed(third.token, "full"), NOW)
+    assert part.occupancy()["keys"][0] == 0
+    kept(part)
+    kept(part, until=NOW + 30)
+    assert part.occupancy()["keys"][0] == 1, "a longer life takes no more room"
+    (failed,) = part.receive(StoreFailed(written(part, until=NOW + 40).token, "full"), NOW)
+    assert isinstance(failed, Failed)
+    assert part.occupancy()["keys"][0] == 1

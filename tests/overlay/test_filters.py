@@ -187,6 +187,12 @@ def test_when_wants_move_filters_follow_them_and_the_root_says_why() -> None:
     steps = [step for name in NAMES for step in net.steps(name) if "migrating" in step]
     assert steps  # the filter moved, it was not made anew
     assert "saves" in filters["a"].reason or "right" in filters["a"].reason
+    view = filters["a"].view().placement
+    assert view is not None
+    rows = {row.node: row for row in view.nodes}
+    assert rows["c"].why.startswith("batch ")
+    assert "saves" in rows["c"].why
+    assert rows["c"].changed_us > 0
 
 
 def test_a_new_root_learns_the_placement_from_reports_and_goes_on_above_it() -> None:
@@ -211,6 +217,31 @@ def test_a_new_root_learns_the_placement_from_reports_and_goes_on_above_it() -> 
     assert again.overlay.filters.matches == (before["a"] in MATCHING)
     assert sum(state in MATCHING for state in after.values()) + again.overlay.filters.matches <= 2
     assert max(node.overlay.filters.rank for node in net.nodes.values()).number >= number
+
+
+def test_two_roots_after_a_partition_become_one_and_no_item_is_lost() -> None:
+    net, wants = tree_net(FilterSettings(filters=1, **QUICK))
+    wanted = wanted_by(7)
+    subscribe(net, wants, wanted)
+    for _ in range(2):
+        hour(net, wants, range(12))
+    net.cut = {("a", "b"), ("b", "a")}
+    net.run(8_000_000)
+    filters = {name: node.overlay.filters for name, node in net.nodes.items()}
+    assert (filters["d"].root, filters["f"].root) == ("b", "a")
+    for item in range(12):
+        publish(net, wants, item, "d")
+        publish(net, wants, item)
+    net.run(2_500_000)  # each half may match at one node
+    net.cut.clear()
+    net.run(8_000_000)
+    for _ in range(4):
+        for item in range(12):
+            reached = {"a", *publish(net, wants, item)}
+            assert {name for name in NAMES if item in wanted[name]} <= reached
+        net.run(2_500_000)
+    assert {one.root for one in filters.values()} == {"a"}
+    assert sum(one.matches for one in filters.values()) <= 1
 
 
 # --- one filter by hand ---------------------------------------------------------------------------

@@ -8,7 +8,8 @@ import pyarrow.compute as pc
 import pytest
 
 from roamcast.errors import InputError, LimitError
-from roamcast.identity.blurring import GRID_S, rounded
+from roamcast.identity.blurring import rounded
+from roamcast.identity.live_blur import GRID_S
 from roamcast.model.filters import Filter
 from roamcast.model.time import LATEST, MICROSECONDS, format_instant
 from roamcast.pipeline.archive.append import append

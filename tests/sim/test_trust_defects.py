@@ -157,3 +157,33 @@ def test_a_stopped_sender_who_gets_through_is_found() -> None:
 def test_a_mailbox_beyond_its_bound_is_found() -> None:
     with planted(f"{MAILBOXES}._is_full", "len(box.mails) + len(box.writing)", "0"):
         assert broken() == "bounded state"
+
+
+WAKING = "roamcast.identity.trusted.waking:WakeUps"
+
+
+def test_a_wake_up_for_each_mail_is_found() -> None:
+    with planted(f"{WAKING}._plan", "if pushed is not None:", "if False:"):
+        assert broken() == "a person is woken once"
+
+
+def test_a_wake_up_without_mail_is_found() -> None:
+    with planted(f"{WAKING}._wake", "or not self.mailboxes.waits_unseen(handle)", "or False"):
+        assert broken() == "nobody is woken without mail"
+
+
+def test_a_wake_up_that_says_which_cast_is_found() -> None:
+    waits = "next(iter(self.mailboxes._boxes[handle].mails))"
+    said = f'PushWakeUp(_name(handle, device), f"{{one.endpoint}}?{{{waits}}}")'
+    with planted(f"{WAKING}._wake", "PushWakeUp(_name(handle, device), one.endpoint)", said):
+        assert broken() == "a push says nothing"
+
+
+def test_mail_left_behind_that_wakes_nobody_again_is_found() -> None:
+    with planted(f"{MAILBOXES}.receive", "[MailLeft(handle)]", "[]"):
+        assert broken() in ("no loss", "liveness")
+
+
+def test_a_push_that_failed_and_is_not_repeated_is_found() -> None:
+    with planted(f"{WAKING}._answered", "self._timers.sooner(", "(lambda *_: None)("):
+        assert broken() in ("no loss", "liveness")

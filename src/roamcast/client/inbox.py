@@ -209,10 +209,7 @@ class MailInbox:
         self._store.add_pool(credentials, seeds, "held by the service")
 
     async def _waiting(self) -> AsyncIterator[Iterable[ReceivedMail]]:
-        try:
-            answer = await self._trust.ask("GET", "/mailbox")
-        except NotFoundError:
-            answer = {"mails": []}  # nobody drew a pool under this name: there is no mailbox yet
+        answer = await self._trust.ask("GET", "/mailbox")
         yield _decoded(answer.get("mails") if isinstance(answer, dict) else None)
 
     async def _stream(self) -> AsyncIterator[Iterable[ReceivedMail]]:

@@ -88,6 +88,11 @@ class Runner:
         self._over: BaseException | None = None
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether the service has neighbours, whose maps no shared channel carries."""
+        return self._welcome is not None and self._welcome.elsewhere
+
+    @property
     def published(self) -> dict[str, Context]:
         """What this client publishes, by vid."""
         return self.session.published

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -18,6 +18,7 @@ from roamcast.client.asking import Asking, Where
 from roamcast.client.casting import Casting, CastPreview, CastProgress
 from roamcast.client.event_streams import BrokerChange, EventStream
 from roamcast.client.events import EventRoamer, Near, TokenOf
+from roamcast.client.everywhere import EverywhereViews
 from roamcast.client.inbox import MailInbox, OpenedMail
 from roamcast.client.items import Items
 from roamcast.client.own_vids import OwnVids, keys_path
@@ -87,12 +88,14 @@ class Session(Asking):
         trust: HttpClient,
         keys: Path,
         events: EventRoamer,
+        everywhere: EverywhereViews | None = None,
         follow: Callable[[str], Runner] | None = None,
     ) -> None:
         """`named`: the service, and `trust` the trusted node, asked under the person's name.
 
-        `events`: the event plane. `follow` makes a link to another broker of the overlay, if what
-        is on the map goes where the session's place is served.
+        `everywhere`: views over the maps of all nodes; None for a session that sees its own node's
+        only. `follow` makes a link to another broker, if what is on the map goes where the
+        session's place is served.
         """
         super().__init__(http)
         self._runner = runner
@@ -105,9 +108,10 @@ class Session(Asking):
         self._keys = keys
         self._own: str | None = None
         self._events = events
+        self._everywhere = everywhere
         self._follow = follow
         self._moving = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
         events.on_move = self._moved
 
     @property
@@ -187,9 +191,7 @@ class Session(Asking):
     def _moved(self, url: str, why: str) -> None:
         """What is on the map goes along when the place says so; else it stays where it is."""
         if self._follow is not None and why == "place":
-            task = asyncio.get_running_loop().create_task(self._map_to(url))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._following = asyncio.get_running_loop().create_task(self._map_to(url))
 
     async def _map_to(self, url: str) -> None:
         """Go on with views and publications at another broker."""
@@ -258,9 +260,12 @@ class Session(Asking):
         self._runner.unpublish(vid)
         await self._runner.taken(vid)
 
-    def watch(self, where: Where) -> View:
+    def watch(self, where: Where, *, scope: Literal["everywhere", "here"] = "everywhere") -> View:
         """Follow a filter: the current set first, then every change of it.
 
+        Where the service is a node with neighbours, other nodes' maps are followed, too, as
+        everybody may see them there; `here` follows the service's own map alone. So do anonymous
+        sessions and those with `limit_bytes`.
         A filter that cannot be read raises `FilterError` here. A slow reader gets the latest state
         of each context; nothing is reported twice, and nothing stays that has left.
         """
@@ -268,6 +273,9 @@ class Session(Asking):
         wanted = where if isinstance(where, Filter) else Filter.parse(where)
         if len(wanted.source) > FILTER_LENGTH_MAX:
             raise LimitError(f"a filter has at most {FILTER_LENGTH_MAX} characters")
+        if scope == "everywhere" and self._everywhere is not None and self._runner.elsewhere:
+            self._runner.check_open()
+            return View(self._everywhere.follow(wanted), self._everywhere.leave)
         return View(self._runner.subscribe(wanted), self._unsubscribe)
 
     def _unsubscribe(self, name: str) -> None:
@@ -356,14 +364,9 @@ class Session(Asking):
         repeat with the same `cast_id` sends nothing again.
         """
         return await self.casts.cast(
-            where,
-            text,
-            kind=kind,
-            priority=priority,
-            expires=expires,
-            lifetime_s=lifetime_s,
+            where, text, kind=kind, priority=priority, expires=expires, lifetime_s=lifetime_s,
             cast_id=cast_id,
-        )
+        )  # fmt: skip
 
     async def preview(self, where: Where) -> CastPreview:
         """Say about how many a cast would reach; nothing is sent."""
@@ -385,8 +388,8 @@ class Session(Asking):
 
     async def close(self) -> None:
         """Leave, and end the session; every view comes to its end."""
-        for task in [*self._tasks]:
-            task.cancel()
+        if self._following is not None:
+            self._following.cancel()
         runner = self._runner
         try:
             if self.connected:
@@ -400,6 +403,8 @@ class Session(Asking):
             pass  # the service will notice the silence
         finally:
             await self._events.close()
+            if self._everywhere is not None:
+                await self._everywhere.close()
             await runner.stop()
 
     async def __aenter__(self) -> "Session":
@@ -558,6 +563,7 @@ def connect(
             trust=made,
             keys=path,
             events=make_events(name),
+            everywhere=None if limit_bytes else EverywhereViews(http, draw),
             follow=follow if near else None,
         )
 

@@ -7,6 +7,14 @@ import typer
 
 from roamcast.commands._progress import QuietOption, bar
 
+CrowdOption = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=10_000,
+        help="Afterwards coarsen places and points of the archive that fewer contexts share.",
+    ),
+]
 GridOption = Annotated[
     int | None,
     typer.Option(
@@ -20,6 +28,7 @@ def add(app: typer.Typer) -> None:
     app.command("ingest")(ingest)
     app.command("dead-letters")(dead_letters)
     app.command("vids")(vids)
+    app.command("seeds")(seeds)
 
 
 def ingest(
@@ -88,6 +97,7 @@ def ingest(
         int | None, typer.Option(help="H3 resolution of a new archive's cells (default 4).")
     ] = None,
     grid_s: GridOption = None,
+    crowd_min: CrowdOption = 0,
     spark: Annotated[str | None, typer.Option(help="Spark master; default local[*].")] = None,
     quiet: QuietOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -102,6 +112,7 @@ def ingest(
 
     from roamcast.errors import InputError
     from roamcast.identity.agent_settings import AgentSettings
+    from roamcast.pipeline.archive.retention import thicken
     from roamcast.pipeline.archive.table import settings_for
     from roamcast.pipeline.ingest import run as work
     from roamcast.pipeline.ingest.files import Reading
@@ -161,9 +172,14 @@ def ingest(
             if watch:
                 source = address or paths[0]
                 _watch(session, state, source, settings, clock, until_idle, files_a_batch, json)
-                return
-            batch = work.ingest_once(session, state, paths, settings, clock, finish=not keep_open)
-        _print(batch, json=json)
+            else:
+                batch = work.ingest_once(
+                    session, state, paths, settings, clock, finish=not keep_open
+                )
+            if crowd_min:
+                thicken(archive, crowd_min, session)
+        if not watch:
+            _print(batch, json=json)
 
 
 def _client(trust: str | None, token: Path | None) -> Any:
@@ -258,6 +274,25 @@ def vids(
             typer.echo(vid)
         if forget:
             forget_person(state, person)
+
+
+def seeds(
+    person: Annotated[str, typer.Argument(help="The person, as in the sightings.")],
+    archive: Annotated[str, typer.Option(help="The archive's folder.")],
+    keys: Annotated[
+        Path, typer.Option(help="The person's key store, made or added to, as ROAMCAST_KEYS.")
+    ],
+    private: Annotated[Path | None, typer.Option(help="Default ARCHIVE.private.")] = None,
+) -> None:
+    """Give a person the keys that open mail to what sensors saw of them."""
+    from contextlib import closing
+
+    from roamcast.identity.key_store import KeyStore
+    from roamcast.pipeline.ingest import trusted
+
+    with opened_private(archive, private) as state, closing(KeyStore.open(keys)) as store:
+        count = trusted.give_seeds(state, person, store)
+    typer.echo(f"the keys of {count} vids are in {keys}")
 
 
 def opened_private(archive: str, private: Path | None) -> Any:

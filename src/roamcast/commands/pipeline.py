@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roamcast.commands._pipeline_ingest import GridOption
+from roamcast.commands._pipeline_ingest import CrowdOption, GridOption
 from roamcast.commands._progress import QuietOption, bar
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def load_contexts(
         int | None, typer.Option(help="H3 resolution of a new archive's cells (default 4).")
     ] = None,
     grid_s: GridOption = None,
+    crowd_min: CrowdOption = 0,
     batch: Annotated[
         str | None, typer.Option(help="NAME:NUMBER; a batch that landed before is not repeated.")
     ] = None,
@@ -95,6 +96,7 @@ def load_contexts(
     from contextlib import ExitStack
 
     from roamcast.errors import InputError
+    from roamcast.pipeline.archive.retention import thicken
     from roamcast.pipeline.archive.table import settings_for
     from roamcast.pipeline.load import load
 
@@ -104,9 +106,10 @@ def load_contexts(
         if contexts.is_dir():
             if batch is not None:
                 raise InputError("journals count their own batches: leave --batch out")
-            _load_journals(
-                _later(stack, spark, shown), contexts, archive, settings, finish=finish, json=json
-            )
+            later = _later(stack, spark, shown)
+            _load_journals(later, contexts, archive, settings, finish=finish, json=json)
+            if crowd_min:
+                thicken(archive, crowd_min, progress=shown)
             return
         if finish:
             raise InputError("--finish is for journals: give their folder", source=str(contexts))
@@ -118,6 +121,8 @@ def load_contexts(
             spark=_later(stack, spark, shown),
             progress=shown,
         )
+        if crowd_min:
+            thicken(archive, crowd_min, progress=shown)
     told = f"{done.rows:,} contexts in {done.files:,} files"
     _tell(done, told if done.committed else "this batch was loaded before", json=json)
 

@@ -24,10 +24,12 @@ def placement(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List which nodes filter, what each spares, and what one filter more would bring."""
+    """List which nodes filter, what each spares, when and why it moved, what one more brings."""
     import msgspec
     from rich.console import Console
     from rich.table import Table
+
+    from roamcast.model.time import format_instant
 
     found = run(asking(data).placement())
     if json:
@@ -43,10 +45,12 @@ def placement(
         _draw(plan, draw)
     if json:
         return
-    shown = Table("node", "below", "filter", "wanted", "spares")
+    shown = Table("node", "below", "filter", "wanted", "spares", "since", "why")
     for row in plan["nodes"]:
         above = "" if row["node"] == row["parent"] else row["parent"]
-        shown.add_row(row["node"], above, row["state"], f"{row['flow']:g}", f"{row['saves']:g}")
+        flow, saves = f"{row['flow']:g}", f"{row['saves']:g}"
+        since = format_instant(row["changed_us"]).partition(".")[0] if row["changed_us"] else ""
+        shown.add_row(row["node"], above, row["state"], flow, saves, since, row["why"])
     Console().print(shown)
     spared = plan["traffic"] - plan["one_more"]
     typer.echo(

@@ -6,6 +6,8 @@ is the interval rounded outwards to a grid (decision 0089). Each vid has its own
 so that boundaries of different people do not fall together, and a person's successive intervals
 overlap by anything up to two steps of the grid.
 
+A broker does the same with what it shows (`live_blur.py`).
+
 Whoever was there is still found. Who left, or came, within one step of the grid beyond the asked
 interval may be found as well. The meaning of a filter is its meaning on the stored interval.
 
@@ -24,11 +26,6 @@ from roamcast.model.kernels import kernel
 from roamcast.model.time import EARLIEST, LATEST, MICROSECONDS
 
 Integers = npt.NDArray[np.int64]
-
-GRID_S = 900
-"""The default step, in seconds; docs/identity.md has the measurements behind it."""
-
-GRID_S_MAX = 86_400
 
 
 def rounded(

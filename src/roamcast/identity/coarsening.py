@@ -17,7 +17,6 @@ import numpy.typing as npt
 Integers = npt.NDArray[np.int64]
 Degrees = npt.NDArray[np.float64]
 
-CROWD_MIN_MAX = 10_000
 CELLS_DEG = (0.001, 0.005, 0.02, 0.1, 0.5)
 """Sides of the cells that a point is moved to the middle of, one after the other."""
 

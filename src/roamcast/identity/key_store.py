@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS vids (
     seed BLOB NOT NULL, hybrid INTEGER NOT NULL, expires_us INTEGER NOT NULL, used TEXT);
 CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
+_INSERT: Final = "INSERT OR IGNORE INTO vids VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _Row = tuple[int, str, str, bytes, int, int, str | None]
 
 
@@ -99,13 +100,19 @@ class KeyStore:
             read = own_credential(text)
             rows.append((read.vid, text, own.seed, own.hybrid, read.expires_us, use))
         with self._writing() as connection:
-            connection.executemany(
-                "INSERT OR IGNORE INTO vids VALUES (NULL, ?, ?, ?, ?, ?, ?)", rows
-            )
+            connection.executemany(_INSERT, rows)
             connection.execute(
                 "DELETE FROM vids WHERE number <= (SELECT MAX(number) FROM vids) - ?",
                 (self._seeds_max,),
             )
+
+    def add_held(self, vids: Sequence[str], secrets: Sequence[VidSecrets], use: str) -> None:
+        """Keep the seeds of vids that somebody else used for this person; they open mail."""
+        rows = [
+            (vid, "", own.seed, own.hybrid, 0, use) for vid, own in zip(vids, secrets, strict=True)
+        ]
+        with self._writing() as connection:
+            connection.executemany(_INSERT, rows)
 
     def take(self, now: int, use: str = "used") -> OwnVid | None:
         """Take an unused vid that is valid now, for good; None if another pool is needed.

@@ -55,10 +55,13 @@ class VidSecrets(msgspec.Struct, frozen=True):
     @property
     def public(self) -> VidKeys:
         """What the trusted node vouches for."""
+        return VidKeys(public_key(self.signing), self.sealing)
+
+    @property
+    def sealing(self) -> bytes:
+        """The public key that payloads are sealed to."""
         own = self._x25519().public_key().public_bytes_raw()
-        if self.hybrid:
-            own = self._mlkem().public_key().public_bytes_raw() + own
-        return VidKeys(public_key(self.signing), own)
+        return self._mlkem().public_key().public_bytes_raw() + own if self.hybrid else own
 
     def open(self, sealed: bytes, cast: str, vid: str) -> bytes:
         """Open a payload that was sealed to this vid for this cast."""
@@ -82,6 +85,15 @@ class VidSecrets(msgspec.Struct, frozen=True):
 
     def _mlkem(self) -> MLKEM768PrivateKey:
         return MLKEM768PrivateKey.from_seed_bytes(_derived(self.seed, b"mlkem768", 64))
+
+
+def agent_secrets(secret: bytes, vid: str) -> VidSecrets:
+    """Give the keys that a user agent holds for a vid of somebody whom sensors know (0221).
+
+    They follow from the agent's one secret: nothing is stored for each vid, and the keys of one
+    vid can be given away without those of another.
+    """
+    return VidSecrets(_derived(secret, b"of an agent " + vid.encode(), SEED_BYTES))
 
 
 def seal_payload(payload: bytes, keys: VidKeys, cast: str, vid: str) -> bytes:

@@ -9,7 +9,9 @@ are. The truth comes from the trusted node's keys. Two kinds of guesses:
 - *next*: this context is that person's next one (boundaries, attributes, movement).
 
 A guess is made wherever there is a candidate: precision is the share of guesses that are right,
-recall the share of successions that are found. Chance is the precision of drawing two vids blindly.
+recall the share of successions that are found. Chance is the precision of drawing two vids blindly;
+for connection times, of drawing another vid that connects within the same step of the grid. Who is
+there at the same time is no secret, and where ten people are, one in ten is the same (0222).
 """
 
 import gzip
@@ -24,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from roamcast.client.anonymous import GAP_S_MAX
 from roamcast.identity.blurring import rounded
 from roamcast.identity.coarsening import coarsened
 from roamcast.identity.keys import new_keys
@@ -192,6 +195,30 @@ def chance(truth: Integers) -> float:
     _, counts = np.unique(truth, return_counts=True)
     total = len(truth)
     return float((counts * (counts - 1)).sum() / (total * (total - 1)))
+
+
+def chance_then(truth: Integers, times: Integers, step: int) -> float:
+    """The share of right guesses among vids that connect within a step of each other, either way.
+
+    Each vid counts once, however many others it could be paired with.
+    """
+    order = np.argsort(times, kind="stable")
+    at, whose = times[order], truth[order]
+    low = np.searchsorted(at, at - step, side="left")
+    high = np.searchsorted(at, at + step, side="right")
+    shares = [
+        ((whose[first:last] == whose[row]).sum() - 1) / (last - first - 1)
+        for row, (first, last) in enumerate(zip(low.tolist(), high.tolist(), strict=True))
+        if last - first > 1
+    ]
+    return float(np.mean(shares))
+
+
+def connected(stays: Stays) -> Integers:
+    """Give when each context's connection begins: a gap after it was decided, as the SDK draws."""
+    rng = np.random.Generator(np.random.PCG64(SEED + 3))
+    gaps = rng.uniform(0, GAP_S_MAX * MICROSECONDS, len(stays.begin))
+    return stays.begin + gaps.astype(np.int64)
 
 
 def by_vids(vids: list[str], truth: Integers, times: Integers) -> list[dict[str, Any]]:

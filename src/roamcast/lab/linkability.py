@@ -7,7 +7,7 @@ again: the figure shows how a grid of times takes that away, and what it costs i
 from pathlib import Path
 from typing import Any
 
-from roamcast.identity.blurring import GRID_S
+from roamcast.identity.live_blur import GRID_S
 from roamcast.lab import _linkability as link
 from roamcast.lab.report import Claim, Report, Steps
 

@@ -70,7 +70,7 @@ class Index:
         """Remove a row, and the vocabulary's values that no row uses any more."""
         used = int(self.arrays.counters[layout.POOL])
         if len(self.arrays.pool) - used < JOIN_SPARE:  # a removal may merge pages
-            pool = grown(self.arrays.pool, used + clustering.POOL_SPARE)
+            pool = grown(self.arrays.pool, used + clustering.POOL_SPARE, used)
             self.arrays = self.arrays._replace(pool=pool)
         count = clustering.delete(self.arrays, row, self._dropped)
         if count:
@@ -108,6 +108,7 @@ class Index:
         )
         pages = grown(arrays.pages, int(counters[layout.PAGES]) + 2)
         need = max(words, 2 * next_words + 512)
+        pool = int(counters[layout.POOL])
         self.arrays = arrays._replace(
             rows=grown(arrays.rows, int(counters[layout.ROWS]) + max(rows, ROW_SPARE)),
             records=grown(arrays.records, int(counters[layout.RECORD_WORDS]) + need),
@@ -115,7 +116,7 @@ class Index:
             cluster_masks=grown(arrays.cluster_masks, len(clusters)),
             pages=pages,
             page_slots=grown(arrays.page_slots, len(pages) * layout.SLOTS_MAX * 2),
-            pool=grown(arrays.pool, int(counters[layout.POOL]) + clustering.POOL_SPARE),
+            pool=grown(arrays.pool, pool + clustering.POOL_SPARE, pool),
         )
         # At most half full, and a row may add a cluster per level.
         hashed = 2 * (int(counters[layout.HASHED]) + self.tuning.depth) + 2

@@ -154,12 +154,16 @@ def empty(tuning: Tuning) -> Arrays:
     )
 
 
-def grown(array: Array, length: int) -> Array:
-    """Return the array with room for `length` entries, at least half as much again as before."""
+def grown(array: Array, length: int, used: int | None = None) -> Array:
+    """Return the array with room for `length` entries, at least half as much again as before.
+
+    Only the `used` entries are copied: what was never written takes no memory, nor time to copy.
+    """
     if len(array) >= length:
         return array
     larger = _zeros((max(length, len(array) * 3 // 2), *array.shape[1:]), array.dtype)
-    larger[: len(array)] = array
+    held = len(array) if used is None else used
+    larger[:held] = array[:held]
     return larger
 
 

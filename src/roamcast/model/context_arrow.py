@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from roamcast.errors import ContextError
 from roamcast.model import kinds
-from roamcast.model.contexts import Attribute, Context, check
+from roamcast.model.contexts import SEALING_KEY, Attribute, Context, check
 
 TYPES: dict[str, Any] = {kind.name: kind.arrow(pa) for kind in kinds.KINDS.values()}
 """The Arrow type of each attribute kind's columns."""
@@ -38,6 +38,10 @@ def column_of(name: str, value: Attribute) -> str:
     kind = kinds.kind_of(value)
     assert kind is not None
     return f"{kind.name}:{name}"
+
+
+SEALING_COLUMN = column_of(SEALING_KEY, "")
+"""The column with the keys that casts to archived vids are sealed to (0221)."""
 
 
 def columns_of(contexts: Iterable[Context]) -> dict[str, None]:

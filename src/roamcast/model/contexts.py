@@ -58,6 +58,21 @@ MEMBERS: Final = ("place", "t_r", "t_d")
 """The properties that are members of a context, not attributes."""
 
 
+PSEUDONYM: Final = re.compile(r"[A-Za-z0-9_-]{22,}(@.*)?", re.DOTALL)
+
+
+def is_pseudonym(vid: str) -> bool:
+    """Whether a vid is a trusted node's, or random with 128 bits at least, as the SDK draws them.
+
+    All others, `bus-12` or `ada:phone`, are names that stay: their times link nothing new (0220).
+    """
+    return PSEUDONYM.fullmatch(vid) is not None
+
+
+SEALING_KEY: Final = "sealing_key"
+"""The attribute of an archived context that has the public key of its vid, in base64url (0221)."""
+
+
 class Context(msgspec.Struct, frozen=True):
     """One person or thing from t_r to t_d (microseconds since 1970 UTC; t_d is None while open)."""
 

@@ -37,6 +37,7 @@ from roamcast.identity.trusted.register import EnrolPerson, ErasePerson, Erasure
 from roamcast.identity.trusted.settings import PARCELS_MAX, SEALED_BYTES_MAX
 from roamcast.model.events import Acknowledged, Failed
 from roamcast.model.machine import Effect
+from roamcast.model.records import TrustStep
 from tests.identity.trusted.scene import KEYS, NODE, SETTINGS, Scene
 
 _MINUTE = 60_000_000
@@ -533,3 +534,44 @@ def test_a_user_agent_has_an_epoch_of_its_own_whose_number_is_never_used_again()
     assert (scene.node.epochs, scene.node.sealing) == ((1, 3), 3)
     scene.restart()
     assert scene.node.sealing == 3
+
+
+def test_what_a_write_of_mail_does_when_it_is_on_disk() -> None:
+    scene = Scene(replace(SETTINGS, deposits_max=1, window=1))
+    vid, other = scene.vids("ada")[0], scene.vids("bob")[0]
+    scene.records.clear()
+    # Answered deposits make room for the next; ada is not connected, bob is.
+    scene.give(OpenInbox, "bob", "i1")
+    for number in range(3):
+        effects = scene.deposit(f"c{number}", vid, other)
+        assert isinstance(effects[-1], Deposited), effects
+        assert effects[-1].reached == 2
+    assert [one.cast for one in scene.node.mails_of("ada")] == ["c0", "c1", "c2"]
+    # The window is full: the next is pushed when the first is deleted, once.
+    pushed = scene.give(AckMail, "bob", "c0")
+    assert [one.mail.cast for one in pushed if isinstance(one, MailPushed)] == ["c1"]
+    assert sum(isinstance(one, Acknowledged) for one in pushed) == 1
+    told = [(one.step, one.number, one.reason) for one in scene.records
+            if isinstance(one, TrustStep) and one.step in ("deposit", "deleted")]  # fmt: skip
+    assert told == [("deposit", 2, "reached")] * 3 + [("deleted", 1, "fetched")]
+    scene.records.clear()
+    answers = scene.wait(scene.settings.mail_us)
+    assert not [one for one in answers if isinstance(one, Acknowledged)], "nobody asked"
+    gone = [one for one in scene.records if isinstance(one, TrustStep) and one.step == "deleted"]
+    assert {one.reason for one in gone} == {"too old"}
+    assert scene.node.mails_of("ada") == scene.node.mails_of("bob") == []
+
+
+def test_the_mail_of_a_person_erased_meanwhile_is_not_kept_and_the_others_is() -> None:
+    scene = Scene(replace(SETTINGS, deposits_max=1))
+    vid, other = scene.vids("ada")[0], scene.vids("bob")[0]
+    scene.held = True
+    scene.deposit("c1", vid, other)
+    scene.give(ErasePerson, "ada")
+    mail, erasure = scene.waiting
+    scene.held, scene.waiting = False, []
+    scene._perform([erasure])  # the disk may answer the later write first
+    scene._perform([mail])
+    assert [one.cast for one in scene.node.mails_of("bob")] == ["c1"]
+    assert scene.node.mails_of("ada") == []
+    assert scene.node.held()["mailboxes"] == 1

@@ -9,7 +9,6 @@ from roamcast.identity.trusted.register import ErasePerson, SetReach
 from roamcast.identity.trusted.settings import TrustSettings
 from roamcast.identity.trusted.waking import (
     ENDPOINT_LENGTH_MAX,
-    RETRY_US,
     PushAnswered,
     PushWakeUp,
     RemoveWakeUp,
@@ -68,6 +67,24 @@ def test_mail_that_waits_wakes_every_device_once_until_the_person_came(scene: Sc
     assert len(woken(scene)) == 2
 
 
+def test_who_loses_the_connection_before_the_mail_is_fetched_is_woken_later(scene: Scene) -> None:
+    send(scene, "c1")
+    assert len(woken(scene)) == 1
+    scene.give(OpenInbox, "ada", "i1")
+    scene.tell(CloseInbox("i1"))
+    assert woken(scene, SETTINGS.wake_again_us - 1) == [], "it may come back by itself"
+    assert len(woken(scene, 1)) == 1
+    scene.give(OpenInbox, "ada", "i2")
+    scene.tell(CloseInbox("i2"))
+    send(scene, "c2")
+    assert len(woken(scene)) == 1, "new mail does not wait for that"
+    scene.give(OpenInbox, "ada", "i3")
+    for cast in ("c1", "c2"):
+        scene.give(AckMail, "ada", cast)
+    scene.tell(CloseInbox("i3"))
+    assert woken(scene, 2 * HOUR_US) == [], "nothing is left"
+
+
 def test_a_push_leaves_some_time_after_the_mail_and_urgent_mail_at_once(scene: Scene) -> None:
     send(scene, "c1")
     assert scene.node.deadline() is not None
@@ -114,7 +131,7 @@ def test_a_push_service_that_fails_is_asked_later_and_forgotten_in_the_end(scene
         (push,) = pushes(scene.wait(wait))
         assert scene.node.endpoints_of("ada") == [PHONE]
         scene.tell(PushAnswered(push.device, (0, 429, 500)[failures % 3]))
-        wait = RETRY_US << failures - 1
+        wait = scene.settings.push_retry_us << failures - 1
     assert scene.node.endpoints_of("ada") == []
 
 

@@ -85,6 +85,8 @@ READ = {
     "privacy.default_precision": ("live/config/settings.py", "privacy.default_precision"),
     "privacy.default_viewers": ("live/config/settings.py", "privacy.default_viewers"),
     "privacy.vids": ("live/service/making.py", "settings.privacy.vids"),
+    "privacy.grid_s": ("live/service/making.py", "settings.privacy.grid_s"),
+    "privacy.crowd_min": ("live/service/making.py", "settings.privacy.crowd_min"),
     "oidc.issuer": ("live/service/service.py", "settings.oidc.issuer"),
     "oidc.audience": ("live/auth/provider.py", "settings.audience"),
     "oidc.scopes": ("live/auth/provider.py", "settings.scopes"),

@@ -1,11 +1,17 @@
 """Maps of several services, watched from any of them: items and contexts, and what rules hide."""
 
+import asyncio
+import os
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from roamcast.client import connect
 from tests.overlay_services import View, tree, until, up
+from tests.running_service import RunningService
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -23,6 +29,7 @@ def test_an_item_and_a_context_are_seen_through_every_node(tmp_path: Path) -> No
         rules = [{"viewers": ["staff"], "precision": "exact"}]
         assert a.put("operator:shy", "campus/a/1").status == 201
         assert a.ask("PUT", "/contexts/operator:shy/rules", a.operator, rules).status < 300
+        asyncio.run(_watch_by_the_sdk(c, item))
         with c.session(c.operator) as held, c.session(c.operator) as local:
             view, here = View(held, "true"), View(local, "true", "here")
             view.until(lambda seen: item in seen, "a newcomer lacks the item")
@@ -47,3 +54,36 @@ def test_an_item_and_a_context_are_seen_through_every_node(tmp_path: Path) -> No
             == 400
         )
         assert a.ask("PUT", "/items/NYSE/IBM", a.operator, b"[").status == 400
+
+
+async def _watch_by_the_sdk(service: RunningService, item: str) -> None:
+    """A view and `roamcast watch` show another node's item; a view of `here` does not."""
+    async with (
+        asyncio.timeout(60),
+        connect(service.url, service.operator) as me,
+        me.watch("major = 'NYSE'") as view,
+        me.watch("true", scope="here") as here,
+    ):
+        async for change in view:
+            if change.kind == "appeared":
+                assert change.vid == item
+                break
+        async for change in here:
+            assert change.kind == "current"
+            assert change.count == 0
+            break
+    asked = {"ROAMCAST_URL": service.url, "ROAMCAST_TOKEN": service.operator}
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "roamcast", "watch", "--where", "major = 'NYSE'", "--json"],
+        stdout=subprocess.PIPE,
+        env=os.environ | asked,
+    )
+    try:
+        assert watching.stdout is not None
+        told = b""
+        while item.encode() not in told:
+            told = await asyncio.to_thread(watching.stdout.readline)
+            assert told, "the command ended"
+    finally:
+        watching.terminate()
+        watching.communicate()

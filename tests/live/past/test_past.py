@@ -13,10 +13,12 @@ from roamcast.channels.past.messages import ArchiveBatch
 from roamcast.channels.past.part import _Look
 from roamcast.channels.past.settings import PastSettings
 from roamcast.errors import RoamcastError
+from roamcast.identity.rules import Viewer
 from roamcast.live.config.settings import Limits, PastSection, Settings
 from roamcast.live.past.archive import FedArchive
 from roamcast.model.contexts import Context
-from roamcast.model.time import format_instant
+from roamcast.model.filters import Filter
+from roamcast.model.time import format_instant, parse_instant
 from roamcast.pipeline.archive.feed import check_unfed
 from roamcast.pipeline.archive.table import Archive
 from tests.live.in_process import Asked, gate
@@ -139,3 +141,59 @@ def test_defaults_agree_with_the_settings_file() -> None:
     assert int(section.store_hours * 3_600 * SECOND) == PastSettings().store_us
     assert section.steps_max == PastSettings().steps_max
     assert json.loads(msgspec.json.encode(section))["archive"] == ""
+
+
+def test_times_that_are_shown_do_not_chain_vids_and_casts_know_the_exact_ones(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with gate(tmp_path) as asked:
+            now, step = asked.service.clock(), 900 * SECOND
+            moments = [now - 7_200 * SECOND + number * 1_234_567_891 for number in range(4)]
+            vids = [f"{number:024}@trust.localhost" for number in range(3)]
+            broker = asked.service.broker
+            broker._server.contexts.trusted_nodes = frozenset()  # a named person may publish them
+            for number, vid in enumerate(vids):
+                before = vids[number - 1]
+                _clock(asked, moments[number])
+                if number:
+                    assert (await asked.ask("DELETE", f"/contexts/{before}")).status == 204
+                put = await asked.ask("PUT", f"/contexts/{vid}", feature("hq/1", moments[number]))
+                assert put.status == 201, put
+            _clock(asked, now)
+            (shown,) = (await asked.ask("GET", ITEMS)).json["features"]
+            late = _instant(shown["properties"]["t_r"])
+            assert moments[2] - step < late < moments[2]
+            found = await then(asked, None, now - 1)
+            assert found.keys() == set(vids)
+            times = {vid: [_instant(one[end]) for end in ("t_r", "t_d")]
+                     for vid, one in found.items()}  # fmt: skip
+            assert times[vids[2]] == [late, None]
+            for number, vid in enumerate(vids[:2]):
+                begin, end = times[vid]
+                assert moments[number] - step < begin <= moments[number]
+                assert moments[number + 1] <= end < moments[number + 1] + step
+                assert end not in {begin for begin, _ in times.values()}
+                # to ask for many moments tells no more: the filter sees what is shown
+                assert (await then(asked, begin, begin)).keys() >= {vid}
+                assert vid not in await then(asked, begin - 2, begin - 1)
+                assert vid not in await then(asked, end + 1, end + 2)
+            # A cast is matched with what was: nobody is found who had left.
+            viewer, wanted = Viewer("ada", frozenset()), Filter.parse("true")
+            window = moments[1] + 1, moments[2] - 1
+            exact = await asked.service.past.ask(viewer, wanted, window, exact=True)
+            assert [one.vid for one in exact] == [vids[1]]
+            assert (exact[0].t_r, exact[0].t_d) == (moments[1], moments[2])
+        async with gate(tmp_path) as asked:  # a restart shows and remembers the same
+            again = await then(asked, None, now - 1)
+            assert {vid: again[vid] for vid in vids[:2]} == {vid: found[vid] for vid in vids[:2]}
+
+    asyncio.run(body())
+
+
+def _clock(asked: Asked, moment: int) -> None:
+    asked.service.driver.clock = lambda: moment
+
+
+def _instant(text: str | None) -> int | None:
+    return None if text is None else parse_instant(text)

@@ -1,10 +1,13 @@
 """One person everywhere: an ingest gets handles and an epoch of the live trusted node; erasure."""
 
+import json
+import time
 from os import urandom
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from roamcast.client.operating import TrustClient
 from roamcast.errors import AuthError, ForbiddenError, InputError
@@ -60,6 +63,19 @@ def test_sensors_and_programs_know_the_same_person_and_erasing_reaches_the_archi
         # The agent opens its own vids, and none that people drew by themselves.
         live = drawn(running, "ada")
         assert open_vids(pa.array(live), keys).null_count == len(live)
+        # Her mail comes over the WebSocket of the trusted node itself.
+        parcel = {"vid": live[0], "sealed": text(b"sealed")}
+        until = time.time_ns() // 1_000 + 10**9
+        mail = {"cast": "c1", "sender": "x", "kind": "t", "expires_us": until, "parcels": [parcel]}
+        assert running.ask("POST", "/deposits", running.operator, mail).status == 200
+        with running.session(running.token("ada", ("subscribe",)), "/mailbox") as socket:
+            assert json.loads(socket.recv())["id"] == "c1"
+            socket.send('{"type":"ack","id":"c1"}')
+            assert json.loads(socket.recv())["type"] == "done"
+        with pytest.raises(InvalidStatus), running.session(live[0], "/mailbox"):
+            pass
+        with pytest.raises(InvalidStatus), running.session(running.operator, "/session"):
+            pass
         handles = pa.array([ada, bob, ada], HANDLE)
         sensed: list[str] = seal(handles, keys, urandom).to_pylist()
         archive = tmp_path / "archive"

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import ConnectionClosedOK
 
 from roamcast.identity.credentials import sign_registration, vid_of
 from roamcast.identity.sealing import VidSecrets, seal_payload
@@ -91,7 +92,20 @@ def test_mail_survives_a_kill_and_each_disk_knows_its_own_half(tmp_path: Path) -
         assert running.ask("POST", "/deposits", running.operator, deposit).status == 200
         (mail,) = running.ask("GET", "/mailbox", token=person).json["mails"]
         assert mail["id"] == "c1"
-        assert running.ask("POST", "/mailbox/c1/ack", token=person).status == 204
+        with running.session(person, "/mailbox") as socket:
+            (came, newer) = (json.loads(socket.recv()), running.session(person, "/mailbox"))
+            assert (came["type"], came["id"], came["vid"]) == ("mail", "c1", vid)
+            assert secret.open(base64.b64decode(came["sealed"]), "c1", vid) == PAYLOAD
+            socket.send('{"type":"ack"}')
+            assert json.loads(socket.recv())["status"] == 400
+            with newer as takes_over:
+                assert json.loads(takes_over.recv())["id"] == "c1"
+                with pytest.raises(ConnectionClosedOK, match="another connection"):
+                    socket.recv()
+                for _ in range(2):  # a repeat is harmless
+                    takes_over.send('{"type":"ack","id":"c1","re":"1"}')
+                    told = json.loads(takes_over.recv())
+                    assert told == {"type": "done", "re": "1", "id": "c1"}
         running.ask("POST", "/deposits", running.operator, deposit)
         assert running.ask("GET", "/mailbox", token=person).json["mails"] == []
     assert leaks(running.data) == []

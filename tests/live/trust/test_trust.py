@@ -169,7 +169,8 @@ async def _a_vid_is_nobody_at_the_trusted_node(tmp_path: Path) -> None:
         keys = [{"signing": text(bytes(32)), "sealing": text(bytes(32))}] * 32
         refused = await asked.ask("POST", "/pools", {"keys": keys}, headers=who)
         assert refused.status == 403
-        assert await _status(asked, "GET", "/mailbox", None, who) == 404
+        for path in ("/mailbox", "/mailbox/stream", "/me/reach", "/me/push"):
+            assert await _status(asked, "GET", path, None, who) == 403
         assert await _status(asked, "POST", "/deposits", {}, who) == 403
 
 
@@ -222,7 +223,12 @@ def test_people_say_who_may_write_and_may_leave(tmp_path: Path) -> None:
 
 async def _people_say_who_may_write_and_may_leave(tmp_path: Path) -> None:
     async with gate(tmp_path, trusted=True) as asked:
-        assert (await asked.ask("GET", "/me/reach")).status == 404
+        # Who never drew a vid has an empty mailbox, and may say who shall not write to it.
+        assert (await asked.ask("GET", "/mailbox")).json == {"mails": []}
+        assert (await asked.ask("GET", "/me/reach")).json["senders"] == ["*"]
+        assert (await asked.ask("GET", "/me/push")).json == {"endpoints": []}
+        assert (await asked.ask("PUT", "/me/reach", {"stopped": ["early"]})).status == 200
+        assert (await asked.ask("GET", "/me/reach")).json["stopped"] == ["early"]
         pool = await drawn(asked)
         rules = {"stopped": ["spam"], "past_s": 3_600, "quiet": [{"end_min": 60}]}
         assert (await asked.ask("PUT", "/me/reach", rules)).status == 200
@@ -240,7 +246,7 @@ async def _people_say_who_may_write_and_may_leave(tmp_path: Path) -> None:
         }
         assert (await asked.ask("POST", "/deposits", body)).json["refused"] == 10
         assert (await asked.ask("DELETE", "/me")).json == {"deleted": 0}
-        assert (await asked.ask("GET", "/mailbox")).status == 404
+        assert (await asked.ask("GET", "/mailbox")).json == {"mails": []}
         assert (await asked.ask("POST", "/deposits", body)).json["unreachable"] == 10
 
 

@@ -56,6 +56,9 @@ class LinkWelcome(Message, frozen=True, tag="link.welcome", gc=False):
         tuple[Address, ...],
         Meta(max_length=HOSTS_MAX, description="where the service may be, if on several hosts"),
     ] = ()
+    elsewhere: Annotated[
+        bool, Meta(description="whether other nodes have maps: `GET /changes` follows them, too")
+    ] = False
 
 
 class Tune(Message, frozen=True, tag="link.tune", gc=False):

@@ -14,7 +14,7 @@ found in two of them counts once.
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -33,6 +33,26 @@ Seen = Callable[[Context, str], Context | None]
 """(a context, the id of its rules) → what whoever asks may see of it."""
 
 EVER: Final = (-FOREVER, FOREVER)
+
+
+class Blur(Protocol):
+    """How what is shown of pseudonyms is rounded; `identity.blurring` has it (0220)."""
+
+    @property
+    def step(self) -> int:
+        """By how much an interval may grow at either end."""
+
+    def concerns(self, vid: str) -> bool:
+        """Whether a vid stands for somebody who changes it."""
+
+    def begin(self, vid: str, moment: int) -> int:
+        """Round a begin outwards."""
+
+    def end(self, vid: str, moment: int | None) -> int | None:
+        """Round an end outwards."""
+
+    def thickened(self, contexts: Sequence[Context]) -> list[Context]:
+        """Coarsen where few are."""
 
 
 class Asked:
@@ -162,8 +182,12 @@ def found(
     log: Callable[[], Iterable[tuple[str, bytes]]],
     archive: Callable[[], Iterable[Context]],
     known: Lives,
+    blur: Blur | None = None,
 ) -> dict[str, Context]:
     """Answer a question: vid → the last context of it in the window, as it may be seen.
+
+    With a `blur` the question is asked of what may be shown: to ask for many windows must not tell
+    more than the answers say.
 
     `waiting` was read before this is called, then the log is, then the archive: a step is in the
     log before it leaves memory, and a piece in the archive before it leaves the log.
@@ -173,7 +197,7 @@ def found(
     archived = archive()
     pieces = read(sorted(rows.items()), known).pieces
     answers = {}
-    for vid, run in runs(asked, seen, pieces, archived):
+    for vid, run in runs(asked, seen, pieces, archived, blur):
         answer = asked.answer(run)
         if answer is not None:
             answers[vid] = answer
@@ -181,21 +205,47 @@ def found(
 
 
 def runs(
-    asked: Asked, seen: Seen, pieces: Iterable[Piece], archived: Iterable[Context]
+    asked: Asked,
+    seen: Seen,
+    pieces: Iterable[Piece],
+    archived: Iterable[Context],
+    blur: Blur | None = None,
 ) -> Iterable[tuple[str, list[Context]]]:
     """Give the contexts of each vid that a question may be about, in order, as they may be seen."""
-    by_vid: dict[str, list[Context]] = {}
-    for piece in within(pieces, asked.reach):
+    low, high = asked.reach
+    if blur is not None:  # an interval that is rounded may come to lie within it
+        low, high = low - blur.step, high + blur.step
+    exact: dict[str, list[Context]] = {}
+    for piece in within(pieces, (low, high)):
         shown = seen(piece.context(), piece.rules)
         if shown is not None:
-            by_vid.setdefault(piece.vid, []).append(shown)
-    exact = {vid: list(contexts) for vid, contexts in by_vid.items()}
+            exact.setdefault(piece.vid, []).append(shown)
+    visible = [one for contexts in exact.values() for one in contexts]
     for context in archived:
         shown = seen(context, "")
         if shown is not None and not _known(shown, exact.get(context.vid, ())):
-            by_vid.setdefault(context.vid, []).append(shown)
+            visible.append(shown)
+    by_vid: dict[str, list[Context]] = {}
+    for one in visible if blur is None else blur.thickened(visible):
+        by_vid.setdefault(one.vid, []).append(one)
     for vid in sorted(by_vid):
-        yield vid, coalesced(by_vid[vid])
+        run = coalesced(by_vid[vid])
+        yield vid, run if blur is None or not blur.concerns(vid) else _blurred(run, blur)
+
+
+def _blurred(run: Sequence[Context], blur: Blur) -> list[Context]:
+    """Round where a stay under one vid begins and ends: these are where another vid follows.
+
+    Changes in between link nothing that the vid does not link.
+    """
+    rounded: list[Context] = []
+    for stretch in stretches(run):
+        ends = max(one.end for one in stretch)
+        for number, one in enumerate(stretch):
+            t_r = one.t_r if number else blur.begin(one.vid, one.t_r)
+            t_d = blur.end(one.vid, one.t_d) if one.end == ends else one.t_d
+            rounded.append(msgspec.structs.replace(one, t_r=t_r, t_d=t_d))
+    return rounded
 
 
 def _known(archived: Context, exact: Sequence[Context]) -> bool:

@@ -26,7 +26,7 @@ from roamcast.channels.server.view_class import ViewClass
 from roamcast.channels.spread.dissemination import Dissemination
 from roamcast.errors import ConflictError, ContextError, LimitError
 from roamcast.matching.live.slices import run
-from roamcast.model.contexts import Context, body_of, context_of
+from roamcast.model.contexts import Context, body_of, context_of, is_pseudonym
 from roamcast.model.events import PublicationReplaced
 from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import Conjunction, Values
@@ -307,6 +307,8 @@ class MapContexts:
         """Vid → who published under it lately (0090)."""
         self.is_stored: Callable[[str, str], bool] = lambda _vid, _owner: False
         self.may_name: Callable[[str, str], bool] = lambda _owner, _vid: True
+        self.blurred: Callable[[Context], Context] | None = None
+        """Gives the context of a pseudonym as the map may have it: its times are rounded (0220)."""
         self.check_place: Callable[[str | None, tuple[float, float] | None], None] = (
             lambda _place, _point: None
         )
@@ -345,7 +347,7 @@ class MapContexts:
             known = self.map.contexts.get(context.vid) or self.map.removed.get(context.vid)
             if known is None or known.owner != client.name:
                 self._overtake(client.name, context.vid, self.map.stamp(context.vid))
-            elif isinstance(known, Removal) or known.body != body:
+            elif isinstance(known, Removal) or known.body != self.shown_body(context, body):
                 self.outdate(client.name, context.vid, known.stamp)
 
     def check_owner(self, vid: str, owner: str) -> None:
@@ -438,6 +440,17 @@ class MapContexts:
         else:
             self._desk.timers.set(timer, at)
 
+    def shown(self, context: Context) -> Context:
+        """Give a context as the map has it; the same object if nothing of it is rounded."""
+        if self.blurred is None or not is_pseudonym(context.vid):
+            return context
+        return self.blurred(context)
+
+    def shown_body(self, context: Context, body: bytes) -> bytes:
+        """Give the bytes of a context as the map has it, of which `body` says exact times."""
+        shown = self.shown(context)
+        return body if shown is context else body_of(shown)
+
     def put_for(
         self, owner: str, context: Context, body: bytes, stamp: int, *, stored: bool = False
     ) -> bool:
@@ -445,6 +458,8 @@ class MapContexts:
 
         `stored`: it is on disk, and so is its step of the past.
         """
+        exact, body = context, self.shown_body(context, body)
+        context = self.shown(context)
         self.settle(context.vid)
         before = self.map.contexts.get(context.vid)
         owner_before, state_before = (before.owner, before.context) if before else (None, None)
@@ -456,7 +471,7 @@ class MapContexts:
         if known is None:
             return False
         if self.past is not None and not stored:
-            self.past.begin(context, body, owner, self._desk.now)
+            self.past.begin(exact, body, owner, self._desk.now)
         self._note(known, state_before)
         if self.live.stale is not None:
             self.live.note(context.vid)

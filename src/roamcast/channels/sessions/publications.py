@@ -317,7 +317,8 @@ class StoredPublications(Part):
             stamp = max(stamp, known.stamp + 1)
         expires_us = 0 if given.session else now + lifetime
         alone = context.vid not in self._writing and context.vid not in self._ending
-        first, steps = self._past.step_for(context, body, now, alone=alone)
+        said = self._map.shown_body(context, body)
+        first, steps = self._past.step_for(context, said, now, alone=alone)
         return StoredPublication(owner, stamp, expires_us, given.session, body, first), steps
 
     def _check_published(self, owner: str, vid: str, any_owner: bool) -> None:
@@ -473,9 +474,10 @@ class StoredPublications(Part):
 
     def _remember(self, publication: StoredPublication, context: Context, adopted: bool) -> None:
         """The map shows a publication: its step is on disk, or is written soon."""
-        owner, body, first = publication.owner, publication.body, publication.first
+        owner, first = publication.owner, publication.first
         assert first is not None  # only a claim has none
         if adopted:
+            body = self._map.shown_body(context, publication.body)
             self._past.adopt_state(context, body, owner, first, self._server.desk.now)
         else:
             self._past.stored(context, first)

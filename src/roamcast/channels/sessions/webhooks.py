@@ -363,8 +363,9 @@ class Webhooks(Part):
         return [SessionRequested(hook.session, owner, groups), *self._subscribe(hook)]
 
     def _subscribe(self, hook: Webhook) -> list[Effect]:
-        wanted: Any = SubscribeSession(0, hook.session, "webhook", Filter.parse(hook.stored.filter))
-        return [wanted]
+        wanted = Filter.parse(hook.stored.filter)
+        asked: Any = SubscribeSession(0, hook.session, "webhook", wanted, everywhere=True)
+        return [asked]
 
     def _lose(self, hook: Webhook) -> None:
         """Begin with the current set again."""

@@ -148,6 +148,12 @@ class MailWaiting(Effect, frozen=True):
     urgent: bool
 
 
+class MailLeft(Effect, frozen=True):
+    """For the other parts: a connection is over, and mail is left that nobody acknowledged."""
+
+    handle: bytes
+
+
 class MailboxSeen(Effect, frozen=True):
     """For the other parts: the person has looked into the mailbox."""
 
@@ -272,8 +278,11 @@ class Mailboxes(Part):
                 except RoamcastError as error:
                     return [Failed(ticket, error)]
             case CloseInbox(inbox):
+                handle = self._inboxes.get(inbox)
                 self._close(inbox)
-                return ()
+                # It may have ended before the mail arrived: the device is woken later once more.
+                left = handle is not None and self.waits_unseen(handle)
+                return [MailLeft(handle)] if handle is not None and left else ()
             case PersonErased(handle):
                 return self._forget(handle)
             case ReachChanged(handle):
@@ -496,6 +505,8 @@ class Mailboxes(Part):
             self._close(inbox)
         for key in self.keys_of(handle):
             self._delete(key)
+        if handle in self._boxes:  # nothing of it was on disk yet
+            self._tidy(handle)
         self._timers.cancel(_Quiet(handle))
         return [InboxReplaced(inbox)] if inbox else []
 

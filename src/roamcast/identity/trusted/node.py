@@ -9,7 +9,7 @@ from roamcast.identity.trusted.departed import Departed
 from roamcast.identity.trusted.epochs import TrustEpochs
 from roamcast.identity.trusted.issuing import Issuing
 from roamcast.identity.trusted.mailboxes import Mail, Mailboxes
-from roamcast.identity.trusted.reach import Reach
+from roamcast.identity.trusted.reach import ANYTHING, Reach
 from roamcast.identity.trusted.register import Register
 from roamcast.identity.trusted.settings import TrustSettings
 from roamcast.identity.trusted.waking import WakeUps
@@ -92,16 +92,16 @@ class TrustedNode(Router):
         return self._register.knows(subject)
 
     def mails_of(self, subject: str) -> list[Mail]:
-        """Read a person's mailbox, in the order of arrival."""
-        return self._mailboxes.mails_of(subject)
+        """Read a person's mailbox, in the order of arrival; who never came has an empty one."""
+        return self._mailboxes.mails_of(subject) if self.knows(subject) else []
 
     def reach_of(self, subject: str) -> Reach:
-        """Read a person's reach rules."""
-        return self._register.person(subject).reach
+        """Read a person's reach rules; who never came has none that forbid anything."""
+        return self._register.person(subject).reach if self.knows(subject) else ANYTHING
 
     def endpoints_of(self, subject: str) -> list[str]:
         """Read where a person's devices are woken."""
-        return self._wakes.endpoints_of(subject)
+        return self._wakes.endpoints_of(subject) if self.knows(subject) else []
 
     def handle_of(self, subject: str) -> bytes:
         """Give a person's handle."""

@@ -53,6 +53,8 @@ class TrustSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A push leaves a random part of this after the mail came (decision 0186)."""
     wake_again_us: int = 3_600 * MICROSECONDS
     """Pause before who was woken and has not come is woken again."""
+    push_retry_us: int = 60 * MICROSECONDS
+    """Pause after the first push that failed; it doubles with each."""
     pushes_max: int = 1_000
     """Pushes on their way."""
     failures_max: int = 8

@@ -15,7 +15,7 @@ import msgspec
 
 from roamcast.errors import InputError, LimitError, RateError, RoamcastError, StoreError
 from roamcast.identity.keys import RandomBytes
-from roamcast.identity.trusted.mailboxes import Mailboxes, MailboxSeen, MailWaiting
+from roamcast.identity.trusted.mailboxes import Mailboxes, MailboxSeen, MailLeft, MailWaiting
 from roamcast.identity.trusted.reach import quiet_until
 from roamcast.identity.trusted.register import PersonErased, Register
 from roamcast.identity.trusted.settings import TrustSettings
@@ -29,9 +29,6 @@ PREFIX: Final = "wake/"
 ENDPOINT_LENGTH_MAX: Final = 1_024
 GONE: Final = frozenset({404, 410})
 """What a push service answers for a device that wants no more pushes."""
-
-RETRY_US: Final = 60 * MICROSECONDS
-"""Pause after the first push that failed; it doubles with each."""
 
 
 class SetWakeUp(Input, frozen=True):
@@ -83,7 +80,7 @@ class WakeUps(Part):
 
     part: ClassVar[str] = "wake-ups"
     inputs: ClassVar = (
-        SetWakeUp, RemoveWakeUp, PushAnswered, MailWaiting, MailboxSeen, PersonErased,
+        SetWakeUp, RemoveWakeUp, PushAnswered, MailWaiting, MailLeft, MailboxSeen, PersonErased,
     )  # fmt: skip
     prefix: ClassVar[str] = PREFIX
 
@@ -98,6 +95,8 @@ class WakeUps(Part):
         """People who were woken and have not come since."""
         self._urgent: set[bytes] = set()
         """People for whom urgent mail waits."""
+        self._left: set[bytes] = set()
+        """People who left mail behind: their timer gives way to that of new mail."""
         self._asked: set[str] = set()
         """Devices whose push is on its way."""
         self._changing: set[bytes] = set()
@@ -114,6 +113,7 @@ class WakeUps(Part):
             "devices of one": (most, self._settings.devices_max),
             "woken": (len(self._pushed_us), people),
             "urgent": (len(self._urgent), people),
+            "left mail": (len(self._left), people),
             "pushes": (len(self._asked), self._settings.pushes_max),
             "timers": (len(self._timers), people),
             "changes": (len(self._pending), self._settings.people_max),
@@ -153,6 +153,11 @@ class WakeUps(Part):
                     return [Failed(ticket, error)]
             case MailWaiting(handle, urgent):
                 self._plan(handle, urgent=urgent, now=now)
+                return ()
+            case MailLeft(handle):
+                if handle in self._devices and handle not in self._timers:
+                    self._left.add(handle)
+                    self._timers.set(handle, now + self._settings.wake_again_us)
                 return ()
             case MailboxSeen(handle):
                 self._rest(handle)
@@ -245,7 +250,8 @@ class WakeUps(Part):
         if urgent:
             self._urgent.add(handle)
             self._timers.sooner(handle, now)
-        elif handle not in self._timers:
+        elif handle not in self._timers or handle in self._left:
+            self._left.discard(handle)
             due, pushed = now + self._delay(), self._pushed_us.get(handle)
             if pushed is not None:
                 due = max(due, pushed + self._settings.wake_again_us)
@@ -259,8 +265,10 @@ class WakeUps(Part):
         self._timers.cancel(handle)
         self._pushed_us.pop(handle, None)
         self._urgent.discard(handle)
+        self._left.discard(handle)
 
     def _wake(self, handle: bytes, now: int) -> list[Effect]:
+        self._left.discard(handle)
         reach, own = self.register.reach_of(handle), self._devices.get(handle)
         if own is None or reach is None or not self.mailboxes.waits_unseen(handle):
             return []
@@ -296,7 +304,7 @@ class WakeUps(Part):
             if handle in self._changing or self.register.is_leaving(handle):
                 return [noted]  # it fails again
             return [noted, *self._write(_Pending(0, handle, "", (device,)))]
-        self._timers.sooner(handle, now + (RETRY_US << one.failures - 1))
+        self._timers.sooner(handle, now + (self._settings.push_retry_us << one.failures - 1))
         return [noted]
 
 

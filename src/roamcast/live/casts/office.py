@@ -167,7 +167,7 @@ class CastOffice:
         past, future = (wanted, wanted) if tense == "present" else casts.split(wanted, now)
         found: list[Context] = []
         if tense in ("historic", "hybrid") and past.normal != FALSE:
-            found = await self._past.ask(viewer, past, window_of(area_of(past)))
+            found = await self._past.ask(viewer, past, window_of(area_of(past)), exact=True)
         here: list[Context] = []
         if tense == "present":
             asked = self._broker.page(viewer, wanted, now, after="", limit=PREVIEW_CONTEXTS_MAX)

@@ -15,10 +15,11 @@ from roamcast.channels.failover.watchdog import WatchdogSettings
 from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.errors import SettingsError
 from roamcast.identity.policy import PUBLIC
-from roamcast.identity.rules import Precision, Rule
+from roamcast.identity.rules import Rule
 from roamcast.live.config.events import EventSection
 from roamcast.live.config.identity import Identity, PushSection
 from roamcast.live.config.lines import located, read_document
+from roamcast.live.config.privacy import Privacy
 from roamcast.live.config.problems import (
     cluster_problem,
     is_loopback,
@@ -206,25 +207,6 @@ class Channels(Section, frozen=True, kw_only=True):
         tuple[str, ...],
         msgspec.Meta(max_length=1_000, description="subjects whose relays may serve other clients"),
     ] = ()
-
-
-class Privacy(Section, frozen=True, kw_only=True):
-    """What others see of a context whose publisher set no rules."""
-
-    default_precision: Annotated[
-        Precision, msgspec.Meta(description="precision; `hidden` shows nothing without rules")
-    ] = "exact"
-    default_viewers: Annotated[
-        tuple[str, ...],
-        msgspec.Meta(max_length=1_000, description="viewers: subjects, groups, or `*`"),
-    ] = ("*",)
-    vids: Annotated[
-        Literal["any", "own"],
-        msgspec.Meta(
-            description="`own`: a vid begins with its publisher's subject and `:`, or has at least "
-            "22 random characters, so that nobody takes others' or learns which there are"
-        ),
-    ] = "any"
 
 
 class OidcSection(Section, frozen=True, kw_only=True):

@@ -75,10 +75,10 @@ def make_http(service: Service) -> Litestar:
         openapi_config=OpenAPIConfig(
             title="Roamcast",
             version=roamcast.__version__,
-            description="Reach people by where they are, without learning who they are. Two ways "
-            "to follow changes are not on this page: GET /changes?filter=… (server-sent events) "
-            "and WS /session (JSON, components SessionMessage and SessionAnswer); docs/service.md "
-            "shows both.",
+            description="Reach people by where they are, without learning who they are. Three "
+            "streams are not on this page: GET /changes?filter=… (server-sent events), WS /session "
+            "(JSON, components SessionMessage and SessionAnswer; docs/service.md) and WS /mailbox "
+            "(MailSocketMessage and MailSocketAnswer; docs/trust.md).",
             path="/schema",
             components=Components(
                 security_schemes={

@@ -19,7 +19,11 @@ from roamcast.live.service.service import Service
 
 WatchScope = Annotated[
     Literal["everywhere", "here"],
-    Parameter(description="the maps of all nodes of the overlay, or of this one alone"),
+    Parameter(
+        query="scope",
+        description="the maps of all nodes of the overlay, or of this one alone",
+        required=False,
+    ),
 ]
 
 COMMENT_S: Final = 15.0
@@ -81,7 +85,7 @@ async def get_changes(
     request: Asked,
     filter_text: FilterParameter = None,
     filter_language: FilterLanguage = None,
-    scope: WatchScope = "everywhere",
+    maps: WatchScope = "everywhere",
 ) -> Stream:
     """Give the current set (event `current`), then every change (event `change`, a CloudEvent).
 
@@ -95,7 +99,7 @@ async def get_changes(
     if prepared is not None:
         await answered(prepared)
     name = f"{grant.subject}#sse-{secrets.token_hex(8)}"
-    everywhere = scope == "everywhere"
+    everywhere = maps == "everywhere"  # `scope` itself is Litestar's name for something else
     return stream_of(
         request, name, "changes", lambda: service.subscribe(name, "changes", wanted, everywhere)
     )

@@ -31,6 +31,7 @@ from roamcast.live.http.changes import COMMENT_S
 from roamcast.live.http.routes import Asked, route, service_of
 from roamcast.live.http.shapes import as_json
 from roamcast.live.trust.host import RunningTrust
+from roamcast.live.trust.mail_socket import MailBody, as_body, person_of
 from roamcast.live.trust.pushing import Pushing
 from roamcast.model import json_text
 from roamcast.model.casts import ID_LENGTH_MAX
@@ -113,18 +114,6 @@ class PoolAnswer(msgspec.Struct, frozen=True):
     """Credentials in the order of the keys."""
 
     credentials: tuple[str, ...]
-
-
-class MailBody(msgspec.Struct, frozen=True):
-    """One sealed mail; the key of `vid` opens it."""
-
-    id: str
-    vid: str
-    sender: str
-    kind: str
-    sealed: bytes
-    arrived: str
-    seen_until_us: int
 
 
 class MailboxAnswer(msgspec.Struct, frozen=True):
@@ -276,19 +265,15 @@ async def post_pool(request: Asked) -> Response[bytes]:
     """
     given = read_body(await request.body(), PoolBody)
     keys = [VidKeys(b64decode(one.signing), b64decode(one.sealing)) for one in given.keys]
-    registrations = getattr(service_of(request), "registrations", None)
-    if registrations is not None and registrations.is_vid(request.auth.subject):
-        # Each vid would draw pools of its own, and each of theirs again (decision 0189).
-        raise ForbiddenError("a vid is nobody: ask with a token that has your name")
-    return as_json(PoolAnswer(await _trust(request).draw(request.auth.subject, keys)))
+    return as_json(PoolAnswer(await _trust(request).draw(_person(request), keys)))
 
 
 @route("GET", "/mailbox", scope="subscribe", tag="trust", answer=MailboxAnswer, problems=(404,),
        summary="Read the mailbox")  # fmt: skip
 async def get_mailbox(request: Asked) -> Response[bytes]:
-    """Give the sealed mail that waits; `GET /mailbox/stream` follows it as server-sent events."""
-    mails = _trust(request).node.mails_of(request.auth.subject)
-    return as_json(MailboxAnswer(tuple(map(_as_body, mails))))
+    """Give the sealed mail that waits; `GET /mailbox/stream` and `WS /mailbox` follow it."""
+    mails = _trust(request).node.mails_of(_person(request))
+    return as_json(MailboxAnswer(tuple(map(as_body, mails))))
 
 
 class MailStream:
@@ -301,7 +286,7 @@ class MailStream:
 
     def push(self, mail: Mail) -> None:
         """Queue a mail."""
-        data = msgspec.json.encode(_as_body(mail))
+        data = msgspec.json.encode(as_body(mail))
         self._waiting.append(b"event: mail\ndata: " + data + b"\n\n")
         self._event.set()
 
@@ -337,6 +322,7 @@ async def get_mailbox_stream(request: Asked) -> Stream:
     sink = MailStream()
     service.count_connection(grant.subject, +1)
     try:
+        await trust.welcome(_person(request))
         inbox = await trust.connect(grant.subject, sink)
     except BaseException:
         service.count_connection(grant.subject, -1)
@@ -377,7 +363,7 @@ async def get_held_keys(request: Asked) -> Response[bytes]:
        summary="Read who may write to you")  # fmt: skip
 async def get_reach(request: Asked) -> Response[bytes]:
     """Give your reach rules."""
-    return as_json(_trust(request).node.reach_of(request.auth.subject))
+    return as_json(_trust(request).node.reach_of(_person(request)))
 
 
 @route("PUT", "/me/reach", scope="subscribe", tag="trust", body=Reach, answer=Reach,
@@ -385,7 +371,9 @@ async def get_reach(request: Asked) -> Response[bytes]:
 async def put_reach(request: Asked) -> Response[bytes]:
     """Set who may write, which kinds, into how much of the past, and quiet hours."""
     reach = read_body(await request.body(), Reach)
-    await _trust(request).set_reach(request.auth.subject, reach)
+    trust, subject = _trust(request), _person(request)
+    await trust.welcome(subject)
+    await trust.set_reach(subject, reach)
     return as_json(reach)
 
 
@@ -400,7 +388,7 @@ async def get_push_key(request: Asked) -> Response[bytes]:
        summary="Read which devices are woken")  # fmt: skip
 async def get_devices(request: Asked) -> Response[bytes]:
     """Give the endpoints of your devices that are woken when mail waits."""
-    return as_json(DevicesAnswer(tuple(_trust(request).node.endpoints_of(request.auth.subject))))
+    return as_json(DevicesAnswer(tuple(_trust(request).node.endpoints_of(_person(request)))))
 
 
 @route("PUT", "/me/push", scope="subscribe", tag="trust", body=DeviceBody, answer=DevicesAnswer,
@@ -408,8 +396,9 @@ async def get_devices(request: Asked) -> Response[bytes]:
 async def put_device(request: Asked) -> Response[bytes]:
     """Take a browser's PushSubscription; a push to it has no body, so its keys are not kept."""
     given = read_body(await request.body(), DeviceBody)
-    trust, subject = _trust(request), request.auth.subject
+    trust, subject = _trust(request), _person(request)
     _pushing(request).check(given.endpoint)
+    await trust.welcome(subject)
     await trust.set_wake_up(subject, given.endpoint)
     return as_json(DevicesAnswer(tuple(trust.node.endpoints_of(subject))))
 
@@ -489,6 +478,10 @@ async def post_deposit(request: Asked) -> Response[bytes]:
     return as_json(DepositAnswer(done.reached, done.unreachable, done.refused, done.full))
 
 
+def _person(request: Asked) -> str:
+    return person_of(service_of(request), request.auth)
+
+
 def _receipt_key(request: Asked) -> ReceiptKeyAnswer:
     own = service_of(request).receipt_key()
     return ReceiptKeyAnswer(own.node, public_key(own.private))
@@ -505,12 +498,6 @@ def _trust(request: Asked) -> RunningTrust:
     if trust is None:
         raise NotFoundError("this service runs no trusted node: ask yours")
     return trust
-
-
-def _as_body(mail: Mail) -> MailBody:
-    arrived = format_instant(mail.arrived_us)
-    told = (mail.vid, mail.sender, mail.kind, mail.sealed, arrived, mail.seen_until_us)
-    return MailBody(mail.cast, *told)
 
 
 def read_body(body: bytes, kind: type[Body]) -> Body:

@@ -2,7 +2,7 @@
 
 litestar finds paths and parameters in the handlers' signatures. Everything else derives from
 `@route` and from the structs: bodies, answers, problems, who needs a token, and HEAD. The messages
-of `WS /session` stand among the components, because OpenAPI cannot describe a WebSocket.
+of `WS /session` and `WS /mailbox` stand among the components: OpenAPI cannot describe WebSockets.
 """
 
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ from roamcast.live.config.settings import Limits
 from roamcast.live.http.problems import PROBLEM_TYPE, ProblemDetails
 from roamcast.live.http.routes import NO_CONTENT, ROUTES, Route, route_of
 from roamcast.live.http.shapes import JSON
+from roamcast.live.trust.mail_socket import AckMailRequest, MailAcked, MailFrame, MailProblem
 
 REFERENCE: Final = "#/components/schemas/{name}"
 OPEN_PROBLEMS: Final = {
@@ -39,6 +40,8 @@ WRITE_PROBLEMS: Final = {
 SESSION: Final[dict[str, Any]] = {
     "SessionMessage": messages.Anything,
     "SessionAnswer": messages.Answer,
+    "MailSocketMessage": AckMailRequest,
+    "MailSocketAnswer": MailFrame | MailAcked | MailProblem,
 }
 
 

@@ -37,6 +37,7 @@ from roamcast.live.links.sockets import EXTENSION, TRY_AGAIN, WebSocket
 from roamcast.live.observe.metrics import Metrics
 from roamcast.live.overlay.ways import OVERLAY_SUBPROTOCOL
 from roamcast.live.service.service import Service
+from roamcast.live.trust.mail_socket import MAILBOX, serve_mailbox
 
 Asked = Request[Any, Grant, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -235,8 +236,12 @@ class Gate:
         if path == "/overlay":
             await self._neighbour(scope, send)
             return
+        if path == MAILBOX:
+            await serve_mailbox(service, scope, send, token_of(scope))
+            return
         if path not in ("/session", "/link"):
-            raise InputError(f"there is no WebSocket at {path[:100]}: /session and /link are")
+            known = "/session, /link and /mailbox are"
+            raise InputError(f"there is no WebSocket at {path[:100]}: {known}")
         query = parse_qs(scope["query_string"].decode("latin-1"))
         grant = await service.grant_of(token_of(scope))
         grant.require("subscribe" if "publish" not in grant.scopes else "publish")

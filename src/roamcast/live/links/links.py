@@ -83,6 +83,7 @@ class Links:
         nats: str = "",
         prefix: str = "",
         hosts: Sequence[str] = (),
+        elsewhere: bool = False,
         probe_us: int = SECOND,
         note: Callable[[Record], None] | None = None,
         reader: FilterReader | None = None,
@@ -91,7 +92,8 @@ class Links:
 
         `class_of_client` gives the view class a client would be in if it came now. `udp`, `nats`
         and `prefix` are what clients are told to listen to; `frame_of` makes a
-        WebSocket frame that is right for every client. `note` takes what a journal shall
+        WebSocket frame that is right for every client. `elsewhere`: whether the service is a node
+        with neighbours. `note` takes what a journal shall
         hold; `reader` charges for filters.
         """
         self.limits = limits
@@ -109,6 +111,7 @@ class Links:
         self._groups = groups
         self._offer = (udp, nats, prefix)
         self._hosts = tuple(hosts)
+        self._elsewhere = elsewhere
         self._probe_us = probe_us
         self._note = note
         self._reader = reader
@@ -156,7 +159,8 @@ class Links:
         udp, nats, prefix = self._offer
         key, tag = self._keys.key(link.view_class), self._keys.tag(link.view_class)
         told = (self._settings, udp, nats, prefix, key, self._clock(), tag, self._hosts)
-        self._write(link, LinkWelcome(link.name, self._server, self._epoch, *told))
+        welcome = LinkWelcome(link.name, self._server, self._epoch, *told, self._elsewhere)
+        self._write(link, welcome)
 
     def _renew_keys(self, oldest: int) -> None:
         """Tell everybody of a class that somebody left before then another key.

@@ -4,21 +4,29 @@ One feed per archive: every batch names the one before it, and an archive whose 
 another is refused by name (decision 0108). Times are rounded where they enter (0089).
 """
 
+from base64 import urlsafe_b64decode
+from contextlib import suppress
 from typing import Final
+
+from msgspec import structs
 
 from roamcast.channels.past.asking import Asked
 from roamcast.channels.past.messages import ArchiveBatch
 from roamcast.errors import LimitError, MissingError
+from roamcast.identity.live_blur import GRID_S
+from roamcast.identity.sealing import HYBRID_BYTES, X25519_BYTES
 from roamcast.model.context_arrow import columns_of, from_arrow, schema, to_arrow
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import SEALING_KEY, Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.text import of as text_of
 from roamcast.model.time import EARLIEST, FOREVER, LATEST, format_instant
 from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.archive.feed import FEED
-from roamcast.pipeline.archive.retention import erase, retain
+from roamcast.pipeline.archive.layout import ArchiveSettings
+from roamcast.pipeline.archive.retention import erase, retain, thicken
 from roamcast.pipeline.archive.table import Archive
 
+KEY_SIZES: Final = (X25519_BYTES, HYBRID_BYTES)
 DAY_US: Final = 86_400_000_000
 
 CONTEXTS_MAX: Final = 100_000
@@ -28,12 +36,18 @@ CONTEXTS_MAX: Final = 100_000
 class FedArchive:
     """The archive that a service feeds."""
 
-    def __init__(self, place: str, days: float = 0.0) -> None:
-        """`days`: the age at which a context leaves; 0: none does."""
+    def __init__(
+        self, place: str, days: float = 0.0, *, grid_s: int = GRID_S, crowd_min: int = 0
+    ) -> None:
+        """`days`: the age at which a context leaves; 0: none does.
+
+        `grid_s` is for an archive that is made now; `crowd_min` coarsens once a day (0220).
+        """
         self._place = place
         self._days = days
+        self._crowd_min = crowd_min
         self._retained = 0
-        self._archive = Archive.make(place)
+        self._archive = Archive.make(place, ArchiveSettings(grid_s=grid_s))
         self.rows = self._count()
 
     def has(self, number: int) -> bool:
@@ -51,14 +65,20 @@ class FedArchive:
         self.rows = self._count()
 
     def retain(self, now: int) -> None:
-        """Once a day, drop what is too old."""
-        if not self._days or now < self._retained + DAY_US:
+        """Once a day, drop what is too old, and coarsen what few share."""
+        if now < self._retained + DAY_US:
             return
         self._retained = now
-        retain(self._place, drop_before=now - int(self._days * DAY_US))
+        if self._days:
+            retain(self._place, drop_before=now - int(self._days * DAY_US))
+        if self._crowd_min:
+            thicken(self._place, self._crowd_min)
 
-    def contexts(self, asked: Asked) -> list[Context]:
-        """Read the archived contexts that may matter for a question."""
+    def contexts(self, asked: Asked, keys: dict[str, bytes] | None = None) -> list[Context]:
+        """Read the archived contexts that may matter for a question.
+
+        `keys` takes the keys that vids of them are sealed to; they are shown to nobody.
+        """
         from roamcast.pipeline.lookup.rows import matching
 
         low, high = asked.reach
@@ -77,7 +97,7 @@ class FedArchive:
                 f"this question reads more than {CONTEXTS_MAX} archived contexts: ask for a "
                 "shorter time or a smaller place, or use `roamcast pipeline lookup`"
             )
-        return from_arrow(found)
+        return [_without_key(one, {} if keys is None else keys) for one in from_arrow(found)]
 
     def first(self) -> int | None:
         """Give when the earliest archived context began; None while there is none."""
@@ -95,3 +115,16 @@ class FedArchive:
 
     def _count(self) -> int:
         return int(sum(self._archive.files()["num_records"].to_pylist()))
+
+
+def _without_key(context: Context, keys: dict[str, bytes]) -> Context:
+    """Take the key of its vid off a context."""
+    text = context.attributes.get(SEALING_KEY)
+    if text is None:
+        return context
+    with suppress(ValueError):  # somebody published an attribute of this name
+        key = urlsafe_b64decode(str(text))
+        if len(key) in KEY_SIZES:
+            keys[context.vid] = key
+    others = {name: one for name, one in context.attributes.items() if name != SEALING_KEY}
+    return structs.replace(context, attributes=others)

@@ -66,7 +66,10 @@ class PastWorker:
         if archive:
             from roamcast.live.past.archive import FedArchive
 
-            self._archive = FedArchive(archive, archive_days)
+            blur = broker.blur
+            self._archive = FedArchive(
+                archive, archive_days, grid_s=blur.grid_s, crowd_min=blur.crowd_min
+            )
         self._feeding = ThreadPoolExecutor(1, "past-feed")
         self._asking = ThreadPoolExecutor(QUESTIONS_MAX, "past-ask")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -85,11 +88,17 @@ class PastWorker:
         matching = max(1, steps(wanted.normal))
         return (1 + self._steps) * (STEP_STEPS + matching) + archived * matching
 
-    async def ask(self, viewer: Viewer, wanted: Filter, window: tuple[int, int]) -> list[Context]:
-        """Answer a question about the past: one context of each vid, by vid."""
+    async def ask(
+        self, viewer: Viewer, wanted: Filter, window: tuple[int, int], *, exact: bool = False
+    ) -> list[Context]:
+        """Answer a question about the past: one context of each vid, by vid.
+
+        `exact`: as casts are matched, for counts that have noise; else as it may be shown (0220).
+        """
         # Memory first, then the log, then the archive: the direction in which pieces move.
         memory = self._broker.remembers(viewer, self._clock())
         asked = Asked(wanted, window)
+        blur = self._broker.blur
 
         def work() -> list[Context]:
             answers = found(
@@ -99,6 +108,7 @@ class PastWorker:
                 log=self._log,
                 archive=lambda: self._archived(asked),
                 known=memory.known,
+                blur=None if exact else blur,
             )
             return list(answers.values())
 
@@ -123,6 +133,7 @@ class PastWorker:
         now = self._clock()
         memories = {one.viewer: self._broker.remembers(one.viewer, now) for one in effect.questions}
         memory = next(iter(memories.values()))
+        keys: dict[str, bytes] = {}
 
         def work() -> Sequence[Input]:
             try:
@@ -131,13 +142,13 @@ class PastWorker:
                     [memories[one.viewer].seen for one in effect.questions],
                     waiting=memory.waiting,
                     log=self._log,
-                    archive=self._archived,
+                    archive=lambda asked: self._archived(asked, keys),
                     known=memory.known,
                     now=now,
                 )
             except RoamcastError as error:
                 return [PastUnread(effect.token, str(error))]
-            return paged(effect.token, answers)
+            return paged(effect.token, answers, keys=keys)
 
         self._asking.submit(self._answer, work)
 
@@ -146,8 +157,8 @@ class PastWorker:
             if not self._closed and self._loop is not None:
                 self._loop.call_soon_threadsafe(self._given, given)
 
-    def _archived(self, asked: Asked) -> Iterable[Context]:
-        return () if self._archive is None else self._archive.contexts(asked)
+    def _archived(self, asked: Asked, keys: dict[str, bytes] | None = None) -> Iterable[Context]:
+        return () if self._archive is None else self._archive.contexts(asked, keys)
 
     def _log(self) -> Iterator[tuple[str, bytes]]:
         """Read the log in its order; steps that come meanwhile come last."""

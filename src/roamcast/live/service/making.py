@@ -11,6 +11,7 @@ from roamcast.channels.sessions.publications import PublicationSettings
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.channels.sessions.webhooks import WebhookSettings
 from roamcast.errors import InputError
+from roamcast.identity.live_blur import LiveBlur
 from roamcast.identity.rules import Viewer
 from roamcast.live.config.settings import Settings, default_rules
 from roamcast.live.store.store import SqliteStore
@@ -111,4 +112,5 @@ def broker_of(
         trusted_nodes=trusted_nodes,
         overlay=node,
         charge=charge,
+        blur=LiveBlur(settings.privacy.grid_s, settings.privacy.crowd_min),
     )

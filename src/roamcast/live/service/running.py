@@ -230,6 +230,7 @@ def _links(settings: Settings, service: Service) -> Links:
         nats=settings.channels.nats,
         prefix=prefix,
         hosts=list(settings.cluster.replicas.values()),
+        elsewhere=bool(settings.overlay.neighbours),
         probe_us=round(settings.channels.probe_s * 1_000_000),
         note=service.note if settings.journal.on and settings.journal.transmissions else None,
         reader=service.reader,

@@ -22,7 +22,7 @@ from roamcast.live.config.settings import Settings, check_listening
 from roamcast.live.http import about, mail
 from roamcast.live.http.app import methods_of
 from roamcast.live.http.problems import litestars, mistake, ours, reject
-from roamcast.live.http.routes import answer_http
+from roamcast.live.http.routes import answer_http, token_of
 from roamcast.live.observe.metrics import Metrics
 from roamcast.live.service.running import (
     ADDRESS_FILE,
@@ -32,6 +32,7 @@ from roamcast.live.service.running import (
     uvicorn_config,
 )
 from roamcast.live.trust.host import RunningTrust
+from roamcast.live.trust.mail_socket import MAILBOX, serve_mailbox
 from roamcast.overlay.links.proof import key_text
 
 ROUTES: Final[tuple[HTTPRouteHandler, ...]] = (
@@ -119,7 +120,12 @@ class TrustGate:
         """Serve one request."""
         if scope["type"] == "websocket":
             await receive()
-            await reject(send, NotFoundError("a trusted node has no WebSocket: ask the service"))
+            try:
+                if scope["path"] != MAILBOX:
+                    raise NotFoundError("a trusted node has one WebSocket: /mailbox")
+                await serve_mailbox(self.service, scope, send, token_of(scope))
+            except RoamcastError as error:
+                await reject(send, error)
             return
         await answer_http(self.http, self.service.metrics, scope, receive, send)
 

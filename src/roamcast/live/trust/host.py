@@ -172,12 +172,17 @@ class RunningTrust:
             sink.end()
         self._sinks.clear()
 
-    async def draw(self, subject: str, keys: Sequence[VidKeys]) -> tuple[str, ...]:
-        """Issue a pool of credentials; who asks for the first time is registered."""
+    async def welcome(self, subject: str) -> None:
+        """Register somebody who comes by name for the first time."""
         opaque, at, node = subject.rpartition("@")
         if at and node == self.node.name and len(opaque) == OPAQUE_LENGTH:
             raise InputError("a vid is nobody: ask with a token that has your name")
-        await self._ask(EnrolPerson, subject)
+        if not self.node.knows(subject):
+            await self._ask(EnrolPerson, subject)
+
+    async def draw(self, subject: str, keys: Sequence[VidKeys]) -> tuple[str, ...]:
+        """Issue a pool of credentials; who asks for the first time is registered."""
+        await self.welcome(subject)
         return cast("tuple[str, ...]", await self._ask(DrawPool, subject, tuple(keys)))
 
     async def deposit(self, given: Deposit) -> Deposited:

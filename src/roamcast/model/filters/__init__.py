@@ -132,11 +132,13 @@ class Filter:
 
         None if it would have more than `limit` conjunctions.
         """
-        found = conjunctions(self.normal, limit)
-        if found is None:
-            return None
-        merged = (merge(conjunction) for conjunction in found)
-        return list(dict.fromkeys(part for part in merged if part is not None))
+        found = self._conjunctions if limit == CONJUNCTIONS_MAX else _merged(self.normal, limit)
+        return None if found is None else list(found)
+
+    @cached_property
+    def _conjunctions(self) -> list[Conjunction] | None:
+        # Kept: an index of covers asks for them at every comparison.
+        return _merged(self.normal, CONJUNCTIONS_MAX)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Filter) and self.text == other.text
@@ -150,3 +152,11 @@ class Filter:
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickle the source: smaller than the trees, and it stays valid when they change.
         return (Filter.parse, (self._given,))
+
+
+def _merged(normal: Normal, limit: int) -> list[Conjunction] | None:
+    found = conjunctions(normal, limit)
+    if found is None:
+        return None
+    merged = (merge(conjunction) for conjunction in found)
+    return list(dict.fromkeys(part for part in merged if part is not None))

@@ -5,7 +5,7 @@ Every comparison of one property with constants is such a set: `a > 3`, `a IN (1
 Merging, contradiction and covering are then plain set operations.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -33,6 +33,9 @@ class Interval(msgspec.Struct, frozen=True, array_like=True):
 
 Intervals = tuple[Interval, ...]
 """A set of values: disjoint intervals in ascending order, none touching the next."""
+
+SEARCHED_FROM = 4
+"""Beyond so many intervals a value is searched by halving."""
 
 EMPTY: Intervals = ()
 FULL: Intervals = (Interval(),)
@@ -73,6 +76,9 @@ def inside_place(path: str) -> Intervals:
 
 def contains(intervals: Intervals, value: Scalar) -> bool:
     """Return whether the value is in the set."""
+    if len(intervals) > SEARCHED_FROM:  # they ascend: only the last that begins before it can
+        at = bisect_right(intervals, (0, value, 0), key=_low_cut)
+        return at > 0 and value in intervals[at - 1]
     return any(value in interval for interval in intervals)
 
 

@@ -6,7 +6,7 @@ resolves them, hop by hop, or to trusted nodes where this node is the one (TCC I
 and 6). What is on disk here is deleted only when the next one has it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
@@ -85,13 +85,20 @@ class CastDelivery:
 
     # --- found
 
-    def found(self, held: HeldCast, vids: Sequence[str]) -> list[Effect]:
-        """Take whom this node has found; those whom nobody can reach only count."""
+    def found(
+        self, held: HeldCast, vids: Sequence[str], archived: Mapping[str, bytes] | None = None
+    ) -> list[Effect]:
+        """Take whom this node has found; those whom nobody can reach only count.
+
+        `archived`: keys of vids that never registered anywhere.
+        """
         pairs: list[Pair] = []
         fresh = [vid for vid in dict.fromkeys(vids) if vid not in held.whom]
         for vid in fresh:
             held.whom[vid] = None
             key = self._key_of(vid) if _trusted(vid) in self._trusted_nodes else None
+            if key is None and archived and _trusted(vid) in self._trusted_nodes:
+                key = archived.get(vid)
             if key is None:
                 held.unreachable += 1
             else:

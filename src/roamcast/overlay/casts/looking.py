@@ -8,7 +8,7 @@ longer is judged by what was known then, so the answer is the same whenever it i
 `look_up` answers a batch of questions about the past for every driver, live or simulated.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -23,7 +23,7 @@ from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import Normal
 from roamcast.model.filters.holds import holds
 from roamcast.model.filters.lasting import Decision, decide_normal
-from roamcast.overlay.casts.messages import Lasting, PastFound, PastQuestion
+from roamcast.overlay.casts.messages import Lasting, Pair, PastFound, PastQuestion
 
 NO: Final = Decision(False)
 
@@ -106,14 +106,20 @@ def look_up(
     return answers
 
 
-def paged(token: int, answers: Sequence[PastAnswer], size: int = PAGE_VIDS) -> list[PastFound]:
-    """Give a batch's answers as inputs; the last one is `done`."""
+def paged(
+    token: int,
+    answers: Sequence[PastAnswer],
+    size: int = PAGE_VIDS,
+    keys: Mapping[str, bytes] | None = None,
+) -> list[PastFound]:
+    """Give a batch's answers as inputs; the last one is `done`. `keys`: those of archived vids."""
     pages: list[PastFound] = []
     for number, answer in enumerate(answers):
         for at in range(0, max(1, len(answer.found), len(answer.lasting)), size):
             found = tuple(answer.found[at : at + size])
             lasting = tuple(answer.lasting[at : at + size])
-            pages.append(PastFound(token, number, found, lasting, done=False))
+            pairs = tuple(Pair(vid, keys[vid]) for vid in found if vid in keys) if keys else ()
+            pages.append(PastFound(token, number, found, lasting, done=False, keys=pairs))
     assert pages, "a batch has a question"
     pages[-1] = msgspec.structs.replace(pages[-1], done=True)
     return pages

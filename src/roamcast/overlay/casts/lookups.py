@@ -80,7 +80,8 @@ class Lookups:
         held = self._desk.casts.get(cast)
         effects: list[Effect] = []
         if held is not None and held.live:
-            effects += self._desk.delivery.found(held, given.found)
+            archived = {pair.vid: pair.key for pair in given.keys}
+            effects += self._desk.delivery.found(held, given.found, archived)
             effects += self.spot(
                 self._desk.waiting.resume(cast, given.lasting, batch.events, self._state_of, now),
                 now,

@@ -107,6 +107,13 @@ class Lasting(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Since when they do, without a break (0109)."""
 
 
+class Pair(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Somebody who was found, and the key to seal to."""
+
+    vid: Annotated[str, Meta(max_length=256)]
+    key: Annotated[bytes, Meta(max_length=KEY_BYTES_MAX)]
+
+
 class PastFound(Input, frozen=True):
     """A page of the answer to one question of a batch; `done` with the last page of the batch."""
 
@@ -115,6 +122,8 @@ class PastFound(Input, frozen=True):
     found: tuple[str, ...]
     lasting: tuple[Lasting, ...] = ()
     done: bool = True
+    keys: tuple[Pair, ...] = ()
+    """Keys that the archive has for some of those found: a user agent's (0221)."""
 
 
 class PastUnread(Input, frozen=True):
@@ -237,13 +246,6 @@ class CastParcel(msgspec.Struct, frozen=True, array_like=True):
     """How long the receiver waits for its own neighbours' results."""
     came_from: NodeName
     payload: Payload
-
-
-class Pair(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Somebody who was found, and the key to seal to."""
-
-    vid: Annotated[str, Meta(max_length=256)]
-    key: Annotated[bytes, Meta(max_length=KEY_BYTES_MAX)]
 
 
 class CastResult(msgspec.Struct, frozen=True, array_like=True):

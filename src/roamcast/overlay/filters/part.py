@@ -43,6 +43,9 @@ from roamcast.overlay.topology.topology import NodeTopology
 RANK_MAX = 2**53
 """Nobody plans so many batches: a higher number is garbage."""
 
+REASONS_MAX = 100
+"""Batches of which the root remembers why they moved something."""
+
 
 class NodeFilterView(msgspec.Struct, frozen=True):
     """A node's filter, and the whole placement where this node plans it."""
@@ -75,6 +78,8 @@ class NodeFilters(Part):
         self.state = FilterState.ACTIVE if settings.filters == "all" else FilterState.ABSENT
         self.rank = Rank()
         self.reason = "no batch was planned yet"
+        self._reasons: dict[Rank, str] = {}
+        """At the root: why the last batches moved something."""
         self.signalled = 0
         """Messages of signalling that this node sent or passed on."""
         self._topology = topology
@@ -140,7 +145,7 @@ class NodeFilters(Part):
         root = self.root
         plan = None
         if root == self.node:
-            plan = self._survey().view(self.rank.number, self.reason)
+            plan = self._survey().view(self.rank.number, self.reason, self._reasons)
         return NodeFilterView(self.node, self.state.value, root, plan)
 
     def occupancy(self) -> Occupancy:
@@ -150,6 +155,7 @@ class NodeFilters(Part):
             "reports": (len(self._reports), bound),
             "untold reports": (len(self._untold), bound),
             "filters on their way": (len(self._jobs), bound),
+            "reasons of batches": (len(self._reasons), REASONS_MAX),
         }
 
     # --- what passes ---------------------------------------------------------------------------
@@ -306,6 +312,10 @@ class NodeFilters(Part):
         highest = max(report.rank for report in self._reports.values())
         rank = Rank(max(highest.number, self.rank.number) + 1, self.node)
         orders, self.reason = self._survey().orders(rank)
+        if orders:
+            self._reasons[rank] = self.reason
+            if len(self._reasons) > REASONS_MAX:
+                del self._reasons[next(iter(self._reasons))]
         effects: list[Effect] = []
         for order in orders:
             effects += self._route(order, now)

@@ -55,7 +55,8 @@ class NodePlacement(msgspec.Struct, frozen=True):
     state: Annotated[str, Meta(description="of its filter, or 'silent' if it does not report")]
     flow: Annotated[float, Meta(description="items of the last batch that its side wanted")]
     saves: Annotated[float, Meta(description="items on links that its filter spares, or would")]
-    changed_us: int
+    changed_us: Annotated[int, Meta(description="when its filter last moved, by its own clock")]
+    why: Annotated[str, Meta(description="why its filter last moved")]
 
 
 class PlacementView(msgspec.Struct, frozen=True):
@@ -148,8 +149,8 @@ class Survey:
             f"saves {before - after:g} items a batch" if np.isfinite(before) else "fits the limit",
         )
 
-    def view(self, batch: int, reason: str) -> PlacementView:
-        """Describe the placement and what others would cost."""
+    def view(self, batch: int, reason: str, reasons: Mapping[Rank, str]) -> PlacementView:
+        """Describe the placement and what others would cost; `reasons` of the batches known."""
         problem = combined(self.tree, self.flow, traffic_weight=1.0)
         active = sorted(self.current.active)
         worth = importance(problem, active)
@@ -165,6 +166,7 @@ class Survey:
                     float(self.flow[index]),
                     saves if np.isfinite(saves) else 0.0,
                     0 if report is None else report.changed_us,
+                    "it does not report" if report is None else _why(report.rank, reasons),
                 )
             )
         everyone = range(len(self.names))
@@ -193,3 +195,10 @@ class Survey:
                 stated = above if place else max(flows.values(), default=0.0)
             known[index] = min(stated, above)
         return known
+
+
+def _why(rank: Rank, reasons: Mapping[Rank, str]) -> str:
+    if not rank.number:
+        return "since it started"
+    batch = f"batch {rank.number} of {rank.root}"
+    return f"{batch}: {reasons[rank]}" if rank in reasons else batch

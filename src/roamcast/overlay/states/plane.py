@@ -15,6 +15,8 @@ from roamcast.channels.server.subscriptions import LocalQueries
 from roamcast.channels.sessions.hub import RemoteUpdate
 from roamcast.errors import LimitError
 from roamcast.matching.filter_set import FilterSet
+from roamcast.matching.live import LiveIndex, questions
+from roamcast.matching.live.slices import run
 from roamcast.model.contexts import Context
 from roamcast.model.events import ClassesEnded
 from roamcast.model.filters import Filter
@@ -66,6 +68,10 @@ class StatePlane(Part):
         """Vids → their present states on other nodes' maps, by key."""
         self._shown: dict[str, tuple[SharedState, frozenset[str]]] = {}
         """Vids → the state that counts, and the watched filters that it satisfies."""
+        self._contexts = LiveIndex()
+        """The same contexts, so that a new filter need not be tried on each."""
+        self._matching: dict[str, set[str]] = {}
+        """Watched filters → the vids that satisfy them."""
         self._vids: dict[str, str] = {}
         """Keys of other nodes' contexts → their vids."""
         self._dirty = False
@@ -85,9 +91,11 @@ class StatePlane(Part):
         if not count:
             self._wants.subscribe(_who(wanted.text), VIEW, wanted)
             self._watched.add(wanted.text, wanted)
-            for vid, (state, matched) in self._shown.items():
-                if wanted.matches(state.context):
-                    self._shown[vid] = (state, matched | {wanted.text})
+            found = run(questions.every(self._contexts, wanted))
+            self._matching[wanted.text] = {context.vid for context in found}
+            for vid in self._matching[wanted.text]:
+                state, matched = self._shown[vid]
+                self._shown[vid] = (state, matched | {wanted.text})
             self._dirty = True
         self._watchers[wanted.text] = count + 1
 
@@ -99,17 +107,16 @@ class StatePlane(Part):
             del self._watchers[text]
             self._wants.unsubscribe(_who(text))
             self._watched.remove(text)
-            for vid, (state, matched) in self._shown.items():
+            for vid in self._matching.pop(text):
+                state, matched = self._shown[vid]
                 self._shown[vid] = (state, matched - {text})
             self._dirty = True
 
     def current(self, wanted: Filter) -> list[State]:
         """Give what is known to match on other nodes' maps, by vid."""
-        return [
-            State(state.number, vid, state.body)
-            for vid, (state, matched) in sorted(self._shown.items())
-            if wanted.text in matched
-        ]
+        found = sorted(self._matching.get(wanted.text, ()))
+        states = ((vid, self._shown[vid][0]) for vid in found)
+        return [State(state.number, vid, state.body) for vid, state in states]
 
     def state(self, wanted: str, vid: str) -> tuple[State, Context] | None:
         """Give a context on another node's map, if it matches."""
@@ -284,18 +291,28 @@ class StatePlane(Part):
     def _show(self, vid: str, state: SharedState | None) -> list[Effect]:
         """Let the state that counts now be the one that sessions see."""
         before = self._shown.pop(vid, None)
+        had = before[1] if before is not None else frozenset()
         if state is None:
-            if before is None or not before[1]:
+            self._contexts.remove(vid)
+            self._rematch(vid, had, frozenset())
+            if before is None or not had:
                 return []
             gone = State(before[0].number, vid, b"")
-            return [RemoteUpdate(gone, before[1], frozenset())]
+            return [RemoteUpdate(gone, had, frozenset())]
         context = state.context
         matched = frozenset(self._watched.match(context))
         self._shown[vid] = (state, matched)
-        had = before[1] if before is not None else frozenset()
+        self._contexts.put(context)
+        self._rematch(vid, had, matched)
         if (before is not None and before[0].body == state.body) or not (had or matched):
             return []
         return [RemoteUpdate(State(state.number, vid, state.body), had, matched, context)]
+
+    def _rematch(self, vid: str, had: frozenset[str], matched: frozenset[str]) -> None:
+        for text in had - matched:
+            self._matching[text].discard(vid)
+        for text in matched - had:
+            self._matching[text].add(vid)
 
 
 def _who(text: str) -> str:

@@ -6,6 +6,7 @@ matches, because a wide filter of one view may not hold of what another one show
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -31,6 +32,9 @@ VIEWS_MAX: Final = 1_024
 BYTES_MAX: Final = 128 * 1024 * 1024
 BURST: Final = 256
 """Filters that find a new place in one step after a filter that covered them has gone."""
+
+READ_MAX: Final = 1_024
+"""Filters that are kept as they were read, by their text."""
 
 _EVERYTHING: Final = Filter.parse("true")
 
@@ -151,7 +155,7 @@ class Wants(SharedTable[Want]):
             raise InputError(f"a view's name has 1 to {NAME_LENGTH_MAX} characters")
         if self._admitted(want) != entry.key:
             raise InputError("a want's key is not the digest of its view and filter")
-        if entry.key not in self._wants and Filter.parse(want.text).text != want.text:
+        if entry.key not in self._wants and _filter_of(want.text).text != want.text:
             raise InputError("a want's filter is not in its canonical text")
         return want
 
@@ -180,7 +184,9 @@ class Wants(SharedTable[Want]):
                 self._discard(key, link)
 
     def _add(self, key: str, want: Want, wanted: Filter | None, source: str | None) -> None:
-        index = self._views.setdefault(want.view, CoverIndex())
+        index = self._views.get(want.view)
+        if index is None:  # an index costs much to make
+            index = self._views[want.view] = CoverIndex()
         if key in index and not index.is_ghost(key):
             self._touch(key)
             self._hold(key, source)
@@ -188,11 +194,13 @@ class Wants(SharedTable[Want]):
         else:
             self._holders[key] = {source}  # the last asker of a ghost asks no more
             self._wants[key] = want
-            self._moved(want.view, index.add(key, wanted or Filter.parse(want.text)))
+            self._moved(want.view, index.add(key, wanted or _filter_of(want.text)))
         if source is not None:
             hearers = self._hearers.setdefault(key, set())
             if not hearers:
-                self._asked.setdefault(want.view, FilterSet()).add(key, index.filter(key))
+                if want.view not in self._asked:
+                    self._asked[want.view] = FilterSet()
+                self._asked[want.view].add(key, index.filter(key))
             hearers.add(source)
             self._asked_changes[want.view] = self._asked_changes.get(want.view, 0) + 1
 
@@ -239,6 +247,12 @@ class Wants(SharedTable[Want]):
             self._mark(key, None)
             if len(self._holders[key]) == 1 and None not in self._holders[key]:
                 todo += self._views[self._wants[key].view].below(key)
+
+
+@lru_cache(maxsize=READ_MAX)
+def _filter_of(text: str) -> Filter:
+    """Read a filter once, though it is checked before it is added, and comes by several links."""
+    return Filter.parse(text)
 
 
 def _encode(want: Want) -> bytes:

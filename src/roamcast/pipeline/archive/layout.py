@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roamcast.errors import ContextError, InputError, LimitError
-from roamcast.identity.blurring import GRID_S, GRID_S_MAX, rounded
+from roamcast.identity.blurring import rounded
+from roamcast.identity.live_blur import GRID_S, GRID_S_MAX
 from roamcast.model import context_arrow
 from roamcast.model.contexts import ATTRIBUTES_MAX
 from roamcast.model.time import EARLIEST, LATEST, MICROSECONDS

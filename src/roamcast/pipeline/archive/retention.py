@@ -12,10 +12,18 @@ import pyarrow.compute as pc
 
 from roamcast.errors import InputError, LimitError
 from roamcast.identity.blurring import rounded
-from roamcast.identity.coarsening import CROWD_MIN_MAX, coarsened
-from roamcast.model.context_arrow import FIXED
+from roamcast.identity.coarsening import coarsened
+from roamcast.identity.live_blur import CROWD_MIN_MAX
+from roamcast.model.context_arrow import FIXED, SEALING_COLUMN
 from roamcast.model.time import LATEST
-from roamcast.pipeline.archive.care import THREADS_MAX, ArchiveChange, Rewritten, Workers, rewrite
+from roamcast.pipeline.archive.care import (
+    THREADS_MAX,
+    ArchiveChange,
+    Rewritten,
+    Workers,
+    compact,
+    rewrite,
+)
 from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.storage import GoneError
 from roamcast.pipeline.archive.table import Archive
@@ -25,8 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 VIDS_MAX = 10_000_000
-KEPT = ("vid", "place", "t_r", "t_d")
-"""What a reduced context still says."""
+KEPT = ("vid", "place", "t_r", "t_d", SEALING_COLUMN)
+"""What a reduced context still says: where and when, and how to write to who was there."""
 
 
 class Erased(msgspec.Struct, frozen=True):
@@ -142,6 +150,22 @@ def blur(
     return Blurred(done.rows_read, done.files_replaced, len(replaced))
 
 
+def thicken(
+    archive: str | Path,
+    crowd_min: int,
+    spark: "SparkSession | Workers | None" = None,
+    progress: Bar = QUIET,
+) -> Blurred:
+    """Coarsen an archive where few are, after joining its files: crowds are counted in a file.
+
+    Its grid stays. Call it again after appending; what is coarse enough stays as it is.
+    """
+    compact(archive, spark, progress)
+    return blur(
+        archive, Archive.open(archive).settings.grid_s, spark, progress, crowd_min=crowd_min
+    )
+
+
 def _thickened(table: pa.Table, crowd_min: int) -> pa.Table:
     """Give a file's contexts with places and points that at least so many share."""
     if not crowd_min:
@@ -236,4 +260,4 @@ def _holds(target: Archive, path: str, wanted: pa.Array) -> bool:
         return True
 
 
-assert set(KEPT) <= {field.name for field in FIXED}
+assert set(KEPT) - {SEALING_COLUMN} <= {field.name for field in FIXED}

@@ -4,6 +4,7 @@ The scan's tasks report which contexts of which partition lie where. The task th
 partition reads just those, so nothing is shuffled again. A small batch is written in the driver.
 """
 
+from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -15,7 +16,9 @@ import pyarrow as pa
 
 from roamcast import files
 from roamcast.errors import RoamcastError
+from roamcast.identity.sealing import agent_secrets
 from roamcast.model import context_arrow
+from roamcast.model.context_arrow import SEALING_COLUMN
 from roamcast.model.kinds import KINDS
 from roamcast.pipeline.archive.append import files_batch, files_of, keep
 from roamcast.pipeline.archive.files import FILE_ROWS_MAX, FILE_SCHEMA, DataFile, write_table
@@ -49,6 +52,8 @@ class ArchiveWriter(msgspec.Struct, frozen=True):
     storage: Storage
     columns: Sequence[str]
     name: str
+    secret: bytes = b""
+    """The user agent's secret behind the keys of vids; without one they have none (0221)."""
 
 
 def write_contexts(
@@ -105,10 +110,18 @@ def _written(writer: ArchiveWriter, task: Iterable[tuple[str, int]]) -> Iterator
             parts += [file.get_batch(at) for _, at in runs]
     table = pa.Table.from_batches(parts).combine_chunks()
     spoken = attribute_columns(table["attributes"], writer.columns)
+    if writer.secret:
+        spoken[SEALING_COLUMN] = sealing_keys(table["vid"].to_pylist(), writer.secret)
     schema = pa.schema([*context_arrow.schema(writer.columns), *PLACING])
     arrays = {name: table[name] for name in table.schema.names} | spoken
     contexts = pa.table([arrays[name] for name in schema.names], schema=schema)
     yield from write_table(writer.storage, contexts, writer.name)
+
+
+def sealing_keys(vids: Iterable[str], secret: bytes) -> pa.Array:
+    """Give the public key of each vid: casts are sealed to it, the user agent opens them."""
+    keys = (agent_secrets(secret, vid).sealing for vid in vids)
+    return pa.array([urlsafe_b64encode(key).decode() for key in keys], pa.string())
 
 
 def settle_files(storage: Storage, written: Iterable[DataFile]) -> None:

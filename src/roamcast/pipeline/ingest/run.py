@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from roamcast.errors import InputError, RoamcastError
 from roamcast.identity.agent_settings import AgentSettings
 from roamcast.identity.whereabouts import CELL_RESOLUTION
+from roamcast.model.context_arrow import SEALING_COLUMN
 from roamcast.model.places_geojson import read_places
 from roamcast.model.time import MICROSECONDS
 from roamcast.pipeline.archive import append as archive
@@ -196,13 +197,19 @@ def _commit(
 ) -> None:
     """Commit a batch's contexts to the archive; this is the moment the batch counts."""
     transaction, since = (state.application, batch.number), target.version
-    writer = ArchiveWriter(target.storage, batch.columns, f"{state.application}-{batch.number}-")
+    columns, secret = batch.columns, state.sealing_secret
+    if secret and SEALING_COLUMN in target.room([SEALING_COLUMN]):
+        columns = tuple(dict.fromkeys((*columns, SEALING_COLUMN)))
+    else:
+        secret = b""
+    name = f"{state.application}-{batch.number}-"
+    writer = ArchiveWriter(target.storage, columns, name, secret)
     try:
         with translated(job.FAILED):
             written = write_contexts(spark, writer, contexts)
         with disk_errors(Path(target.storage.uri)):
             settle_files(target.storage, written)
-        landed = archive.commit(target, written, batch.columns, transaction)
+        landed = archive.commit(target, written, columns, transaction)
     except BaseException:
         discard_unfinished(writer)
         raise

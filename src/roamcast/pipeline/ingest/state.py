@@ -1,6 +1,7 @@
 """What ingest remembers from batch to batch: a private folder of the trusted node.
 
     keys.json            the keys that seal vids (0600)
+    sealing.key          the secret behind the keys that mail to these vids is sealed to (0600)
     ingest.json          the name under which batches are committed, and to which archive
     lock                 held by the one ingest that runs
     batches/00000012/    batch.json, rows/kind=person|open|pending; contexts/ until committed
@@ -35,9 +36,12 @@ from roamcast import files
 from roamcast.errors import InputError, MissingError, RoamcastError
 from roamcast.identity.agent_core import NEVER
 from roamcast.identity.keys import RandomBytes, TrustedKeys, load_keys, new_keys, save_keys
+from roamcast.identity.sealing import SEED_BYTES
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.ingest.files import SightingFile
+
+SEALING_FILE = "sealing.key"
 
 
 class Bond(msgspec.Struct, frozen=True):
@@ -245,6 +249,24 @@ class IngestState:
         return self._bond.shared
 
     @property
+    def sealing_secret(self) -> bytes:
+        """The secret behind the keys of its vids, if a trusted node has their mailboxes (0221)."""
+        if not self.shared:
+            return b""
+        path = self.folder / SEALING_FILE
+        try:
+            if path.stat().st_mode & 0o077:
+                raise InputError("others may read this secret: chmod 600 it", source=str(path))
+            found = bytes.fromhex(path.read_text("ascii").strip())
+        except FileNotFoundError:
+            return b""  # an ingest from before vids had keys
+        except (OSError, ValueError) as error:
+            raise InputError(f"this secret can not be read: {error}", source=str(path)) from None
+        if len(found) != SEED_BYTES:
+            raise InputError(f"this secret has {SEED_BYTES} bytes", source=str(path))
+        return found
+
+    @property
     def application(self) -> str:
         """The name under which batches are committed."""
         return self._bond.application
@@ -386,6 +408,9 @@ def opened(
             if given is not None and not bond.shared:
                 bond = msgspec.structs.replace(bond, shared=True)
                 write_bond(folder, bond)
+            if bond.shared and not (folder / SEALING_FILE).exists():
+                secret = random_bytes(SEED_BYTES).hex().encode()
+                files.write_whole(folder / SEALING_FILE, secret, mode=files.OWNER_ONLY)
             done = stack.enter_context(closing(BatchMark(folder / "done.sqlite")))
             state = IngestState(folder, bond, keys, archive, done)
         except OSError as error:

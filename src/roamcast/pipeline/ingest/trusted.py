@@ -22,8 +22,10 @@ import pyarrow.parquet as pq
 
 from roamcast import files
 from roamcast.errors import InputError
+from roamcast.identity.key_store import KeyStore
 from roamcast.identity.keys import RandomBytes, TrustedKeys, save_keys
 from roamcast.identity.pseudonyms import HANDLE, REGISTER, resolve, vids_of
+from roamcast.identity.sealing import agent_secrets
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.state import IngestState
@@ -93,6 +95,19 @@ def vids_of_person(state: IngestState, person: str) -> list[str]:
     for column in archived_vids(state.archive):
         found += vids_of(person, column, state.keys, register).to_pylist()
     return sorted(found)
+
+
+def give_seeds(state: IngestState, person: str, store: KeyStore) -> int:
+    """Give a person the keys of their vids in the archive; give how many vids these are.
+
+    They open mail that came to what sensors saw; nothing of anybody else's (decision 0221).
+    """
+    secret = state.sealing_secret
+    if not secret:
+        raise InputError("this ingest holds no keys: it has no trusted node that takes mail")
+    vids = vids_of_person(state, person)
+    store.add_held(vids, [agent_secrets(secret, vid) for vid in vids], "seen by sensors")
+    return len(vids)
 
 
 def forget_person(state: IngestState, person: str) -> int:

@@ -14,6 +14,7 @@ from roamcast.identity.trusted.inbox import ConfirmMail, MailArrived, PersonInbo
 from roamcast.identity.trusted.issuing import DrawPool, VidPool
 from roamcast.identity.trusted.mailboxes import (
     AckMail,
+    CloseInbox,
     Deposit,
     Deposited,
     InboxReplaced,
@@ -26,6 +27,7 @@ from roamcast.identity.trusted.node import TrustedNode
 from roamcast.identity.trusted.reach import Reach
 from roamcast.identity.trusted.register import EnrolPerson, ErasureDone, SetReach
 from roamcast.identity.trusted.settings import TrustSettings
+from roamcast.identity.trusted.waking import PushAnswered, PushWakeUp, SetWakeUp
 from roamcast.model.addresses import Client, Server
 from roamcast.model.events import Acknowledged, Failed
 from roamcast.model.machine import Effect, Input, Received, Send
@@ -40,9 +42,18 @@ REPEAT_US: Final = 150_000
 LIFE_US: Final = 500_000_000
 """Lifetime of a cast: longer than any run, whatever clocks show."""
 
+AWAKE_US: Final = 1_000_000
+"""How long a device that sleeps stays connected after a push, or after it was started."""
+
+PUSH_US: Final = 400_000
+"""How long a trusted node waits for a push service's answer."""
+
+PUSH_SERVICE: Final = "https://push.example/"
+CREATED: Final = 201
+
 KEYS: Final = VidKeys(bytes(32), bytes(32))
 
-Request = EnrolPerson | SetReach | DrawPool | Deposit | OpenInbox | AckMail
+Request = EnrolPerson | SetReach | SetWakeUp | DrawPool | Deposit | OpenInbox | CloseInbox | AckMail
 _REQUESTS: Final = msgspec.msgpack.Decoder(Request)
 
 
@@ -68,7 +79,19 @@ class TrustMail(Message, frozen=True, tag="sim.trust.mail", gc=False):
     mail: Mail
 
 
-TRUST_PROTOCOL: Final = Registry((TrustCall, TrustAnswer, TrustMail))
+class TrustPush(Message, frozen=True, tag="sim.trust.push", gc=False):
+    """A push on its way to a device."""
+
+    device: str
+
+
+class TrustPushed(Message, frozen=True, tag="sim.trust.pushed", gc=False):
+    """The push service's answer: it has been delivered."""
+
+    device: str
+
+
+TRUST_PROTOCOL: Final = Registry((TrustCall, TrustAnswer, TrustMail, TrustPush, TrustPushed))
 
 
 class Answered(Effect, frozen=True):
@@ -84,6 +107,19 @@ class Drew(Effect, frozen=True):
 
     node: str
     vids: tuple[str, ...]
+
+
+class Woke(Effect, frozen=True):
+    """For the workload: a trusted node pushes, by its own clock."""
+
+    push: PushWakeUp
+    at: int
+
+
+class PushLost(Effect, frozen=True):
+    """For the workload: a push was not answered."""
+
+    device: str
 
 
 class Pages(msgspec.Struct):
@@ -110,33 +146,54 @@ class TrustHost:
             random_bytes=boot.generator.randbytes,
             settings=settings,
         )
-        self.deadline = self.node.deadline
         self._asked: dict[int, tuple[str, int, Input]] = {}
         self._ticket = 0
+        self._pushes: dict[str, int] = {}
+        """Devices whose push is on its way → until when its answer is awaited."""
 
     def receive(self, given: Any, now: int) -> Sequence[Effect]:
-        """Take a call, an operator's request, or the disk's answer."""
-        if isinstance(given, Received):
+        """Take a call, an operator's request, or an answer of the disk or a push service."""
+        if isinstance(given, Received) and isinstance(given.message, TrustPushed):
+            if self._pushes.pop(given.message.device, None) is None:
+                return ()  # it took too long
+            given = PushAnswered(given.message.device, CREATED)
+        elif isinstance(given, Received):
             given = self._called(given)
-        return self._out(self.node.receive(given, now))
+        return self._out(self.node.receive(given, now), now)
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Do what time demands."""
-        return self._out(self.node.advance(now))
+        effects = [*self.node.advance(now)]
+        for device in [one for one, until in self._pushes.items() if until <= now]:
+            del self._pushes[device]
+            effects.append(PushLost(device))
+            effects += self.node.receive(PushAnswered(device, 0), now)
+        return self._out(effects, now)
+
+    def deadline(self) -> int | None:
+        """When the node has something to do, or a push service took too long."""
+        own = self.node.deadline()
+        return min([*self._pushes.values(), *([] if own is None else [own])], default=None)
 
     def _called(self, received: Received) -> Input:
         call = received.message
         assert isinstance(call, TrustCall)
         self._ticket += 1
         request = _REQUESTS.decode(call.body)
+        if isinstance(request, CloseInbox):
+            return request
         given: Input = msgspec.structs.replace(request, ticket=self._ticket)
         self._asked[self._ticket] = received.sender, call.number, given
         return given
 
-    def _out(self, effects: Sequence[Effect]) -> list[Effect]:
+    def _out(self, effects: Sequence[Effect], now: int) -> list[Effect]:
         out: list[Effect] = []
         for effect in effects:
             match effect:
+                case PushWakeUp(device, endpoint):
+                    self._pushes[device] = now + PUSH_US
+                    to = Client(endpoint.removeprefix(PUSH_SERVICE))
+                    out += [Woke(effect, now), Send(to, TrustPush(device))]
                 case MailPushed(inbox, mail):
                     out += [effect, Send(Client(inbox), TrustMail(mail))]
                 case Acknowledged() | Failed() | Deposited() | VidPool() | ErasureDone():
@@ -209,10 +266,17 @@ class TrustCaller:
 
 
 class PersonHost:
-    """A person's device: it draws vids, keeps an inbox, and opens its mailboxes ever again."""
+    """A person's device: it draws vids, keeps an inbox, and opens its mailboxes ever again.
 
-    def __init__(self, boot: Boot, nodes: Sequence[str], reach: Reach, pool: int) -> None:
+    One that `sleeps` does so for a moment only: when it starts, and when it is woken by a push.
+    """
+
+    def __init__(
+        self, boot: Boot, nodes: Sequence[str], reach: Reach, pool: int, *, sleeps: bool = False
+    ) -> None:
         self._calls = TrustCaller(boot)
+        self._sleeps = sleeps
+        self._awake_until = boot.now + AWAKE_US
         self._nodes = nodes
         self._pool = pool
         self._drew: list[Effect] = []
@@ -239,6 +303,10 @@ class PersonHost:
         if isinstance(given, Received) and isinstance(given.message, TrustAnswer):
             self._calls.answered(given.message)
             return self._out([])
+        if isinstance(given, Received) and isinstance(given.message, TrustPush):
+            self._awake_until = now + AWAKE_US
+            pushed = Send(Server(given.sender), TrustPushed(given.message.device))
+            return [pushed, *self._out([])]
         if isinstance(given, Received):
             assert isinstance(given.message, TrustMail)
             given = MailArrived(given.sender, given.message.mail)
@@ -248,8 +316,10 @@ class PersonHost:
         """Repeat what was not answered, and open the mailboxes again."""
         effects = self._machine.advance(now)
         if self._calls.due(now):
+            asleep = self._sleeps and now >= self._awake_until
+            own = self._calls.host
             for node in self._registered:
-                self._calls.once(node, OpenInbox(0, self._calls.host, self._calls.host))
+                self._calls.once(node, CloseInbox(own) if asleep else OpenInbox(0, own, own))
         return self._out(effects)
 
     def deadline(self) -> int | None:
@@ -261,7 +331,10 @@ class PersonHost:
         subject = self._calls.host
 
         def enrolled(_: TrustAnswer) -> None:
-            self._calls.call(node, SetReach(0, subject, reach), ready)
+            self._calls.call(node, SetReach(0, subject, reach), known if self._sleeps else ready)
+
+        def known(_: TrustAnswer) -> None:
+            self._calls.call(node, SetWakeUp(0, subject, PUSH_SERVICE + subject), ready)
 
         def ready(_: TrustAnswer) -> None:
             self._registered.append(node)

@@ -2,8 +2,10 @@
 
 Casts name vids of several people, of several epochs and of both nodes. At all times: nobody gets a
 cast twice, from any node or by any vid; no mailbox exceeds its bounds; a destroyed epoch resolves
-to nothing; rules that stop a sender stop it. In the end everybody has every cast that a trusted
-node took for them, and of erased people nothing is left on disk.
+to nothing; rules that stop a sender stop it. Some devices sleep until a push wakes them: a push
+says nothing, comes only where mail waits, and once until the device has come or a while is over. In
+the end everybody has every cast that a trusted node took for them, also who slept, and of erased
+people nothing is left on disk.
 """
 
 import base64
@@ -14,10 +16,18 @@ import msgspec
 
 from roamcast.identity.trusted.epochs import DestroyEpoch, RotateKeys, ShareEpoch
 from roamcast.identity.trusted.inbox import MailTaken, RemoveMail
-from roamcast.identity.trusted.mailboxes import AckMail, Deposit, Deposited, Mail, MailPushed
+from roamcast.identity.trusted.mailboxes import (
+    AckMail,
+    Deposit,
+    Deposited,
+    Mail,
+    MailPushed,
+    OpenInbox,
+)
 from roamcast.identity.trusted.reach import Reach
 from roamcast.identity.trusted.register import GONE_PREFIX, ErasePerson, ErasureDone
 from roamcast.identity.trusted.settings import TrustSettings
+from roamcast.identity.trusted.waking import PushWakeUp
 from roamcast.model.events import Acknowledged, Failed
 from roamcast.model.machine import Effect
 from roamcast.sim.checkers import AtMostOncePerUser, Violation, check_bounds
@@ -25,19 +35,27 @@ from roamcast.sim.host import Factory, Host, HostState
 from roamcast.sim.workload import Sizes, Workload
 from roamcast.sim.workloads._trust_parts import (
     OPERATOR,
+    PUSH_SERVICE,
     TRUST_PROTOCOL,
     Answered,
     BrokerHost,
     Drew,
     Pages,
     PersonHost,
+    PushLost,
     TrustHost,
+    Woke,
     made_deposit,
 )
 from roamcast.sim.world import World
 
 NODES: Final = ("trust-0", "trust-1")
 LOOK_US: Final = 100_000
+WAKE_AGAIN_US: Final = 2_000_000
+PUSH_RETRY_US: Final = 500_000
+SLEEPERS: Final = 0.4
+"""Share of the devices that sleep."""
+
 VIDS_MAX: Final = 12
 """Vids that one cast names."""
 
@@ -87,9 +105,13 @@ class TrustWorkload(Workload):
         self._erased: set[tuple[str, str]] = set()
         self._former: set[str] = set()
         """Vids of people who are to be erased; they may enrol again, as strangers."""
+        self._woken: dict[tuple[str, int, str], tuple[int, str]] = {}
+        """(node, its boot, person) that was woken and has not come → when, and which device."""
         self._asked: dict[int, tuple[str, int] | tuple[str, str]] = {}
         self._ticket = OPERATOR
-        self._counts = dict.fromkeys(("deposits", "pushed", "taken", "erased", "destroyed"), 0)
+        self._counts = dict.fromkeys(
+            ("deposits", "pushed", "taken", "woken", "erased", "destroyed"), 0
+        )
 
     def setup(self, world: World, sizes: Sizes) -> None:
         """Two trusted nodes first, then people and brokers."""
@@ -102,6 +124,10 @@ class TrustWorkload(Workload):
             round_to=1,
             people_max=16,
             deposits_max=256,
+            wake_delay_us=300_000,
+            wake_again_us=WAKE_AGAIN_US,
+            push_retry_us=PUSH_RETRY_US,
+            failures_max=10_000,
         )
         world.observe(self._observe)
         for name in NODES:
@@ -113,14 +139,15 @@ class TrustWorkload(Workload):
             stopped = f"broker-{draw.randrange(2 * sizes['brokers'])}"
             self._stopped[name], self._got[name] = stopped, set()
             reach = Reach(stopped=(stopped,))
-            world.add_host(name, self._person(own, reach))
+            sleeps = world.kernel.generator(f"workload/trust/sleep/{name}").random() < SLEEPERS
+            world.add_host(name, self._person(own, reach, sleeps=sleeps))
         for number in range(sizes["brokers"]):
             name = f"broker-{number}"
             custody = self._custody[name] = []
             world.add_host(name, _broker(custody))
 
-    def _person(self, nodes: Sequence[str], reach: Reach) -> Factory:
-        return lambda boot: PersonHost(boot, nodes, reach, self._sizes["pool"])
+    def _person(self, nodes: Sequence[str], reach: Reach, *, sleeps: bool) -> Factory:
+        return lambda boot: PersonHost(boot, nodes, reach, self._sizes["pool"], sleeps=sleeps)
 
     def start(self, world: World, duration_us: int) -> None:
         """Let brokers cast and everybody act, at random moments."""
@@ -224,8 +251,12 @@ class TrustWorkload(Workload):
                 self._counts["taken"] += 1
                 self._taken.deliver(host.name, mail.cast)
                 self._got[host.name].add(mail.cast)
-            case Answered(caller, AckMail(cast=cast), Acknowledged()):
-                self._confirmed.add((host.name, caller, cast))
+            case Answered(caller, AckMail() | OpenInbox() as asked, Acknowledged()):
+                self._woken.pop((host.name, host.boots, caller), None)
+                if isinstance(asked, AckMail):
+                    self._confirmed.add((host.name, caller, asked.cast))
+            case Woke() | PushLost():
+                self._observe_push(host, effect)
             case Answered(_, Deposit() as deposit, Deposited(full=0)):
                 self._counts["deposits"] += 1
                 self._note_owed(host.name, deposit)
@@ -244,6 +275,32 @@ class TrustWorkload(Workload):
             raise Violation("at most once per user", f"{detail} again")
         if self._stopped[person] == mail.sender:
             raise Violation("who is stopped reaches nobody", detail)
+
+    def _observe_push(self, host: Host, effect: Woke | PushLost) -> None:
+        if isinstance(effect, Woke):
+            self._check_woken(host, effect.push, effect.at)
+            return
+        for person, (_, device) in list(self._woken.items()):
+            if device == effect.device:  # it is repeated sooner
+                del self._woken[person]
+
+    def _check_woken(self, host: Host, push: PushWakeUp, at: int) -> None:
+        """A push says nothing but where it goes, and is not repeated until somebody came."""
+        person = push.endpoint.removeprefix(PUSH_SERVICE)
+        detail = f"{host.name} woke {person} by {push}"
+        if push != PushWakeUp(push.device, PUSH_SERVICE + person) or person not in self._got:
+            raise Violation("a push says nothing", detail)
+        assert isinstance(host.machine, TrustHost)
+        if not host.machine.node.mails_of(person):
+            raise Violation("nobody is woken without mail", detail)
+        known = host.name, host.boots, person
+        before = self._woken.get(known)
+        if before is not None and at < before[0] + WAKE_AGAIN_US:
+            raise Violation(
+                "a person is woken once", f"{detail}, {at - before[0]} µs after the last"
+            )
+        self._woken[known] = at, push.device
+        self._counts["woken"] += 1
 
     def _note_owed(self, node: str, deposit: Deposit) -> None:
         """A node has taken a cast: whoever can be reached by one of its vids must get it."""
