@@ -523,9 +523,9 @@ class EventRoamer:
         task.add_done_callback(self._tasks.discard)
 
 
-def _event_of(one: say.SessionEvent) -> Event:
+def _event_of(event: say.SessionEvent) -> Event:
     """Give what a cursor tells repetitions by."""
-    return Event(one.producer, one.life, one.number, b"")
+    return Event(event.producer, event.life, event.number, b"")
 
 
 async def _first(*waits: Awaitable[Any]) -> None:

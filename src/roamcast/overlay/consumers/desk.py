@@ -75,10 +75,7 @@ ROOM: Final = "room"
 HOLD: Final = "hold"
 LEFT: Final = "left"
 HOLD_US: Final = 2_000_000
-"""How long a client with a limit waits for its old home to say what it was sent (trap 23).
-
-The client hangs up on an old home after a second, so after two nothing of it counts any more.
-"""
+"""A client with a limit waits so long for its old home, which it leaves after a second (0260)."""
 
 
 class EventDesk(Part):
@@ -327,19 +324,20 @@ class EventDesk(Part):
         return rewritten(given.wanted, (given.place,), level), given.wanted
 
     def _attach(
-        self, one: Attended, ticket: int, previous: str = ""
+        self, attended: Attended, ticket: int, previous: str = ""
     ) -> AttachConsumer | AttachModulated:
-        owner = digest(subject_of(one.session))
-        vector = pairs(one.vector)
-        if one.specs:
-            wanted = rewritten(one.text, (one.place,), self.settings.handoff.level).text
+        owner = digest(subject_of(attended.session))
+        vector = pairs(attended.vector)
+        if attended.specs:
+            wanted = rewritten(attended.text, (attended.place,), self.settings.handoff.level).text
             return AttachModulated(
-                ticket, one.name, owner, one.attachment, wanted, one.specs, one.relocation,
-                vector, one.was_served, one.trail,
+                ticket, attended.name, owner, attended.attachment, wanted, attended.specs,
+                attended.relocation, vector, attended.was_served, attended.trail,
             )  # fmt: skip
         return AttachConsumer(
-            ticket, one.name, owner, one.attachment, one.text, vector, one.place, previous
-        )
+            ticket, attended.name, owner, attended.attachment, attended.text, vector,
+            attended.place, previous,
+        )  # fmt: skip
 
     def _attached(self, given: ConsumerAttached | ModulatedAttached, now: int) -> list[Effect]:
         del now
@@ -358,28 +356,28 @@ class EventDesk(Part):
             raise InputError(f"there is no subscription {given.subscription!r} of events to end")
         return [*self._forget(self._consumers[name]), Acknowledged(given.ticket)]
 
-    def _detach(self, one: Attended, *, final: bool = False) -> Effect:
-        if one.specs:
-            return Forward(DetachModulated(one.name, one.attachment, final))
-        return Forward(DetachConsumer(one.name, one.attachment, final))
+    def _detach(self, attended: Attended, *, final: bool = False) -> Effect:
+        if attended.specs:
+            return Forward(DetachModulated(attended.name, attended.attachment, final))
+        return Forward(DetachConsumer(attended.name, attended.attachment, final))
 
-    def _silence(self, one: Attended) -> list[Effect]:
-        return [self._detach(one)] if one.state == "served" else []
+    def _silence(self, attended: Attended) -> list[Effect]:
+        return [self._detach(attended)] if attended.state == "served" else []
 
-    def _forget(self, one: Attended) -> list[Effect]:
+    def _forget(self, attended: Attended) -> list[Effect]:
         """End a subscription for good."""
-        self._drop(one)
-        return [self._detach(one, final=True)]
+        self._drop(attended)
+        return [self._detach(attended, final=True)]
 
-    def _drop(self, one: Attended) -> None:
-        self._wake(one.name)
-        del self._consumers[one.name]
-        self._standing.give_back(one.session, one.filter)
-        own = self._of_session.get(one.session, {})
-        if own.get(one.subscription) == one.name:
-            del own[one.subscription]
+    def _drop(self, attended: Attended) -> None:
+        self._wake(attended.name)
+        del self._consumers[attended.name]
+        self._standing.give_back(attended.session, attended.filter)
+        own = self._of_session.get(attended.session, {})
+        if own.get(attended.subscription) == attended.name:
+            del own[attended.subscription]
             if not own:
-                del self._of_session[one.session]
+                del self._of_session[attended.session]
 
     def _wake(self, name: str) -> None:
         """Count a consumer as asleep no more."""
@@ -439,13 +437,13 @@ class EventDesk(Part):
         self._drop(one)
         return effects
 
-    def _stop(self, one: Attended, ledger: Ledger, now: int) -> None:
+    def _stop(self, attended: Attended, ledger: Ledger, now: int) -> None:
         """Send nothing more to a client with a limit that is served elsewhere."""
-        self._left[one.name] = ledger
-        self.timers.set((LEFT, one.name), now + MICROSECONDS)
-        if len(self._of_session.get(one.session, {})) == 1:
-            self._waiting.pop(one.session, None)
-            self.timers.cancel((ROOM, one.session))
+        self._left[attended.name] = ledger
+        self.timers.set((LEFT, attended.name), now + MICROSECONDS)
+        if len(self._of_session.get(attended.session, {})) == 1:
+            self._waiting.pop(attended.session, None)
+            self.timers.cancel((ROOM, attended.session))
 
     def _report(self, given: ReportSessionPlace, now: int) -> list[Effect]:
         del now
@@ -542,28 +540,30 @@ class EventDesk(Part):
         one.vector[given.origin] = given.upto
         return self._send(one, [self._frames.lost(one.form, one.subscription, given)], 0, now)
 
-    def _send(self, one: Attended, frames: list[bytes], events: int, now: int) -> list[Effect]:
+    def _send(self, attended: Attended, frames: list[bytes], events: int, now: int) -> list[Effect]:
         """Send frames, or let them wait behind others for the session's limit."""
-        session = self._hub.sessions.get(one.session)
-        if session is None or one.state == "asleep":
+        session = self._hub.sessions.get(attended.session)
+        if session is None or attended.state == "asleep":
             return []
-        if one.form == "sse":
-            return [Frame((one.session,), frame, "sse", events) for frame in frames]
-        limited = session.ledger is not None or one.session in self._waiting
+        if attended.form == "sse":
+            return [Frame((attended.session,), frame, "sse", events) for frame in frames]
+        limited = session.ledger is not None or attended.session in self._waiting
         if not limited:
             cut = [part for frame in frames for part in parts_of(frame, PART_BYTES)]
-            return [_framed(one.session, part, events * (not at)) for at, part in enumerate(cut)]
-        waiting = self._waiting.setdefault(one.session, WaitingFrames())
+            return [
+                _framed(attended.session, part, events * (not at)) for at, part in enumerate(cut)
+            ]
+        waiting = self._waiting.setdefault(attended.session, WaitingFrames())
         # A part of a sixth of the limit: others, and the state plane, get their turn.
         room = PART_BYTES if session.ledger is None else session.ledger.usable_bytes // 6
         for at, frame in enumerate(frames):
             for part in parts_of(frame, max(128, min(PART_BYTES, room))):
                 waiting.frames.append((part, events * (not at)))
                 waiting.bytes += len(part)
-        effects = self._pump(one.session, now)
-        left = self._waiting.get(one.session)
+        effects = self._pump(attended.session, now)
+        left = self._waiting.get(attended.session)
         if left is not None and left.bytes > self.settings.queue_bytes_max:
-            effects += self._stand_still(one.session)
+            effects += self._stand_still(attended.session)
         return effects
 
     def _pump(self, name: str, now: int) -> list[Effect]:

@@ -594,7 +594,7 @@ class NodeLinks(Part):
         ]
 
 
-def session_of(one: tuple[str, bytes], other: tuple[str, bytes]) -> int:
+def session_of(first: tuple[str, bytes], other: tuple[str, bytes]) -> int:
     """Name a session by both nodes and nonces; both sides find the same name."""
-    text = msgspec.msgpack.encode(sorted((one, other)))
+    text = msgspec.msgpack.encode(sorted((first, other)))
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1

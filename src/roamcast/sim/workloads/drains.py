@@ -249,10 +249,10 @@ class DrainsWorkload(Workload):
             self._clients[client.session] = client
             world.kernel.call(draw.randrange(300_000), partial(self._attach, client))
 
-    def _join(self, one: str, other: str) -> None:
-        if other not in self._beside[one]:
-            self._beside[one].append(other)
-            self._beside[other].append(one)
+    def _join(self, near: str, far: str) -> None:
+        if far not in self._beside[near]:
+            self._beside[near].append(far)
+            self._beside[far].append(near)
 
     def _boot(self, node: str, boot: Boot) -> Broker:
         made = OverlayNode(

@@ -155,10 +155,10 @@ class RoamingWorkload(Workload):
         kind = Walker if self._sizes["walkers"] else Consumer
         return kind(name, world, self._draw, self._record, wanted)
 
-    def _join(self, one: str, other: str) -> None:
-        if other not in self._beside.setdefault(one, []):
-            self._beside[one].append(other)
-            self._beside.setdefault(other, []).append(one)
+    def _join(self, first: str, other: str) -> None:
+        if other not in self._beside.setdefault(first, []):
+            self._beside[first].append(other)
+            self._beside.setdefault(other, []).append(first)
 
     @property
     def flow_settings(self) -> FlowSettings:
