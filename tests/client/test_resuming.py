@@ -10,7 +10,7 @@ from roamcast.channels.client import session as client_session
 from roamcast.channels.client.link_messages import Goodbye
 from roamcast.channels.server.settings import MapSettings
 from roamcast.client import Change, Session, View, connect
-from roamcast.client.session import Connecting
+from roamcast.client.connecting import Connecting
 from roamcast.errors import AuthError, UnreachableError
 from tests.strategies_service import QUICK, TOKEN, Service, in_loop, lossy, running, until
 

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -16,6 +16,10 @@ WAITING_MAX: Final = 1_000
 """Events that wait for a reader; then the socket is not read, and the broker waits."""
 
 GAPS_MAX: Final = 100
+
+
+Modulator = Mapping[str, Any]
+"""What a broker does to each event of a subscription first (docs/modulators.md)."""
 
 
 class ReceivedEvent(msgspec.Struct, frozen=True):

@@ -20,12 +20,19 @@ import websockets.asyncio.client as sockets
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from roamcast.channels.sessions import messages as say
-from roamcast.client.event_streams import BrokerChange, EventGap, EventStream, ReceivedEvent
+from roamcast.client.event_streams import (
+    BrokerChange,
+    EventGap,
+    EventStream,
+    Modulator,
+    ReceivedEvent,
+)
 from roamcast.errors import (
     AuthError,
     ForbiddenError,
     InputError,
     LimitError,
+    ModulatorError,
     RoamcastError,
     UnreachableError,
 )
@@ -159,10 +166,13 @@ class EventRoamer:
         """Whether a broker serves it by now."""
         return self._broker is not None
 
-    async def subscribe(self, where: str, *, expires_s: float) -> EventStream:
+    async def subscribe(
+        self, where: str, *, expires_s: float, modulators: Sequence[Modulator] = ()
+    ) -> EventStream:
         """Begin a subscription; returns once all routes to it stand."""
         self._numbers += 1
-        stream = EventStream(f"s{self._numbers}", where, expires_s, self.unsubscribe)
+        name = f"s{self._numbers}"
+        stream = EventStream(name, where, expires_s, self.unsubscribe, modulators)
         broker = await self._ready()
         self._streams[stream.name] = stream
         await self._ask(broker, stream)
@@ -361,6 +371,7 @@ class EventRoamer:
                 "previous": previous if previous != broker.node else "",
                 "attachment": [self._start_us, self._counter],
                 "expires_s": stream.expires_s,
+                "modulators": stream.modulators,
             }
         )
 
@@ -420,6 +431,8 @@ class EventRoamer:
                 stream.standing.set()
             case say.EventsGap(re) if re in self._streams:
                 self._gap(self._streams[re], message)
+            case say.ModulatorNews(re, True, reason) if re in self._streams:
+                self._streams.pop(re).end(ModulatorError(f"modulators stopped: {reason}"))
             case say.EventStored(re, origin, at):
                 self._published(int(re[1:]), origin, Position(*at))
             case say.ConsumerElsewhere(_, _, url) if broker is self._broker and url:

@@ -5,7 +5,7 @@ import random
 import re
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,8 @@ import msgspec
 from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, FILTER_LENGTH_MAX
 from roamcast.client.asking import Asking, Where
 from roamcast.client.casting import Casting, CastPreview, CastProgress
-from roamcast.client.event_streams import BrokerChange, EventStream
+from roamcast.client.connecting import Connecting
+from roamcast.client.event_streams import BrokerChange, EventStream, Modulator
 from roamcast.client.events import EventRoamer, Near, TokenOf
 from roamcast.client.everywhere import EverywhereViews
 from roamcast.client.inbox import MailInbox, OpenedMail
@@ -291,15 +292,29 @@ class Session(Asking):
         """The changes of broker so far: from, to, why, and how long none served."""
         return list(self._events.moves)
 
-    async def subscribe(self, where: Where, *, expires_s: float = 60.0) -> EventStream:
+    async def subscribe(
+        self,
+        where: Where,
+        *,
+        expires_s: float = 60.0,
+        modulators: Sequence[Modulator] = (),
+    ) -> EventStream:
         """Have every event that a filter matches, once and in order, from now on.
 
         `watch` follows states and coalesces; this follows what happens. `expires_s` is how long
-        the broker holds events for a program that is away.
+        the broker holds events for a program that is away. `modulators` thin out, select or compute
+        at the broker, such as `{"type": "every", "n": 10}` or a module of `put_module`; they begin
+        anew with each connection. If they stop, the stream raises `ModulatorError` with the reason.
         """
         self._check_scope("subscribe")
         text = where if isinstance(where, str) else where.source
-        return await self._events.subscribe(text, expires_s=expires_s)
+        return await self._events.subscribe(text, expires_s=expires_s, modulators=modulators)
+
+    async def put_module(self, code: bytes) -> str:
+        """Store a WebAssembly module at the service; return its name, to be used in a modulator."""
+        self._check_scope("subscribe")
+        answer = await self._http.ask("POST", "/modules", body=bytes(code), kind="application/wasm")
+        return str(answer["module"])
 
     async def publish_event(
         self,
@@ -445,33 +460,6 @@ class Session(Asking):
         if len(body_of(made)) > CONTEXT_BYTES_MAX:
             raise LimitError(f"a context has at most {CONTEXT_BYTES_MAX} bytes")
         return made
-
-
-class Connecting:
-    """What `connect` returns: `async with connect(…) as me`, or `me = await connect(…)`."""
-
-    def __init__(self, make: Callable[[], Awaitable[Session]]) -> None:
-        self._make = make
-        self._session: Session | None = None
-
-    def __await__(self) -> Generator[Any, None, Session]:
-        return self._connect().__await__()
-
-    async def __aenter__(self) -> Session:
-        return await self._connect()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._session is not None
-        await self._session.close()
-
-    async def _connect(self) -> Session:
-        self._session = await self._make()
-        return self._session
 
 
 def connect(
