@@ -61,7 +61,10 @@ class EventStream:
         where: str,
         expires_s: float,
         end: Callable[["EventStream"], Awaitable[None]],
+        modulators: Sequence[Modulator] = (),
     ) -> None:
+        """`end` ends the subscription."""
+        self.modulators = tuple(modulators)
         self.name = name
         self.where = where
         self.expires_s = expires_s
