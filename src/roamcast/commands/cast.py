@@ -206,8 +206,9 @@ def consent(
 def _consent_lines(request: "CastConsent") -> list[str]:
     about = f"about {request.about}" if request.about else "an unknown number of"
     what = "yours: another person consents" if request.own else f"roamcast consent {request.id}"
+    what_for = f"({request.kind}, {request.priority})"
     return [
-        f"{request.id}  from {request.sender}  ({request.kind}, {request.priority})  until {request.until}",
+        f"{request.id}  from {request.sender}  {what_for}  until {request.until}",
         f"  to {about} pseudonyms, {request.tense}: {request.filter}",
         f"  {request.text}",
         f"  {what}",
