@@ -228,6 +228,7 @@ def test_where_few_are_the_past_is_coarser_in_answers_and_once_a_day_in_the_arch
     asyncio.run(body())
     fed = FedArchive(str(tmp_path / "archive"), grid_s=60, crowd_min=3)
     assert Archive.open(tmp_path / "archive").settings.grid_s == 60
+    fed = FedArchive(str(tmp_path / "archive"), grid_s=900, crowd_min=3)  # it keeps its own
     fed.append(ArchiveBatch(5, 0), [*crowd, *alone])
     wanted = PastAsked(Filter.parse("true"), (0, 3 * 10**15))
 
