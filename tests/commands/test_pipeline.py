@@ -59,12 +59,12 @@ def test_load_coarsens_what_few_share_when_it_is_asked_to(tmp_path: Path) -> Non
     (tmp_path / "contexts.jsonl").write_bytes(lines(some))
     run("load", tmp_path / "contexts.jsonl", "--archive", tmp_path / "a", "--crowd-min", 3)
     asked = tmp_path / "asked.jsonl"
-    wanted = {"room": "place = 'hq/0/r0'", "floor": "place = 'hq/0'"}
+    wanted = {"room": "place = 'hq/0/r0'", "all": "within(place, 'hq')"}
     asked.write_text("".join(json.dumps({"id": n, "filter": f}) + "\n" for n, f in wanted.items()))
     found = [
         json.loads(one) for one in run("lookup", asked, "--archive", tmp_path / "a").splitlines()
     ]
-    assert found == [{"id": "room", "vids": []}, {"id": "floor", "vids": ["v0", "v1", "v2"]}]
+    assert found == [{"id": "room", "vids": []}, {"id": "all", "vids": [f"v{n}" for n in range(6)]}]
 
 
 def test_a_batch_loads_once(folder: Path) -> None:
