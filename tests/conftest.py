@@ -58,6 +58,7 @@ ON_SPARK = (
     "tests/pipeline/test_spark_handles.py",
     "tests/pipeline/test_spark_ingest.py",
     "tests/pipeline/test_spark_jobs.py",
+    "tests/pipeline/test_transitions.py",
     "tests/pipeline/test_cluster.py",  # uses the session and the cluster
     "tests/pipeline/test_faults.py",  # stops the session, and starts one on the cluster
     "tests/pipeline/test_notebook.py",  # stops the session, and starts a Connect server

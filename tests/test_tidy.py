@@ -171,6 +171,9 @@ def test_tests_mirror_the_source() -> None:
 OUT = {"told", "said", "kept", "heard", "peer", "peers"}
 """Words that name nothing that leaves a function (docs/glossary.md has the words to use)."""
 
+OUT_ALONE = {"one"}
+"""Names that say nothing by themselves: no parameter, field or function has one of them."""
+
 OUT_IN = {
     "object": {"channels", "live", "client", "broker"},  # what is on the map is a context
     "objects": {"channels", "live", "client", "broker"},
@@ -228,7 +231,11 @@ def out_in(path: Path) -> set[str]:
 
 def used_words() -> dict[str, set[str]]:
     found = {
-        short(path): {name for name in defined_names(path) if words_of(name) & out_in(path)}
+        short(path): {
+            name
+            for name in defined_names(path)
+            if name in OUT_ALONE or words_of(name) & out_in(path)
+        }
         for path in MODULES
     }
     return {path: names for path, names in found.items() if names}

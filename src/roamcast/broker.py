@@ -480,6 +480,12 @@ class Broker(Router):
             return None if self.overlay is None else self.overlay.feeding.node_at(path)
 
         around = living_surroundings(node, near, node_at)
+        borders, known, least = around.borders, settings.transitions, settings.transitions_least
+
+        def likely(path: str) -> tuple[str, ...]:
+            return known.likely(path, borders(path), node_at, least=least)
+
+        around = msgspec.structs.replace(around, borders=likely)
         handoff = msgspec.structs.replace(settings.handoff, surroundings=around)
         return msgspec.structs.replace(settings, handoff=handoff)
 
@@ -511,6 +517,8 @@ class Broker(Router):
             standing=self._server.subscriptions.standing,
         )
         desk = self.events
+        handoff.spent = desk.spent
+        self._server.subscriptions.standing.others = desk.__len__
         self.drain = Drain(
             self._hub,
             consumers_of=desk.consumers_of,

@@ -1,6 +1,8 @@
 """Modules in the sandbox: hostile ones are refused or stopped with a reason, and nobody else is."""
 
+import shutil
 import struct
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -257,3 +259,55 @@ def test_init_gets_the_consumers_settings(engine):
         (i64.extend_i32_u (global.get $size))))"""
     found = Sandbox(engine, engine.compile(wasm(text)), b"seven77")
     assert len(found.run(EVENT, 0)) == 7
+
+
+def rust_passes(engine: Engine, code: bytes) -> list[int]:
+    """Give the numbers of the events that the example in Rust lets through, at a step of 2."""
+    spec = Code(engine.compile(code).digest, struct.pack("<d", 2.0))
+
+    def made() -> Modulation:
+        return Modulation([spec], engine=engine, find=engine.find)
+
+    values = [1, 3, 2, 5, 4, 9]
+    events = [
+        (sample_of(Context("g", "river"), struct.pack("<d", float(v)) + bytes(pad)), n)
+        for n, (v, pad) in enumerate(zip(values, [0, 1, 8, 300, 70_000, 0], strict=True))
+    ]
+    whole = made()
+    answers = [whole.apply(sample, time) for sample, time in events]
+    for cut in range(1, 6):
+        one, other = made(), made()
+        for sample, time in events[:cut]:
+            one.apply(sample, time)
+        other.restore(one.checkpoint())
+        assert [other.apply(sample, time) for sample, time in events[cut:]] == answers[cut:]
+    assert made().apply(sample_of(Context("g", "river"), b"short"), 0) is None
+    assert all(answer in (None, event[0]) for answer, event in zip(answers, events, strict=True))
+    return [n for n, answer in enumerate(answers) if answer is not None]
+
+
+def test_the_example_in_rust_runs_and_goes_on_elsewhere(engine):
+    """Its bytes are committed: most machines cannot build them."""
+    code = (EXAMPLES / "steps.wasm").read_bytes()
+    digest = engine.compile(code).digest
+    assert digest in (EXAMPLES.parents[1] / "docs" / "modulators.md").read_text()
+    assert rust_passes(engine, code) == [0, 1, 3, 5]
+
+
+@pytest.mark.process
+def test_the_example_in_rust_builds_from_its_source(engine, tmp_path):
+    target = "wasm32-unknown-unknown"
+    rustc = shutil.which("rustc")
+    if rustc is None:
+        pytest.skip("there is no rustc")
+    asked = [rustc, "--target", target, "--print", "target-libdir"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if found.returncode or not Path(found.stdout.strip()).is_dir():
+        pytest.skip(f"this rustc has no {target}")
+    source = (EXAMPLES / "steps.rs").read_text()
+    words = " ".join(line[4:] for line in source.splitlines() if line.startswith("//! "))
+    command = words[words.index("rustc ") :].replace("\\ ", " ").split()
+    made = tmp_path / "steps.wasm"
+    options = command[1 : command.index("steps.rs")]
+    subprocess.run([rustc, *options, EXAMPLES / "steps.rs", "-o", made], check=True)
+    assert rust_passes(engine, made.read_bytes()) == [0, 1, 3, 5]

@@ -306,7 +306,11 @@ def _press(seat: Seat, name: str, *, keyboard: bool) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("keyboard", [False, True], ids=["clicked", "by keyboard"])
+@pytest.mark.parametrize(
+    "keyboard",
+    [pytest.param(False, marks=pytest.mark.soak), True],  # keys press the same buttons
+    ids=["clicked", "by keyboard"],
+)
 def test_the_six_steps_of_the_tour(
     seat: Seat, running: RunningService, places: Places, keyboard: bool
 ) -> None:
@@ -572,7 +576,7 @@ def test_after_kill_9_and_a_restart_the_same_objects_come_back_without_a_reload(
     ("width", "scheme"),
     [
         (390, "dark"),
-        (1280, "light"),
+        pytest.param(1280, "light", marks=pytest.mark.soak),
         pytest.param(390, "light", marks=pytest.mark.soak),
         pytest.param(1280, "dark", marks=pytest.mark.soak),
     ],
@@ -612,6 +616,7 @@ def test_axe_finds_nothing_on_any_screen(sit: Sit, width: int, scheme: str) -> N
     assert wide <= width
 
 
+@pytest.mark.soak
 def test_pictures_for_the_readme(browser: Any, running: RunningService, tmp_path: Path) -> None:
     """`PICTURES=docs/pictures pytest …` takes them anew, of the simulated campus."""
     wanted = os.environ.get("PICTURES")

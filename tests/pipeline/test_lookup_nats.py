@@ -145,7 +145,7 @@ def test_a_server_that_asks_who_is_there_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.soak  # test_lookup_watch.py kills a watch of a folder, by the same loop
 def test_every_message_is_answered_though_server_and_watch_are_killed(
     spark: Any, nats: NatsServer, tmp_path: Path
 ) -> None:

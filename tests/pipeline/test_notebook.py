@@ -21,7 +21,12 @@ NOTEBOOK = Path(__file__).parents[2] / "examples" / "analysts.py"
 TABLE = contexts(81, 300, days=3)
 
 
-@pytest.fixture(params=["local", "connect"])
+@pytest.fixture(
+    params=[
+        "local",
+        pytest.param("connect", marks=pytest.mark.soak),  # test_cluster.py keeps this way alive
+    ]
+)
 def session(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:

@@ -203,7 +203,7 @@ def test_a_bad_line_is_told_with_its_number_and_nothing_lands(
         Archive.open(tmp_path / "a")
 
 
-@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("here", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_a_file_with_more_names_than_an_archive_has_room_for_is_refused(
     spark: Any, tmp_path: Path, here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

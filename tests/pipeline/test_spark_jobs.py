@@ -243,7 +243,7 @@ def test_a_journal_becomes_the_contexts_it_tells_of(
     assert [(one.rows, one.committed) for one in again] == [(0, False)] * len(runs)
 
 
-@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("here", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_attributes_without_room_do_not_stop_a_load_of_journals(
     spark: Any,
     folder: Path,

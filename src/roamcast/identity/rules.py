@@ -247,15 +247,17 @@ def part_of(context: Context, shape: Shape, places: Places | None) -> Context:
     return Context(context.vid, place, point, attributes, context.t_r, context.t_d)
 
 
-def both_show(one: Context, other: Context) -> Context:
+def both_show(first: Context, other: Context) -> Context:
     """Give what two views of the same context both show: the coarser place, common attributes.
 
     To cut what is cut already would hide more than either does: a path is cut by its length.
     """
-    coarse, fine = sorted((one, other), key=lambda view: len(view.place or ""))
-    attributes = {name: value for name, value in one.attributes.items() if name in other.attributes}
+    coarse, fine = sorted((first, other), key=lambda view: len(view.place or ""))
+    attributes = {
+        name: value for name, value in first.attributes.items() if name in other.attributes
+    }
     point = coarse.point if fine.point is not None else None
-    return Context(one.vid, coarse.place, point, attributes, max(one.t_r, other.t_r), one.t_d)
+    return Context(first.vid, coarse.place, point, attributes, max(first.t_r, other.t_r), first.t_d)
 
 
 def changes_at(context: Context, rules: Collection[Rule], now: int) -> int | None:

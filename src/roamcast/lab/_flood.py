@@ -97,10 +97,10 @@ def address_of(station: str) -> str:
     return f"10.83.{STATIONS.index(station)}.2"
 
 
-def hops_between(topology: str, one: str, other: str) -> int:
+def hops_between(topology: str, first: str, other: str) -> int:
     """Count the hops of the shortest way; three stations have at most two."""
     links = TOPOLOGIES[topology]
-    return 1 if one + other in links or other + one in links else 2
+    return 1 if first + other in links or other + first in links else 2
 
 
 def now_us() -> int:

@@ -118,9 +118,9 @@ def line(rows: list[dict[str, Any]], control: str, quantity: str) -> dict[float,
     }
 
 
-def first_load(one: dict[float, float], other: dict[float, float], by: float) -> float:
+def first_load(first: dict[float, float], other: dict[float, float], by: float) -> float:
     """Give the lowest average load at which two lines differ by more than a share."""
-    for load, value in one.items():
+    for load, value in first.items():
         if abs(value - other[load]) > by * other[load]:
             return load
     return float("inf")

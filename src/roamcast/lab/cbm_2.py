@@ -82,8 +82,8 @@ def links_of(tree: Tree, signal: Signal) -> tuple[int, int]:
     return reach, _distance(tree, signal.source, signal.target) if moved else 0
 
 
-def _distance(tree: Tree, one: int, other: int) -> int:
-    above = [one]
+def _distance(tree: Tree, first: int, other: int) -> int:
+    above = [first]
     while above[-1] != tree.root:
         above.append(int(tree.parent[above[-1]]))
     steps = 0

@@ -250,11 +250,11 @@ def _gap(low: kinds.Scalar | None, high: kinds.Scalar | None) -> float:
     return float(high) - float(low)
 
 
-def _common(one: str, two: str) -> int:
-    for at, (a, b) in enumerate(zip(one, two, strict=False)):
+def _common(first: str, second: str) -> int:
+    for at, (a, b) in enumerate(zip(first, second, strict=False)):
         if a != b:
             return at
-    return min(len(one), len(two))
+    return min(len(first), len(second))
 
 
 def _shortened(interval: Interval, text_max: int) -> Intervals:

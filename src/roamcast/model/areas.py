@@ -132,11 +132,11 @@ def _patch(conjunction: Conjunction) -> Patch | None:
     return Patch(None if edges is None else (edges,), places, _span(starts), _span(ends))
 
 
-def _common(one: Edges | None, two: Edges) -> Edges:
-    if one is None:
-        return two
-    west, south = max(one[0], two[0]), max(one[1], two[1])
-    return (west, south, min(one[2], two[2]), min(one[3], two[3]))
+def _common(first: Edges | None, second: Edges) -> Edges:
+    if first is None:
+        return second
+    west, south = max(first[0], second[0]), max(first[1], second[1])
+    return (west, south, min(first[2], second[2]), min(first[3], second[3]))
 
 
 def _paths(intervals: Intervals) -> tuple[str, ...] | None:
@@ -171,11 +171,11 @@ def _span(intervals: Intervals) -> Span:
     return low, high
 
 
-def _meet(one: Span, two: Span) -> bool:
+def _meet(first: Span, second: Span) -> bool:
     def before(high: int | None, low: int | None) -> bool:
         return high is not None and low is not None and high < low
 
-    return not before(one[1], two[0]) and not before(two[1], one[0])
+    return not before(first[1], second[0]) and not before(second[1], first[0])
 
 
 def _any_meet(
@@ -190,5 +190,5 @@ def _touch(a: Edges, b: Edges) -> bool:
     return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]
 
 
-def _related(one: str, two: str) -> bool:
-    return path_within(one, two) or path_within(two, one)
+def _related(first: str, second: str) -> bool:
+    return path_within(first, second) or path_within(second, first)

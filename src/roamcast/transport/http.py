@@ -70,9 +70,9 @@ class HttpClient:
         body: Any = None,
         kind: str = "application/json",
     ) -> Any:
-        """Send a request and give its answer as JSON, None if it is empty."""
+        """Send a request, its body as JSON or bytes as they are, and give its answer as JSON."""
         target = f"{path}?{urlencode(query)}" if query else path
-        sent = None if body is None else msgspec.json.encode(body)
+        sent = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
         status, data, url = await asyncio.to_thread(self._ask_any, method, target, sent, kind)
         self.hosts.answered(url)
         if status >= 300:

@@ -97,7 +97,11 @@ class Walk:
             await me.close()
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["calm", "killed"])
+@pytest.mark.parametrize(
+    "killed",
+    [pytest.param(False, marks=pytest.mark.soak), True],  # who is killed goes the calm way, too
+    ids=["calm", "killed"],
+)
 def test_casts_to_past_present_future_and_both_reach_exactly_who_was_meant(
     tmp_path: Path, killed: bool
 ) -> None:

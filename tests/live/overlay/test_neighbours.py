@@ -22,6 +22,7 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
+@pytest.mark.soak  # nodes are killed in test_linked_events and by every seed of the overlay
 def test_three_nodes_learn_of_each_other_and_again_after_a_kill(tmp_path: Path) -> None:
     folders = {name: tmp_path / name for name in ("a", "b", "c")}
     for folder in folders.values():

@@ -160,9 +160,9 @@ def coalesced(contexts: Iterable[Context]) -> list[Context]:
     return found
 
 
-def _alike(one: Context, other: Context) -> bool:
-    return (one.place, one.point) == (other.place, other.point) and repr(
-        sorted(one.attributes.items())
+def _alike(first: Context, other: Context) -> bool:
+    return (first.place, first.point) == (other.place, other.point) and repr(
+        sorted(first.attributes.items())
     ) == repr(sorted(other.attributes.items()))
 
 

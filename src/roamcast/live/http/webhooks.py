@@ -95,7 +95,7 @@ def _owner(request: Any) -> str:
     return str(request.auth.subject)
 
 
-def _shown(one: Webhook) -> MadeWebhook:
-    stored = one.stored
+def _shown(webhook: Webhook) -> MadeWebhook:
+    stored = webhook.stored
     expires = format_instant(stored.expires_us)
-    return MadeWebhook(one.id, stored.url, stored.filter, expires, failures=one.failures)
+    return MadeWebhook(webhook.id, stored.url, stored.filter, expires, failures=webhook.failures)

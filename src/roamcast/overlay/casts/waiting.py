@@ -120,10 +120,10 @@ class WaitingCasts:
                 self._judge(one, closed(view, begin, None), now, found)
         return found
 
-    def _is_hidden(self, one: CastCandidate, context: Context, now: int) -> bool:
+    def _is_hidden(self, candidate: CastCandidate, context: Context, now: int) -> bool:
         """Whether rules, and not the person, have ended a stretch: then it did not end."""
-        viewer = self.casts[one.cast].viewer
-        return context == self._last.get(one.vid) or self._see(context, viewer, now) is None
+        viewer = self.casts[candidate.cast].viewer
+        return context == self._last.get(candidate.vid) or self._see(context, viewer, now) is None
 
     def resume(
         self,
@@ -159,11 +159,11 @@ class WaitingCasts:
         return found
 
     def _break(
-        self, one: CastCandidate, happened: list[Context], now: int
+        self, candidate: CastCandidate, happened: list[Context], now: int
     ) -> tuple[Context, int] | None:
         """Give the state before a stretch broke, and when it did; None if it lasts."""
-        held = self.casts[one.cast]
-        other = plan_of(held.body).parts[one.part][1]
+        held = self.casts[candidate.cast]
+        other = plan_of(held.body).parts[candidate.part][1]
         before: Context | None = None
         for event in happened:
             view = self._see(event, held.viewer, now)
@@ -198,65 +198,67 @@ class WaitingCasts:
                             matched[CastCandidate(cast, context.vid, part)] = view
         return matched
 
-    def _track(self, one: CastCandidate, begin: int, state: Context) -> bool:
+    def _track(self, candidate: CastCandidate, begin: int, state: Context) -> bool:
         """Follow a stretch; False if there are too many."""
-        known = self._open.get(one.vid, {})
-        if one not in known:
+        known = self._open.get(candidate.vid, {})
+        if candidate not in known:
             if self._count >= self._candidates_max:
-                self.lost[one.cast] = None
+                self.lost[candidate.cast] = None
                 return False
             self._count += 1
-            self._open.setdefault(one.vid, {})
-            self._vids.setdefault(one.cast, set()).add(one.vid)
-        self._open[one.vid][one] = begin
-        self._last[one.vid] = state
+            self._open.setdefault(candidate.vid, {})
+            self._vids.setdefault(candidate.cast, set()).add(candidate.vid)
+        self._open[candidate.vid][candidate] = begin
+        self._last[candidate.vid] = state
         return True
 
     def _judge(
-        self, one: CastCandidate, stretch: Context, now: int, found: list[tuple[str, str]]
+        self, candidate: CastCandidate, stretch: Context, now: int, found: list[tuple[str, str]]
     ) -> None:
-        held = self.casts[one.cast]
-        times = plan_of(held.body).parts[one.part][0]
+        held = self.casts[candidate.cast]
+        times = plan_of(held.body).parts[candidate.part][0]
         decision = judge(times, stretch, now, held.body.expires_us)
         if decision.answer:
-            self._find(one, found)
+            self._find(candidate, found)
         elif decision.again is not None:
             again = max(decision.again, now + 1)
-            self._timers.set(one, again)
+            self._timers.set(candidate, again)
             self._wake(again)
 
     def _close(
-        self, one: CastCandidate, begin: int, end: int, now: int, found: list[tuple[str, str]]
+        self, candidate: CastCandidate, begin: int, end: int, now: int, found: list[tuple[str, str]]
     ) -> None:
         """A stretch has ended: its interval is known."""
-        if one not in self._open.get(one.vid, {}):
+        if candidate not in self._open.get(candidate.vid, {}):
             return  # another alternative of the same cast was just found
-        held = self.casts[one.cast]
-        state = self._last[one.vid]
+        held = self.casts[candidate.cast]
+        state = self._last[candidate.vid]
         view = self._see(state, held.viewer, now) or state
-        times = plan_of(held.body).parts[one.part][0]
-        self._drop(one)
+        times = plan_of(held.body).parts[candidate.part][0]
+        self._drop(candidate)
         if judge(times, closed(view, begin, max(begin, end)), now, held.body.expires_us).answer:
-            self._find(one, found)
+            self._find(candidate, found)
 
-    def _find(self, one: CastCandidate, found: list[tuple[str, str]]) -> None:
+    def _find(self, candidate: CastCandidate, found: list[tuple[str, str]]) -> None:
         """Somebody has matched: nothing more is to be known of them."""
-        if (one.cast, one.vid) not in found:
-            found.append((one.cast, one.vid))
-        for other in [each for each in self._open.get(one.vid, ()) if each.cast == one.cast]:
+        if (candidate.cast, candidate.vid) not in found:
+            found.append((candidate.cast, candidate.vid))
+        for other in [
+            each for each in self._open.get(candidate.vid, ()) if each.cast == candidate.cast
+        ]:
             self._drop(other)
 
-    def _drop(self, one: CastCandidate) -> None:
-        known = self._open.get(one.vid, {})
-        if known.pop(one, None) is None:
+    def _drop(self, candidate: CastCandidate) -> None:
+        known = self._open.get(candidate.vid, {})
+        if known.pop(candidate, None) is None:
             return
         self._count -= 1
-        self._timers.cancel(one)
+        self._timers.cancel(candidate)
         if not known:
-            del self._open[one.vid]
-            del self._last[one.vid]
-        if all(each.cast != one.cast for each in known):
-            self._vids.get(one.cast, set()).discard(one.vid)
+            del self._open[candidate.vid]
+            del self._last[candidate.vid]
+        if all(each.cast != candidate.cast for each in known):
+            self._vids.get(candidate.cast, set()).discard(candidate.vid)
 
 
 def _when(event: Context) -> int:

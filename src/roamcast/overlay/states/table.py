@@ -62,8 +62,8 @@ _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _DECODE: Final = msgspec.msgpack.Decoder(SharedState).decode
 
 
-def _covers(one: bytes, other: bytes) -> bool:
-    return one == other or _DECODE(one).version > _DECODE(other).version
+def _covers(first: bytes, other: bytes) -> bool:
+    return first == other or _DECODE(first).version > _DECODE(other).version
 
 
 NEWEST: Final = Algebra(_covers, lambda _, new: new)

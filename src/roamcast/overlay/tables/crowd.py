@@ -197,8 +197,8 @@ class Crowd(LinkTable[Summary | int]):
     def _summarised(self, contexts: Iterable[Context]) -> Summary:
         return begun_any_time(summarise(contexts, budget=self._budget))
 
-    def _joined(self, one: Summary, other: Summary) -> Summary:
-        return combine(one, other, budget=self._budget)
+    def _joined(self, first: Summary, other: Summary) -> Summary:
+        return combine(first, other, budget=self._budget)
 
     def _ended(self) -> None:
         if self._rebuild_at is None:

@@ -25,13 +25,13 @@ class Algebra(msgspec.Struct, frozen=True):
     covers: Callable[[bytes, bytes], bool]
     join: Callable[[bytes, bytes], bytes]
 
-    def both(self, one: Value, other: Value) -> Value:
+    def both(self, first: Value, other: Value) -> Value:
         """Join two values, the second of which is the newer; either may be missing."""
-        if one is None or other is None or one == other:
-            return other if one is None else one
-        if self.covers(one, other):
-            return one
-        return other if self.covers(other, one) else self.join(one, other)
+        if first is None or other is None or first == other:
+            return other if first is None else first
+        if self.covers(first, other):
+            return first
+        return other if self.covers(other, first) else self.join(first, other)
 
     def within(self, inner: Value, outer: Value) -> bool:
         """Return whether the outer value says all that the inner one does."""

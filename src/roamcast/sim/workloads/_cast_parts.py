@@ -308,13 +308,13 @@ def matches(run: Sequence[tuple[VisitState, int, int | None]], cast: RecordedCas
     return False
 
 
-def _counts(one: Alternative, begin: int, end: int | None, expires: int) -> bool:
+def _counts(alternative: Alternative, begin: int, end: int | None, expires: int) -> bool:
     if begin > expires:
         return False
     if end is not None and end <= expires:
-        return one.times(begin, end)
-    later = [moment + by for moment in one.moments for by in (-1, 0, 1)]
-    return all(one.times(begin, at) for at in (expires, *later, FOREVER) if at >= expires)
+        return alternative.times(begin, end)
+    later = [moment + by for moment in alternative.moments for by in (-1, 0, 1)]
+    return all(alternative.times(begin, at) for at in (expires, *later, FOREVER) if at >= expires)
 
 
 class CastTruth:

@@ -163,9 +163,9 @@ class CrowdTruth:
         return ""
 
 
-def _way(tree: Tree, one: str, other: str) -> list[str]:
+def _way(tree: Tree, first: str, other: str) -> list[str]:
     """Give the nodes on the way from one to another, both included."""
-    way = [one]
+    way = [first]
     while way[-1] != other:
         way.append(branches(tree, way[-1])[other])
     return way

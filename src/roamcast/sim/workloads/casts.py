@@ -198,10 +198,10 @@ class CastsWorkload(Workload):
                 person, lambda boot: PersonHost(boot, self._trusted, Reach(), TRUST.pool_size)
             )
 
-    def _join(self, one: str, other: str) -> None:
-        if other not in self._beside.setdefault(one, []):
-            self._beside[one].append(other)
-            self._beside.setdefault(other, []).append(one)
+    def _join(self, first: str, other: str) -> None:
+        if other not in self._beside.setdefault(first, []):
+            self._beside[first].append(other)
+            self._beside.setdefault(other, []).append(first)
 
     def _addresses(self, node: str) -> tuple[str, ...]:
         return (node, node + REPLICA) if node == self._replica_of else (node,)

@@ -133,10 +133,10 @@ class FiltersWorkload(Workload):
             source.node = nodes[0] if draw.random() < 0.6 else draw.choice(nodes)
             self._sources.append(source)
 
-    def _join(self, one: str, other: str) -> None:
-        if other not in self._beside[one]:
-            self._beside[one].append(other)
-            self._beside[other].append(one)
+    def _join(self, first: str, other: str) -> None:
+        if other not in self._beside[first]:
+            self._beside[first].append(other)
+            self._beside[other].append(first)
 
     def _boot(self, world: World, node: str, boot: Boot) -> FilterNode:
         limit = self._sizes["limit"]

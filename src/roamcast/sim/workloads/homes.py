@@ -160,8 +160,8 @@ class HomesWorkload(Workload):
         for node in brokers:
             self._place(world.add_host(node, partial(self._boot, node)))
 
-        def reaches(one: str, other: str) -> int | None:
-            return self._field.hops(world.hosts[one], world.hosts[other])
+        def reaches(first: str, other: str) -> int | None:
+            return self._field.hops(world.hosts[first], world.hosts[other])
 
         for number in range(sizes["consumers"]):
             consumer = HomesConsumer(number, world, draw, self._record, reaches)
@@ -179,10 +179,10 @@ class HomesWorkload(Workload):
             for one in self.consumers:
                 one.weight /= 2
 
-    def _join(self, one: str, other: str) -> None:
-        if other not in self._beside.setdefault(one, []):
-            self._beside[one].append(other)
-            self._beside.setdefault(other, []).append(one)
+    def _join(self, first: str, other: str) -> None:
+        if other not in self._beside.setdefault(first, []):
+            self._beside[first].append(other)
+            self._beside.setdefault(other, []).append(first)
 
     def _place(self, host: Host) -> None:
         self._field.move(host, *self._somewhere())

@@ -181,8 +181,8 @@ class OverlayWorkload(Workload):
             for host in hosts:
                 world.add_host(host, partial(self._boot, node))
 
-    def _join(self, one: str, other: str) -> None:
-        ends = (min(one, other), max(one, other))
+    def _join(self, first: str, other: str) -> None:
+        ends = (min(first, other), max(first, other))
         if ends in self._truth.edges:
             return
         self._truth.edges.append(ends)
@@ -299,13 +299,13 @@ class OverlayWorkload(Workload):
         world.give(host, PublishFor(self._ticket, "ann", context))
         world.kernel.call(now + lasts_us, partial(self._unpublish, world, one))
 
-    def _unpublish(self, world: World, one: Publication, now: int) -> None:
-        host = self._truth.host(world, one.node)
-        if host.state is HostState.UP and one.acknowledged is not None:
+    def _unpublish(self, world: World, publication: Publication, now: int) -> None:
+        host = self._truth.host(world, publication.node)
+        if host.state is HostState.UP and publication.acknowledged is not None:
             self._ticket += 1
-            one.ended = now
-            self._crowds.ends[self._ticket] = one
-            world.give(host, UnpublishFor(self._ticket, "ann", one.vid))
+            publication.ended = now
+            self._crowds.ends[self._ticket] = publication
+            world.give(host, UnpublishFor(self._ticket, "ann", publication.vid))
 
     def _move(self, world: World, node: str, now: int) -> None:
         """Give a node another area; what it archived stays where it was (trap 7)."""

@@ -171,10 +171,10 @@ class StatesWorkload(Workload):
             one = Watcher(f"s{number}", draw.choice(WANTED))
             self._watchers[one.name] = one
 
-    def _join(self, one: str, other: str) -> None:
-        if other not in self._beside[one]:
-            self._beside[one].append(other)
-            self._beside[other].append(one)
+    def _join(self, first: str, other: str) -> None:
+        if other not in self._beside[first]:
+            self._beside[first].append(other)
+            self._beside[other].append(first)
 
     def _boot(self, node: str, boot: Boot) -> Broker | Inert:
         if node == self._gone:
@@ -213,37 +213,38 @@ class StatesWorkload(Workload):
         for at in range(0, duration_us, WATCH_US):
             call(at, lambda _: self._watch(world))
 
-    def _wish(self, world: World, one: Someone, now: int) -> None:
+    def _wish(self, world: World, somebody: Someone, now: int) -> None:
         del now
-        if not one.calm:
+        if not somebody.calm:
             return
         draw = self._draw
-        if one.shown is not None and draw.random() < 0.3:
-            one.wished = None
+        if somebody.shown is not None and draw.random() < 0.3:
+            somebody.wished = None
         else:
-            one.wished = {"colour": draw.choice(COLOURS), SECRET: 1}
-            if one.shown is None and draw.random() < 0.5:
-                one.node, one.ruled = draw.choice([*self._beside]), False
-        self._ask(world, one)
+            somebody.wished = {"colour": draw.choice(COLOURS), SECRET: 1}
+            if somebody.shown is None and draw.random() < 0.5:
+                somebody.node, somebody.ruled = draw.choice([*self._beside]), False
+        self._ask(world, somebody)
 
-    def _ask(self, world: World, one: Someone, now: int = 0) -> None:
+    def _ask(self, world: World, somebody: Someone, now: int = 0) -> None:
         """Ask for the next step until all that was wished is in force."""
         del now
-        host = world.hosts[one.node]
-        if one.calm or host.state is not HostState.UP:
+        host = world.hosts[somebody.node]
+        if somebody.calm or host.state is not HostState.UP:
             return
-        self._ticket = one.ticket = self._ticket + 1
-        if one.rules is not None and not one.ruled:
-            self._asked[one.ticket] = (one, one.shown, True)
-            world.give(host, SetRules(one.ticket, "ann", one.vid, one.rules))
-        elif one.wished is None:
-            self._asked[one.ticket] = (one, None, False)
-            world.give(host, UnpublishFor(one.ticket, "ann", one.vid))
+        self._ticket = somebody.ticket = self._ticket + 1
+        if somebody.rules is not None and not somebody.ruled:
+            self._asked[somebody.ticket] = (somebody, somebody.shown, True)
+            world.give(host, SetRules(somebody.ticket, "ann", somebody.vid, somebody.rules))
+        elif somebody.wished is None:
+            self._asked[somebody.ticket] = (somebody, None, False)
+            world.give(host, UnpublishFor(somebody.ticket, "ann", somebody.vid))
         else:
-            self._asked[one.ticket] = (one, (one.node, one.wished), False)
-            place = f"campus/{one.node}"
-            context = Context(one.vid, place, None, dict(one.wished), host.local(world.now))  # type: ignore[arg-type]
-            world.give(host, PublishFor(one.ticket, "ann", context))
+            self._asked[somebody.ticket] = (somebody, (somebody.node, somebody.wished), False)
+            place = f"campus/{somebody.node}"
+            wished = dict(somebody.wished)
+            context = Context(somebody.vid, place, None, wished, host.local(world.now))  # type: ignore[arg-type]
+            world.give(host, PublishFor(somebody.ticket, "ann", context))
 
     def _watch(self, world: World) -> None:
         for host in world.hosts.values():
