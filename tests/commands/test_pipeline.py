@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from roamcast.cli import build
 from roamcast.errors import InputError, MissingError
 from roamcast.model.context_arrow import from_arrow
-from roamcast.model.contexts import Context
 from roamcast.pipeline.spark import progress
 from tests.strategies_pipeline import contexts, expected, lines, messages
 
@@ -52,19 +51,6 @@ def test_what_was_loaded_is_looked_up_as_by_the_reference(folder: Path) -> None:
     divided = answers(folder, "--by-node")
     assert sum(len(line["vids"]) for line in divided) == sum(map(len, want.values()))
     assert {line["node"] for line in divided} <= {f"node{n}.example" for n in range(3)}
-
-
-def test_load_coarsens_what_few_share_when_it_is_asked_to(tmp_path: Path) -> None:
-    some = [Context(f"v{n}", f"hq/{n // 3}/r{n}", None, {}, 0, 10**9) for n in range(6)]
-    (tmp_path / "contexts.jsonl").write_bytes(lines(some))
-    run("load", tmp_path / "contexts.jsonl", "--archive", tmp_path / "a", "--crowd-min", 3)
-    asked = tmp_path / "asked.jsonl"
-    wanted = {"room": "place = 'hq/0/r0'", "all": "within(place, 'hq')"}
-    asked.write_text("".join(json.dumps({"id": n, "filter": f}) + "\n" for n, f in wanted.items()))
-    found = [
-        json.loads(one) for one in run("lookup", asked, "--archive", tmp_path / "a").splitlines()
-    ]
-    assert found == [{"id": "room", "vids": []}, {"id": "all", "vids": [f"v{n}" for n in range(6)]}]
 
 
 def test_a_batch_loads_once(folder: Path) -> None:
