@@ -9,13 +9,11 @@ import msgspec
 import pytest
 
 from roamcast.broker import SessionDrained
-from roamcast.channels.past.asking import Asked as PastAsked
 from roamcast.channels.past.messages import ArchiveBatch
 from roamcast.channels.past.part import _Look
 from roamcast.channels.past.settings import PastSettings
 from roamcast.errors import RoamcastError
 from roamcast.identity.rules import Viewer
-from roamcast.live.config.privacy import Privacy
 from roamcast.live.config.settings import Limits, PastSection, Settings
 from roamcast.live.past.archive import FedArchive
 from roamcast.model.contexts import Context
@@ -199,44 +197,3 @@ def _clock(asked: Asked, moment: int) -> None:
 
 def _instant(text: str | None) -> int | None:
     return None if text is None else parse_instant(text)
-
-
-def test_where_few_are_the_past_is_coarser_in_answers_and_once_a_day_in_the_archive(
-    tmp_path: Path,
-) -> None:
-    crowd = [
-        Context(f"{n:024}", "hq/1/101", None, {}, 10**15, 10**15 + 3_600 * SECOND) for n in range(3)
-    ]
-    alone = [
-        Context(f"{n:024}", f"hq/1/{n}", None, {}, 10**15, 10**15 + 3_600 * SECOND)
-        for n in range(200, 202)
-    ]
-
-    async def body() -> None:
-        settings = Settings(privacy=Privacy(crowd_min=3))
-        async with gate(tmp_path / "data", settings) as asked:
-            for one in (*crowd, *alone):
-                put = feature(str(one.place), asked.service.clock())
-                assert (await asked.ask("PUT", f"/contexts/{one.vid}", put)).status == 201
-            now = asked.service.clock()
-            found = await then(asked, now - SECOND, None)
-            places = {vid: shown["place"] for vid, shown in found.items()}
-            assert all(places[one.vid] in ("hq/1", "hq") for one in alone)
-            # nor can a filter ask for what is not shown
-            room = {"filter": "place = 'hq/1/200'"}
-            assert await then(asked, now - SECOND, None, **room) == {}
-
-    asyncio.run(body())
-    fed = FedArchive(str(tmp_path / "archive"), grid_s=60, crowd_min=3)
-    assert Archive.open(tmp_path / "archive").settings.grid_s == 60
-    fed = FedArchive(str(tmp_path / "archive"), grid_s=900, crowd_min=3)  # it keeps its own
-    fed.append(ArchiveBatch(5, 0), [*crowd, *alone])
-    wanted = PastAsked(Filter.parse("true"), (0, 3 * 10**15))
-
-    def archived() -> list[str | None]:
-        return sorted(one.place for one in fed.contexts(wanted) if one.place)
-
-    assert archived() == ["hq/1/101"] * 3 + ["hq/1/200", "hq/1/201"]
-    fed.retain(86_400 * SECOND)
-    assert len(archived()) == 5
-    assert not {"hq/1/200", "hq/1/201"} & set(archived())
