@@ -16,6 +16,7 @@ from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.errors import SettingsError
 from roamcast.identity.policy import PUBLIC
 from roamcast.identity.rules import Rule
+from roamcast.live.config.casting import CastSection
 from roamcast.live.config.events import EventSection
 from roamcast.live.config.identity import Identity, PushSection
 from roamcast.live.config.lines import located, read_document
@@ -462,6 +463,7 @@ class Settings(Section, frozen=True, kw_only=True):
     journal: JournalSection = JournalSection()
     durability: Durability = Durability()
     past: PastSection = PastSection()
+    casts: CastSection = CastSection()
     events: EventSection = EventSection()
     log: LogSection = LogSection()
     cluster: Cluster = Cluster()

@@ -17,7 +17,7 @@ import msgspec
 
 from roamcast.errors import LimitError, MovedError
 from roamcast.matching.aggregate import BUDGET, EMPTY, anything_in
-from roamcast.model.areas import PIECES_MAX
+from roamcast.model.areas import PIECES_MAX, Area, Patch
 from roamcast.model.contexts import Context
 from roamcast.model.events import RulesChanged
 from roamcast.model.machine import Effect, Entry, Store, Stored, StoreFailed, Writes, earliest
@@ -279,6 +279,14 @@ class TableFeeding(Part):
         for place in places:
             if self._days.setdefault(place, Days()).add(first, last):
                 self._unwritten = self._stale = self._touched = True
+
+    def may_serve(self, area: Area) -> bool:
+        """Whether a context in an area may be published here, now or later."""
+        ever = (*self.places, *self._former)
+        known = self._outside is None and not any(map(is_polygon, ever))
+        if not (known and self.places) or self._astray or len(ever) > PIECES_MAX:
+            return True
+        return area.meets(Area((Patch(places=ever),)))
 
     def _served(self, place: str | None, point: Point | None) -> bool:
         return not self.places or serves((*self.places, *self._former), place, point)
