@@ -21,6 +21,7 @@ import time
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from bench._overlay_alone import alone, alone_live
@@ -33,7 +34,8 @@ from roamcast.overlay.links.messages import LINK_MESSAGES, NONCE_BYTES
 from roamcast.overlay.links.settings import LinkSettings, NeighbourSettings
 from roamcast.overlay.overlay import OverlayNode, OverlaySettings
 from roamcast.overlay.tables.areas import Areas
-from roamcast.overlay.topology.trees import shared_tree
+from roamcast.overlay.tables.digest_table import digest_of
+from roamcast.overlay.topology.trees import branches, shared_tree
 from roamcast.sim.host import Boot
 from roamcast.sim.network import LinkQuality
 from roamcast.sim.workloads._overlay_parts import area_at, key_pair, overlay_of
@@ -47,8 +49,6 @@ STEP_US = 20_000
 VIRTUAL_US_MAX = 120_000_000
 EVENTS_MAX = 100_000_000
 SETTINGS = OverlaySettings(LinkSettings(silent_us=3_000_000))
-NOWHERE = area_at("elsewhere")
-"""An area that lies beyond no link but one of which nothing is known yet."""
 
 ALONE_BAR = 1.03
 SECONDS_BAR = 10.0
@@ -80,6 +80,11 @@ class Map:
         while len(edges) < nodes + nodes // 4:
             edges.add(tuple(sorted(draw.sample(self.names, 2))))  # type: ignore[arg-type]
         self.edges = sorted(edges)
+        self.keys = {
+            name: digest_of(msgspec.msgpack.encode(area_at(f"campus/{name}")))
+            for name in self.names
+        }
+        """Nodes → the keys of their areas in tables."""
         self.journal = Counting()
         quality = LinkQuality(delay_us=4_000, jitter_us=2_000)
         self.world = World(nodes, Registry(LINK_MESSAGES), quality=quality, journal=self.journal)
@@ -118,35 +123,35 @@ class Map:
             graph[other].append(one)
         right = {name: tuple(sorted(near)) for name, near in graph.items()}
         tree = shared_tree(right, self.names[0])
-        probes = self.draw.sample(self.names, 10)
-        probes = probes if tables else []
         lacking = list(self.names)
         while self.world.now < began + VIRTUAL_US_MAX:
             self.world.kernel.run(self.world.now + STEP_US, EVENTS_MAX)
             # Asking all nodes at each step would take far longer than what they do.
-            lacking = [name for name in lacking if not self._knows(name, right, tree, probes)]
-            lacking = lacking or [
-                name for name in self.names if not self._knows(name, right, tree, probes)
-            ]
+            while lacking and self._knows(lacking[-1], right, tree, tables=tables):
+                lacking.pop()
             if not lacking:
-                return (self.world.now - began) / 1e6
+                lacking = [
+                    name for name in self.names if not self._knows(name, right, tree, tables=tables)
+                ]
+                if not lacking:
+                    return (self.world.now - began) / 1e6
         raise AssertionError(f"{len(self.names)} nodes did not converge")
 
-    def _knows(self, name: str, right: Any, tree: Any, probes: list[str]) -> bool:
+    def _knows(self, name: str, right: Any, tree: Any, *, tables: bool) -> bool:
         overlay = overlay_of(self.world.hosts[name])
         assert overlay is not None
         if overlay.topology.graph() != right or overlay.topology.tree != tree:
             return False
-        if not probes:
+        if not tables:
             return True
         table = overlay.exchange.tables["areas"]
-        # Links that left the tree are named for a while, known or not: they cost messages.
-        if overlay.exchange.links.keys() & table.beyond(NOWHERE, None):
-            return False
+        assert isinstance(table, Areas)
+        beyond: dict[str, set[str]] = {}
+        for far, link in branches(tree, name).items():
+            beyond.setdefault(link, set()).add(self.keys[far])
         return all(
-            overlay.topology.hop(far) in table.beyond(area_at(f"campus/{far}"), None)
-            for far in probes
-            if far != name
+            link in overlay.exchange.links and keys <= table.offered(link).keys()
+            for link, keys in beyond.items()
         )
 
     def fail_one(self) -> None:

@@ -2,7 +2,8 @@
 
 Writers put, change and remove contexts by HTTP, sessions of the SDK move about; then kill -9, and
 the service starts again. Right after that everything acknowledged since the last kill is asked for:
-the last state of each vid by one question about the time since, earlier states one by one.
+the last state of each vid by one question about the time since, earlier states by questions about
+some moments of it, each of which tells where everybody was then.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import os
 import random
 import signal
 import tempfile
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from pathlib import Path
@@ -32,9 +34,9 @@ from roamcast.transport.http import HttpClient
 TITLE = "past: kill -9 under load; what was acknowledged is found, and right"
 WRITERS = 4
 PEOPLE = 3
-LOAD_S = 1.0
-SAMPLE = 40
-"""Earlier states that are asked for one by one after each kill."""
+LOAD_S = 0.6
+MOMENTS = 3
+"""Earlier moments that are asked for after each kill."""
 
 BAR_S = 1.0
 SLACK_US = 1_000_000
@@ -50,6 +52,16 @@ class Told(msgspec.Struct):
     """When its removal was asked for, and acknowledged."""
     sure: bool = True
 
+    def at(self, moment: int) -> tuple[int, int, str] | None:
+        """Give its state at a moment; None if there was none, or if nobody is sure."""
+        which = bisect_right(self.states, moment, key=lambda state: state[1]) - 1
+        if which < 0:
+            return None
+        last = which == len(self.states) - 1
+        if last and (not self.sure or self.removed is not None):
+            return None
+        return self.states[which]
+
 
 class Crowd:
     """Everybody who writes, and what they were told since the last kill."""
@@ -62,6 +74,8 @@ class Crowd:
         self._sessions = sessions
         self._draw = random.Random(seed)
         self._steps = steps
+        self.first = next(steps)
+        """All that is acknowledged has higher steps."""
         self.told: dict[str, Told] = {}
         self.acknowledged = 0
 
@@ -176,12 +190,13 @@ async def _looked(service: Ready, crowd: Crowd, began: int, draw: random.Random)
     """Ask for everything that was acknowledged."""
     round_ = Round(crowd.acknowledged)
     asking = Asking(HttpClient(ServiceAddress(service.url, service.token)))
+    since = f"step > {crowd.first}"
     asked_at = monotonic()
-    answers = await asking.who(at=f"{format_instant(began)}/..", limit=100_000)
+    answers = await asking.who(since, at=f"{format_instant(began)}/..", limit=100_000)
     round_.answer_s = monotonic() - asked_at
     by_vid = {one.vid: one for one in answers}
     round_.twice = len(answers) - len(by_vid)
-    earlier = []
+    begins = []
     for vid, told in crowd.told.items():
         if not told.states:
             continue
@@ -190,15 +205,17 @@ async def _looked(service: Ready, crowd: Crowd, began: int, draw: random.Random)
         round_.missing += last is None
         if last is not None and told.sure:
             round_.wrong += not _right(last, told)
-        earlier += [(vid, state) for state in told.states[:-1]]
-    for vid, (number, t_r, place) in draw.sample(earlier, min(SAMPLE, len(earlier))):
-        round_.looked_for += 1
-        then = await asking.who(f"vid = '{vid}'", at=format_instant(t_r))
-        round_.missing += not then
-        round_.wrong += any(
-            (one.attributes["step"], one.place, one.t_r) != (number, place, t_r) for one in then
-        )
-        round_.twice += len(then) > 1
+        begins += [t_r for _, t_r, _ in told.states[:-1]]
+    for moment in draw.sample(begins, min(MOMENTS, len(begins))):
+        then = await asking.who(since, at=format_instant(moment), limit=100_000)
+        there = {one.vid: (one.attributes["step"], one.t_r, one.place) for one in then}
+        round_.twice += len(then) - len(there)
+        for vid, told in crowd.told.items():
+            state = told.at(moment)
+            if state is not None:
+                round_.looked_for += 1
+                round_.missing += vid not in there
+                round_.wrong += vid in there and there[vid] != state
     return round_
 
 

@@ -24,14 +24,17 @@ COMMON: dict[str, Any] = {
     "suppress_health_check": [HealthCheck.too_slow],
 }
 # `test`: a landing must not fail by luck, so the examples follow from the test's own source and
-# nothing is remembered from an earlier run. `quick`: the same, but fewer. `explore`: new examples
-# (scripts/explore.py).
+# nothing is remembered from an earlier run, and no test draws more than EXAMPLES_MAX. `quick`: the
+# same, but fewer. `explore`: new examples, and as many as each test names (scripts/explore.py).
 settings.register_profile("test", derandomize=True, database=None, **COMMON)
 settings.register_profile("quick", settings.get_profile("test"))
 settings.register_profile(
     "explore", database=DirectoryBasedExampleDatabase(".hypothesis/examples"), **COMMON
 )
 settings.load_profile("test")
+
+EXAMPLES_MAX = 200
+"""`make explore` draws as many as a test names, and new ones every time."""
 
 QUICK_SHARE = 5
 """`make quick` draws this many times fewer examples."""
@@ -59,6 +62,7 @@ ON_SPARK = (
     "tests/pipeline/test_spark_handles.py",
     "tests/pipeline/test_spark_ingest.py",
     "tests/pipeline/test_spark_jobs.py",
+    "tests/pipeline/test_transitions.py",
     "tests/pipeline/test_twelve.py",
     "tests/pipeline/test_cluster.py",  # uses the session and the cluster
     "tests/pipeline/test_faults.py",  # stops the session, and starts one on the cluster
@@ -126,7 +130,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # Processes and their clocks: a busy machine may need a second try (0116).
             item.add_marker(pytest.mark.flaky(reruns=1))
     items.sort(key=lambda item: (-seconds[unit_of(item.nodeid)], place_in_unit(item.nodeid)))
-    if settings.get_current_profile_name() == "quick":
+    if settings.get_current_profile_name() != "explore":
         for test in {getattr(item, "obj", None) for item in items}:
             draw_fewer(test)
         for machine in {getattr(item, "cls", None) for item in items}:
@@ -143,8 +147,11 @@ def draw_fewer(test: Any) -> None:
 
 
 def fewer(own: settings) -> settings:
-    """Divide the examples of a test's settings."""
-    return settings(own, max_examples=max(own.max_examples // QUICK_SHARE, 5))
+    """Bound the examples of a test's settings; divide them for `make quick`."""
+    most = min(own.max_examples, EXAMPLES_MAX)
+    if settings.get_current_profile_name() == "quick":
+        most = max(own.max_examples // QUICK_SHARE, 5)
+    return settings(own, max_examples=most)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -297,7 +297,7 @@ BROKER_READS = (
     *("held", "overlay_view", "placement_view", "drain_view", "sessions_of"),  # for operators
     *("node", "check_place", "check_newcomer"),  # for who comes, and where to
     *("remembers", "past_stays_us", "blur"),  # for questions about the past
-    *("cast_view", "cast_body", "key_of"),  # for senders, and receipts
+    *("cast_view", "cast_body", "cast_leaves", "consents", "key_of"),  # for senders, receipts
 )
 """What drivers may read of a broker beside giving it inputs; none of these changes it."""
 

@@ -7,7 +7,7 @@ acknowledged, and nothing is shown, before it is on disk. `RulesPolicy` is the o
 decides visibility.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Final
 
@@ -64,6 +64,7 @@ from roamcast.identity.rule_sets import RuleSets, SetRules
 from roamcast.identity.rules import Rule, Viewer, both_show, visible
 from roamcast.identity.vid_keys import KeepVidKey, VidKeyStore
 from roamcast.matching.live.slices import ContextPage, Question, run
+from roamcast.model.areas import Area
 from roamcast.model.contexts import Context
 from roamcast.model.events import (
     Acknowledged,
@@ -83,6 +84,7 @@ from roamcast.model.nearest import Found
 from roamcast.model.parts import Load, Occupancy, Part, Router
 from roamcast.model.places import Places
 from roamcast.overlay.casts.casts import Casts
+from roamcast.overlay.casts.consents import ConsentRequest, Consents
 from roamcast.overlay.casts.messages import CAST_KINDS, CastBody, CastView
 from roamcast.overlay.casts.settings import CastSettings
 from roamcast.overlay.consumers.desk import EventDesk
@@ -440,6 +442,7 @@ class Broker(Router):
             overlay=self.overlay,
         )
         self._past.followers.append(self._casts)
+        self._consents = Consents(self._casts.is_known)
         events = self._event_parts(event_settings, epoch)
         # The order is that of events and of restoring: rules before what they hide, who may see
         # before what is shown, the store before the map that is handed over with it.
@@ -457,6 +460,7 @@ class Broker(Router):
                 self._webhooks,
                 *(self.overlay.parts if self.overlay is not None else ()),
                 self._casts,
+                self._consents,
                 *events,
             ),
             disk=self._replication,
@@ -480,6 +484,12 @@ class Broker(Router):
             return None if self.overlay is None else self.overlay.feeding.node_at(path)
 
         around = living_surroundings(node, near, node_at)
+        borders, known, least = around.borders, settings.transitions, settings.transitions_least
+
+        def likely(path: str) -> tuple[str, ...]:
+            return known.likely(path, borders(path), node_at, least=least)
+
+        around = msgspec.structs.replace(around, borders=likely)
         handoff = msgspec.structs.replace(settings.handoff, surroundings=around)
         return msgspec.structs.replace(settings, handoff=handoff)
 
@@ -511,6 +521,8 @@ class Broker(Router):
             standing=self._server.subscriptions.standing,
         )
         desk = self.events
+        handoff.spent = desk.spent
+        self._server.subscriptions.standing.others = desk.__len__
         self.drain = Drain(
             self._hub,
             consumers_of=desk.consumers_of,
@@ -582,6 +594,14 @@ class Broker(Router):
     def cast_view(self, cast: str) -> CastView:
         """Say how far a cast that was sent here has come, with exact counts."""
         return self._casts.view(cast)
+
+    def consents(self) -> Mapping[str, ConsentRequest]:
+        """Give the casts that wait for a second person's consent, by their ids."""
+        return self._consents.requests
+
+    def cast_leaves(self, area: Area) -> bool:
+        """Say whether a cast to an area may find people at other nodes."""
+        return self._casts.leaves(area)
 
     def cast_body(self, cast: str) -> CastBody | None:
         """Give a cast that is held here, None where there is none; its sender may know it."""

@@ -3,16 +3,19 @@
 import asyncio
 import random
 
+import msgspec
 import pytest
 
+from roamcast.channels.client import session as client_session
 from roamcast.channels.client.link_messages import Goodbye
 from roamcast.channels.server.settings import MapSettings
 from roamcast.client import Change, Session, View, connect
-from roamcast.client.session import Connecting
+from roamcast.client.connecting import Connecting
 from roamcast.errors import AuthError, UnreachableError
-from tests.strategies_service import TOKEN, Service, in_loop, lossy, running, until
+from tests.strategies_service import QUICK, TOKEN, Service, in_loop, lossy, running, until
 
-pytestmark = pytest.mark.flaky(reruns=1)  # links and grace periods by real clocks (0116)
+PATIENT = msgspec.structs.replace(QUICK, client_timeout_us=60_000_000)
+"""Nobody counts as gone because a busy machine let them wait."""
 
 
 def session(service: Service, device: str) -> Connecting:
@@ -45,9 +48,20 @@ async def people(service: Service, count: int) -> list[Session]:
     return [await session(service, f"device-{number}") for number in range(count)]
 
 
+@pytest.fixture
+def long_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait long for those who are not back yet: how long that takes is the machine's load.
+
+    By default a view believes after half a second that who is missing has left (0074). On a busy
+    machine some are later, leave and come again: right, and not what these tests count.
+    """
+    monkeypatch.setattr(client_session, "DOUBT_US", 60_000_000)
+
+
+@pytest.mark.usefixtures("long_doubt")
 @in_loop
 async def test_after_a_kill_everyone_is_back_and_nobody_is_told_anything_twice() -> None:
-    service = Service()
+    service = Service(PATIENT)
     await service.start()
     sessions = await people(service, 6)
     for number, one in enumerate(sessions):
@@ -152,9 +166,10 @@ async def _storm(seed: int) -> None:
     await service.kill()
 
 
+@pytest.mark.usefixtures("long_doubt")
 @in_loop
 async def test_a_service_that_returns_with_other_settings_is_served_by_them() -> None:
-    service = Service()
+    service = Service(PATIENT)
     await service.start()
     you, me = await people(service, 2)
     await me.publish("p", place="hq/1", type="person")
@@ -164,7 +179,7 @@ async def test_a_service_that_returns_with_other_settings_is_served_by_them() ->
     await until(lambda: len(told) == 2)
     await service.kill()
     service.settings = MapSettings(
-        heartbeat_us=100_000, server_here_us=100_000, client_timeout_us=1_000_000
+        heartbeat_us=100_000, server_here_us=100_000, client_timeout_us=50_000_000
     )
     await service.start()
     await me.publish("p", place="hq/2", type="person")

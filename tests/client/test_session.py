@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from roamcast.channels.server.messages import Batch
 from roamcast.channels.server.settings import MapSettings
 from roamcast.client import Change, View, connect
-from roamcast.client.session import Connecting
+from roamcast.client.connecting import Connecting
 from roamcast.errors import (
     AuthError,
     ContextError,

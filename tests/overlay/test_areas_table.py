@@ -137,7 +137,7 @@ def test_older_repeated_and_torn_versions_change_nothing() -> None:
     table = Areas()
     table.reset("a")
     lab, hall = (
-        TableEntry(digest_table._key(value), value) for value in map(encoded, ("lab", "hall"))
+        TableEntry(digest_table.digest_of(value), value) for value in map(encoded, ("lab", "hall"))
     )
     with pytest.raises(InputError, match="does not follow"):
         table.take("a", Offer(1, False, 0, True, (lab,)))
@@ -170,7 +170,7 @@ def test_a_neighbours_table_is_bounded_by_entries_and_bytes() -> None:
         bounds = TableBounds(2, 1_000)
 
     values = [encoded(f"lab/{n}") for n in range(3)]
-    entries = tuple(TableEntry(digest_table._key(value), value) for value in values)
+    entries = tuple(TableEntry(digest_table.digest_of(value), value) for value in values)
     table = Small()
     table.reset("a")
     table.take("a", Offer(1, True, 0, False, entries[:2]))
@@ -182,7 +182,7 @@ def test_a_neighbours_table_is_bounded_by_entries_and_bytes() -> None:
     table.take("a", Offer(3, False, 0, True, entries[2:], (entries[0].key,)))
     long = encoded("/".join(["x" * 31] * 32))
     with pytest.raises(LimitError, match="1000 bytes"):
-        table.take("a", Offer(4, True, 0, True, (TableEntry(digest_table._key(long), long),)))
+        table.take("a", Offer(4, True, 0, True, (TableEntry(digest_table.digest_of(long), long),)))
     assert len(table._links["a"].hearing.entries) == 2
 
 

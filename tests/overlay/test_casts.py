@@ -25,6 +25,7 @@ from roamcast.overlay.casts.held import (
     name_of,
     paged_pairs,
     plan_of,
+    planned,
 )
 from roamcast.overlay.casts.looking import PastAnswer, answer_run, asked_of, paged
 from roamcast.overlay.casts.messages import (
@@ -40,6 +41,7 @@ from roamcast.overlay.casts.messages import (
     MailDeposited,
     Pair,
     PayloadRead,
+    PlanFilter,
     ReadPayload,
     SendCast,
     UpdateCast,
@@ -109,6 +111,8 @@ class OneNode:
                 return list(paged(token, answers, 1))
             case HandleParcel(parcel, writes):
                 return [ParcelHandled(parcel)] if self.wrote(writes) else []
+            case PlanFilter():
+                return [planned(effect)]
             case ReadPayload(token, name):
                 return [PayloadRead(token, self.disk.get(name))]
             case DepositMail():

@@ -14,7 +14,7 @@ from roamcast.overlay.links.chunks import chunks_of
 from roamcast.overlay.links.messages import LinkFrame
 from roamcast.overlay.tables import exchange
 from roamcast.overlay.tables.areas import Areas
-from roamcast.overlay.tables.digest_table import _key
+from roamcast.overlay.tables.digest_table import digest_of
 from roamcast.overlay.tables.hearing import TableBounds
 from roamcast.overlay.tables.messages import TableChunk
 from roamcast.overlay.tables.table import PAGE_ENTRIES_MAX, Offer, TableEntry
@@ -86,7 +86,7 @@ def flood(scene: Scene) -> None:
 
 def area_of_no_place(scene: Scene) -> None:
     value = msgspec.msgpack.encode(Area((Patch(boxes=((9.0, 50.0, 8.0, 40.0),)),)))
-    entry = TableEntry(_key(value), value)
+    entry = TableEntry(digest_of(value), value)
     scene.offer(Offer(scene.version + 1, False, 0, True, (entry,)))
 
 
@@ -110,7 +110,7 @@ def _pages() -> Iterator[tuple[TableEntry, ...]]:
             msgspec.msgpack.encode(area_at(f"x/{page}/{number}"))
             for number in range(PAGE_ENTRIES_MAX)
         ]
-        yield tuple(TableEntry(_key(value), value) for value in values)
+        yield tuple(TableEntry(digest_of(value), value) for value in values)
 
 
 def million_links(scene: Scene) -> None:
@@ -165,7 +165,7 @@ def test_its_link_ends_with_a_reason_and_nobody_else_notices(
 def test_one_that_claims_everything_gets_more_and_takes_nothing_from_others() -> None:
     scene = Scene()
     value = msgspec.msgpack.encode(EVERYWHERE)
-    scene.offer(Offer(scene.version + 1, False, 0, True, (TableEntry(_key(value), value),)))
+    scene.offer(Offer(scene.version + 1, False, 0, True, (TableEntry(digest_of(value), value),)))
     scene.run(1_000_000)
     assert scene.middle.exchange.tables["areas"].beyond(HONEST, None) == ["honest", "worst"]
     assert scene.middle.links.up() == ["honest", "worst"]

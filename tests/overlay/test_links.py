@@ -102,7 +102,8 @@ def test_frames_come_once_and_in_order_however_many_are_lost(seed: int) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"protocol": 2}, "newer protocol"),
+        ({"protocol": 2, "oldest": 2}, "newer protocol"),
+        ({"protocol": 0}, "older protocol"),
         ({"clock_us": 61 * SECOND}, "skewed clock"),
         ({"to": "somebody"}, "unknown node"),
         ({"node": "stranger"}, "unknown node"),
@@ -116,6 +117,13 @@ def test_a_greeting_is_refused_by_name(change: dict[str, Any], reason: str) -> N
     net.give("a", Received("b", msgspec.structs.replace(greeting, **change)))
     assert f"refused: {reason}" in net.steps("a")
     assert not net.nodes["a"].overlay.links.up()
+
+
+def test_a_newer_node_that_still_speaks_our_version_is_linked() -> None:
+    net = Net(OneNode("a", beside("b", dialled=False)))
+    net.run(10_000)
+    net.give("a", Received("b", Greeting("b", "a", 2, EPOCH, net.now, b"n" * 16, b"", False)))
+    assert not [step for step in net.steps("a") if step.startswith("refused")]
 
 
 def test_a_clock_at_the_bound_is_accepted() -> None:

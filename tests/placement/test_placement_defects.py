@@ -1,5 +1,6 @@
 """Planted defects of the bound, passes, idle filters, ties and overflow, each by its name."""
 
+import functools
 import inspect
 import random
 import textwrap
@@ -29,6 +30,7 @@ from tests.strategies_placement import (
 )
 
 
+@functools.cache  # not while tests are collected: every worker would make them
 def bent() -> list[tuple[Problem, list[int], Any]]:
     """Trees whose curve is not convex, and the numbers of filters around each bend."""
     source = random.Random(49_156)
@@ -46,15 +48,12 @@ def bent() -> list[tuple[Problem, list[int], Any]]:
     return found
 
 
-BENT = bent()
-
-
 def check_bound() -> None:
     """With the bound always on, and few vertices looked at first, the optimum is the optimum."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BOUND_FROM", 0)
         patch.setattr(_bounds, "NODES_FIRST", -6)
-        for problem, limits, costs in BENT:
+        for problem, limits, costs in bent():
             for limit in limits:
                 assert optimal(problem, limit).cost == costs[limit]
 

@@ -195,3 +195,16 @@ def test_look_ups_that_see_what_rules_hide_are_found(monkeypatch: pytest.MonkeyP
         broker.Broker, "_seen_then", lambda _self, _viewer, _now, context, _: context
     )
     assert found(first=8, sizes=HIDING) == TOO_MANY
+
+
+def test_pushing_down_only_where_somebody_is_now_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full node waits no longer: it must hand on to wherever somebody may come."""
+    real = Spreading.wanted
+
+    def stingy(
+        self: Spreading, body: Any, came_from: str, now: int, *, pushed: bool = False
+    ) -> tuple[list[str], bool]:
+        return ([], False) if pushed else real(self, body, came_from, now)
+
+    monkeypatch.setattr(Spreading, "wanted", stingy)
+    assert found(sizes=PLAIN | {"casts": 14, "nodes": 5}) == LOST

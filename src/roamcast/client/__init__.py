@@ -7,7 +7,7 @@ In: an address, a key, contexts, filters in CQL2. Out: a `Session` whose views f
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from roamcast.client.events import BrokerChange, EventStream, ReceivedEvent
+    from roamcast.client.event_streams import BrokerChange, EventStream, ReceivedEvent
     from roamcast.client.inbox import OpenedMail
     from roamcast.client.session import Session, connect
     from roamcast.client.views import Change, View
@@ -25,9 +25,9 @@ __all__ = [
 
 _MODULES = {
     "Change": "views",
-    "EventStream": "events",
-    "BrokerChange": "events",
-    "ReceivedEvent": "events",
+    "EventStream": "event_streams",
+    "BrokerChange": "event_streams",
+    "ReceivedEvent": "event_streams",
     "OpenedMail": "inbox",
     "Session": "session",
     "View": "views",

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from roamcast.client.asking import Asking
+from roamcast.client.events import EventRoamer
 from roamcast.client.own_vids import OwnVids, VidToken, registered
 from roamcast.client.runner import Runner
 from roamcast.client.session import Point, Session
 from roamcast.errors import InputError, RoamcastError
+from roamcast.identity.key_store import OwnVid
 from roamcast.model.contexts import Attribute, Context
 from roamcast.model.machine import Draw
 from roamcast.model.time import MICROSECONDS
@@ -94,6 +96,38 @@ class VidLink:
                 self._token = await registered(self._token.own, self.url, stranger)
 
 
+class EventVid:
+    """The vid of a session's events: one for all brokers, so that the next one knows its consumer.
+
+    Like what is watched, it has connections of its own.
+    """
+
+    def __init__(self, vids: OwnVids, make_http: MakeHttp) -> None:
+        self._vids = vids
+        self._make_http = make_http
+        self._own: OwnVid | None = None
+        self._tokens: dict[str, VidToken] = {}
+        self._lock = asyncio.Lock()
+
+    async def vid(self) -> str:
+        """Give the pseudonym; draw it the first time."""
+        async with self._lock:
+            if self._own is None:
+                self._own = await self._vids.fresh(wall_clock()())
+            return self._own.vid
+
+    async def token(self, url: str) -> str:
+        """Register at a broker, or give the token of that while it lasts."""
+        await self.vid()
+        assert self._own is not None
+        known = self._tokens.get(url)
+        if known is None or known.expires_us <= wall_clock()() + RETRY_S * MICROSECONDS:
+            stranger = self._make_http(ServiceAddress(url, ""))
+            known = self._tokens[url] = await registered(self._own, url, stranger)
+            self._vids.store.meet(known.receipt_key, url)
+        return known.token
+
+
 class AnonymousSession(Session):
     """A session of somebody whom the service can not name."""
 
@@ -110,8 +144,12 @@ class AnonymousSession(Session):
         named: HttpClient,
         trust: HttpClient,
         keys: Path,
+        events: EventRoamer,
+        event_vid: EventVid,
     ) -> None:
-        super().__init__(runner, make_http(viewer.address), named=named, trust=trust, keys=keys)
+        http = make_http(viewer.address)
+        super().__init__(runner, http, named=named, trust=trust, keys=keys, events=events)
+        self._published = event_vid
         self._url = url
         self._vids = vids
         self._viewer = viewer
@@ -166,6 +204,10 @@ class AnonymousSession(Session):
             raise
         self._appearance = link
         return made
+
+    async def _event_vid(self) -> str:
+        """Give the vid of this session's events: nobody publishes under another's."""
+        return await self._published.vid()
 
     async def leave(self) -> None:
         """Take this device off the map, and end the connection of its vid."""

@@ -1,6 +1,6 @@
 """Casts from a program: preview, send, follow, cancel, update; asked under the sender's name."""
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -53,6 +53,35 @@ class CastPreview(msgspec.Struct, frozen=True):
     past: About
     present: About
     future: int | None
+    future_places: list[PlaceAbout] = []
+
+
+class CastConsent(msgspec.Struct, frozen=True):
+    """A cast that waits for a second person's consent."""
+
+    id: str
+    sender: str
+    filter: str
+    tense: str
+    kind: str
+    priority: str
+    about: int
+    media_type: str
+    payload: str
+    asked: str
+    until: str
+    own: bool
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return b64decode(self.payload).decode("utf-8", "replace")
+
+
+class CastConsents(msgspec.Struct, frozen=True):
+    """All that wait."""
+
+    consents: list[CastConsent]
 
 
 class CastReason(msgspec.Struct, frozen=True):
@@ -88,9 +117,18 @@ class Casting:
         return _read(await self._asked.ask("POST", "/casts", body=body), CastProgress)
 
     async def send_alert(
-        self, data: bytes, where: Where = "", *, kind: str = "alert"
+        self,
+        data: bytes,
+        where: Where = "",
+        *,
+        kind: str = "alert",
+        expires: str | None = None,
+        lifetime_s: float | None = None,
     ) -> CastProgress | str:
         """Send an alert of the Common Alerting Protocol, as XML; to `where`, or to its own area.
+
+        It expires when it says, unless `expires` or `lifetime_s` says something else: in a drill an
+        old one is sent again.
 
         An Update or a Cancel goes to exactly those whom the alert that it references has reached,
         and stops copies that still wait; then the update's id is given.
@@ -111,8 +149,14 @@ class Casting:
         text = where.source if isinstance(where, Filter) else where or alert.filter
         if not text:
             raise InputError("the alert has neither a polygon nor a circle: say where it goes")
-        body = {**content, "filter": Filter.parse(text).source, "priority": alert.priority}
-        if alert.expires_us is not None:
+        body: dict[str, Any] = {
+            **content,
+            "filter": Filter.parse(text).source,
+            "priority": alert.priority,
+        }
+        if expires is not None or lifetime_s is not None:
+            body |= {"expires": expires, "lifetime_s": lifetime_s}
+        elif alert.expires_us is not None:
             body["expires"] = format_instant(alert.expires_us)
         return _read(await self._asked.ask("POST", "/casts", body=body), CastProgress)
 
@@ -129,6 +173,20 @@ class Casting:
     async def why(self, cast: str) -> CastReason:
         """Say which node, filter, rule or limit decided."""
         return _read(await self._asked.ask("GET", _path(cast) + "/why"), CastReason)
+
+    async def consents(self) -> list[CastConsent]:
+        """Give the casts that wait for consent: one's own, and those one may consent to."""
+        answer = _read(await self._asked.ask("GET", "/consents"), CastConsents)
+        return answer.consents
+
+    async def consent(self, cast: str) -> CastProgress:
+        """Consent to somebody else's cast: it is sent."""
+        path = f"/consents/{quote(cast, safe='')}"
+        return _read(await self._asked.ask("POST", path), CastProgress)
+
+    async def refuse(self, cast: str) -> None:
+        """Refuse a cast that waits for consent, or take one's own back."""
+        await self._asked.ask("DELETE", f"/consents/{quote(cast, safe='')}")
 
     async def cancel(self, cast: str) -> None:
         """Stop a cast; what was delivered stays."""

@@ -11,7 +11,7 @@ import secrets
 import ssl
 import time as clock
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
@@ -20,6 +20,13 @@ import websockets.asyncio.client as sockets
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from roamcast.channels.sessions import messages as say
+from roamcast.client.event_streams import (
+    BrokerChange,
+    EventGap,
+    EventStream,
+    Modulator,
+    ReceivedEvent,
+)
 from roamcast.errors import (
     AuthError,
     ForbiddenError,
@@ -29,31 +36,27 @@ from roamcast.errors import (
     RoamcastError,
     UnreachableError,
 )
-from roamcast.model.contexts import Context, from_feature
+from roamcast.model.contexts import from_feature
 from roamcast.model.machine import Draw
 from roamcast.model.wire import FRAME_BYTES_MAX
-from roamcast.overlay.flows.cursor import ConsumerCursor, ProducerCursor
+from roamcast.overlay.flows.cursor import ProducerCursor
 from roamcast.overlay.flows.events import EventsDelivered, EventsLost, EventsStanding
 from roamcast.overlay.flows.messages import Event
-from roamcast.overlay.flows.vector import Position, Vector, merge
+from roamcast.overlay.flows.vector import Position, merge
 from roamcast.transport.address import ServiceAddress
-
-WAITING_MAX: Final = 1_000
-"""Events that wait for a reader; then the socket is not read, and the broker waits."""
 
 UNANSWERED_MAX: Final = 256
 """Publications of which the disk has not been heard of; then publishing waits."""
 
 PART_CHARACTERS: Final = 256_000
-GAPS_MAX: Final = 100
 MOVES_MAX: Final = 1_000
 BETTER: Final = 0.8
 BETTER_S: Final = 10.0
 PROBE_S: Final = 2.0
 """Another broker is nearer if it answers in 0.8 of the time for ten seconds, asked every two."""
 
-STAND_S: Final = 10.0
-"""How long a broker has to let all subscriptions stand; then the move is off."""
+LET_GO_S: Final = 1.0
+"""With a limit, how long an old broker may go on while a new one prepares (trap 23)."""
 
 MOVED: Final = 421
 _decode = msgspec.json.Decoder(say.Answer).decode
@@ -63,95 +66,8 @@ Near = Literal["", "place", "latency"] | Callable[[Sequence[str], str], str]
 """How the broker is chosen: by place, by answering time, or by a function of addresses and ours."""
 
 
-Modulator = Mapping[str, Any]
-"""What a broker does to each event of a subscription first (docs/modulators.md)."""
-
-
-class ReceivedEvent(msgspec.Struct, frozen=True):
-    """One event."""
-
-    context: Context
-    data: bytes
-    producer: str
-    """A digest; the same for one life of its producer."""
-    number: int
-    origin: str
-    """The node that it was published at."""
-
-
-class EventGap(msgspec.Struct, frozen=True):
-    """Events that a log no longer had."""
-
-    origin: str
-    events_max: int
-    reason: str
-
-
-class BrokerChange(msgspec.Struct, frozen=True):
-    """One change of broker."""
-
-    from_url: str
-    to_url: str
-    why: str
-    gap_s: float
-    """How long no broker served; 0 if the new one stood before the old one ended."""
-
-
-class EventStream:
-    """The events of one subscription: `async for event in stream`."""
-
-    def __init__(
-        self,
-        name: str,
-        where: str,
-        expires_s: float,
-        roamer: "EventRoamer",
-        modulators: Sequence[Modulator] = (),
-    ) -> None:
-        self.name = name
-        self.where = where
-        self.expires_s = expires_s
-        self.modulators = tuple(modulators)
-        self.resumed = True
-        """Whether everything came so far; False once a log was too short: see `gaps`."""
-        self.gaps: deque[EventGap] = deque(maxlen=GAPS_MAX)
-        self.cursor = ConsumerCursor()
-        self.standing = asyncio.Event()
-        self._roamer = roamer
-        self._events: asyncio.Queue[ReceivedEvent | RoamcastError | None] = asyncio.Queue(
-            WAITING_MAX
-        )
-
-    @property
-    def vector(self) -> Vector:
-        """How far it has come in the log of each node."""
-        return dict(self.cursor.vector)
-
-    def __aiter__(self) -> "EventStream":
-        return self
-
-    async def __anext__(self) -> ReceivedEvent:
-        found = await self._events.get()
-        if isinstance(found, ReceivedEvent):
-            return found
-        self._events.put_nowait(found)  # the end stays
-        if found is None:
-            raise StopAsyncIteration
-        raise found
-
-    async def close(self) -> None:
-        """End the subscription."""
-        await self._roamer.unsubscribe(self)
-
-    async def put(self, event: ReceivedEvent) -> None:
-        """Let the reader have an event, and wait while too many wait for it."""
-        await self._events.put(event)
-
-    def end(self, error: RoamcastError | None = None) -> None:
-        """Nothing more comes."""
-        while self._events.full():  # what is not read by now will not be
-            self._events.get_nowait()
-        self._events.put_nowait(error)
+TokenOf = Callable[[str], Awaitable[str]]
+"""Gives the token for a broker's address."""
 
 
 class _Publication(msgspec.Struct, frozen=True):
@@ -171,6 +87,11 @@ class _Broker:
         self.changed = asyncio.Event()
         self.reader: asyncio.Task[None] | None = None
         self.parts: list[str] = []
+
+    @property
+    def reader_over(self) -> bool:
+        """Whether nothing comes from it any more."""
+        return self.reader is None or self.reader.done()
 
     async def send(self, message: dict[str, Any]) -> None:
         """Send a message, in parts if it is long."""
@@ -195,14 +116,21 @@ class EventRoamer:
         *,
         near: Near = "",
         draw: Draw,
+        limit_bytes: int = 0,
         open_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
+        token_of: TokenOf | None = None,
     ) -> None:
+        """`token_of`: a token for each broker; without it, the address's own goes to all."""
+        self.on_move: Callable[[str, str], None] = lambda *_: None
+        """Told of each change of broker: where to, and why."""
         self.moves: deque[BrokerChange] = deque(maxlen=MOVES_MAX)
         self._address = address
         self._urls = [address.url, *address.others]
         self._device = device
         self._near = near
+        self._limit_bytes = limit_bytes
+        self._token_of = token_of
         self._draw = draw
         self._open_s = open_s
         self._tls = tls
@@ -228,12 +156,23 @@ class EventRoamer:
         """The address of the broker that serves now."""
         return self._urls[0] if self._broker is None else self._broker.url
 
+    @property
+    def urls(self) -> Sequence[str]:
+        """The brokers that it may go to."""
+        return self._urls
+
+    @property
+    def begun(self) -> bool:
+        """Whether a broker serves it by now."""
+        return self._broker is not None
+
     async def subscribe(
         self, where: str, *, expires_s: float, modulators: Sequence[Modulator] = ()
     ) -> EventStream:
         """Begin a subscription; returns once all routes to it stand."""
         self._numbers += 1
-        stream = EventStream(f"s{self._numbers}", where, expires_s, self, modulators)
+        name = f"s{self._numbers}"
+        stream = EventStream(name, where, expires_s, self.unsubscribe, modulators)
         broker = await self._ready()
         self._streams[stream.name] = stream
         await self._ask(broker, stream)
@@ -352,7 +291,8 @@ class EventRoamer:
         scheme, rest = url.split("://", 1)
         query = urlencode({"device": self._device})
         target = f"{'wss' if scheme == 'https' else 'ws'}://{rest}/session?{query}"
-        headers = ServiceAddress(url, self._address.token).headers
+        token = self._address.token if self._token_of is None else await self._token_of(url)
+        headers = ServiceAddress(url, token).headers
         try:
             socket = await sockets.connect(
                 target,
@@ -378,6 +318,10 @@ class EventRoamer:
                 if self._streams or old is not None:
                     self._counter += 1
                 broker.reader = asyncio.get_running_loop().create_task(self._read(broker))
+                if self._limit_bytes:
+                    await broker.send({"type": "register", "limit_bytes": self._limit_bytes})
+                    if old is not None:
+                        self._spawn(self._let_go(old, broker))
                 previous = "" if old is None else old.node
                 for stream in self._streams.values():
                     await self._ask(broker, stream, previous)
@@ -394,10 +338,17 @@ class EventRoamer:
             await socket.close()
             raise
 
+    async def _let_go(self, old: _Broker, made: _Broker) -> None:
+        """Leave an old broker that does not stop: two of them together exceed the limit."""
+        await asyncio.sleep(LET_GO_S)
+        if not self._streams.keys() <= made.standing and not made.reader_over:
+            await old.socket.close()
+
     def _take_over(self, made: _Broker, old: _Broker | None, why: str, gap_s: float) -> None:
         self._broker = made
         before = made.url if old is None else old.url
         self.moves.append(BrokerChange(before, made.url, why, round(gap_s, 6)))
+        self.on_move(made.url, why)
         for publication in self._waiting.values():
             self._spawn(made.send(publication.request))
         if self._place:

@@ -7,6 +7,7 @@ device whose own clock is wrong still publishes in order.
 import asyncio
 import logging
 import ssl
+from collections.abc import Iterable
 
 from roamcast.channels.client.link_messages import LinkWelcome
 from roamcast.channels.client.map_client import SubscribeFilter, UnsubscribeFilter
@@ -148,6 +149,8 @@ class Runner:
     def subscribe(self, wanted: Filter) -> Feed:
         """Begin to follow a subscription."""
         self.check_open()
+        while f"watch-{self._next_name}" in self._feeds:
+            self._next_name += 1
         feed = Feed(f"watch-{self._next_name}", wanted)
         self._feeds[feed.name] = feed
         try:
@@ -157,6 +160,18 @@ class Runner:
             raise
         self._next_name += 1
         return feed
+
+    def give_up(self) -> list[Feed]:
+        """Fill no feed any more: another runner does."""
+        feeds, self._feeds = self._feeds, {}
+        return list(feeds.values())
+
+    def adopt(self, feeds: Iterable[Feed]) -> None:
+        """Let readers of another runner's feeds go on here: they are told what differs."""
+        for feed in feeds:
+            feed.inbox.renew()
+            self._feeds[feed.name] = feed
+            self.driver.give(SubscribeFilter(feed.name, feed.filter.source))
 
     def unsubscribe(self, name: str) -> None:
         """End a subscription."""

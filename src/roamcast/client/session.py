@@ -5,7 +5,8 @@ import random
 import re
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal
@@ -15,7 +16,9 @@ import msgspec
 from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, FILTER_LENGTH_MAX
 from roamcast.client.asking import Asking, Where
 from roamcast.client.casting import Casting, CastPreview, CastProgress
-from roamcast.client.events import BrokerChange, EventRoamer, EventStream, Modulator, Near
+from roamcast.client.connecting import Connecting
+from roamcast.client.event_streams import BrokerChange, EventStream, Modulator
+from roamcast.client.events import EventRoamer, Near, TokenOf
 from roamcast.client.everywhere import EverywhereViews
 from roamcast.client.inbox import MailInbox, OpenedMail
 from roamcast.client.items import Items
@@ -23,7 +26,15 @@ from roamcast.client.own_vids import OwnVids, keys_path
 from roamcast.client.reaching import Reaching
 from roamcast.client.runner import Runner
 from roamcast.client.views import View
-from roamcast.errors import ContextError, ForbiddenError, InputError, LimitError
+from roamcast.errors import (
+    ContextError,
+    ForbiddenError,
+    InputError,
+    LimitError,
+    MovedError,
+    RoamcastError,
+    UnreachableError,
+)
 from roamcast.identity.key_store import KeyStore
 from roamcast.model.contexts import (
     Attribute,
@@ -77,13 +88,15 @@ class Session(Asking):
         named: HttpClient,
         trust: HttpClient,
         keys: Path,
-        events: EventRoamer | None = None,
+        events: EventRoamer,
         everywhere: EverywhereViews | None = None,
+        follow: Callable[[str], Runner] | None = None,
     ) -> None:
         """`named`: the service, and `trust` the trusted node, asked under the person's name.
 
-        `events`: the event plane; None for a session that has none. `everywhere`: views over the
-        maps of all nodes; None for a session that sees its own node's only.
+        `everywhere`: views over the maps of all nodes; None for a session that sees its own node's
+        only. `follow` makes a link to another broker, if what is on the map goes where the
+        session's place is served.
         """
         super().__init__(http)
         self._runner = runner
@@ -97,6 +110,10 @@ class Session(Asking):
         self._own: str | None = None
         self._events = events
         self._everywhere = everywhere
+        self._follow = follow
+        self._moving = asyncio.Lock()
+        self._following: asyncio.Task[None] | None = None
+        events.on_move = self._moved
 
     @property
     def connected(self) -> bool:
@@ -144,9 +161,62 @@ class Session(Asking):
         before, self._own = self._own, made.vid
         if before is not None and before != made.vid:
             self._runner.unpublish(before)
-        self._runner.publish(made)
-        await self._runner.taken(made.vid)
+        await self._show(made)
         return made
+
+    async def _show(self, context: Context) -> None:
+        """Publish a context, at the broker that serves its place if this session may go there."""
+        while True:
+            runner = self._publisher()
+            runner.publish(context)
+            try:
+                await runner.taken(context.vid)
+                return
+            except MovedError as error:
+                if not await self._go(error.url):
+                    raise
+            except UnreachableError:
+                if runner is self._publisher():
+                    raise  # it is over, and did not only move
+
+    async def _go(self, url: str) -> bool:
+        """Let what is on the map, and events, go to the broker that serves a place."""
+        url = url.rstrip("/")
+        if self._follow is None or not url or url not in self._events.urls:
+            return False
+        if self._events.begun:
+            await self._events.move(url, "place")
+        await self._map_to(url)
+        return True
+
+    def _moved(self, url: str, why: str) -> None:
+        """What is on the map goes along when the place says so; else it stays where it is."""
+        if self._follow is not None and why == "place":
+            self._following = asyncio.get_running_loop().create_task(self._map_to(url))
+
+    async def _map_to(self, url: str) -> None:
+        """Go on with views and publications at another broker."""
+        async with self._moving:
+            old = self._runner
+            if self._follow is None or old.link.hosts.current.url == url:
+                return
+            made = self._follow(url)
+            try:
+                await made.start()
+            except UnreachableError:
+                return  # it is not there: this one goes on
+            published = list(old.published.values())
+            with suppress(TimeoutError, RoamcastError):
+                async with asyncio.timeout(FAREWELL_S):
+                    for one in published:
+                        old.unpublish(one.vid)
+                    for one in published:
+                        await old.taken(one.vid)
+            self._runner = made
+            made.adopt(old.give_up())
+            for one in published:  # what is refused there has its place elsewhere
+                made.publish(one)
+            await old.stop()
 
     async def change(
         self,
@@ -165,9 +235,7 @@ class Session(Asking):
             known.point if isinstance(point, _Same) else point,
             {name: value for name, value in changed.items() if value is not None},
         )
-        runner = self._publisher()
-        runner.publish(made)
-        await runner.taken(made.vid)
+        await self._show(made)
         return made
 
     async def leave(self) -> None:
@@ -185,8 +253,7 @@ class Session(Asking):
     ) -> Context:
         """Publish another context that this program answers for, or replace it."""
         made = self._made(vid, place, point, attributes)
-        self._runner.publish(made)
-        await self._runner.taken(vid)
+        await self._show(made)
         return made
 
     async def withdraw(self, vid: str) -> None:
@@ -210,23 +277,20 @@ class Session(Asking):
         if scope == "everywhere" and self._everywhere is not None and self._runner.elsewhere:
             self._runner.check_open()
             return View(self._everywhere.follow(wanted), self._everywhere.leave)
-        return View(self._runner.subscribe(wanted), self._runner.unsubscribe)
+        return View(self._runner.subscribe(wanted), self._unsubscribe)
+
+    def _unsubscribe(self, name: str) -> None:
+        self._runner.unsubscribe(name)  # the one that serves by then
 
     @property
     def broker(self) -> str:
         """The address of the broker that serves this session's events."""
-        return self._roamer.broker
+        return self._events.broker
 
     @property
     def moves(self) -> list[BrokerChange]:
         """The changes of broker so far: from, to, why, and how long none served."""
-        return list(self._roamer.moves)
-
-    @property
-    def _roamer(self) -> EventRoamer:
-        if self._events is None:
-            raise InputError("an anonymous session has no events yet: connect with a token")
-        return self._events
+        return list(self._events.moves)
 
     async def subscribe(
         self,
@@ -244,7 +308,7 @@ class Session(Asking):
         """
         self._check_scope("subscribe")
         text = where if isinstance(where, str) else where.source
-        return await self._roamer.subscribe(text, expires_s=expires_s, modulators=modulators)
+        return await self._events.subscribe(text, expires_s=expires_s, modulators=modulators)
 
     async def put_module(self, code: bytes) -> str:
         """Store a WebAssembly module at the service; return its name, to be used in a modulator."""
@@ -268,12 +332,16 @@ class Session(Asking):
         session's streams have received.
         """
         self._check_scope("publish")
-        made = Context(vid or secrets.token_urlsafe(16), place, point, attributes, self.now())
-        await self._roamer.publish(to_feature(check(made)), data, causal=causal)
+        made = Context(vid or await self._event_vid(), place, point, attributes, self.now())
+        await self._events.publish(to_feature(check(made)), data, causal=causal)
+
+    async def _event_vid(self) -> str:
+        """Give the vid of an event that names none: a fresh one."""
+        return secrets.token_urlsafe(16)
 
     async def report(self, place: str) -> None:
         """Say where this program is, so that the next broker prepares before it crosses."""
-        await self._roamer.report(check_place(place))
+        await self._events.report(check_place(place))
 
     async def publish_item(
         self,
@@ -311,14 +379,9 @@ class Session(Asking):
         repeat with the same `cast_id` sends nothing again.
         """
         return await self.casts.cast(
-            where,
-            text,
-            kind=kind,
-            priority=priority,
-            expires=expires,
-            lifetime_s=lifetime_s,
+            where, text, kind=kind, priority=priority, expires=expires, lifetime_s=lifetime_s,
             cast_id=cast_id,
-        )
+        )  # fmt: skip
 
     async def preview(self, where: Where) -> CastPreview:
         """Say about how many a cast would reach; nothing is sent."""
@@ -340,6 +403,8 @@ class Session(Asking):
 
     async def close(self) -> None:
         """Leave, and end the session; every view comes to its end."""
+        if self._following is not None:
+            self._following.cancel()
         runner = self._runner
         try:
             if self.connected:
@@ -352,8 +417,7 @@ class Session(Asking):
         except TimeoutError:
             pass  # the service will notice the silence
         finally:
-            if self._events is not None:
-                await self._events.close()
+            await self._events.close()
             if self._everywhere is not None:
                 await self._everywhere.close()
             await runner.stop()
@@ -398,33 +462,6 @@ class Session(Asking):
         return made
 
 
-class Connecting:
-    """What `connect` returns: `async with connect(…) as me`, or `me = await connect(…)`."""
-
-    def __init__(self, make: Callable[[], Awaitable[Session]]) -> None:
-        self._make = make
-        self._session: Session | None = None
-
-    def __await__(self) -> Generator[Any, None, Session]:
-        return self._connect().__await__()
-
-    async def __aenter__(self) -> Session:
-        return await self._connect()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._session is not None
-        await self._session.close()
-
-    async def _connect(self) -> Session:
-        self._session = await self._make()
-        return self._session
-
-
 def connect(
     url: str | None = None,
     token: Token | None = None,
@@ -449,11 +486,11 @@ def connect(
     service on this machine wrote into its data folder. `token` may be a function, which is called
     for a valid key before every connection. `device` names this program among the user's others; a
     second one of the same name takes its place. `limit_bytes` is the most that the service may send
-    here in any second, 0 for no limit. `interface` is the address of the interface that UDP
-    multicast comes by, where the system does not choose the right one.
+    here in any second, 0 for no limit; a half of it is for events. `interface` is the address of
+    the interface that UDP multicast comes by, where the system does not choose the right one.
 
-    With `near` the addresses are brokers of one overlay, and the session's events roam among them:
-    to the one that serves the `place` it reports, to the one that answers clearly faster
+    With `near` the addresses are brokers of one overlay, and the session roams among them: to the
+    one that serves the `place` it reports, to the one that answers clearly faster
     (`latency`), or to the one that a function of the addresses and its own gives. Its token must
     hold at all of them.
 
@@ -477,27 +514,49 @@ def connect(
             where,
             name,
             draw=draw,
-            limit_bytes=limit_bytes,
+            limit_bytes=limit_bytes - limit_bytes // 2,
             open_s=timeout_s,
             interface=interface,
             tls=tls,
         )
 
+    def make_events(name: str, token_of: TokenOf | None = None) -> EventRoamer:
+        return EventRoamer(
+            address,
+            name,
+            near=near,
+            draw=draw,
+            limit_bytes=limit_bytes // 2,
+            open_s=timeout_s,
+            tls=tls,
+            token_of=token_of,
+        )
+
     async def named() -> Session:
-        # Brokers of an overlay are not hosts of one service: the map stays with the first.
+        # Brokers of an overlay are not hosts of one service: each has a map of its own.
         hosts = Hosts(ServiceAddress(address.url, address.token) if near else address)
         name = device or secrets.token_urlsafe(12)
         runner, http = make_runner(hosts, name), make_http(hosts)
         await runner.start()
-        events = EventRoamer(address, name, near=near, draw=draw, open_s=timeout_s, tls=tls)
         made = make_http(trusted)
-        views = None if limit_bytes else EverywhereViews(http, draw)
+
+        def follow(url: str) -> Runner:
+            hosts.answered(url)  # what is asked over HTTP is asked there, too
+            return make_runner(Hosts(ServiceAddress(url, address.token)), name)
+
         return Session(
-            runner, http, named=http, trust=made, keys=path, events=events, everywhere=views
+            runner,
+            http,
+            named=http,
+            trust=made,
+            keys=path,
+            events=make_events(name),
+            everywhere=None if limit_bytes else EverywhereViews(http, draw),
+            follow=follow if near else None,
         )
 
     async def nameless() -> Session:
-        from roamcast.client.anonymous import AnonymousSession, VidLink
+        from roamcast.client.anonymous import AnonymousSession, EventVid, VidLink
 
         asked = make_http(trusted)
         vids = OwnVids(KeyStore.open(path), asked, draw=draw, hybrid=hybrid)
@@ -509,9 +568,12 @@ def connect(
             await viewer.close()
             await vids.close()
             raise
+        published = EventVid(vids, make_http)
         return AnonymousSession(
             address.url,
             vids,
+            event_vid=published,
+            events=make_events(secrets.token_urlsafe(12), published.token),
             viewer=viewer,
             runner=runner,
             make_runner=make_runner,

@@ -55,6 +55,8 @@ class Inbox:
         self._read: dict[str, Context] = {}
         self._waiting: dict[str, None] = {}
         self._current: Change | None = None
+        self._stale: set[str] = set()
+        """What another service showed, and this one has not shown yet."""
 
     def __len__(self) -> int:
         """How many changes wait for the reader."""
@@ -63,6 +65,7 @@ class Inbox:
     def show(self, context: Context) -> None:
         """A context appeared or has a new state."""
         self.shown[context.vid] = context
+        self._stale.discard(context.vid)
         self._note(context.vid)
 
     def hide(self, vid: str) -> None:
@@ -70,8 +73,15 @@ class Inbox:
         self.shown.pop(vid, None)
         self._note(vid)
 
+    def renew(self) -> None:
+        """Another service shows its current set from now on."""
+        self._stale = set(self.shown)
+
     def current(self, count: int, *, complete: bool) -> None:
         """The current set has been shown; only the first time is a change."""
+        for vid in self._stale:
+            self.hide(vid)
+        self._stale = set()
         if self._current is None:
             self._current = Change("current", None, count, complete)
             self._waiting[_CURRENT] = None

@@ -16,6 +16,9 @@ JournalArgument = Annotated[
 SparkOption = Annotated[str | None, typer.Option(help="Spark master; default local[*].")]
 
 
+TRANSITIONS = "transitions"
+
+
 def add(app: typer.Typer) -> None:
     """Add the commands to the `pipeline` group."""
     app.command("metrics")(metrics)
@@ -61,20 +64,37 @@ def metrics(
 
 
 def plan(
-    journals: JournalArgument,
-    out: Annotated[Path, typer.Option(help="The folder for the plan's files.")],
+    journals: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[transitions] JOURNAL…",
+            help="Folders of journal segments, or segments; for transitions archives, too.",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The folder for the plan's files; for transitions the file.")
+    ],
     tree: Annotated[
         Path | None,
         typer.Option(
             help='{"parent": […], "hosts": {NAME: VERTEX}}; default: root, brokers, clients.'
         ),
     ] = None,
+    k: Annotated[int, typer.Option("--k", min=1, help="Of transitions, fewer are left out.")] = 5,
     spark: SparkOption = None,
     quiet: QuietOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Plan channels, q and m, flows for filter placement and demand for home brokers."""
+    """Plan channels, q and m, flows for filter placement and demand for home brokers.
+
+    `plan transitions` counts from which place people go on to which instead: with that file
+    brokers prepare only where people are likely to come (docs/flows.md).
+    """
     import msgspec
+
+    if str(journals[0]) == TRANSITIONS:
+        _plan_transitions(journals[1:], out, k, spark, quiet=quiet, json=json)
+        return
 
     from roamcast.pipeline.journals.plan_files import make_plan
     from roamcast.pipeline.journals.read import segments
@@ -100,6 +120,34 @@ def plan(
         f"{made.channels:,} queries and sets, {made.vertices:,} vertices, "
         f"{made.clients:,} clients: {made.folder}"
     )
+
+
+def _plan_transitions(
+    sources: list[Path], out: Path, k: int, master: str | None, *, quiet: bool, json: bool
+) -> None:
+    import msgspec
+
+    from roamcast.errors import InputError
+    from roamcast.files import write_whole
+    from roamcast.pipeline.spark.session import Settings, started
+    from roamcast.pipeline.transitions import transitions
+
+    absent = [source for source in sources if not source.exists()]
+    if absent or not sources:
+        named = f"{absent[0]} is not there" if absent else "none was given"
+        raise InputError(f"transitions need archives or journals: {named}")
+    with (
+        bar("transitions", json=json, quiet=quiet) as shown,
+        started(Settings(master=master, name="roamcast transitions")) as session,
+        shown.watch(session),
+    ):
+        found = transitions(session, sources, k=k)
+    write_whole(out, msgspec.json.encode(found))
+    pairs = sum(map(len, found.counts.values()))
+    if json:
+        typer.echo(msgspec.json.encode({"places": len(found.counts), "pairs": pairs, "k": k}))
+    else:
+        typer.echo(f"{len(found.counts):,} places, {pairs:,} pairs of at least {k}: {out}")
 
 
 def _lines(table: "pa.Table", out: Path | None = None) -> None:

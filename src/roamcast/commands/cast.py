@@ -15,9 +15,11 @@ from roamcast.commands._service import (
     run,
     wanted,
 )
+from roamcast.commands.inbox import inbox_of
 
 if TYPE_CHECKING:
-    from roamcast.client.casting import Casting, CastPreview, CastProgress
+    from roamcast.client.casting import CastConsent, Casting, CastPreview, CastProgress
+    from roamcast.client.inbox import MailInbox, OpenedMail
 
 CastArgument = Annotated[str, typer.Argument(help="Id of the cast.")]
 
@@ -26,6 +28,7 @@ def register(root: typer.Typer) -> None:
     """Add the commands to the command line."""
     root.command("cast", rich_help_panel="The map")(cast)
     root.command("why", rich_help_panel="The map")(why)
+    root.command("consent", rich_help_panel="The map")(consent)
 
 
 def cast(
@@ -72,7 +75,7 @@ def cast(
         _print({"id": name}, f"updated {update} by {name}", json=json)
         return
     if cap is not None:
-        _show_alert(casting, cap, where, json=json)
+        _show_alert(casting, cap, where, expires, json=json)
         return
     if where is None and template is None:
         raise InputError("a cast needs --where: a filter that names a place")
@@ -84,14 +87,16 @@ def cast(
     _show_sent(sent, json=json)
 
 
-def _show_alert(casting: "Casting", path: Path, where: str | None, *, json: bool) -> None:
+def _show_alert(
+    casting: "Casting", path: Path, where: str | None, expires: str | None, *, json: bool
+) -> None:
     from roamcast.errors import InputError
 
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read the alert: {error.strerror}", source=str(path)) from None
-    sent = run(casting.send_alert(data, where or ""))
+    sent = run(casting.send_alert(data, where or "", **_expiry(expires)))
     if isinstance(sent, str):
         _print({"id": sent}, f"sent {sent} to those whom the alert before it reached", json=json)
     else:
@@ -104,20 +109,110 @@ def why(
         list[Path] | None,
         typer.Option(help="Journal of a node, also of a service that is down; may be repeated."),
     ] = None,
+    mail: Annotated[
+        str | None,
+        typer.Option(help="Pseudonym that a mail of yours came to, or any: why you have it."),
+    ] = None,
+    person: Annotated[
+        str | None,
+        typer.Option("--as", help="With --mail: person of the service on this machine."),
+    ] = None,
+    keys: Annotated[Path | None, typer.Option(help="With --mail: key store of the person.")] = None,
+    trust: Annotated[
+        str | None, typer.Option(help="With --mail: address of the trusted node.")
+    ] = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say why a cast reached whom it did: which node, filter, rule or limit decided.
 
-    The service tells its sender. Operators read what each node did, step by step, from journals;
-    those name nobody.
+    The service tells its sender. Who got it asks with --mail: only they can open the receipt.
+    Operators read what each node did, step by step, from journals; those name nobody.
     """
+    if mail is not None:
+        _show_mail(cast, mail, inbox_of(data, person, keys, trust), json=json)
+        if not journal:
+            return
     if journal:
         _show_steps(cast, journal, json=json)
         return
     told = run(_casting(data).why(cast))
     lines = [f"{told.id}: {told.filter}", *(f"  {line}" for line in told.lines)]
     _print(told, "\n".join(lines), json=json)
+
+
+def _show_mail(cast: str, mail: str, inbox: "MailInbox", *, json: bool) -> None:
+    """Print why a person has a mail, from its receipt."""
+    from roamcast.errors import NotFoundError
+    from roamcast.model.time import MICROSECONDS, format_instant
+
+    async def find() -> "OpenedMail | None":
+        async for one in inbox.mails(follow=False, keep=True):
+            if one.cast == cast and mail in ("any", one.vid):
+                return one
+        return None
+
+    found = run(find())
+    if found is None:
+        raise NotFoundError(
+            f"you have no mail of the cast {cast[:60]!r}: it did not reach you, or you removed it; "
+            "`roamcast reach` shows whom you refuse"
+        )
+    letter, lines = found.letter, []
+    took_s = (found.arrived_us - letter.sent_us) / MICROSECONDS
+    when = (
+        f"{took_s:.1f} s after it was sent" if letter.sent_us else "when it was sent is not known"
+    )
+    late = ", late: your pseudonym came, or a mailbox or node was found, only then"
+    lines.append(f"delivered at {format_instant(found.arrived_us)}, {when}" + late * (took_s > 60))
+    lines.append(f"to your pseudonym {found.vid}")
+    if found.problem:
+        lines.append(f"it can not be opened: {found.problem}")
+    else:
+        lines.append(f"because {found.receipt}")
+        lines.append(f"decided and sealed by the node {letter.node or 'that sent it'}")
+        lines.append(found.doubt or "its receipt is signed, and the signature holds")
+    told = {"id": cast, "vid": found.vid, "filter": letter.reason, "lines": lines}
+    _print(told, "\n".join([f"{cast}: {letter.reason}", *(f"  {one}" for one in lines)]), json=json)
+
+
+def consent(
+    cast: Annotated[
+        str | None, typer.Argument(help="Id of the cast; without one, list them.")
+    ] = None,
+    refuse: Annotated[
+        bool, typer.Option("--refuse", help="Refuse it, or take your own back.")
+    ] = False,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the casts that wait for a second person's consent, or consent to one.
+
+    Casts to many wait where the setting casts.consent_above says so. Whoever might send such a cast
+    may consent to it, but for its sender.
+    """
+    casting = _casting(data)
+    if cast is None:
+        waiting = run(casting.consents())
+        lines = [line for one in waiting for line in _consent_lines(one)]
+        _print(waiting, "\n".join(lines) or "nothing waits for consent", json=json)
+    elif refuse:
+        run(casting.refuse(cast))
+        _print({"refused": cast}, f"refused {cast}: nothing was sent", json=json)
+    else:
+        _show_sent(run(casting.consent(cast)), json=json)
+
+
+def _consent_lines(request: "CastConsent") -> list[str]:
+    about = f"about {request.about}" if request.about else "an unknown number of"
+    what = "yours: another person consents" if request.own else f"roamcast consent {request.id}"
+    what_for = f"({request.kind}, {request.priority})"
+    return [
+        f"{request.id}  from {request.sender}  {what_for}  until {request.until}",
+        f"  to {about} pseudonyms, {request.tense}: {request.filter}",
+        f"  {request.text}",
+        f"  {what}",
+    ]
 
 
 def _show_steps(cast: str, folders: list[Path], *, json: bool) -> None:
@@ -174,6 +269,13 @@ def _print(value: Any, text: str, *, json: bool) -> None:
 
 
 def _show_sent(sent: "CastProgress", *, json: bool) -> None:
+    if sent.state == "pending":
+        lines = (
+            f"{sent.id} waits for a second person's consent until {sent.expires}; nothing is sent\n"
+            f"  roamcast consent {sent.id}   by somebody else sends it"
+        )
+        _print(sent, lines, json=json)
+        return
     lines = (
         f"sent {sent.id} ({sent.tense}); it expires at {sent.expires}\n"
         f"  roamcast why {sent.id}      says whom it reached and why\n"
@@ -189,10 +291,11 @@ def _show_preview(found: "CastPreview", *, json: bool) -> None:
     lines = [f"{found.tense}; pseudonyms, of which a person may have several"]
     if found.tense in ("historic", "hybrid"):
         lines.append(f"  were there: {about(found.past.about)}")
+        lines += [f"    {one.place}: about {one.about}" for one in found.past.places]
     if found.tense == "present":
         lines.append(f"  are there: {about(found.present.about)}")
+        lines += [f"    {one.place}: about {one.about}" for one in found.present.places]
     if found.future is not None:
         lines.append(f"  may come, by who is there now: {about(found.future)}")
-    places = (*found.past.places, *found.present.places)
-    lines += [f"    {one.place}: about {one.about}" for one in places]
+        lines += [f"    {one.place}: about {one.about}" for one in found.future_places]
     _print(found, "\n".join(lines), json=json)

@@ -54,12 +54,13 @@ def inbox(
         return _as_json(mail, language) if json else _as_text(mail, language)
 
     quiet = json or cap
-    run(_show(_inbox(data, person, keys, trust), shown, follow=follow, keep=keep, quiet=quiet))
+    run(_show(inbox_of(data, person, keys, trust), shown, follow=follow, keep=keep, quiet=quiet))
 
 
-def _inbox(
+def inbox_of(
     data: Path | None, person: str | None, keys: Path | None, trust: str | None
 ) -> "MailInbox":
+    """Open a person's inbox: their key store, and the way to their trusted node."""
     from roamcast.client.inbox import MailInbox
     from roamcast.client.own_vids import keys_path
     from roamcast.identity.key_store import KeyStore, store_of

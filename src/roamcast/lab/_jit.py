@@ -6,7 +6,7 @@ walks in straight legs, reports every cell it enters, and crosses with its vecto
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, Literal
 
@@ -57,7 +57,12 @@ START_US: Final = 5_000_000
 AHEAD_CELLS: Final = 1.5
 """How many cells ahead a prediction looks: through the border cell and into the next."""
 
-SAMPLE_US: Final = 1_000_000
+SAMPLES: Final = 500
+"""How often what is held is looked at in a run."""
+
+EVENT_CELLS: Final = 3.0
+"""An event for each host in the time that so many cells take, on average."""
+
 T_US: Final = 60_000_000
 HANDOFF: Final = HandoffSettings(still_us=T_US, dwell_us=2_000_000)
 NORMAL: Final = msgspec.structs.replace(HANDOFF, dwell_us=1)
@@ -65,9 +70,13 @@ NORMAL: Final = msgspec.structs.replace(HANDOFF, dwell_us=1)
 
 LEGS: Final = OverlaySettings(
     LinkSettings(
-        channel=ChannelSettings(sync_interval_us=1_000_000, sync_interval_us_max=4_000_000)
+        acknowledge_us=1_000_000,
+        silent_us=600_000_000,
+        channel=ChannelSettings(sync_interval_us=5_000_000, sync_interval_us_max=60_000_000),
     )
 )
+"""Nothing is lost here: links need no more than now and then a sign of life."""
+
 CONTROL: Final = frozenset({*HANDOFF_MESSAGES, FlowMark, FlowStood, *TABLES_MESSAGES})
 
 
@@ -156,10 +165,12 @@ class Trial(Journal):
         self.buffered: list[int] = []
         self._speed = speed
         self._end_us = START_US + duration_us
+        self._sample_us = max(1, duration_us // SAMPLES)
         self._draw = random.Random(f"jit {cell_m} {speed} {seed}")
         self._asked: dict[tuple[str, str], int] = {}
         self._set_up: dict[tuple[str, str], int] = {}
         self._walks = {f"h{number}": Walk(number) for number in range(hosts)}
+        self._areas: list[int] = self.grid.area.tolist()
         self._cells = {self.grid.path(cell): cell for cell in range(self.grid.cells)}
         self._tickets: list[tuple[Walk, str, int]] = []
         self._numbers: dict[str, int] = {}
@@ -214,12 +225,13 @@ class Trial(Journal):
             for leg in legs(self._draw, (width[0], width[1]), self._speed, self._end_us):
                 self._schedule(walk, leg)
         nodes = sorted(self._beside)
+        every_us = EVENT_CELLS * self.grid.size.cell_m / self._speed * 1e6
         for walk in self._walks.values():
             at = START_US + 1_000_000
             while at < self._end_us:
-                at += int(self._draw.expovariate(1 / 10_000_000))
+                at += int(self._draw.expovariate(1 / every_us))
                 call(at, partial(self._publish, walk, self._draw.choice(nodes)))
-        for at in range(START_US, self._end_us, SAMPLE_US):
+        for at in range(START_US, self._end_us, self._sample_us):
             call(at, self._sample)
         self.world.kernel.run(self._end_us + 10_000_000, 100_000_000)
         for walk in self._walks.values():
@@ -250,7 +262,7 @@ class Trial(Journal):
         toward = None
         if self.policy == "predicted":
             toward = nodes_ahead(
-                at, heading, self._node_at, node, reach_m=2.5 * self.grid.size.cell_m
+                at, heading, self._nodes_at, node, reach_m=2.5 * self.grid.size.cell_m
             )
         walk.place = place
         if node == walk.node:
@@ -262,9 +274,9 @@ class Trial(Journal):
         beyond = {node_of(other) for other in self._near[place]} - {node}
         walk.bordering = {one: walk.bordering.get(one, now) for one in beyond}
 
-    def _node_at(self, x: float, y: float) -> str | None:
-        cell = int(self.grid.cell_of([(x, y)])[0])
-        return None if cell < 0 else node_of(self.grid.path(cell))
+    def _nodes_at(self, points: Sequence[tuple[float, float]]) -> Iterator[str | None]:
+        for cell in self.grid.cell_of(points).tolist():
+            yield None if cell < 0 else f"la{self._areas[cell]}"
 
     def _cross(self, walk: Walk, node: str, place: str, now: int) -> None:
         previous, walk.node = walk.node, node
@@ -356,7 +368,7 @@ class Trial(Journal):
         held = 0
         for node in self._beside:
             part = self._part(node)
-            self.virtual_s += len(part.virtuals) * SAMPLE_US / 1e6
+            self.virtual_s += len(part.virtuals) * self._sample_us / 1e6
             home = part._flows.home  # noqa: SLF001 — the figure looks at what nobody else needs
             held += sum(
                 one.buffer.bytes for one in home.consumers.values() if one.buffer is not None

@@ -13,6 +13,8 @@ import numpy as np
 from roamcast.lab._jit import POLICIES, Crossing, Policy, Trial
 from roamcast.lab.report import Claim, Report, Steps
 
+AREA_CELLS = 8
+
 TITLE = "delivery gap and cost of handoff, by policy, speed and size of cells (JIT has no figure)"
 
 
@@ -30,8 +32,8 @@ def run(quick: bool, progress: Steps) -> Report:
             for policy in POLICIES:
                 made: list[Trial] = []
                 for seed in range(seeds):
-                    # Long enough for about three crossings of an area by each host.
-                    duration_us = int(3 * 8 * cell_m / speed * 1e6)
+                    # Long enough for each host to cross an area.
+                    duration_us = int(AREA_CELLS * cell_m / speed * 1e6)
                     trial = Trial(policy, cell_m, speed, hosts, areas, seed, duration_us)
                     trial.play()
                     made.append(trial)

@@ -6,7 +6,7 @@ every context that can satisfy it, so a message need not go where nothing meets 
 routes by the target area). Areas of an archive stay as they are when a broker's own area changes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -147,8 +147,14 @@ def _paths(intervals: Intervals) -> tuple[str, ...] | None:
         if path is None:
             return None
         paths[path] = None
-    kept = tuple(p for p in paths if not any(p != q and path_within(p, q) for q in paths))
+    kept = tuple(path for path in paths if not any(one in paths for one in _holders(path)))
     return kept if len(kept) <= PIECES_MAX else None
+
+
+def _holders(path: str) -> Iterator[str]:
+    """Give the places that hold a place, from the nearest on."""
+    while path := path.rpartition("/")[0]:
+        yield path
 
 
 def _path(interval: Interval) -> str | None:

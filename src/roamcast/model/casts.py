@@ -30,6 +30,22 @@ LIFETIME_MAX = 60 * 86_400 * time.MICROSECONDS
 ID_LENGTH_MAX = 128
 
 Tense = Literal["historic", "present", "future", "hybrid"]
+Priority = Literal["routine", "notice", "warning", "emergency"]
+"""The highest overrides people's quiet hours; nothing else does."""
+
+
+class PlaceCount(msgspec.Struct, frozen=True):
+    """Pseudonyms at one place."""
+
+    place: str
+    about: int
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """About how many pseudonyms; 0: too few to be told, perhaps nobody."""
+
+    about: int
+    places: tuple[PlaceCount, ...]
 
 
 class Cast(msgspec.Struct, frozen=True, tag="cast"):

@@ -3,7 +3,7 @@
 Casts to past, present, future and both are sent at different nodes and compared with a record that
 the people made themselves, no broker. Everybody moves between two barriers, and every window of a
 filter begins and ends while nobody moves. The same with brokers and the trusted node killed, and
-with a broker that stands still, so that its links are silent.
+with a broker that stands still, so that its links are silent, or whose links are cut.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import random
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,13 @@ import pytest
 from roamcast.client.asking import Asking
 from roamcast.client.inbox import MailInbox
 from roamcast.client.own_vids import OwnVids, registered
+from roamcast.commands._demo_brokers import (
+    SETTINGS_FILE,
+    DemoNode,
+    _keep,
+    described,
+    nodes_of,
+)
 from roamcast.errors import RoamcastError
 from roamcast.identity.key_store import KeyStore
 from roamcast.live.auth.admission import TokenKeys
@@ -166,14 +173,100 @@ async def linked(nodes: list[dict[str, Any]]) -> None:
     await patiently(check)
 
 
-async def walk(town: Town, trouble: bool) -> None:
+class Cable:
+    """A TCP connection between two nodes that can be cut: it passes bytes on, or nothing."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._open: set[asyncio.StreamWriter] = set()
+        self._is_cut = False
+
+    async def lay(self) -> int:
+        """Listen; give the port."""
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def cut(self) -> None:
+        """Break what is open, and let nothing through."""
+        self._is_cut = True
+        for writer in self._open:
+            writer.transport.abort()
+
+    def mend(self) -> None:
+        """Let connections through again."""
+        self._is_cut = False
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far: asyncio.StreamWriter | None = None
+        try:
+            if self._is_cut:
+                return
+            far_reader, far = await asyncio.open_connection("127.0.0.1", self._to)
+            self._open |= {writer, far}
+            await asyncio.gather(_pump(reader, far), _pump(far_reader, writer))
+        except OSError:
+            pass  # the node is down, or the cable was cut
+        finally:
+            for one in (writer, far):
+                if one is not None:
+                    self._open.discard(one)
+                    one.transport.abort()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+async def cabled(nodes: list[DemoNode]) -> dict[str, list[Cable]]:
+    """Lead all links between brokers through cables; give those that end at each broker."""
+    ends: dict[str, list[Cable]] = defaultdict(list)
+    for near in nodes:
+        path = near.folder / SETTINGS_FILE
+        text = path.read_text()
+        for far in nodes:
+            if far is not near:
+                cable = Cable(far.port)
+                old = f'urls = ["{far.url}"]'
+                assert old in text
+                text = text.replace(old, f'urls = ["http://127.0.0.1:{await cable.lay()}"]')
+                ends[near.name].append(cable)
+                ends[far.name].append(cable)
+        path.write_text(text)
+    return ends
+
+
+async def walk_with_cut_links(folder: Path, people: int) -> None:
+    """Lay out what the command lays out, with cables between the brokers, and cut them."""
+    nodes = nodes_of(folder / "data", 3, 0)
+    ends = await cabled(nodes[:-1])
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        await asyncio.gather(*(node.start() for node in nodes))
+        tasks = [asyncio.create_task(_keep(node)) for node in nodes]
+        town = Town(described(nodes), folder, people)
+        await walk(town, True, cables=ends[nodes[2].name])
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(node.end() for node in nodes))
+
+
+async def walk(town: Town, trouble: bool, cables: Sequence[Cable] = ()) -> None:
+    """`cables`: what leads to the last broker; without them it is stopped for a while instead."""
     nodes = town.nodes
     await linked(nodes)
     await town.phase()
     await town.phase()
     first, second = town.stills
     if trouble:
-        os.kill(nodes[2]["pid"], signal.SIGSTOP)  # its links are silent
+        for cable in cables:
+            cable.cut()
+        if not cables:
+            os.kill(nodes[2]["pid"], signal.SIGSTOP)  # its links are silent
         os.kill(town.trust["pid"], signal.SIGKILL)
     later = time.time() + 3_600
     tenses = [
@@ -194,7 +287,10 @@ async def walk(town: Town, trouble: bool) -> None:
     if trouble:
         os.kill(nodes[1]["pid"], signal.SIGKILL)
         await asyncio.sleep(1.0)
-        os.kill(nodes[2]["pid"], signal.SIGCONT)
+        for cable in cables:
+            cable.mend()
+        if not cables:
+            os.kill(nodes[2]["pid"], signal.SIGCONT)
         await asyncio.gather(*(alive(node) for node in nodes))
     for _ in range(PHASES - 2):
         await town.phase()
@@ -214,7 +310,8 @@ QUICK, WHOLE = 8, 200
 @pytest.mark.parametrize(
     ("people", "trouble"),
     [
-        pytest.param(QUICK, True, id="trouble"),
+        # the simulated casts have this trouble, and test_people.py casts through a real service
+        pytest.param(QUICK, True, id="trouble", marks=pytest.mark.soak),
         pytest.param(QUICK, False, id="calm", marks=pytest.mark.soak),
         pytest.param(WHOLE, False, id="calm-200", marks=pytest.mark.soak),
         pytest.param(WHOLE, True, id="trouble-200", marks=pytest.mark.soak),
@@ -227,3 +324,13 @@ def test_casts_reach_exactly_who_was_meant_at_three_brokers(
     with roamcast("serve", *words, "--json", log=tmp_path / "log.txt") as child:
         nodes = child.answer()["nodes"]
         asyncio.run(walk(Town(nodes, tmp_path, people), trouble))
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.parametrize("people", [QUICK, WHOLE])
+def test_casts_reach_exactly_who_was_meant_though_links_are_cut(
+    tmp_path: Path, people: int
+) -> None:
+    asyncio.run(walk_with_cut_links(tmp_path, people))

@@ -57,7 +57,7 @@ def settings(node: str, ports: dict[str, int], keys: dict[str, str], file: Path)
 
 
 @contextmanager
-def two_nodes(folder: Path) -> Iterator[tuple[RunningService, RunningService]]:
+def two_nodes(folder: Path, more: str = "") -> Iterator[tuple[RunningService, RunningService]]:
     """Run two linked nodes that accept the same tokens: each has a copy of the keys."""
     file = folder / "places.geojson"
     file.write_text(json.dumps(places()), encoding="utf-8")
@@ -68,7 +68,9 @@ def two_nodes(folder: Path) -> Iterator[tuple[RunningService, RunningService]]:
     shutil.copy(folders["a"] / "data" / "keys.json", folders["b"] / "data" / "keys.json")
     keys = {name: key_of(one) for name, one in folders.items()}
     ports = dict(zip(ROOMS, _free_ports(2), strict=True))
-    services = [RunningService(folders[name], settings(name, ports, keys, file)) for name in ROOMS]
+    services = [
+        RunningService(folders[name], settings(name, ports, keys, file) + more) for name in ROOMS
+    ]
     for service, port in zip(services, ports.values(), strict=True):
         service.port = port
     with services[0] as a, services[1] as b:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from roamcast.live.config.settings import EventSection, Settings
+from roamcast.live.config.events import EventSection
+from roamcast.live.config.settings import Settings
 from roamcast.live.links.session import SessionSocket
 from roamcast.overlay.consumers.frames import read_vector, vector_text
 from tests.live.in_process import Asked, gate

@@ -168,7 +168,7 @@ class MapServer(Part):
             **shared.occupancy(),
             "matched queries": (len(shared), sum(len(view.table) for view in views.values())),
             "standing steps": self._standing_steps(),
-            "standing subjects": (len(standing), placed),
+            "standing subjects": (len(standing), placed + standing.others()),
             **desk.occupancy(),
         }
         if self.past is not None:

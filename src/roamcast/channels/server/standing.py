@@ -1,5 +1,7 @@
 """What subscriptions cost every update by anybody: a budget for each subject (0095)."""
 
+from collections.abc import Callable
+
 from roamcast.errors import LimitError
 from roamcast.model.filters import Filter
 
@@ -10,6 +12,8 @@ class Standing:
     def __init__(self, steps_max: int) -> None:
         self._steps_max = steps_max
         self._held: dict[str, int] = {}
+        self.others: Callable[[], int] = lambda: 0
+        """How many subscriptions other parts have that are counted here, too."""
 
     def __len__(self) -> int:
         return len(self._held)

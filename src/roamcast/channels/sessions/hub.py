@@ -459,6 +459,10 @@ class Hub(Part):
         self._place_all(session)
         self._serve(session, now)
 
+    def ledger_of(self, name: str) -> Ledger | None:
+        """Give what was sent to a client with a limit, also after its session."""
+        return self._ledgers.get(name)
+
     def _ledger(self, name: str, limit_bytes: int, now: int) -> Ledger:
         """Count on where an earlier session of the same name ended: the limit is the client's."""
         known = self._ledgers.get(name)

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from roamcast.channels.sessions.settings import HubSettings
+from roamcast.model.casts import ID_LENGTH_MAX, Counted, PlaceCount, Priority, Tense
 from roamcast.model.contexts import (
     PATH_LENGTH_MAX,
     VID_LENGTH_MAX,
@@ -206,6 +207,43 @@ class PartRequest(SessionRequest, frozen=True, tag="part"):
     re: Re = ""
 
 
+class CastOrder(SessionRequest, frozen=True, kw_only=True, tag="cast"):
+    """Send a cast, as `POST /casts` does; the answer is `cast`."""
+
+    re: Re = ""
+    filter: Annotated[str, Meta(min_length=1, max_length=FILTER_LENGTH_MAX, description="CQL2")]
+    text: str = ""
+    payload: Annotated[str, Meta(description="bytes in base64, instead of a text")] = ""
+    media_type: Annotated[str, Meta(min_length=1, max_length=100)] = "text/plain; charset=utf-8"
+    kind: Annotated[str, Meta(min_length=1, max_length=128)] = "text"
+    priority: Priority = "routine"
+    expires: Instant | None = None
+    lifetime_s: Annotated[float, Meta(ge=1, le=60 * 86_400)] | None = None
+    id: Annotated[str, Meta(pattern="^[A-Za-z0-9._:@-]+$", max_length=ID_LENGTH_MAX)] | None = None
+    policy: Annotated[str, Meta(pattern="^(NH|FBTH|BTH[1-9][0-9]?)$")] = "NH"
+
+
+class PreviewOrder(SessionRequest, frozen=True, tag="preview"):
+    """Ask about how many a cast would reach; nothing is sent."""
+
+    filter: Annotated[str, Meta(min_length=1, max_length=FILTER_LENGTH_MAX, description="CQL2")]
+    re: Re = ""
+
+
+class ProgressOrder(SessionRequest, frozen=True, tag="progress"):
+    """Ask what became of a cast of yours; the answer is `cast`."""
+
+    cast: Annotated[str, Meta(min_length=1, max_length=ID_LENGTH_MAX)]
+    re: Re = ""
+
+
+class CancelOrder(SessionRequest, frozen=True, tag="cancel"):
+    """Stop a cast of yours; what was delivered stays."""
+
+    cast: Annotated[str, Meta(min_length=1, max_length=ID_LENGTH_MAX)]
+    re: Re = ""
+
+
 Anything = (
     RegisterRequest
     | HeartbeatRequest
@@ -222,6 +260,10 @@ Anything = (
     | UnsubscribeEventsRequest
     | PlaceRequest
     | PartRequest
+    | CastOrder
+    | PreviewOrder
+    | ProgressOrder
+    | CancelOrder
 )
 
 
@@ -419,6 +461,34 @@ class FramePart(msgspec.Struct, frozen=True, tag_field="type", tag="part"):
     last: bool
 
 
+class SessionCast(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="cast"):
+    """What its sender may know of a cast: counts of pseudonyms, with noise."""
+
+    re: AnsweredRe
+    id: str
+    tense: Tense
+    state: Literal["pending", "live", "cancelled", "updated"]
+    expires: Instant
+    nodes_asked: int
+    nodes_answered: int
+    found: int
+    delivered: int
+    waiting: int
+    unreachable: int
+    refused: int
+
+
+class SessionPreview(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="preview"):
+    """About how many a cast would reach, in all and by place."""
+
+    re: AnsweredRe
+    tense: Tense
+    past: Counted
+    present: Counted
+    future: int | None
+    future_places: tuple[PlaceCount, ...] = ()
+
+
 Answer = (
     SessionWelcome
     | Done
@@ -436,6 +506,8 @@ Answer = (
     | ModulatorNews
     | ConsumerElsewhere
     | FramePart
+    | SessionCast
+    | SessionPreview
 )
 
 _decode = msgspec.json.Decoder(Anything).decode

@@ -33,6 +33,13 @@ TOP: Final = 1 << 62
 """The limit of the last band, which only clients without a limit listen to."""
 
 
+WINDOW_STEP_US: Final = 20_000
+"""How finely a window tells ages; they are rounded so that bytes count longer, not shorter."""
+
+Window = tuple[tuple[int, int], ...]
+"""Bytes of the last second: how long ago, in microseconds, and how many."""
+
+
 class Ledger:
     """The bytes sent to one client with a bandwidth limit in the last second.
 
@@ -68,6 +75,23 @@ class Ledger:
         """Count bytes that leave now."""
         self._entries.append((now, size))
         self._total += size
+
+    def window(self, now: int) -> Window:
+        """Give how long ago bytes left within the last second, and how many: it may travel."""
+        found: list[tuple[int, int]] = []
+        self.room(now)
+        for at, size in self._entries:
+            age = max(0, now - at) // WINDOW_STEP_US * WINDOW_STEP_US
+            if found and found[-1][0] == age:
+                found[-1] = (age, found[-1][1] + size)
+            else:
+                found.append((age, size))
+        return tuple(found)
+
+    def adopt(self, now: int, window: Window) -> None:
+        """Count what another has sent to this client, and forget what was assumed."""
+        self._entries = deque((now - age, size) for age, size in window)
+        self._total = sum(size for _, size in window)
 
     def freed_at(self) -> int | None:
         """When the oldest bytes stop counting."""

@@ -6,14 +6,14 @@ would find today.
 """
 
 import re
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, get_args
 
 import msgspec
 from msgspec import Meta
 
 from roamcast.errors import ForbiddenError, InputError
 from roamcast.model.areas import Area, area_of
-from roamcast.model.casts import tense
+from roamcast.model.casts import Priority, tense
 from roamcast.model.contexts import check_path, path_within
 from roamcast.model.filters import Filter
 from roamcast.model.time import MICROSECONDS
@@ -23,7 +23,6 @@ DAY_S: Final = 86_400
 PAST_S_DEFAULT: Final = 14 * DAY_S
 AREAS_MAX: Final = 64
 
-Priority = Literal["routine", "notice", "warning", "emergency"]
 PRIORITIES: Final[dict[str, int]] = {name: rank for rank, name in enumerate(get_args(Priority))}
 """The highest overrides people's quiet hours; nothing else does."""
 

@@ -4,15 +4,16 @@ Everything that is refused is refused here or by the machine before anything is 
 line. What a sender is told are counts with noise, out of a budget (`preview`).
 """
 
+import asyncio
 import random
 import secrets
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import msgspec
 
 from roamcast.broker import Broker
-from roamcast.errors import InputError, LimitError, NotFoundError
+from roamcast.errors import ForbiddenError, InputError, LimitError, NotFoundError, RoamcastError
 from roamcast.identity.rules import Viewer
 from roamcast.live.auth.admission import Grant, Rates
 from roamcast.live.auth.authority import (
@@ -22,11 +23,11 @@ from roamcast.live.auth.authority import (
     check_priority,
     check_zones,
 )
+from roamcast.live.casts.audit import AuditAct, AuditLog, places_of
 from roamcast.live.casts.preview import (
     ANSWERS_A_DAY,
     MOMENTS_US,
     SAME_US,
-    Counted,
     NoisyCounts,
     SameAnswers,
     until_next,
@@ -34,20 +35,24 @@ from roamcast.live.casts.preview import (
     with_counts_of,
     with_noise,
 )
+from roamcast.live.casts.whom import Whom
+from roamcast.live.casts.wishes import CastWish
+from roamcast.live.config.casting import CastSection
 from roamcast.live.past.worker import PastWorker
-from roamcast.live.service.answering import answered
+from roamcast.live.service.reading import AT_ONCE_MAX, FilterReader
 from roamcast.model import casts
 from roamcast.model.areas import area_of
-from roamcast.model.casts import LIFETIME_MAX, PAYLOAD_BYTES_MAX, Cast, Tense
-from roamcast.model.contexts import Context
+from roamcast.model.casts import LIFETIME_MAX, PAYLOAD_BYTES_MAX, Cast, Counted, PlaceCount, Tense
 from roamcast.model.filters import Filter, recent
-from roamcast.model.filters.atoms import FALSE
 from roamcast.model.machine import Input
-from roamcast.overlay.casts.looking import window_of
+from roamcast.model.time import MICROSECONDS
+from roamcast.overlay.casts.consents import AskConsent, ConsentRequest, EndConsent, GiveConsent
+from roamcast.overlay.casts.held import planned
 from roamcast.overlay.casts.messages import (
     CancelCast,
     CastBody,
     CastView,
+    PlanFilter,
     SendCast,
     UpdateCast,
 )
@@ -55,20 +60,7 @@ from roamcast.transport.driver import Clock, Tickets
 
 CASTS_BURST: Final = 60
 CASTS_PER_S: Final = 1.0
-PREVIEW_CONTEXTS_MAX: Final = 100_000
-
-
-class CastWish(msgspec.Struct, frozen=True, kw_only=True):
-    """A cast as its sender asks for it."""
-
-    filter: str
-    payload: bytes
-    media_type: str = "text/plain; charset=utf-8"
-    kind: str = "text"
-    priority: str = "routine"
-    expires_us: int | None = None
-    id: str = ""
-    policy: str = "NH"
+NAMES: Final = {rank: name for name, rank in PRIORITIES.items()}
 
 
 class Preview(msgspec.Struct, frozen=True, tag="preview"):
@@ -78,7 +70,8 @@ class Preview(msgspec.Struct, frozen=True, tag="preview"):
     past: Counted
     present: Counted
     future: int | None
-    """An estimate: about as many as are at the filter's places now; None where none may come."""
+    """An estimate: about as many as are here now and satisfy all but the times; None: nobody."""
+    future_places: tuple[PlaceCount, ...] = ()
 
 
 class CastOffice:
@@ -93,10 +86,16 @@ class CastOffice:
         give: Callable[[Input], None],
         clock: Clock,
         charge: Callable[[Viewer, Filter], None],
+        reader: FilterReader,
+        settings: CastSection,
+        audit: AuditLog,
     ) -> None:
         """`charge` takes the price of a question about the past from a sender's budget."""
         self._broker = broker
-        self._past = past
+        self._reader = reader
+        self._settings = settings
+        self._audit = audit
+        self._whom = Whom(broker, past, charge)
         self._tickets = tickets
         self._give = give
         self._clock = clock
@@ -105,7 +104,17 @@ class CastOffice:
         self._answers = Rates(ANSWERS_A_DAY / 86_400, ANSWERS_A_DAY, what="counts of people")
         self._previewed: SameAnswers[Preview] = SameAnswers()
         self._progress: SameAnswers[CastView] = SameAnswers()
+        self._asked_before: SameAnswers[int] = SameAnswers()
+        self._tasks: set[asyncio.Task[Input]] = set()
         self._casts = Rates(CASTS_PER_S, CASTS_BURST, what="casts")
+
+    async def _checked(self, grant: Grant, wish: CastWish) -> Filter:
+        """Read and check a cast, at the price of its filter; a long one beside the loop."""
+        self._reader.charge(grant.subject, wish.filter)
+        await self._reader.read(wish.filter)
+        if len(wish.filter) <= AT_ONCE_MAX:
+            return self.checked(grant, wish)
+        return await asyncio.to_thread(self.checked, grant, wish)
 
     def checked(self, grant: Grant, wish: CastWish) -> Filter:
         """Give the filter of a cast that this sender may send, or say why they may not."""
@@ -134,13 +143,19 @@ class CastOffice:
         return wanted.text if grant.filter else wish.filter
 
     async def send(self, grant: Grant, wish: CastWish) -> CastView:
-        """Send a cast; it is on disk when this returns."""
-        wanted, now = self.checked(grant, wish), self._clock()
+        """Send a cast, or let it wait for consent; it is on disk when this returns."""
+        try:
+            wanted = await self._checked(grant, wish)
+            self._casts.take(grant.subject, self._clock())
+        except RoamcastError as error:
+            self._note("refused", grant, cast=wish.id, reason=error.title)
+            raise
+        now = self._clock()
         viewer = Viewer(grant.subject, grant.groups)
-        self._casts.take(grant.subject, now)
-        if casts.tense(wanted, now) in ("historic", "hybrid", "present"):
-            self._charge(viewer, wanted)
         name = wish.id or secrets.token_hex(12)
+        known = self._broker.consents().get(name)
+        if known is not None and known.sender == grant.subject:
+            return pending_view(known)
         cast = Cast(
             name,
             self._text(grant, wish, wanted),
@@ -150,57 +165,146 @@ class CastOffice:
             media_type=wish.media_type,
         )
         rank = PRIORITIES[wish.priority]
-        await self._ask(lambda t: SendCast(t, cast, viewer, wish.kind, wish.policy, rank))
+        told = {
+            "cast": name,
+            "tense": casts.tense(wanted, now),
+            "priority": wish.priority,
+            "places": places_of(area_of(wanted)),
+            "bytes": len(wish.payload),
+        }
+        if self._broker.cast_body(name) is None:
+            about = await self._consent_about(viewer, wanted, now)
+            if about is not None:
+                request = ConsentRequest(
+                    cast, viewer.name, tuple(sorted(viewer.groups)), wish.kind, wish.policy, rank,
+                    about, now, now + round(self._settings.consent_s * MICROSECONDS),
+                )  # fmt: skip
+                self._note("asked for consent", grant, **told)
+                await self._ask(lambda t: AskConsent(t, request))
+                return pending_view(request)
+        if told["tense"] in ("historic", "hybrid", "present"):
+            self._charge(viewer, wanted)
+        self._note("sent", grant, **told)
+        try:
+            await self._ask(lambda t: SendCast(t, cast, viewer, wish.kind, wish.policy, rank))
+        except RoamcastError as error:
+            self._note("refused", grant, cast=name, reason=error.title)
+            raise
         return untold(self._broker.cast_view(name))
+
+    async def _consent_about(self, viewer: Viewer, wanted: Filter, now: int) -> int | None:
+        """Give about how many a cast would reach that needs consent, 0: not known; else None.
+
+        A yes or no tells of a count, so it has noise and a price as other counts have. What other
+        nodes may find is not known here: then consent is needed.
+        """
+        least = self._settings.consent_above
+        if not least:
+            return None
+        if self._broker.cast_leaves(area_of(wanted)):
+            return 0
+        about = self._asked_before.get(viewer.name, wanted.text, now)
+        if about is None:
+            try:
+                self._answers.take(viewer.name, now, 1)
+            except LimitError:
+                return 0
+            about = self._counts.about((await self._whom.find(viewer, wanted, now)).count())
+            self._asked_before.put(viewer.name, wanted.text, now + SAME_US, about)
+        return about if about >= least else None
+
+    # --- consent
+
+    def waiting(self, grant: Grant) -> list[ConsentRequest]:
+        """Give the casts that wait for consent: one's own, and those one may consent to."""
+        requests = self._broker.consents().values()
+        return [
+            one for one in requests if one.sender == grant.subject or self._may_send(grant, one)
+        ]
+
+    async def consent(self, grant: Grant, cast: str) -> CastView:
+        """Consent to a cast: it is sent, and on disk when this returns."""
+        if self._waits(grant, cast).sender == grant.subject:
+            raise ForbiddenError("you sent this cast: a second person consents")
+        viewer = Viewer(grant.subject, grant.groups)
+        self._note("consented", grant, cast=cast)
+        await self._ask(lambda t: GiveConsent(t, cast, viewer))
+        return untold(self._broker.cast_view(cast))
+
+    async def refuse(self, grant: Grant, cast: str) -> None:
+        """Refuse a cast, or take one's own back."""
+        self._waits(grant, cast)
+        viewer = Viewer(grant.subject, grant.groups)
+        self._note("not consented", grant, cast=cast)
+        await self._ask(lambda t: EndConsent(t, cast, viewer))
+
+    def _waits(self, grant: Grant, cast: str) -> ConsentRequest:
+        """Find a request; what one may neither send nor has sent is not there."""
+        for one in self.waiting(grant):
+            if one.cast.id == cast:
+                return one
+        raise NotFoundError(f"no cast {cast[:60]!r} waits for your consent")
+
+    def _may_send(self, grant: Grant, request: ConsentRequest) -> bool:
+        """Say whether somebody might send this cast: then they may consent to it."""
+        if "admin" in grant.scopes:
+            return True
+        try:
+            check_priority(grant.cast, NAMES[request.priority])
+            check_area(grant.cast, recent.read(request.cast.filter), self._clock())
+        except RoamcastError:
+            return False
+        return not grant.filter
+
+    def _note(self, act: AuditAct, grant: Grant, **more: Any) -> None:
+        self._audit.note(self._clock(), act, grant.subject, **more)
+
+    def plan(self, effect: PlanFilter) -> None:
+        """Take a filter apart in a thread."""
+        self._begin(asyncio.to_thread(planned, effect))
+
+    def _begin(self, work: Coroutine[Any, Any, Input]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._planned)
+
+    def _planned(self, task: "asyncio.Task[Input]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            self._give(task.result())
 
     async def preview(self, grant: Grant, wish: CastWish) -> Preview:
         """Say about how many a cast would reach; nothing is sent."""
-        wanted, now = self.checked(grant, wish), self._clock()
-        viewer = Viewer(grant.subject, grant.groups)
+        wanted = await self._checked(grant, wish)
+        now = self._clock()
         same = self._previewed.get(grant.subject, wanted.text, now)
         if same is not None:
             return same
-        tense = casts.tense(wanted, now)
-        # In all and by place; what may come is one answer, and beside what was, one more.
-        self._answers.take(grant.subject, now, {"future": 1, "hybrid": 3}.get(tense, 2))
-        self._charge(viewer, wanted)
-        past, future = (wanted, wanted) if tense == "present" else casts.split(wanted, now)
-        found: list[Context] = []
-        if tense in ("historic", "hybrid") and past.normal != FALSE:
-            found = await self._past.ask(viewer, past, window_of(area_of(past)), exact=True)
-        here: list[Context] = []
-        if tense == "present":
-            asked = self._broker.page(viewer, wanted, now, after="", limit=PREVIEW_CONTEXTS_MAX)
-            here = list((await answered(asked)).contexts)
-        estimate = None
-        if tense in ("future", "hybrid"):
-            estimate = await self._estimate(viewer, future, now)
-        before, now_here = (self._about(one) for one in (found, here))
-        answer = Preview(tense, before, now_here, estimate)
+        # In all and by place, of what was and of what may come.
+        parts = 4 if casts.tense(wanted, now) == "hybrid" else 2
+        self._answers.take(grant.subject, now, parts)
+        found = await self._whom.find(Viewer(grant.subject, grant.groups), wanted, now)
+        past, present = self._counts.counted(found.past), self._counts.counted(found.present)
+        coming = None if found.coming is None else self._counts.counted(found.coming)
+        answer = Preview(
+            found.tense,
+            past,
+            present,
+            None if coming is None else coming.about,
+            () if coming is None else coming.places,
+        )
         self._previewed.put(grant.subject, wanted.text, now + SAME_US, answer)
         return answer
-
-    def _about(self, found: list[Context]) -> Counted:
-        return self._counts.counted(self._reachable(found))
-
-    async def _estimate(self, viewer: Viewer, wanted: Filter, now: int) -> int:
-        places = {place for patch in area_of(wanted).patches for place in patch.places or ()}
-        if not places:
-            return 0
-        quoted = (one.replace("'", "''") for one in sorted(places))
-        there = Filter.parse(" OR ".join(f"within(place, '{one}')" for one in quoted))
-        asked = self._broker.page(viewer, there, now, after="", limit=PREVIEW_CONTEXTS_MAX)
-        found = self._reachable(list((await answered(asked)).contexts))
-        return self._counts.about(len({one.vid for one in found}))
-
-    def _reachable(self, contexts: list[Context]) -> list[Context]:
-        """Leave out what no mail can reach: things, and who publishes under a name."""
-        return [one for one in contexts if self._broker.key_of(one.vid) is not None]
 
     async def cancel(self, grant: Grant, cast: str) -> None:
         """Stop a cast; mail that was deposited stays."""
         viewer, admin = Viewer(grant.subject, grant.groups), "admin" in grant.scopes
+        known = self._broker.consents().get(cast)
+        if known is not None and known.sender == grant.subject:
+            await self.refuse(grant, cast)
+            return
         self._own(grant, cast)
+        self._note("cancelled", grant, cast=cast)
         await self._ask(lambda t: CancelCast(t, cast, viewer, any_sender=admin))
 
     async def update(self, grant: Grant, cast: str, wish: CastWish) -> str:
@@ -210,12 +314,16 @@ class CastOffice:
         if len(wish.payload) > PAYLOAD_BYTES_MAX:
             raise LimitError(f"the payload exceeds the limit of {PAYLOAD_BYTES_MAX} bytes")
         name = wish.id or secrets.token_hex(12)
+        self._note("updated", grant, cast=cast, bytes=len(wish.payload))
         told = (wish.payload, viewer, wish.kind, wish.media_type)
         await self._ask(lambda t: UpdateCast(t, cast, name, *told, any_sender=admin))
         return name
 
     def view(self, grant: Grant, cast: str) -> CastView:
         """Say what became of a cast, to its sender."""
+        asked = self._broker.consents().get(cast)
+        if asked is not None and asked.sender == grant.subject:
+            return pending_view(asked)
         body = self._own(grant, cast)
         now, view = self._clock(), self._broker.cast_view(cast)
         if now < body.sent + MOMENTS_US[0]:
@@ -244,3 +352,11 @@ class CastOffice:
 
     async def _ask(self, make: Callable[[int], Input]) -> None:
         await self._tickets.ask(lambda ticket: self._give(make(ticket)))
+
+
+def pending_view(request: ConsentRequest) -> CastView:
+    """Show a cast that waits for consent: nobody was asked yet."""
+    cast = request.cast
+    tense = casts.tense(recent.read(cast.filter), request.asked_us)
+    expires = request.until_us if cast.expires is None else min(cast.expires, request.until_us)
+    return CastView(cast.id, tense, "pending", expires, 0, 0, 0, 0, 0, 0, 0)

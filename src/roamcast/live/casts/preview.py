@@ -15,6 +15,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from roamcast.model.casts import Counted, PlaceCount
 from roamcast.model.contexts import Context
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.casts.messages import CastView
@@ -40,20 +41,6 @@ MOMENTS_US: Final = tuple(s * MICROSECONDS for s in (2, 10, 60, 600, 3_600, 6 * 
 """After how long progress is counted anew; in between it stands still."""
 
 T = TypeVar("T")
-
-
-class PlaceCount(msgspec.Struct, frozen=True):
-    """Pseudonyms at one place."""
-
-    place: str
-    about: int
-
-
-class Counted(msgspec.Struct, frozen=True):
-    """About how many pseudonyms; 0: too few to be told, perhaps nobody."""
-
-    about: int
-    places: tuple[PlaceCount, ...]
 
 
 class NoisyCounts:

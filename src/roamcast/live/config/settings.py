@@ -16,6 +16,8 @@ from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.errors import SettingsError
 from roamcast.identity.policy import PUBLIC
 from roamcast.identity.rules import Rule
+from roamcast.live.config.casting import CastSection
+from roamcast.live.config.events import EventSection
 from roamcast.live.config.identity import Identity, PushSection
 from roamcast.live.config.lines import located, read_document
 from roamcast.live.config.privacy import Privacy
@@ -284,29 +286,6 @@ class PastSection(Section, frozen=True, kw_only=True):
     ] = 0.0
 
 
-class EventSection(Section, frozen=True, kw_only=True):
-    """Events: everything that happens, once and in order (docs/flows.md)."""
-
-    log_s: Annotated[
-        float, _number(1, 30 * DAY_S, "age at which an event leaves the log, for good")
-    ] = 600.0
-    log_bytes_max: Annotated[
-        int, _number(MIB, 4096 * MIB, "bytes of the log; beyond it the oldest events leave early")
-    ] = 64 * MIB
-    bytes_per_s: Annotated[
-        float, _number(1, 1e12, "sustained bytes of events that one subject publishes")
-    ] = 4.0 * MIB
-    bytes_burst: Annotated[
-        int, _number(2 * MIB, 10**12, "burst of bytes of events that one subject publishes")
-    ] = 16 * MIB
-    consumers_max: Annotated[
-        int, _number(1, 1_000_000, "subscriptions of events of all clients")
-    ] = 100_000
-    sleep_s_max: Annotated[
-        float, _number(0, 3_600, "longest time that events are held for a session that is over")
-    ] = 60.0
-
-
 class Durability(Section, frozen=True, kw_only=True):
     """Bounds of the queue before the disk; acknowledged always means on disk."""
 
@@ -484,6 +463,7 @@ class Settings(Section, frozen=True, kw_only=True):
     journal: JournalSection = JournalSection()
     durability: Durability = Durability()
     past: PastSection = PastSection()
+    casts: CastSection = CastSection()
     events: EventSection = EventSection()
     log: LogSection = LogSection()
     cluster: Cluster = Cluster()

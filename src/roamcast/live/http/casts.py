@@ -4,7 +4,7 @@ A sender needs the scope `cast` and a token that grants the place (docs/casts.md
 send a cast is told that there is none.
 """
 
-from base64 import b64decode
+from base64 import b64encode
 from typing import Annotated
 
 import msgspec
@@ -12,16 +12,17 @@ from litestar import Response
 from litestar.params import Parameter
 from msgspec import Meta
 
-from roamcast.errors import InputError, LimitError
-from roamcast.live.auth.authority import Priority
-from roamcast.live.casts.office import CastWish, Preview
+from roamcast.channels.sessions.messages import CastOrder
+from roamcast.live.casts.office import NAMES, Preview, pending_view
 from roamcast.live.casts.why import Why, why
+from roamcast.live.casts.wishes import CastWish, payload_of, wish_of
 from roamcast.live.http.mail import Base64, CastId, read_body
 from roamcast.live.http.routes import Asked, route, service_of
 from roamcast.live.http.shapes import as_json
-from roamcast.model.casts import ID_LENGTH_MAX, Tense
+from roamcast.model.casts import ID_LENGTH_MAX, Priority, Tense
 from roamcast.model.contexts import Instant
-from roamcast.model.time import MICROSECONDS, format_instant, parse_instant
+from roamcast.model.time import format_instant
+from roamcast.overlay.casts.consents import ConsentRequest
 from roamcast.overlay.casts.messages import NAME_LENGTH_MAX, CastState, CastView
 
 WantsPreview = Annotated[
@@ -78,32 +79,77 @@ class UpdateAnswer(msgspec.Struct, frozen=True):
 
 
 @route("POST", "/casts", scope="cast", tag="casts", body=CastRequest, answer=CastAnswer | Preview,
-       answers={201: "sent", 200: "counted"}, problems=(403, 409, 429),
+       answers={201: "sent", 202: "it waits for consent", 200: "counted"}, problems=(403, 409, 429),
        summary="Send a cast, or preview it")  # fmt: skip
 async def post_cast(request: Asked, preview: WantsPreview = False) -> Response[bytes]:
     """Send a message to everybody who satisfies a filter; answered when it is on disk."""
     service, grant = service_of(request), request.auth
     given = read_body(await request.body(), CastRequest)
-    most = service.settings.limits.filter_length_max
-    if len(given.filter) > most:
-        raise LimitError(f"a filter has at most {most} characters")
-    service.reader.charge(grant.subject, given.filter)
-    await service.reader.read(given.filter)  # beside the loop; what follows finds it read
-    wish = _wish(given, service.clock())
+    wish = wish_of(CastOrder(**msgspec.structs.asdict(given)), service.clock())
     if preview:
         answer = as_json(await service.casts.preview(grant, wish))
         answer.status_code = 200
         return answer
-    answer = as_json(_shown(await service.casts.send(grant, wish)))
+    sent = await service.casts.send(grant, wish)
+    answer = as_json(shown_cast(sent))
+    answer.status_code = 202 if sent.state == "pending" else 201
+    return answer
+
+
+class ConsentAnswer(msgspec.Struct, frozen=True):
+    """A cast that waits for a second person's consent."""
+
+    id: str
+    sender: str
+    filter: str
+    tense: Tense
+    kind: str
+    priority: Priority
+    about: Annotated[int, Meta(description="pseudonyms it would reach, with noise; 0: not known")]
+    media_type: str
+    payload: str
+    asked: Instant
+    until: Instant
+    own: Annotated[bool, Meta(description="whether you sent it: then another consents")]
+
+
+class ConsentAnswers(msgspec.Struct, frozen=True):
+    """The casts that wait for consent."""
+
+    consents: list[ConsentAnswer]
+
+
+@route("GET", "/consents", scope="cast", tag="casts", answer=ConsentAnswers,
+       summary="Casts that wait for consent")  # fmt: skip
+async def get_consents(request: Asked) -> Response[bytes]:
+    """Give the casts that wait for a second person: your own, and those you might send."""
+    grant = request.auth
+    shown = [_consent(one, grant.subject) for one in service_of(request).casts.waiting(grant)]
+    return as_json(ConsentAnswers(shown))
+
+
+@route("POST", "/consents/{cast:str}", scope="cast", tag="casts", answer=CastAnswer,
+       answers={201: "sent"}, problems=(403, 404, 409, 429),
+       summary="Consent to a cast")  # fmt: skip
+async def post_consent(request: Asked, cast: CastId) -> Response[bytes]:
+    """Send a cast of somebody else that you might send yourself; answered when it is on disk."""
+    answer = as_json(shown_cast(await service_of(request).casts.consent(request.auth, cast)))
     answer.status_code = 201
     return answer
+
+
+@route("DELETE", "/consents/{cast:str}", scope="cast", tag="casts", problems=(404,),
+       summary="Refuse a cast that waits for consent")  # fmt: skip
+async def delete_consent(request: Asked, cast: CastId) -> None:
+    """Refuse a cast, or take your own back: it is forgotten, and nothing is sent."""
+    await service_of(request).casts.refuse(request.auth, cast)
 
 
 @route("GET", "/casts/{cast:str}", scope="cast", tag="casts", answer=CastAnswer, problems=(404,),
        summary="What became of a cast")  # fmt: skip
 async def get_cast(request: Asked, cast: CastId) -> Response[bytes]:
     """Give a cast's progress in counts with noise, to its sender."""
-    return as_json(_shown(service_of(request).casts.view(request.auth, cast)))
+    return as_json(shown_cast(service_of(request).casts.view(request.auth, cast)))
 
 
 @route("GET", "/casts/{cast:str}/why", scope="cast", tag="casts", answer=Why, problems=(404,),
@@ -131,7 +177,7 @@ async def post_update(request: Asked, cast: CastId) -> Response[bytes]:
     service = service_of(request)
     wish = CastWish(
         filter="",
-        payload=_payload(given),
+        payload=payload_of(given.text, given.payload),
         media_type=given.media_type,
         kind=given.kind,
         id=given.id or "",
@@ -141,31 +187,26 @@ async def post_update(request: Asked, cast: CastId) -> Response[bytes]:
     return answer
 
 
-def _wish(given: CastRequest, now: int) -> CastWish:
-    if given.expires is not None and given.lifetime_s is not None:
-        raise InputError("give expires or lifetime_s, not both")
-    expires = None if given.expires is None else parse_instant(given.expires)
-    if given.lifetime_s is not None:
-        expires = now + round(given.lifetime_s * MICROSECONDS)
-    return CastWish(
-        filter=given.filter,
-        payload=_payload(given),
-        media_type=given.media_type,
-        kind=given.kind,
-        priority=given.priority,
-        expires_us=expires,
-        id=given.id or "",
-        policy=given.policy,
+def _consent(request: ConsentRequest, subject: str) -> ConsentAnswer:
+    cast = request.cast
+    return ConsentAnswer(
+        cast.id,
+        request.sender,
+        cast.filter,
+        pending_view(request).tense,
+        request.kind,
+        NAMES[request.priority],  # type: ignore[arg-type]
+        request.about,
+        cast.media_type,
+        b64encode(cast.payload).decode(),
+        format_instant(request.asked_us),
+        format_instant(request.until_us),
+        request.sender == subject,
     )
 
 
-def _payload(given: UpdateRequest) -> bytes:
-    if bool(given.text) == bool(given.payload):
-        raise InputError("a cast says something: give text or payload, one of the two")
-    return given.text.encode() if given.text else b64decode(given.payload)
-
-
-def _shown(view: CastView) -> CastAnswer:
+def shown_cast(view: CastView) -> CastAnswer:
+    """Give a cast's progress as it is written."""
     return CastAnswer(
         view.cast,
         view.tense,

@@ -67,7 +67,8 @@ def document_of(app: Litestar) -> dict[str, Any]:
         if "get" in methods:
             methods["head"] = _head(methods["get"])
     # The struct has the most that any service may allow; this one's settings may allow less.
-    for name in ("SubscribeRequest", "SubscribeEventsRequest", "CountRequest", "WebhookWish"):
+    asked = ("SubscribeRequest", "SubscribeEventsRequest", "CountRequest")
+    for name in (*asked, "WebhookWish", "CastOrder", "PreviewOrder"):
         components[name]["properties"]["filter"]["maxLength"] = limits.filter_length_max
     document["components"]["schemas"] = components
     return document

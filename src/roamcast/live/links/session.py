@@ -17,6 +17,8 @@ from roamcast.channels.sessions import messages as say
 from roamcast.errors import InputError, LimitError, RoamcastError
 from roamcast.identity.rules import Viewer
 from roamcast.live.auth.admission import Bucket, Grant
+from roamcast.live.casts.office import Preview
+from roamcast.live.casts.wishes import CastWish, wish_of
 from roamcast.live.http.problems import MISTAKE, SEE_LOG, position_in, url_in
 from roamcast.live.links.sockets import TRY_AGAIN, WebSocket, text_frame
 from roamcast.live.observe.logs import Log
@@ -28,6 +30,7 @@ from roamcast.model import time
 from roamcast.model.contexts import check_place, to_context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.here import depends_on_place
+from roamcast.overlay.casts.messages import CastView
 from roamcast.overlay.consumers.events import SubscribeSessionEvents
 from roamcast.overlay.flows.vector import Position, pairs
 from roamcast.overlay.handoff.messages import Attachment
@@ -241,6 +244,24 @@ class SessionSocket:
                 service.broker.check_place(check_place(place))
                 service.events.report(self.name, place)
                 self._say(say.Done(re))
+            case _:
+                self._do_cast(message)
+
+    def _do_cast(self, message: say.Anything) -> None:
+        """Do what a message about casts says, as their routes do."""
+        office, grant = self._service.casts, self._grant
+        grant.require("cast")
+        match message:
+            case say.CastOrder(re=re):
+                wish = wish_of(message, self._service.clock())
+                self._later(office.send(grant, wish), re, partial(_as_cast, re))
+            case say.PreviewOrder(text, re):
+                wish = CastWish(filter=text, payload=b"?")
+                self._later(office.preview(grant, wish), re, partial(_as_preview, re))
+            case say.ProgressOrder(cast, re):
+                self._say(_as_cast(re, office.view(grant, cast)))
+            case say.CancelOrder(cast, re):
+                self._later(office.cancel(grant, cast), re, lambda _: say.Done(re))
 
     def _take_part(self, text: str, last: bool) -> None:
         """Put the text of a long message together; only events are longer than a frame."""
@@ -390,3 +411,14 @@ def _re_of(data: bytes | str) -> str:
         return ""
     re = loose.get("re", "") if isinstance(loose, dict) else ""
     return re[:128] if isinstance(re, str) else ""
+
+
+def _as_cast(re: str, view: CastView) -> say.SessionCast:
+    fields = msgspec.structs.asdict(view)
+    expires = time.format_instant(fields.pop("expires_us"))
+    del fields["given_up"]
+    return say.SessionCast(re=re, id=fields.pop("cast"), expires=expires, **fields)
+
+
+def _as_preview(re: str, preview: Preview) -> say.SessionPreview:
+    return say.SessionPreview(re=re, **msgspec.structs.asdict(preview))

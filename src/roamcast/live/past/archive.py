@@ -47,7 +47,10 @@ class FedArchive:
         self._days = days
         self._crowd_min = crowd_min
         self._retained = 0
-        self._archive = Archive.make(place, ArchiveSettings(grid_s=grid_s))
+        try:
+            self._archive = Archive.open(place)  # whatever its grid is
+        except MissingError:
+            self._archive = Archive.make(place, ArchiveSettings(grid_s=grid_s))
         self.rows = self._count()
 
     def has(self, number: int) -> bool:

@@ -1,6 +1,7 @@
 """The broker that a service's settings ask for."""
 
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 from roamcast.broker import Broker
 from roamcast.channels.failover.epochs import epoch_at
@@ -9,6 +10,7 @@ from roamcast.channels.past.settings import PastSettings
 from roamcast.channels.sessions.publications import PublicationSettings
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.channels.sessions.webhooks import WebhookSettings
+from roamcast.errors import InputError
 from roamcast.identity.live_blur import LiveBlur
 from roamcast.identity.rules import Viewer
 from roamcast.live.config.settings import Settings, default_rules
@@ -17,6 +19,7 @@ from roamcast.model.filters import Filter
 from roamcast.model.filters.here import by_kind
 from roamcast.model.places import Places
 from roamcast.model.time import MICROSECONDS
+from roamcast.model.transitions import Transitions, read_transitions
 from roamcast.overlay.consumers.settings import EventSettings
 from roamcast.overlay.flows.settings import FlowSettings
 from roamcast.overlay.handoff.handoff import HandoffNode
@@ -42,7 +45,20 @@ def event_settings(settings: Settings, places: Places | None) -> EventSettings:
         subscriptions_per_session_max=settings.limits.subscriptions_per_client_max,
         queue_bytes_max=settings.limits.socket_high_bytes,
         sleep_us_max=sleep_us,
+        transitions=_transitions(events.transitions),
+        transitions_least=events.transitions_least,
     )
+
+
+def _transitions(file: str) -> Transitions:
+    if not file:
+        return Transitions()
+    try:
+        return read_transitions(Path(file).read_bytes())
+    except OSError as error:
+        raise InputError(f"can not be read: {error.strerror}", source=file) from None
+    except InputError as error:
+        raise error.located(file) from None
 
 
 def _kind_of(places: Places, path: str) -> str | None:

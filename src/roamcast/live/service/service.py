@@ -53,6 +53,7 @@ from roamcast.live.auth.admission import SCOPES, Connections, Grant, Rates, Toke
 from roamcast.live.auth.grants import OpenGrants
 from roamcast.live.auth.provider import Provider, key_id_of
 from roamcast.live.auth.registrations import registrations_of
+from roamcast.live.casts.audit import FOLDER, AuditLog
 from roamcast.live.casts.deposits import Deposits
 from roamcast.live.casts.office import CastOffice
 from roamcast.live.cluster.proof import Caller
@@ -91,7 +92,7 @@ from roamcast.model.machine import (
 from roamcast.model.places import Places
 from roamcast.model.records import ChannelStep, HandoffStep, OverlayStep, Record, UpdateMatched
 from roamcast.model.time import format_instant
-from roamcast.overlay.casts.messages import DepositMail, LookUpPast, ReadPayload
+from roamcast.overlay.casts.messages import DepositMail, LookUpPast, PlanFilter, ReadPayload
 from roamcast.overlay.events import HangUp, ParcelExpired, TablesTouched
 from roamcast.overlay.overlay import OverlayNode
 from roamcast.transport.driver import Carriers, Driver, Tickets, nothing, wall_clock
@@ -197,6 +198,7 @@ class Service:
             clock=self.clock,
             give=self.driver.give,
         )
+        self._audit = AuditLog(Path(settings.server.data) / FOLDER, settings.casts.audit_days)
         self.casts = CastOffice(
             self.broker,
             self.past,
@@ -204,6 +206,9 @@ class Service:
             give=self.driver.give,
             clock=self.clock,
             charge=self.charge_past,
+            reader=self.reader,
+            settings=settings.casts,
+            audit=self._audit,
         )
         self.events = EventOffice(
             settings,
@@ -284,6 +289,7 @@ class Service:
         self.reader.close()
         self.driver.close()
         self._store.stop()
+        self._audit.close()
         await asyncio.to_thread(self.past.close)
         if self._journal is not None:
             await self._journal.close()
@@ -303,6 +309,7 @@ class Service:
                 LookForEnded: self.past.carry,
                 FeedArchive: self.past.carry,
                 LookUpPast: self.past.look_up,
+                PlanFilter: self.casts.plan,
                 ReadPayload: self._deposits.read,
                 DepositMail: self._deposits.deposit,
                 Acknowledged: lambda effect: tickets.answer(effect.ticket, effect.fresh),

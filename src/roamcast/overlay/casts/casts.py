@@ -21,14 +21,12 @@ from roamcast.channels.server.queries import Matcher
 from roamcast.errors import (
     ConflictError,
     ForbiddenError,
-    LimitError,
     NotFoundError,
     RoamcastError,
-    StoreError,
 )
-from roamcast.model import casts as model
+from roamcast.model.areas import Area
 from roamcast.model.contexts import Context
-from roamcast.model.events import Acknowledged, Failed
+from roamcast.model.events import Failed
 from roamcast.model.machine import Draw, Effect, Entry, Stored, StoreFailed
 from roamcast.model.parts import Occupancy, Part, Timers
 from roamcast.model.records import CastStep
@@ -41,11 +39,9 @@ from roamcast.overlay.casts.held import (
     PREFIX,
     SETTLED,
     HeldCast,
-    StoredCast,
     name_of,
-    plan_of,
 )
-from roamcast.overlay.casts.keeping import read_stored, written
+from roamcast.overlay.casts.keeping import read_stored
 from roamcast.overlay.casts.lookups import Lookups
 from roamcast.overlay.casts.messages import (
     CAST,
@@ -60,6 +56,7 @@ from roamcast.overlay.casts.messages import (
     CastResult,
     CastView,
     DepositFailed,
+    FilterPlanned,
     MailDeposited,
     PastFound,
     PastUnread,
@@ -67,12 +64,13 @@ from roamcast.overlay.casts.messages import (
     SendCast,
     UpdateCast,
 )
-from roamcast.overlay.casts.orders import body_of, check_update
+from roamcast.overlay.casts.orders import check_update
 from roamcast.overlay.casts.reports import Reports
 from roamcast.overlay.casts.requests import Requests
 from roamcast.overlay.casts.results import Results
 from roamcast.overlay.casts.settings import CastSettings
 from roamcast.overlay.casts.spreading import Spreading
+from roamcast.overlay.casts.taking import Taking
 from roamcast.overlay.casts.waiting import See, WaitingCasts
 from roamcast.overlay.events import (
     CameByLink,
@@ -101,9 +99,9 @@ class Casts(Part):
 
     part: ClassVar[str] = "casts"
     inputs: ClassVar = (
-        SendCast, CancelCast, UpdateCast, PastFound, PastUnread, PayloadRead, MailDeposited,
-        DepositFailed, NeighbourUp, NeighbourDown, CameByLink, TreeChanged, ParcelArrived,
-        ParcelHandled, ParcelPosted,
+        SendCast, CancelCast, UpdateCast, PastFound, PastUnread, FilterPlanned, PayloadRead,
+        MailDeposited, DepositFailed, NeighbourUp, NeighbourDown, CameByLink, TreeChanged,
+        ParcelArrived, ParcelHandled, ParcelPosted,
     )  # fmt: skip
     prefix: ClassVar[str] = PREFIX
 
@@ -148,6 +146,7 @@ class Casts(Part):
         self._handing = Handing(desk, self._reports.soon)
         self._results = Results(desk, self._handing)
         self._endings = Endings(desk, self._handing)
+        self._taking = Taking(desk, self._handing, self._results, self._hold)
         self._notes: list[Context] = []
         self.timers: Timers[What] = timers
         self.follows: Collection[Any] = desk.casts
@@ -162,6 +161,15 @@ class Casts(Part):
     def view(self, cast: str) -> CastView:
         """Say how far a cast has come; the counts of people are for nobody as they are."""
         return self._reports.view(cast)
+
+    def is_known(self, cast: str) -> bool:
+        """Whether a cast is held, or over."""
+        return cast in self._desk.casts or cast in self._desk.endings
+
+    def leaves(self, area: Area) -> bool:
+        """Whether somebody may be in an area beyond some link."""
+        spreading = self._desk.spreading
+        return spreading is not None and spreading.leaves(area)
 
     def explain(self, cast: str, now: int) -> str:
         """Say why a cast is still held."""
@@ -214,6 +222,8 @@ class Casts(Part):
         """Take an answer of the driver."""
         desk = self._desk
         match given:
+            case FilterPlanned(token, problem):
+                return desk.requests.planned(token, problem, now)
             case PayloadRead(token, payload):
                 return desk.requests.was_read(token, payload, now)
             case PastFound():
@@ -257,6 +267,7 @@ class Casts(Part):
                 max(self._desk.by_sender.values(), default=0),
                 settings.sender_max,
             ),
+            "cached": (len(self._desk.waiting.casts), settings.cache_max),
             "endings": (len(self._desk.endings), settings.endings_max),
             "candidates": (len(self._desk.waiting), settings.candidates_max),
             "batches": (len(self._lookups.batches), settings.lookups_max),
@@ -277,7 +288,7 @@ class Casts(Part):
 
     def _asked(self, given: SendCast | CancelCast | UpdateCast, now: int) -> Sequence[Effect]:
         if isinstance(given, SendCast):
-            return self._send(given, now)
+            return self._taking.send(given, now)
         held = self._desk.casts.get(given.cast)
         if held is None or held.body.origin != self._desk.node:
             raise NotFoundError(f"no cast {given.cast[:60]!r} was sent here, or it is over")
@@ -296,35 +307,6 @@ class Casts(Part):
             )
         return self._endings.begin(held, ending, given.ticket, now)
 
-    def _send(self, given: SendCast, now: int) -> list[Effect]:
-        cast = given.cast
-        model.check(cast)
-        if cast.id in self._desk.casts:
-            if self._desk.casts[cast.id].body.sender != given.viewer.name:
-                raise ConflictError("this id is another cast's")
-            return [Acknowledged(given.ticket)]
-        if cast.id in self._desk.endings or cast.id in self._desk.writing:
-            raise ConflictError("a cast of this id is over, or on its way to the disk")
-        if self._desk.full:
-            raise LimitError(f"{self._desk.settings.casts_max} casts are held: try again later")
-        sender, most = given.viewer.name, self._desk.settings.sender_max
-        if self._desk.by_sender[sender] >= most:
-            raise LimitError(f"{most} casts of yours are held: cancel some, or let them expire")
-        body = body_of(given, self._desk.node, self._desk.settings, now)
-        held = HeldCast(StoredCast(body, "", (), self._desk.settings.patience_us))
-
-        def then(done: bool, now: int) -> Sequence[Effect]:
-            del self._desk.writing[cast.id]
-            self._desk.count_out(sender)
-            if not done:
-                return [Failed(given.ticket, StoreError("the disk refused the cast"))]
-            step = CastStep(cast.id, f"sent, {plan_of(body).tense}")
-            return [Acknowledged(given.ticket, fresh=True), step, *self._hold(held, now)]
-
-        self._desk.writing[cast.id] = None
-        self._desk.by_sender[sender] += 1
-        return [self._desk.requests.store(written(held, cast.payload), then)]
-
     # --- a cast at this node
 
     def _hold(self, held: HeldCast, now: int, *, restored: bool = False) -> list[Effect]:
@@ -333,7 +315,7 @@ class Casts(Part):
         body = held.body
         self._desk.timers.set(("drop", held.id, 0), max(now + 1, body.expires_us))
         if not held.settled:
-            self._desk.waiting.add(held)
+            self._taking.wait(held, now)
             self._lookups.look(held, now)
             settles = self._waits_until(held)
             if restored:
@@ -388,46 +370,13 @@ class Casts(Part):
             return [CastStep("", f"garbage: {error}"[:200]), HandleParcel(given.parcel)]
         match content:
             case CastParcel():
-                return self._cast_arrived(given, content, now)
+                return self._taking.arrived(given, content, now)
             case CastResult():
                 return self._results.arrived(given, content, now)
             case CastEnding():
                 return self._endings.arrived(given, content, now)
             case _:
                 return self._reports.arrived(given.parcel, content)
-
-    def _cast_arrived(
-        self, given: ParcelArrived, content: CastParcel, now: int
-    ) -> Sequence[Effect]:
-        body = content.body
-        known = self._desk.casts.get(body.id)
-        try:
-            plan_of(body)
-        except RoamcastError as error:
-            return [CastStep(body.id, f"refused: {error}"[:200]), HandleParcel(given.parcel)]
-        if known is not None:
-            return self._desk.handle(
-                given.parcel, (), lambda now: self._results.repeated(known, content, now)
-            )
-        if body.id in self._desk.endings or body.over_us <= now:
-            return self._desk.handle(
-                given.parcel, (), lambda _: self._results.answer_none(body, content.came_from)
-            )
-        # A parcel comes again if the disk refused it.
-        if self._desk.writing.get(body.id, given.parcel) != given.parcel or (
-            self._desk.full and body.id not in self._desk.writing
-        ):
-            return self._desk.wait_for_room(given, now)
-        held = HeldCast(StoredCast(body, content.came_from, content.branches, content.patience_us))
-        self._desk.writing[body.id] = given.parcel
-
-        def handled(now: int) -> Sequence[Effect]:
-            self._desk.writing.pop(body.id, None)
-            if body.id in self._desk.endings:
-                return [self._desk.requests.store(held.forgets(), ignore)]
-            return [CastStep(body.id, "taken", content.came_from), *self._hold(held, now)]
-
-        return self._desk.handle(given.parcel, written(held, content.payload), handled)
 
     def _after(self, effects: Sequence[Effect], now: int) -> list[Effect]:
         """Let a cast end if that was the last thing owed, and tell its sender."""

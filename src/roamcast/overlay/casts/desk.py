@@ -41,6 +41,8 @@ class HeldCasts:
         """Casts that are over, by id: repeats of them are known (trap 12)."""
         self.writing: dict[str, ParcelId | None] = {}
         """Casts on their way to the disk → the parcel that brought them."""
+        self.planning: set[ParcelId] = set()
+        """Parcels whose casts' filters are being taken apart."""
         self.to_look: dict[str, None] = {}
         """Casts that are to be looked up."""
         self.held_up: dict[ParcelId, ParcelArrived] = {}

@@ -75,7 +75,9 @@ class Handing:
             return []
         if not self._desk.spreading.lacking((*held.sent_to, *held.posting, held.came_from)):
             return []
-        links, soon = self._desk.spreading.wanted(held.body, held.came_from, now)
+        links, soon = self._desk.spreading.wanted(
+            held.body, held.came_from, now, pushed=held.pushed
+        )
         if soon:
             self.later(held, now)
         new = [link for link in links if link not in held.sent_to and link not in held.posting]

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from roamcast.channels.past.asking import Asked
-from roamcast.errors import LimitError
+from roamcast.errors import LimitError, RoamcastError
 from roamcast.identity.rules import Viewer
 from roamcast.model import casts
 from roamcast.model.areas import Area, area_of
@@ -24,7 +24,14 @@ from roamcast.model.filters.values import Interval
 from roamcast.model.machine import Writes
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.casts.looking import window_of
-from roamcast.overlay.casts.messages import CastBody, CastReport, Pair, PastQuestion
+from roamcast.overlay.casts.messages import (
+    CastBody,
+    CastReport,
+    FilterPlanned,
+    Pair,
+    PastQuestion,
+    PlanFilter,
+)
 from roamcast.overlay.events import ParcelId
 
 PREFIX: Final = "casts/"
@@ -111,6 +118,15 @@ _plan = lru_cache(PLANS)(CastPlan)
 def plan_of(body: CastBody) -> CastPlan:
     """Take a cast's filter apart; the last ones are remembered."""
     return _plan(body.filter, body.target, body.sent, body.split_at)
+
+
+def planned(effect: PlanFilter) -> FilterPlanned:
+    """Answer a request to take a filter apart; any thread may."""
+    try:
+        plan_of(effect.body)
+    except RoamcastError as error:
+        return FilterPlanned(effect.token, error)
+    return FilterPlanned(effect.token)
 
 
 class CastStatus(enum.StrEnum):
@@ -221,6 +237,7 @@ class HeldCast:
         "patience_us",
         "plan",
         "posting",
+        "pushed",
         "reported",
         "reports",
         "sent_to",
@@ -242,6 +259,8 @@ class HeldCast:
         self.sent_to: dict[str, None] = {}
         """Neighbours that have it for certain: custody of it is on disk."""
         self.posting: dict[str, None] = {}
+        self.pushed = False
+        """Whether it goes wherever its area is served at once, and does not wait here."""
         self.answered: set[str] = set()
         """Neighbours whose results are complete."""
         self.pages: dict[int, CastPage] = {}

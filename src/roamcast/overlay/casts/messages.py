@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from roamcast.errors import RoamcastError
 from roamcast.identity.rules import Viewer
 from roamcast.model.areas import Area
 from roamcast.model.casts import ID_LENGTH_MAX, PAYLOAD_BYTES_MAX, Cast, Tense
@@ -133,6 +134,20 @@ class PastUnread(Input, frozen=True):
     reason: str
 
 
+class PlanFilter(Effect, frozen=True):
+    """Take a cast's filter apart, beside the loop (`held.plan_of`); `FilterPlanned` follows."""
+
+    token: int
+    body: "CastBody"
+
+
+class FilterPlanned(Input, frozen=True):
+    """A filter is taken apart, and remembered; or it cannot be followed."""
+
+    token: int
+    problem: RoamcastError | None = None
+
+
 class ReadPayload(Effect, frozen=True):
     """Read the value stored under this key; `PayloadRead` follows."""
 
@@ -189,7 +204,8 @@ class DepositFailed(Input, frozen=True):
 # --- what is read
 
 
-CastState = Literal["live", "cancelled", "updated"]
+CastState = Literal["pending", "live", "cancelled", "updated"]
+"""Pending: it waits for a second person's consent."""
 
 
 class CastView(msgspec.Struct, frozen=True):

@@ -19,8 +19,8 @@ from roamcast.overlay.casts.settings import CastSettings
 _check: Final = msgspec.msgpack.Decoder(CastBody)
 
 
-def body_of(given: SendCast, node: str, settings: CastSettings, now: int) -> CastBody:
-    """Make a cast as it travels; raise if it is not valid."""
+def draft_of(given: SendCast, node: str, now: int) -> CastBody:
+    """Make a cast as it travels, but for its expiry; raise if it is not valid."""
     cast, viewer = given.cast, given.viewer
     model.check(cast)
     if max(len(viewer.name), len(given.kind)) > NAME_LENGTH_MAX:
@@ -47,12 +47,15 @@ def body_of(given: SendCast, node: str, settings: CastSettings, now: int) -> Cas
         _check.decode(msgspec.msgpack.encode(made))
     except msgspec.ValidationError as error:
         raise MessageError(f"this is not a cast: {error}") from None
-    plan = plan_of(made)  # raises what no node could follow
-    expires = cast.expires
+    return made
+
+
+def with_expiry(draft: CastBody, expires: int | None, settings: CastSettings) -> CastBody:
+    """Say when a cast expires: as its sender does, or when its filter can match nobody."""
     if expires is None:
-        latest = cast.sent + model.LIFETIME_MAX
-        expires = min(max(plan.last or 0, now + settings.life_us), latest)
-    return msgspec.structs.replace(made, expires_us=expires, over_us=expires + settings.late_us)
+        latest = draft.sent + model.LIFETIME_MAX
+        expires = min(max(plan_of(draft).last or 0, draft.split_at + settings.life_us), latest)
+    return msgspec.structs.replace(draft, expires_us=expires, over_us=expires + settings.late_us)
 
 
 def check_update(given: UpdateCast) -> None:

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Sequence
 
+from roamcast.errors import RoamcastError
 from roamcast.model.machine import Effect, Store, Writes
-from roamcast.overlay.casts.messages import ReadPayload
+from roamcast.overlay.casts.messages import CastBody, PlanFilter, ReadPayload
 from roamcast.overlay.events import PostParcel
 
 Then = Callable[[bool, int], Sequence[Effect]]
 """Takes whether it was done, and the time."""
 
 ThenRead = Callable[[bytes | None, int], Sequence[Effect]]
+
+ThenPlanned = Callable[[RoamcastError | None, int], Sequence[Effect]]
+"""Takes why a filter cannot be followed, and the time."""
 
 
 class Requests:
@@ -19,6 +23,7 @@ class Requests:
         self.posts: dict[int, Then] = {}
         self.reads: dict[int, ThenRead] = {}
         self._part = part
+        self.plans: dict[int, ThenPlanned] = {}
         self._stores: dict[int, Then] = {}
         self._token = 0
 
@@ -39,6 +44,11 @@ class Requests:
         self.posts[self.token()] = then
         return PostParcel(self._part, self._token, kind, tuple(targets), body, writes)
 
+    def plan(self, body: CastBody, then: ThenPlanned) -> Effect:
+        """Let a cast's filter be taken apart."""
+        self.plans[self.token()] = then
+        return PlanFilter(self._token, body)
+
     def read(self, name: str, then: ThenRead) -> Effect:
         """Read what is stored under a key."""
         self.reads[self.token()] = then
@@ -55,3 +65,7 @@ class Requests:
     def was_read(self, token: int, payload: bytes | None, now: int) -> Sequence[Effect]:
         """Take the driver's answer."""
         return self.reads.pop(token)(payload, now)
+
+    def planned(self, token: int, problem: RoamcastError | None, now: int) -> Sequence[Effect]:
+        """Take the driver's word that a filter is taken apart."""
+        return self.plans.pop(token)(problem, now)

@@ -13,8 +13,12 @@ DAY_US: Final = 86_400 * MICROSECONDS
 class CastSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How much a node holds of casts, and how patient it is; intervals in microseconds."""
 
-    casts_max: int = 1_000_000
-    """Casts held here (TCC III-E); more of our own users are refused, others' wait in custody."""
+    cache_max: int = 1_000_000
+    """Casts that wait here for people (TCC III-E); then those for elsewhere are pushed down."""
+    casts_max: int = 2_000_000
+    """Casts held here; more of our own users are refused, others' wait in custody."""
+    plan_chars: int = 512
+    """Characters of a filter that is taken apart at once; a longer one beside the loop."""
     sender_max: int = 10_000
     """Casts that one sender may have waiting at the node where they send."""
     endings_max: int = 1_000_000

@@ -9,6 +9,7 @@ life, since the cast was sent: then it goes wherever its area is served.
 from collections.abc import Collection, Sequence
 
 from roamcast.matching.aggregate import Summary
+from roamcast.model.areas import Area
 from roamcast.overlay.casts.held import plan_of
 from roamcast.overlay.casts.messages import CastBody
 from roamcast.overlay.casts.settings import CastSettings
@@ -68,14 +69,26 @@ class Spreading:
         """Whether some link in use is not among these."""
         return any(link not in known for link in self._began)
 
-    def wanted(self, body: CastBody, came_from: str, now: int) -> tuple[list[str], bool]:
-        """Name the neighbours to hand a cast to; and whether to ask again soon."""
+    def leaves(self, area: Area) -> bool:
+        """Whether somebody may be in an area beyond some link."""
+        return bool(self._links() if self.areas is None else self.areas.beyond(area, None))
+
+    def serves(self, body: CastBody) -> bool:
+        """Whether somebody at this node may match a cast, now or later."""
+        return self._overlay.feeding.may_serve(plan_of(body).area)
+
+    def wanted(
+        self, body: CastBody, came_from: str, now: int, *, pushed: bool = False
+    ) -> tuple[list[str], bool]:
+        """Name the neighbours to hand a cast to; and whether to ask again soon.
+
+        One that is pushed down goes wherever its area is served, whoever is there.
+        """
         plan = plan_of(body)
         found: set[str] = set()
-        if plan.past is not None or self._may_lack(body):
-            area = plan.area if plan.past is None else plan.past
-            if self._may_lack(body):
-                area = plan.area
+        everywhere = pushed or self._may_lack(body)
+        if plan.past is not None or everywhere:
+            area = plan.area if everywhere or plan.past is None else plan.past
             found.update(
                 self._links() if self.areas is None else self.areas.beyond(area, came_from)
             )

@@ -41,6 +41,8 @@ class WaitingCasts:
     ) -> None:
         """`wake` is told when `fire` is due."""
         self.casts: dict[str, HeldCast] = {}
+        self.elsewhere: dict[str, None] = {}
+        """Casts for places that this node does not serve: they wait for neighbours' people."""
         self.lost: dict[str, None] = {}
         """Casts of which candidates were dropped: there were too many."""
         self._see = see
@@ -63,9 +65,11 @@ class WaitingCasts:
     def __contains__(self, cast: str) -> bool:
         return cast in self.casts
 
-    def add(self, held: HeldCast) -> None:
-        """Let a cast wait."""
+    def add(self, held: HeldCast, *, elsewhere: bool = False) -> None:
+        """Let a cast wait; nobody here can match one for elsewhere."""
         if held.id not in self.casts:
+            if elsewhere:
+                self.elsewhere[held.id] = None
             self.casts[held.id] = held
             self._filters.add(held.id, held.take_loose())
             self._viewers[held.viewer] = self._viewers.get(held.viewer, 0) + 1
@@ -77,6 +81,7 @@ class WaitingCasts:
             return
         self._filters.remove(cast)
         self.lost.pop(cast, None)
+        self.elsewhere.pop(cast, None)
         self._viewers[held.viewer] -= 1
         if not self._viewers[held.viewer]:
             del self._viewers[held.viewer]

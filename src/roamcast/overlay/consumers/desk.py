@@ -5,30 +5,28 @@ everybody may see (0160), and paces what a session is sent. A session that is sl
 its limit, loses nothing: its consumer stands still, and the log has the rest.
 """
 
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from hashlib import blake2b
-from typing import Any, ClassVar, Final, Literal
-
-import msgspec
+from typing import Any, ClassVar, Final
 
 from roamcast.channels.server.standing import Standing
-from roamcast.channels.sessions.hub import Format, Frame, Hub, SessionDrained, SessionSlow
+from roamcast.channels.sessions.hub import Frame, Hub, SessionDrained, SessionSlow
 from roamcast.channels.sessions.messages import EVENT_DATA_BYTES_MAX
+from roamcast.channels.spread.streams import Ledger, Window
 from roamcast.errors import (
     ForbiddenError,
     InputError,
     LimitError,
     NotFoundError,
-    RoamcastError,
 )
 from roamcast.identity.policy import RulesPolicy, subject_of
 from roamcast.identity.rules import Viewer
-from roamcast.model.events import Acknowledged, Failed, SessionClosed, SessionOpened
+from roamcast.model.events import Acknowledged, SessionClosed, SessionOpened
 from roamcast.model.filters import Filter
 from roamcast.model.filters.here import rewritten
 from roamcast.model.machine import Effect
 from roamcast.model.parts import Forward, Occupancy, Part, Timers
+from roamcast.model.time import MICROSECONDS
+from roamcast.overlay.consumers.attended import Attended, WaitingFrames, answered, digest
 from roamcast.overlay.consumers.events import (
     ConfirmSessionEvents,
     ConsumerMoved,
@@ -46,11 +44,12 @@ from roamcast.overlay.flows.events import (
     PublishEvent,
 )
 from roamcast.overlay.flows.messages import DATA_BYTES_MAX
-from roamcast.overlay.flows.vector import Position, merge, pairs
+from roamcast.overlay.flows.vector import merge, pairs
 from roamcast.overlay.handoff.events import (
     AttachConsumer,
     ConsumerAttached,
     ConsumerGone,
+    ConsumerReleased,
     DetachConsumer,
     ReportPlace,
 )
@@ -65,52 +64,18 @@ from roamcast.overlay.homes.events import (
     MoveClient,
     ServedElsewhere,
 )
-from roamcast.overlay.homes.relocation import Relocation
-from roamcast.overlay.modulators.specs import Spec
 
 assert EVENT_DATA_BYTES_MAX == DATA_BYTES_MAX
 
-NAME_BYTES: Final = 16
 EVERYBODY: Final = Viewer("")
 """Whoever has a token and is in no group: what they may see is what travels."""
 
 SLEEP: Final = "sleep"
 ROOM: Final = "room"
-
-
-def digest(*texts: str) -> str:
-    """Name somebody towards other nodes: the same everywhere, and no subject can be read off it."""
-    return blake2b("\0".join(texts).encode(), digest_size=NAME_BYTES).hexdigest()
-
-
-class _Attended(msgspec.Struct):
-    """One subscription of a session."""
-
-    name: str
-    """The consumer's, as all nodes know it."""
-    session: str
-    subscription: str
-    form: Format
-    text: str
-    filter: Filter
-    attachment: Attachment
-    place: str
-    expires_us: int
-    state: Literal["served", "still", "asleep"] = "served"
-    """`still`: its session takes no more for now. `asleep`: its session is over."""
-    vector: dict[str, Position] = msgspec.field(default_factory=dict)
-    specs: tuple[Spec, ...] = ()
-    """Its modulators."""
-    relocation: Relocation = Relocation()
-    was_served: Attachment = Attachment(0, 0)
-    trail: tuple[str, ...] = ()
-
-
-class _Waiting(msgspec.Struct):
-    """Frames that wait until a session's limit lets them go."""
-
-    frames: deque[tuple[bytes, int]] = msgspec.field(default_factory=deque)
-    bytes: int = 0
+HOLD: Final = "hold"
+LEFT: Final = "left"
+HOLD_US: Final = 2_000_000
+"""A client with a limit waits so long for its old home, which it leaves after a second (0260)."""
 
 
 class EventDesk(Part):
@@ -120,8 +85,9 @@ class EventDesk(Part):
     inputs: ClassVar = (
         PublishEventFor, SubscribeSessionEvents, UnsubscribeSessionEvents, ReportSessionPlace,
         EventsStanding, EventsDelivered, EventsLost, ConsumerAttached, ConsumerGone,
-        ConfirmSessionEvents, ModulatedAttached, ModulatorsAnew, ModulatorsStopped,
-        ServedElsewhere, MoveClient, SessionOpened, SessionClosed, SessionSlow, SessionDrained,
+        ConsumerReleased, ConfirmSessionEvents, ModulatedAttached, ModulatorsAnew,
+        ModulatorsStopped, ServedElsewhere, MoveClient, SessionOpened, SessionClosed, SessionSlow,
+        SessionDrained,
     )  # fmt: skip
 
     def __init__(
@@ -151,24 +117,29 @@ class EventDesk(Part):
         self._standing = standing
         self._url_of = url_of
         self._frames = EventFrames()
-        self._consumers: dict[str, _Attended] = {}
+        self._consumers: dict[str, Attended] = {}
         self._of_session: dict[str, dict[str, str]] = {}
         """Sessions → their subscriptions → consumers."""
         self._asleep: dict[str, dict[str, None]] = {}
         """Subjects → their consumers that are asleep, the oldest first."""
         self._slow: dict[str, None] = {}
-        self._waiting: dict[str, _Waiting] = {}
+        self._held: dict[str, dict[str, None]] = {}
+        """Sessions with a limit → consumers that their old homes may still send something to."""
+        self._left: dict[str, Ledger] = {}
+        """Consumers that went a moment ago → what their clients were sent."""
+        self._waiting: dict[str, WaitingFrames] = {}
         self.timers: Timers[tuple[str, str]] = Timers()
         self._by_type: dict[type, Callable[[Any, int], list[Effect]]] = {
             EventsDelivered: self._delivered,
             EventsStanding: self._stands,
             EventsLost: self._lost,
-            PublishEventFor: self._asked(self._publish),
-            SubscribeSessionEvents: self._asked(self._subscribe),
-            UnsubscribeSessionEvents: self._asked(self._unsubscribe),
+            PublishEventFor: answered(self._publish),
+            SubscribeSessionEvents: answered(self._subscribe),
+            UnsubscribeSessionEvents: answered(self._unsubscribe),
             ReportSessionPlace: self._report,
             ConsumerAttached: self._attached,
             ConsumerGone: self._gone,
+            ConsumerReleased: self._released,
             ConfirmSessionEvents: self._confirm,
             ModulatedAttached: self._attached,
             ModulatorsAnew: self._modulators,
@@ -193,6 +164,10 @@ class EventDesk(Part):
         for what, name in self.timers.due(now):
             if what == ROOM:
                 effects += self._go_on(name, now)
+            elif what == HOLD:
+                effects += self._release(name, now)
+            elif what == LEFT:
+                self._left.pop(name, None)
             elif name in self._consumers:
                 effects += self._forget(self._consumers[name])
         return effects
@@ -211,19 +186,9 @@ class EventDesk(Part):
             "asleep of one subject": (asleep, settings.sleeping_per_owner_max),
             "bytes waiting for a session": (waiting, room),
             "slow sessions": (len(self._slow), self._hub.settings.sessions_max),
+            "held sessions": (len(self._held), self._hub.settings.sessions_max),
+            "windows of who left": (len(self._left), settings.flows.consumers_max),
         }
-
-    @staticmethod
-    def _asked(ask: Callable[[Any, int], list[Effect]]) -> Callable[[Any, int], list[Effect]]:
-        """Answer what is refused."""
-
-        def answered(given: Any, now: int) -> list[Effect]:
-            try:
-                return ask(given, now)
-            except RoamcastError as error:
-                return [Failed(given.ticket, error)]
-
-        return answered
 
     # --- reads
 
@@ -279,7 +244,7 @@ class EventDesk(Part):
         name = digest(session, given.subscription)
         known = self._consumers.get(name)
         begun = Attachment(now, 0) if known is None else known.attachment
-        made = _Attended(
+        made = Attended(
             name,
             session,
             given.subscription,
@@ -302,7 +267,42 @@ class EventDesk(Part):
         self._wake(name)
         self._consumers[name] = made
         self._of_session.setdefault(session, {})[given.subscription] = name
+        if given.previous and opened.ledger is not None and not given.modulators:
+            self._hold(session, name, opened.ledger, now)
         return [Forward(attach)]
+
+    # --- the limit of who comes from another node (trap 23)
+
+    def _hold(self, session: str, name: str, ledger: Ledger, now: int) -> None:
+        """Send nothing to a client with a limit before its old home has stopped."""
+        ledger.charge(now, max(0, ledger.room(now, control=True)))
+        self._held.setdefault(session, {})[name] = None
+        self.timers.set((HOLD, session), now + HOLD_US)
+
+    def _released(self, given: ConsumerReleased, now: int) -> list[Effect]:
+        """Count what the old home has sent; when all have stopped, go on from there."""
+        one = self._consumers.get(given.consumer)
+        waited = None if one is None else self._held.get(one.session)
+        if one is None or waited is None or given.consumer not in waited:
+            return []
+        del waited[given.consumer]
+        session = self._hub.sessions.get(one.session)
+        if waited or session is None:
+            return []
+        if session.ledger is not None:
+            session.ledger.adopt(now, given.spent)
+        return self._release(one.session, now)
+
+    def _release(self, session: str, now: int) -> list[Effect]:
+        self._held.pop(session, None)
+        self.timers.cancel((HOLD, session))
+        return self._go_on(session, now)
+
+    def spent(self, consumer: str, now: int) -> Window:
+        """Give what a consumer's client was sent in the last second, also if it went just now."""
+        one = self._consumers.get(consumer)
+        ledger = self._left.get(consumer) if one is None else self._hub.ledger_of(one.session)
+        return () if ledger is None else ledger.window(now)
 
     def _change_price(self, session: str, before: Filter | None, after: Filter) -> None:
         """Charge a subject for one subscription instead of another, or change nothing."""
@@ -324,7 +324,7 @@ class EventDesk(Part):
         return rewritten(given.wanted, (given.place,), level), given.wanted
 
     def _attach(
-        self, attended: _Attended, ticket: int, previous: str = ""
+        self, attended: Attended, ticket: int, previous: str = ""
     ) -> AttachConsumer | AttachModulated:
         owner = digest(subject_of(attended.session))
         vector = pairs(attended.vector)
@@ -335,15 +335,9 @@ class EventDesk(Part):
                 attended.relocation, vector, attended.was_served, attended.trail,
             )  # fmt: skip
         return AttachConsumer(
-            ticket,
-            attended.name,
-            owner,
-            attended.attachment,
-            attended.text,
-            vector,
-            attended.place,
-            previous,
-        )
+            ticket, attended.name, owner, attended.attachment, attended.text, vector,
+            attended.place, previous,
+        )  # fmt: skip
 
     def _attached(self, given: ConsumerAttached | ModulatedAttached, now: int) -> list[Effect]:
         del now
@@ -362,20 +356,20 @@ class EventDesk(Part):
             raise InputError(f"there is no subscription {given.subscription!r} of events to end")
         return [*self._forget(self._consumers[name]), Acknowledged(given.ticket)]
 
-    def _detach(self, attended: _Attended, *, final: bool = False) -> Effect:
+    def _detach(self, attended: Attended, *, final: bool = False) -> Effect:
         if attended.specs:
             return Forward(DetachModulated(attended.name, attended.attachment, final))
         return Forward(DetachConsumer(attended.name, attended.attachment, final))
 
-    def _silence(self, attended: _Attended) -> list[Effect]:
+    def _silence(self, attended: Attended) -> list[Effect]:
         return [self._detach(attended)] if attended.state == "served" else []
 
-    def _forget(self, attended: _Attended) -> list[Effect]:
+    def _forget(self, attended: Attended) -> list[Effect]:
         """End a subscription for good."""
         self._drop(attended)
         return [self._detach(attended, final=True)]
 
-    def _drop(self, attended: _Attended) -> None:
+    def _drop(self, attended: Attended) -> None:
         self._wake(attended.name)
         del self._consumers[attended.name]
         self._standing.give_back(attended.session, attended.filter)
@@ -432,13 +426,24 @@ class EventDesk(Part):
         if one.state == "still" and not to:
             return []  # its session is here: it reads on from the log
         effects: list[Effect] = []
+        session = self._hub.sessions.get(one.session)
         if to:
             effects.append(ConsumerMoved(one.name, to))
-            if one.state != "asleep":
+            if session is not None and session.ledger is not None:
+                self._stop(one, session.ledger, now)  # its new home counts on that
+            elif one.state != "asleep":
                 frame = self._frames.elsewhere(one.form, one.subscription, to, self._url_of(to))
                 effects += self._send(one, [frame], 0, now)
         self._drop(one)
         return effects
+
+    def _stop(self, attended: Attended, ledger: Ledger, now: int) -> None:
+        """Send nothing more to a client with a limit that is served elsewhere."""
+        self._left[attended.name] = ledger
+        self.timers.set((LEFT, attended.name), now + MICROSECONDS)
+        if len(self._of_session.get(attended.session, {})) == 1:
+            self._waiting.pop(attended.session, None)
+            self.timers.cancel((ROOM, attended.session))
 
     def _report(self, given: ReportSessionPlace, now: int) -> list[Effect]:
         del now
@@ -459,7 +464,9 @@ class EventDesk(Part):
         session = given.session
         self._slow.pop(session, None)
         self._waiting.pop(session, None)
+        self._held.pop(session, None)
         self.timers.cancel((ROOM, session))
+        self.timers.cancel((HOLD, session))
         effects: list[Effect] = []
         for name in list(self._of_session.pop(session, {}).values()):
             one = self._consumers[name]
@@ -533,9 +540,7 @@ class EventDesk(Part):
         one.vector[given.origin] = given.upto
         return self._send(one, [self._frames.lost(one.form, one.subscription, given)], 0, now)
 
-    def _send(
-        self, attended: _Attended, frames: list[bytes], events: int, now: int
-    ) -> list[Effect]:
+    def _send(self, attended: Attended, frames: list[bytes], events: int, now: int) -> list[Effect]:
         """Send frames, or let them wait behind others for the session's limit."""
         session = self._hub.sessions.get(attended.session)
         if session is None or attended.state == "asleep":
@@ -548,7 +553,7 @@ class EventDesk(Part):
             return [
                 _framed(attended.session, part, events * (not at)) for at, part in enumerate(cut)
             ]
-        waiting = self._waiting.setdefault(attended.session, _Waiting())
+        waiting = self._waiting.setdefault(attended.session, WaitingFrames())
         # A part of a sixth of the limit: others, and the state plane, get their turn.
         room = PART_BYTES if session.ledger is None else session.ledger.usable_bytes // 6
         for at, frame in enumerate(frames):
@@ -565,7 +570,7 @@ class EventDesk(Part):
         """Send of what waits for a session as much as its limit allows now (0064)."""
         waiting, session = self._waiting.get(name), self._hub.sessions.get(name)
         effects: list[Effect] = []
-        if waiting is None or session is None:
+        if waiting is None or session is None or name in self._held:
             return effects
         ledger = session.ledger
         while waiting.frames:

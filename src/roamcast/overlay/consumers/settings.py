@@ -2,6 +2,7 @@
 
 import msgspec
 
+from roamcast.model.transitions import Transitions
 from roamcast.overlay.flows.settings import FlowSettings
 from roamcast.overlay.handoff.handoff import HandoffNode
 from roamcast.overlay.handoff.settings import Surroundings
@@ -21,3 +22,7 @@ class EventSettings(msgspec.Struct, frozen=True):
     """How long events are held for a session that is over; after that, the log is left."""
     sleeping_per_owner_max: int = 100
     """Consumers of one subject that are held so; beyond, the oldest go."""
+    transitions: Transitions = Transitions()
+    """Where people go on to from each place; of places it does not have, anywhere."""
+    transitions_least: float = 0.1
+    """The next node prepares if at least this share of people goes on to it."""

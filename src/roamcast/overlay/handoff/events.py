@@ -60,6 +60,13 @@ class ConsumerAttached(Effect, frozen=True):
     prepared: bool
 
 
+class ConsumerReleased(Effect, frozen=True):
+    """The old home of a consumer sends it nothing more; what its client had in the last second."""
+
+    consumer: str
+    spent: tuple[tuple[int, int], ...]
+
+
 class ConsumerGone(Effect, frozen=True):
     """A consumer is at another node, or did not come back: end its session if it has one."""
 

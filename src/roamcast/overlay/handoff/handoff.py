@@ -4,7 +4,7 @@ Messages go along the shared tree and may be lost; each is repeated until it is 
 ends what nobody ends. What is older than what was heard last of a consumer is ignored (trap 21).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -32,6 +32,7 @@ from roamcast.overlay.handoff.events import (
     ChangeWanted,
     ConsumerAttached,
     ConsumerGone,
+    ConsumerReleased,
     DetachConsumer,
     PrepareNext,
     ReportPlace,
@@ -135,6 +136,8 @@ class Handoff(Part):
         self._arrivals: dict[str, HandoffArrived] = {}
         """Arrivals that the old home has not confirmed."""
         self.timers: Timers[_Key] = Timers()
+        self.spent: Callable[[str, int], tuple[tuple[int, int], ...]] = lambda *_: ()
+        """What a consumer's client was sent in the last second; who paces sessions sets it."""
 
     # --- the part
 
@@ -318,6 +321,10 @@ class Handoff(Part):
         local.asked[node] = AskedState.ASKED
         return self._ask(local, node, now)
 
+    def last_step(self, consumer: str) -> StepNumber | None:
+        """Give the last step that was heard of a consumer."""
+        return self._steps.get(consumer)
+
     def prepared(self, consumer: str, node: str) -> bool:
         """Whether a node has said that it holds everything for a consumer of ours."""
         local = self.locals.get(consumer)
@@ -434,6 +441,7 @@ class Handoff(Part):
                     del self._arrivals[message.consumer]
                     self.timers.cancel(("arrived", message.consumer, ""))
                     self.timers.cancel(("lookout", message.consumer, ""))
+                    return [ConsumerReleased(message.consumer, message.spent)]
                 return []
         return self._prepare(message, now)
 
@@ -464,7 +472,8 @@ class Handoff(Part):
     def _arrived(self, message: HandoffArrived, now: int) -> list[Effect]:
         """Give a consumer up that is elsewhere; it may come back, so its events are held."""
         local, name = self.locals.get(message.consumer), message.consumer
-        receipt = self._send(HandoffReceipt(message.sender, self.node, name, message.step))
+        spent = self.spent(name, now)
+        receipt = self._send(HandoffReceipt(message.sender, self.node, name, message.step, spent))
         if not self._hear(name, message.step):
             return receipt
         if local is None or local.attachment >= message.step.attachment:

@@ -11,6 +11,8 @@ from roamcast.overlay.flows.vector import Pairs
 from roamcast.overlay.links.messages import NodeName
 
 FILTER_LENGTH_MAX: Final = 64_000
+WINDOW_MAX: Final = 64
+"""Steps of a second that a client's window has."""
 
 
 class Attachment(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
@@ -70,7 +72,15 @@ class HandoffArrived(HandoffMessage, frozen=True, tag="handoff.arrived", gc=Fals
 
 
 class HandoffReceipt(HandoffMessage, frozen=True, tag="handoff.receipt", gc=False):
-    """Old home to new home: it is yours."""
+    """Old home to new home: it is yours, and I send it nothing more."""
+
+    spent: Annotated[
+        tuple[tuple[Count, Count], ...],
+        Meta(
+            max_length=WINDOW_MAX,
+            description="what its client was sent in the last second: µs ago, and bytes",
+        ),
+    ] = ()
 
 
 HANDOFF_MESSAGES: Final = (

@@ -54,6 +54,7 @@ from roamcast.overlay.links.messages import (
     Greeting,
     LinkFrame,
     LinkRefusal,
+    protocol_problem,
 )
 from roamcast.overlay.links.neighbour import (
     ANSWERS_BURST,
@@ -72,7 +73,6 @@ EPOCH_KEY: Final = PREFIX + "epoch"
 WRONG_KEY: Final = "wrong key"
 UNKNOWN_NODE: Final = "unknown node"
 SKEWED_CLOCK: Final = "skewed clock"
-NEWER_PROTOCOL: Final = "newer protocol"
 OLDER_EPOCH: Final = "older epoch"
 
 
@@ -374,8 +374,8 @@ class NodeLinks(Part):
         """Say why there will be no link, "" if there may be one."""
         if each is None or greeting.to != self.node:
             return UNKNOWN_NODE
-        if greeting.protocol > PROTOCOL_VERSION:
-            return NEWER_PROTOCOL
+        if mismatch := protocol_problem(greeting):
+            return mismatch
         if abs(greeting.clock_us - now) > self._settings.skew_us_max:
             return SKEWED_CLOCK
         if greeting.epoch < each.epoch:

@@ -8,6 +8,9 @@ from roamcast.channels.reliable.messages import Data, HealRequest, HealResponse,
 from roamcast.model.wire import Count, Message, messages_of
 
 PROTOCOL_VERSION: Final = 1
+PROTOCOL_OLDEST: Final = 1
+"""The oldest version that this one still speaks: nodes are upgraded one after the other."""
+
 NONCE_BYTES: Final = 16
 PROOF_BYTES_MAX: Final = 64
 REASON_LENGTH_MAX: Final = 200
@@ -29,6 +32,16 @@ class Greeting(Message, frozen=True, tag="overlay.greeting", gc=False):
     echo: Annotated[Nonce, Meta(description="the other's nonce, empty while it is unknown")]
     up: Annotated[bool, Meta(description="the sender's link is up: it seeks no new session")]
     proof: Annotated[bytes, Meta(max_length=PROOF_BYTES_MAX, description="signs all of it")] = b""
+    oldest: Annotated[Count, Meta(description="the oldest protocol that it still speaks")] = (
+        PROTOCOL_OLDEST
+    )
+
+
+def protocol_problem(greeting: Greeting) -> str:
+    """Say why two nodes do not understand each other (0261); empty if they do."""
+    if greeting.oldest > PROTOCOL_VERSION:
+        return "newer protocol"
+    return "older protocol" if greeting.protocol < PROTOCOL_OLDEST else ""
 
 
 class LinkRefusal(Message, frozen=True, tag="overlay.refusal", gc=False):

@@ -44,7 +44,7 @@ class DigestTable(SharedTable[V]):
             raise LimitError(f"an entry exceeds the limit of {ENTRY_BYTES_MAX} bytes")
         if name not in self._local and len(self._local) >= LOCAL_MAX:
             raise LimitError(f"a broker exceeds the limit of {LOCAL_MAX} {self.name}")
-        key = _key(value)
+        key = digest_of(value)
         if self._local.get(name) == key:
             return
         self.remove(name)
@@ -66,7 +66,7 @@ class DigestTable(SharedTable[V]):
             found = self._decoded(entry.value)
         except msgspec.DecodeError as error:
             raise InputError(f"an entry of {self.name} is malformed: {error}") from None
-        if msgspec.msgpack.encode(found) != entry.value or _key(entry.value) != entry.key:
+        if msgspec.msgpack.encode(found) != entry.value or digest_of(entry.value) != entry.key:
             raise InputError(f"a key of {self.name} is not the digest of its canonical value")
         return found
 
@@ -94,5 +94,6 @@ class DigestTable(SharedTable[V]):
         self._mark(key, source)
 
 
-def _key(value: bytes) -> str:
+def digest_of(value: bytes) -> str:
+    """Give the key of an entry with this value."""
     return blake2b(value, digest_size=16).hexdigest()

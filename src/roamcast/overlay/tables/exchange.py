@@ -88,6 +88,7 @@ class Exchange(Part):
         self._incoming: dict[tuple[str, str], _Incoming] = {}
         self._coming: dict[str, _Coming] = {}
         self._more_at: int | None = None
+        self._busy = [table for table in self.tables.values() if table.busy_alone]
 
     # --- the part
 
@@ -139,7 +140,9 @@ class Exchange(Part):
     def deadline(self) -> int | None:
         """When some table has something to do."""
         first = earliest(self._more_at, *(one.until for one in self._coming.values()))
-        for table in self.tables.values():  # asked after every input of the broker
+        # Asked after every input of the broker: without links only some tables have work.
+        tables = self.tables.values() if self._incoming else self._busy
+        for table in tables:
             due = table.deadline()
             if due is not None and (first is None or due < first):
                 first = due

@@ -17,7 +17,7 @@ import msgspec
 
 from roamcast.errors import LimitError, MovedError
 from roamcast.matching.aggregate import BUDGET, EMPTY, anything_in
-from roamcast.model.areas import PIECES_MAX
+from roamcast.model.areas import PIECES_MAX, Area, Patch
 from roamcast.model.contexts import Context
 from roamcast.model.events import RulesChanged
 from roamcast.model.machine import Effect, Entry, Store, Stored, StoreFailed, Writes, earliest
@@ -114,6 +114,7 @@ class TableFeeding(Part):
         self.own = own
         self.places = own.areas
         """Service areas: places, and polygons as texts."""
+        self._below = tuple(f"{place}/" for place in own.places)
         self._settings = settings
         self._is_public: Callable[[str], bool] = lambda _: True
         self._restricted: Callable[[], Collection[str] | None] = lambda: ()
@@ -177,7 +178,11 @@ class TableFeeding(Part):
 
     def check_place(self, place: str | None, point: Point | None = None) -> None:
         """Refuse what another node serves, and say where that is."""
-        if not self.places or self._directory is None or serves(self.places, place, point):
+        if not self.places or self._directory is None:
+            return
+        if place is not None and (place.startswith(self._below) or place in self.places):
+            return  # soon decided: it is asked of every update
+        if serves(self.places, place, point):
             return
         other = self.directory.serving(place, point) or NodeEntry("")
         where = f"POINT ({point[0]} {point[1]})" if place is None and point is not None else place
@@ -279,6 +284,14 @@ class TableFeeding(Part):
         for place in places:
             if self._days.setdefault(place, Days()).add(first, last):
                 self._unwritten = self._stale = self._touched = True
+
+    def may_serve(self, area: Area) -> bool:
+        """Whether a context in an area may be published here, now or later."""
+        ever = (*self.places, *self._former)
+        known = self._outside is None and not any(map(is_polygon, ever))
+        if not (known and self.places) or self._astray or len(ever) > PIECES_MAX:
+            return True
+        return area.meets(Area((Patch(places=ever),)))
 
     def _served(self, place: str | None, point: Point | None) -> bool:
         return not self.places or serves((*self.places, *self._former), place, point)

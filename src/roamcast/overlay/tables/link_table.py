@@ -1,7 +1,7 @@
 """`LinkTable`: what all tables share. A filling adds its entries and its question."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 from roamcast.errors import InputError, LimitError
@@ -35,6 +35,7 @@ class LinkTable(ABC, Generic[V]):
 
     name: str
     bounds: ClassVar[TableBounds]
+    busy_alone = False
 
     def __init__(
         self,
@@ -156,6 +157,11 @@ class LinkTable(ABC, Generic[V]):
         """Whether a link has offered all that lies beyond it."""
         found = self._links.get(link)
         return found is not None and found.hearing.version is not None
+
+    def offered(self, link: str) -> Mapping[str, V]:
+        """Give what a link has offered, by key."""
+        found = self._links.get(link)
+        return {} if found is None else found.hearing.entries
 
     @property
     def idle(self) -> bool:

@@ -68,6 +68,8 @@ class Table(Protocol):
     """What lies beyond each link of a node, by one kind of question."""
 
     name: str
+    busy_alone: bool
+    """Whether time changes it though no link ever began."""
 
     def reset(self, link: str) -> None:
         """Begin or begin again with a link: the next offer to it is full.

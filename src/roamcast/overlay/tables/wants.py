@@ -53,6 +53,7 @@ class Wants(SharedTable[Want]):
     """Who wants what beyond each link. A key is the digest of its view and filter."""
 
     name = "wants"
+    busy_alone = True
     bounds = TableBounds(FILTERS_MAX, BYTES_MAX)
 
     def __init__(self, **settings: Any) -> None:

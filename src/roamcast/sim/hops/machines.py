@@ -22,6 +22,7 @@ from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Store, Stored
 from roamcast.model.time import MICROSECONDS, format_instant, parse_instant
 from roamcast.overlay.casts.casts import Casts
+from roamcast.overlay.casts.held import planned
 from roamcast.overlay.casts.messages import (
     CAST,
     RESULT,
@@ -31,6 +32,7 @@ from roamcast.overlay.casts.messages import (
     MailDeposited,
     PastFound,
     PayloadRead,
+    PlanFilter,
     ReadPayload,
     SendCast,
 )
@@ -163,6 +165,7 @@ class CastNet:
             links = tuple(name_of(n) for n in self.routers.topology.neighbours(node).tolist())
             overlay: Any = SimpleNamespace(
                 links=SimpleNamespace(node=name_of(node), neighbours=links),
+                feeding=SimpleNamespace(may_serve=lambda _: True),
                 exchange=SimpleNamespace(tables={"areas": KnownAreas(node, self)}, links=links),
                 topology=SimpleNamespace(
                     tree={name_of(node), *links}, table=SimpleNamespace(items={})
@@ -203,6 +206,8 @@ class CastNet:
                 case HandleParcel(parcel, writes):
                     self._write(disk, writes)
                     self._give(node, ParcelHandled(parcel), now + 1)
+                case PlanFilter():
+                    self._give(node, planned(effect), now + 1)
                 case ReadPayload(token, name):
                     self._give(node, PayloadRead(token, disk.get(name)), now + 1)
                 case LookUpPast(token, questions):

@@ -20,7 +20,7 @@ from roamcast.identity.trusted.mailboxes import Deposit, SealedParcel
 from roamcast.model.addresses import Server
 from roamcast.model.machine import Effect, Input, Received, Send, earliest
 from roamcast.model.time import FOREVER, format_instant
-from roamcast.overlay.casts.held import PAYLOADS
+from roamcast.overlay.casts.held import PAYLOADS, planned
 from roamcast.overlay.casts.looking import look_up, paged
 from roamcast.overlay.casts.messages import (
     DepositFailed,
@@ -29,6 +29,7 @@ from roamcast.overlay.casts.messages import (
     MailDeposited,
     PastUnread,
     PayloadRead,
+    PlanFilter,
     ReadPayload,
 )
 from roamcast.sim.checkers import Violation
@@ -105,6 +106,8 @@ class CastNode:
             match effect:
                 case LookUpPast():
                     self._look_up(effect, now)
+                case PlanFilter():
+                    self._give_later(planned(effect), now + 1 + self._some(20_000))
                 case ReadPayload(token, name):
                     payload = self._disk.keys.get(name)
                     self._give_later(PayloadRead(token, payload), now + 1 + self._some(5_000))

@@ -80,7 +80,9 @@ ROLES: Final = ("red", "blue")
 POLICIES: Final = ("NH", "NH", "FBTH", "BTH1", "BTH2", "BTH3")
 
 CASTS: Final = CastSettings(
+    cache_max=3,
     casts_max=5,
+    plan_chars=100,
     endings_max=200,
     batch_us=20_000,
     batch_casts=4,

@@ -24,8 +24,14 @@ from roamcast.overlay.flows.events import (
     EventsStanding,
 )
 from roamcast.overlay.flows.settings import FlowSettings
-from roamcast.overlay.handoff.events import ConsumerAttached, ConsumerGone
-from roamcast.overlay.handoff.handoff import HandoffNode
+from roamcast.overlay.handoff.events import (
+    AttachConsumer,
+    ConsumerAttached,
+    ConsumerGone,
+    ConsumerReleased,
+)
+from roamcast.overlay.handoff.handoff import Handoff, HandoffNode
+from roamcast.overlay.handoff.messages import Attachment, StepNumber
 from roamcast.overlay.handoff.settings import HandoffSettings, Surroundings
 from roamcast.overlay.links.messages import LINK_MESSAGES, NONCE_BYTES
 from roamcast.overlay.links.settings import NeighbourSettings
@@ -47,6 +53,7 @@ from roamcast.sim.workloads.overlay import LINGER_US, SETTINGS, BareNode
 from roamcast.sim.world import World
 
 WATCH_US: Final = 100_000
+STRANGER: Final = "stranger"
 LINKED: Final = msgspec.structs.replace(
     SETTINGS, links=msgspec.structs.replace(SETTINGS.links, skew_us_max=600_000_000)
 )
@@ -82,7 +89,7 @@ class RoamingWorkload(Workload):
     registry = Registry(LINK_MESSAGES)
     effects: ClassVar = (
         Failed, HangUp, EventPublished, EventsDelivered, EventsLost, EventsStanding,
-        ConsumerAttached, ConsumerGone,
+        ConsumerAttached, ConsumerGone, ConsumerReleased,
     )  # fmt: skip
     sizes: ClassVar = {
         "nodes": (2, 8),
@@ -106,6 +113,10 @@ class RoamingWorkload(Workload):
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         self._prepared = 0
+        self._strange = random.Random()
+        self._attempts = 0
+        self._went: dict[tuple[str, str], tuple[int, int, StepNumber | None]] = {}
+        """Nodes and who went from there → when, in which life of the host, what was heard last."""
         self._over = False
         """Consumers have left: everything goes to rest."""
 
@@ -115,6 +126,7 @@ class RoamingWorkload(Workload):
         """A tree, some more links, and people at random nodes."""
         self._sizes = sizes
         draw = self._draw = world.kernel.generator("workload/roaming")
+        self._strange = world.kernel.generator("workload/roaming/strangers")
         world.clock_of = lambda _: None
         nodes = [f"n{number}" for number in range(sizes["nodes"])]
         for number, node in enumerate(nodes):
@@ -221,7 +233,40 @@ class RoamingWorkload(Workload):
 
     def _move(self, consumer: Consumer, node: str, hold: bool, now: int) -> None:
         if consumer.node is not None:
+            self._check_prepared(consumer, node, now)
             consumer.attach(node, now, hold=hold)
+
+    def _check_prepared(self, consumer: Consumer, node: str, now: int) -> None:
+        """Who comes right back is prepared for, unless a newer home said something (trap 19)."""
+        host = consumer.up(node)
+        handoff = None if host is None else part_of(host)
+        went = self._went.get((node, consumer.name))
+        if went is None or host is None or handoff is None:
+            return
+        at, boots, heard = went
+        soon = now < at + HANDOFF.dwell_us and host.boots == boots
+        known = consumer.name in handoff.virtuals or consumer.name in handoff.locals
+        if soon and handoff.last_step(consumer.name) == heard and not known:
+            detail = f"{consumer.name} is back at {node} after {now - at} us"
+            raise Violation("who comes right back is prepared for", detail)
+
+    def _try_strangers(self) -> None:
+        """Attach with another's credential, or by a way that is long gone (traps 21 and 22)."""
+        draw = self._strange
+        there = [one for one in self.consumers if isinstance(one, Walker) and one.look()]
+        if not there or draw.random() > 0.2:
+            return
+        one = draw.choice(there)
+        host = one.up(one.node)
+        assert host is not None
+        self._attempts -= 1
+        owner, attachment = draw.choice(
+            ((STRANGER, one.attachment + 1), ("owner", one.attachment - 1))
+        )
+        attach = AttachConsumer(
+            self._attempts, one.name, owner, Attachment(1, attachment), "true", (), one.place
+        )
+        one.world.give(host, attach)
 
     def _sleep(self, consumer: Consumer, now: int) -> None:
         del now
@@ -241,6 +286,7 @@ class RoamingWorkload(Workload):
             if overlay is not None:
                 for part in overlay.parts:
                     check_bounds(f"{host.name}'s {part.part}", part)
+        self._try_strangers()
         for consumer in self.consumers:
             if consumer.node is not None and not consumer.look():
                 consumer.leave()
@@ -327,9 +373,23 @@ class RoamingWorkload(Workload):
                 self.producers[effect.ticket // TICKETS - 1].answered(effect)
         elif isinstance(effect, ConsumerAttached):
             self._prepared += effect.prepared
+            if effect.ticket < 0:
+                detail = f"{effect.consumer} was taken over at {host.name}"
+                raise Violation("a consumer is its credential's latest attachment", detail)
+        elif isinstance(effect, ConsumerGone):
+            handoff = part_of(host)
+            if effect.to and handoff is not None:
+                heard = handoff.last_step(effect.consumer)
+                self._went[host.name, effect.consumer] = (now, host.boots, heard)
         elif isinstance(effect, EventsDelivered | EventsLost | EventsStanding):
             consumer = next(one for one in self.consumers if one.name == effect.consumer)
             consumer.carry(host, effect, now)
+
+
+def part_of(host: Host) -> Handoff | None:
+    """Give the handoff of a host's node."""
+    overlay = overlay_of(host)
+    return None if overlay is None else overlay.handoff
 
 
 WORKLOAD = RoamingWorkload

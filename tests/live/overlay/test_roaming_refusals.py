@@ -1,0 +1,160 @@
+"""What a client must not do, or does by mistake, between two real nodes: refused with a reason."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.sync.client import ClientConnection
+
+from roamcast.client import connect
+from roamcast.model.time import format_instant
+from tests.live.overlay.test_roaming import ROOMS, two_nodes
+from tests.running_service import RunningService
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+WALKER = "/session?device=walker"
+Pair = tuple[RunningService, RunningService]
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with two_nodes(tmp_path_factory.mktemp("refusals")) as found:
+        yield found
+
+
+def ask(held: ClientConnection, re: str, **more: Any) -> None:
+    held.send(json.dumps({"type": "subscribe_events", "re": re, **more}))
+
+
+def hears(held: ClientConnection, *kinds: str) -> dict[str, Any]:
+    """Give the next message of one of these kinds."""
+    while True:
+        found: dict[str, Any] = json.loads(held.recv(timeout=60))
+        if found["type"] in kinds:
+            return found
+
+
+def publish(node: RunningService, number: int, **more: Any) -> Any:
+    feature = {"type": "Feature", "properties": {"place": ROOMS["a"], "number": number, **more}}
+    return node.ask("POST", "/events", node.operator, {"feature": feature})
+
+
+def numbers(held: ClientConnection, count: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < count:
+        events = hears(held, "events")["events"]
+        found += [one["feature"]["properties"]["number"] for one in events]
+    return found
+
+
+def test_a_vector_of_the_far_future_is_told_and_set_right(nodes: Pair) -> None:
+    a, _ = nodes
+    with a.session(a.operator) as held:
+        ask(held, "e")
+        epoch = hears(held, "standing")["vector"]["a"][0]
+    with a.session(a.operator) as held:
+        ask(held, "e", vector={"a": [epoch, 10**12]})
+        assert "beyond the end" in hears(held, "lost")["reason"]
+        assert publish(a, 1).status == 200
+        assert numbers(held, 1) == [1]
+
+
+@pytest.mark.parametrize(
+    "vector", [{"a": [-1, 0]}, {"a": ["x", 0]}, {"": [0, 0]}, {"a": [0]}, [], {"a": [0, 2**70]}]
+)
+def test_a_forged_vector_is_refused_and_the_session_goes_on(nodes: Pair, vector: Any) -> None:
+    a, _ = nodes
+    with a.session(a.operator) as held:
+        ask(held, "e", vector=vector)
+        assert hears(held, "error", "standing")["status"] == 400
+        ask(held, "e", vector={"nobody": [1, 7]})  # no node is called so: it says nothing
+        hears(held, "standing")
+        assert publish(a, 2).status == 200
+        assert numbers(held, 1) == [2]
+
+
+def test_what_is_held_for_somebody_is_nobody_elses(nodes: Pair) -> None:
+    """The same device, subscription and attachment, and another's token."""
+    a, _ = nodes
+    with a.session(a.operator, WALKER) as held:
+        ask(held, "s1", attachment=[5, 1], expires_s=60)
+        vector = hears(held, "standing")["vector"]
+    assert publish(a, 3).status == 200
+    with a.session(a.token("mallory"), WALKER) as thief:
+        ask(thief, "s1", attachment=[5, 2], previous="b")
+        hears(thief, "standing")
+        with a.session(a.operator, WALKER) as held:
+            ask(held, "s1", attachment=[5, 2], vector=vector)
+            assert numbers(held, 1) == [3]
+            assert publish(a, 4).status == 200
+            assert numbers(thief, 1) == [4]  # what came before she did is not hers
+
+
+def test_a_client_at_two_brokers_at_once_is_at_the_later_one(nodes: Pair) -> None:
+    a, b = nodes
+    with a.session(a.operator, WALKER) as first, b.session(a.operator, WALKER) as second:
+        ask(first, "two", attachment=[9, 1])
+        hears(first, "standing")
+        ask(second, "two", attachment=[9, 2], previous="a")
+        hears(second, "standing")
+        assert hears(first, "moved")["to"] == "b"
+        ask(first, "two", attachment=[9, 1])
+        problem = hears(first, "error")
+        assert (problem["status"], "attached elsewhere later" in problem["detail"]) == (409, True)
+        assert publish(a, 5).status == 200
+        assert numbers(second, 1) == [5]
+
+
+def test_an_event_of_a_clock_ninety_seconds_ahead_is_refused(nodes: Pair) -> None:
+    a, _ = nodes
+    ahead = format_instant(time.time_ns() // 1_000 + 90_000_000)
+    answer = publish(a, 6, t_r=ahead)
+    assert answer.status == 400, answer.body
+    assert b"ahead" in answer.body or b"future" in answer.body
+
+
+def test_what_a_program_shows_and_watches_goes_where_its_place_is_served(nodes: Pair) -> None:
+    a, b = nodes
+
+    async def scene() -> None:
+        async with connect(f"{a.url},{b.url}", a.operator, device="me", near="place") as me:
+            view = me.watch("type = 'walker'")
+            await me.appear(place=ROOMS["a"], type="walker")
+            async with asyncio.timeout(60):
+                assert {(await anext(view)).kind for _ in range(2)} == {"current", "appeared"}
+                await me.change(place=ROOMS["b"])  # a sends it to b, and it goes
+                change = await anext(view)
+                while change.context is None or change.context.place != ROOMS["b"]:
+                    change = await anext(view)
+                found = await me.who("type = 'walker'")
+            assert [one.place for one in found] == [ROOMS["b"]]
+            assert [one.place for one in view.contexts.values()] == [ROOMS["b"]]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.soak
+def test_a_sleeper_of_a_minute_gets_all_events_and_past_the_log_the_gap(tmp_path: Path) -> None:
+    with two_nodes(tmp_path, "[events]\nlog_s = 90\n") as (a, _):
+        with a.session(a.operator, WALKER) as held:
+            ask(held, "s", expires_s=120, attachment=[1, 1])
+            vector = hears(held, "standing")["vector"]
+        for number in range(60):
+            assert publish(a, number).status == 200
+            time.sleep(1)
+        with a.session(a.operator, WALKER) as held:
+            ask(held, "s", vector=vector, attachment=[1, 2])
+            assert numbers(held, 60) == list(range(60))
+        put = {"type": "Feature", "properties": {"place": ROOMS["a"], "type": "lamp"}}
+        assert a.ask("PUT", "/collections/contexts/items/lamp", a.operator, put).status < 300
+        time.sleep(100)
+        with a.session(a.operator, WALKER) as held:
+            ask(held, "s", vector=vector, attachment=[1, 3])
+            assert "no longer reaches back" in hears(held, "lost")["reason"]
+            held.send(json.dumps({"type": "subscribe", "re": "now", "filter": "type = 'lamp'"}))
+            assert [one["id"] for one in hears(held, "subscribed")["features"]] == ["lamp"]
