@@ -113,10 +113,10 @@ def met(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if state[0] == before:  # one row met more than there is room for
             room *= 2
             continue
-        yield from _told(table, pairs[:count], asked)
+        yield from _batches(table, pairs[:count], asked)
 
 
-def _told(table: pa.Table, pairs: Any, asked: Any) -> Iterator[pa.RecordBatch]:
+def _batches(table: pa.Table, pairs: Any, asked: Any) -> Iterator[pa.RecordBatch]:
     """Write pairs out, once for each of the two who is asked about."""
     start, end = np.asarray(table["start"]), np.asarray(table["end"])
     for source, other in ((0, 1), (1, 0)):

@@ -52,10 +52,10 @@ class Budget(msgspec.Struct, frozen=True):
         """Give the noisy count from which a cell is told."""
         dp = _opendp()
 
-        def kept(threshold: float) -> bool:
+        def suffices(threshold: float) -> bool:
             return bool(self.mechanism(int(threshold)).map(self._distance)[1] <= self.delta)
 
-        return int(dp.binary_search(kept, bounds=(1, THRESHOLD_MAX)))
+        return int(dp.binary_search(suffices, bounds=(1, THRESHOLD_MAX)))
 
     def mechanism(self, threshold: int) -> Any:
         """Make OpenDP's measurement over counts by the numbers of their cells."""
