@@ -93,7 +93,7 @@ def test_the_kernel_is_never_asked_for_more_pairs_than_fit_into_memory(
     answered: list[int] = []
     answer = lookup_read._answer
 
-    def told(messages: Any, part: lookup_read.Part, at: Any) -> pa.RecordBatch:
+    def told(messages: Any, part: lookup_read.FilePart, at: Any) -> pa.RecordBatch:
         answered.append(len(at))
         return answer(messages, part, at)
 

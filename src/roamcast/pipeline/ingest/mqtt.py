@@ -136,7 +136,7 @@ def receiving(address: MqttAddress, folder: Path, client_id: str) -> Iterator[Sp
         else:
             client.subscribe(address.topic, qos=1)
 
-    def subscribed(_client: Any, _data: Any, _mid: Any, reasons: Any, _properties: Any) -> None:
+    def answered(_client: Any, _data: Any, _mid: Any, reasons: Any, _properties: Any) -> None:
         if any(reason.is_failure for reason in reasons):
             refused.append(f"{address.topic} may not be subscribed")
         subscribed.set()
@@ -144,7 +144,7 @@ def receiving(address: MqttAddress, folder: Path, client_id: str) -> Iterator[Sp
     client = mqtt.Client(
         CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=False, manual_ack=True
     )
-    client.on_connect, client.on_subscribe = connected, subscribed
+    client.on_connect, client.on_subscribe = connected, answered
     client.on_message = lambda _client, _data, message: arrived.put(message)
     if address.tls:
         client.tls_set()

@@ -70,7 +70,7 @@ def _footer(uri: str, path: str) -> Footer:
     return Footer(Storage(uri), path)
 
 
-class Part:
+class FilePart:
     """Some row groups of an open file; rows are counted through them."""
 
     def __init__(self, file: pq.ParquetFile, footer: Footer, groups: Array) -> None:
@@ -84,11 +84,11 @@ class Part:
         """How many rows the groups have."""
         return int(self.starts[-1])
 
-    def of(self, chosen: Array) -> "Part":
+    def of(self, chosen: Array) -> "FilePart":
         """Give some of the row groups."""
-        return Part(self._file, self._footer, self.groups[chosen])
+        return FilePart(self._file, self._footer, self.groups[chosen])
 
-    def narrowed(self, at: Array) -> tuple["Part", Array]:
+    def narrowed(self, at: Array) -> tuple["FilePart", Array]:
         """Give the groups in which some of these rows lie, and the rows' numbers there."""
         own = np.searchsorted(self.starts, at, "right") - 1
         kept = np.zeros(len(self.groups), bool)
@@ -186,7 +186,7 @@ class Reader:
 
     def _found(
         self, storage: Storage, share: Share, source: Any
-    ) -> Iterator[tuple[Array, Part, Array]]:
+    ) -> Iterator[tuple[Array, FilePart, Array]]:
         """Give messages' numbers and rows that match, with the row groups that hold the rows."""
         footer = _footer(storage.uri, share.path)
         possible = footer.bounds.possible(self.needs, share.needs)
@@ -196,7 +196,7 @@ class Reader:
         texts = [name if name == "place" else f"string:{name}" for name in self.needs.checks.texts]
         coded = [footer.columns[name] for name in texts if name in footer.columns]
         file = pq.ParquetFile(source, metadata=footer.metadata, read_dictionary=coded)
-        part = Part(file, footer, groups)
+        part = FilePart(file, footer, groups)
         pairs = self._candidates(footer, part, share.needs, possible[:, groups])
         if pairs is not None:
             which, at = pairs
@@ -210,7 +210,7 @@ class Reader:
             yield self.needs.messages[pairs[0]], part, pairs[1]
 
     def _candidates(
-        self, footer: Footer, part: Part, needs: Array, possible: Array
+        self, footer: Footer, part: FilePart, needs: Array, possible: Array
     ) -> tuple[Array, Array] | None:
         """Give the pairs of a need and a row within it; None if they are too many."""
         asked = self._asked(footer, part, needs, possible)
@@ -224,7 +224,7 @@ class Reader:
         )  # fmt: skip
         return None if found < 0 else (which[:found], at[:found])
 
-    def _asked(self, footer: Footer, part: Part, needs: Array, possible: Array) -> Array:
+    def _asked(self, footer: Footer, part: FilePart, needs: Array, possible: Array) -> Array:
         """Say for each need and row group what rows must be compared with; -1 if none can match."""
         low_r, high_r, low_d, high_d = (self.needs.times[needs, n][:, None] for n in range(4))
         bounds, groups = footer.bounds, part.groups
@@ -240,7 +240,7 @@ class Reader:
         asked[~possible] = -1
         return asked
 
-    def _matched(self, part: Part) -> Iterator[tuple[Array, Part, Array]]:
+    def _matched(self, part: FilePart) -> Iterator[tuple[Array, FilePart, Array]]:
         """Let the matching kernel decide on whole row groups."""
         table = part.whole(self._properties).combine_chunks()
         together = max(1, PAIRS_TOGETHER // max(1, len(self.filters)))
@@ -283,7 +283,7 @@ def plain(table: pa.Table) -> pa.Table:
     return table
 
 
-def _where(part: Part, asked: Array) -> list[Array]:
+def _where(part: FilePart, asked: Array) -> list[Array]:
     """Read times and points of the row groups where they are asked for; elsewhere is anything."""
     read: dict[bytes, list[str]] = {}
     for name, ask in _WHERE.items():
@@ -309,6 +309,6 @@ def _where(part: Part, asked: Array) -> list[Array]:
     return [found[name] for name in _WHERE]
 
 
-def _answer(messages: Array, part: Part, at: Array) -> pa.RecordBatch:
+def _answer(messages: Array, part: FilePart, at: Array) -> pa.RecordBatch:
     found = part.read(["vid"]).column(0).take(pa.array(at)).combine_chunks()
     return pa.RecordBatch.from_arrays([pa.array(messages), found], schema=ANSWER)
