@@ -7,7 +7,6 @@ from roamcast.matching import FilterSet
 from roamcast.model.context_arrow import to_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
-from roamcast.pipeline.lookup import read as lookup
 from roamcast.placement.flows import LeafWants, flows
 from roamcast.placement.heuristic import settle
 from roamcast.placement.incremental import Replanner
@@ -42,18 +41,12 @@ def place_filters() -> None:
     Replanner(tree, wanted, 1).change({3: [2]})
 
 
-def others() -> None:
-    """Look up, and grow a topology."""
-    lookup.warm_up()
-    tradeoff.warm_up()
-
-
 def call(number: int) -> None:
     """Do one of the jobs, in a process of its own."""
     JOBS[number]()
 
 
-JOBS = (change_filters, search_filters, place_filters, others)
+JOBS = (change_filters, search_filters, place_filters, tradeoff.warm_up)
 
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
