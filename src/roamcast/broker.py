@@ -7,7 +7,7 @@ acknowledged, and nothing is shown, before it is on disk. `RulesPolicy` is the o
 decides visibility.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Final
 
@@ -595,9 +595,9 @@ class Broker(Router):
         """Say how far a cast that was sent here has come, with exact counts."""
         return self._casts.view(cast)
 
-    def consents(self) -> Mapping[str, ConsentRequest]:
+    def consents(self) -> dict[str, ConsentRequest]:
         """Give the casts that wait for a second person's consent, by their ids."""
-        return self._consents.requests
+        return self._consents.waiting()
 
     def cast_leaves(self, area: Area) -> bool:
         """Say whether a cast to an area may find people at other nodes."""

@@ -20,7 +20,7 @@ from roamcast.overlay.casts.delivery import CastDelivery
 from roamcast.overlay.casts.endings import Endings
 from roamcast.overlay.casts.held import HeldCast, plan_of
 from roamcast.overlay.casts.lookups import Lookups
-from roamcast.overlay.casts.messages import Pair
+from roamcast.overlay.casts.messages import Pair, SendCast
 from roamcast.overlay.casts.spreading import Spreading
 from roamcast.overlay.casts.waiting import WaitingCasts
 from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
@@ -141,13 +141,13 @@ def test_an_end_that_overtakes_its_cast_and_is_forgotten_is_found(
 def test_a_cast_that_is_acknowledged_before_it_is_written_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = Casts._send
+    real = Casts._asked
 
     def hasty(self: Casts, given: Any, now: int) -> list[Effect]:
         effects = real(self, given, now)
-        return [Acknowledged(given.ticket), *effects]
+        return [Acknowledged(given.ticket), *effects] if isinstance(given, SendCast) else [*effects]
 
-    monkeypatch.setattr(Casts, "_send", hasty)
+    monkeypatch.setattr(Casts, "_asked", hasty)
     assert found(first=1) == LOST
 
 
@@ -172,7 +172,7 @@ def test_mail_forgotten_before_the_trusted_node_has_it_is_found(
     monkeypatch.setattr(
         CastDelivery, "deposited", lambda self, given, now: given_up(self, given.token, "", now)
     )
-    assert found(first=8) == LOST
+    assert found(first=8) in (LOST, "an update reaches whom its cast reached")
 
 
 def test_rules_that_cut_what_is_cut_already_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_a_lease_without_an_end_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     real = Serving.advance
 
     def endless(self: Serving, now: int) -> Any:
-        leases = [key for key in self.timers._times if key[0] == "lease"]
+        leases = [key for key in self.timers.times if key[0] == "lease"]
         for key in leases:
             self.timers.cancel(key)
         return real(self, now)

@@ -499,7 +499,8 @@ def test_a_client_whose_clock_is_a_year_off_goes_by_the_services(
 
     answer = asyncio.run(body())
     assert answer.status == 200
-    assert abs(parse_instant(answer.json["properties"]["t_r"]) / 1e6 - time.time()) < DEADLINE_S
+    late = time.time() - parse_instant(answer.json["properties"]["t_r"]) / 1e6
+    assert -DEADLINE_S < late < DEADLINE_S + 900  # shown on a grid (decision 0220)
 
 
 def test_a_link_whose_stamps_are_a_year_ahead(service: RunningService, token: str) -> None:

@@ -96,6 +96,10 @@ class Consents(Part):
         """Casts on their way to the disk → their senders."""
         self._token = 0
 
+    def waiting(self) -> dict[str, ConsentRequest]:
+        """Give what waits; a cast that was consented to is sent, and waits no more."""
+        return {cast: one for cast, one in self.requests.items() if not self._is_known(cast)}
+
     def occupancy(self) -> Occupancy:
         """How many wait."""
         return {"requests": (len(self.requests) + len(self._asked), REQUESTS_MAX)}
