@@ -22,7 +22,7 @@ def ended(rows: Iterable[tuple[str, bytes]], known: Lives, looked: LookForEnded)
         if len(leaving) >= BATCH_PIECES_MAX:
             break
         too_many -= len(piece.keys)
-        leaving.append(Leaving(tuple(piece.keys), piece.begin, piece.end))
+        leaving.append(Leaving((*piece.keys, *piece.late), piece.begin, piece.end))
     return EndedFound(tuple(leaving), tuple(log.strays[:BATCH_PIECES_MAX]))
 
 

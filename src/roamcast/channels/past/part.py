@@ -98,6 +98,8 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The id of the vid's own rules; empty while it has none."""
     life: int = 0
     """The epoch of the broker whose client published it; 0 if the broker stores it."""
+    adopted: int = 0
+    """When the step of another host was written that this one repeats; 0 if there is none."""
 
 
 class FirstStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -327,18 +329,25 @@ class Past(Part):
     ) -> None:
         """The map shows what a replica had newer: a step of ours is the last of the vid.
 
-        0200: The replica's own step is written too, under its own key. It may arrive long after the
-        state has left for the archive; the deletion of its key stands then.
+        0200: It names the replica's own step, which may arrive long after the state has left for
+        the archive: both are deleted then, and that deletion stands.
         """
-        self.again((first.row(context.vid, body),))
-        self.begin(context, body, owner, now, soft=False)
+        self.begin(context, body, owner, now, soft=False, adopted=first.written)
 
     def begin(
-        self, context: Context, body: bytes, owner: str, now: int, *, soft: bool = True
+        self,
+        context: Context,
+        body: bytes,
+        owner: str,
+        now: int,
+        *,
+        soft: bool = True,
+        adopted: int = 0,
     ) -> None:
         """The map shows something that is not on disk: write a step soon.
 
-        `soft`: it is lost with this process, unless its publisher comes again.
+        `soft`: it is lost with this process, unless its publisher comes again. `adopted`: when the
+        step of another host was written that says the same.
         """
         vid = context.vid
         known = self._shown.get(vid)
@@ -351,7 +360,7 @@ class Past(Part):
         else:
             begin = self._begin(vid, context.t_r, now)
         self.again((*self.companions(msgspec.structs.replace(context, t_r=begin)), *writes))
-        row, written = self._add(vid, Step(begin, body, rules, life), now)
+        row, written = self._add(vid, Step(begin, body, rules, life, adopted), now)
         if soft:
             self._rows_of[owner] = row
         self._note(vid, OnMap(context, begin, rules, life, row, written))

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from roamcast.channels.past.part import Lives, Step, after, vid_of, written_of
+from roamcast.channels.past.part import Lives, Step, after, key_of, vid_of, written_of
 from roamcast.model.contexts import Context, context_of
 
 
@@ -27,6 +27,8 @@ class Piece(msgspec.Struct, gc=False):
     rules: str = ""
     life: int = 0
     end: int | None = None
+    late: tuple[str, ...] = ()
+    """Steps of other hosts that say the same, and may still come (0200)."""
 
     def context(self) -> Context:
         """Give the context as the map showed it, with the piece's interval."""
@@ -75,6 +77,8 @@ def read(rows: Iterable[tuple[str, bytes]], known: Lives) -> Pieces:
                 before.end = begin = after(before.begin, begin)
                 ended.append(before)
             lasting[vid] = Piece(vid, [key], begin, step.body, step.rules, step.life)
+        if step.adopted:
+            lasting[vid].late += (key_of(step.adopted, vid),)
     for piece in lasting.values():
         if _forsaken(piece, known):
             piece.end = _fell(piece, known)
