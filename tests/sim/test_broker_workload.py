@@ -40,3 +40,14 @@ def test_what_a_host_that_comes_back_brings_of_an_archived_state_is_not_archived
     # before the step of the host that had fallen arrived (0200).
     outcome = play(draw_scenario("broker", BrokerWorkload, 2_000_327), BrokerWorkload)
     assert outcome.promise == "", outcome.detail
+
+
+def test_an_old_state_that_a_new_server_adopts_first_is_not_archived_again() -> None:
+    # Its step was archived and deleted before; a new write of that step outranked the deletion.
+    outcome = play(draw_scenario("broker", BrokerWorkload, 256), BrokerWorkload)
+    assert outcome.promise == "", outcome.detail
+
+
+def test_what_was_sent_before_a_reboot_is_judged_by_the_clock_of_then() -> None:
+    outcome = play(draw_scenario("broker", BrokerWorkload, 595), BrokerWorkload)
+    assert outcome.promise == "", outcome.detail

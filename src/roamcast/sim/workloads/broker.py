@@ -63,6 +63,7 @@ from roamcast.model.machine import Effect, Input
 from roamcast.model.records import ChannelStep, Record
 from roamcast.model.wire import Registry
 from roamcast.sim.checkers import BandwidthLimit, Violation, check_bounds
+from roamcast.sim.clocks import Clock
 from roamcast.sim.host import Boot, Host, HostState
 from roamcast.sim.network import NetworkCut
 from roamcast.sim.workload import Sizes, Workload
@@ -170,6 +171,8 @@ class BrokerWorkload(Workload):
         self._bandwidth: dict[int, BandwidthLimit] = {}
         self._current: dict[int, set[str]] = {}
         """Epochs → the followers that the broker of that epoch counts as current."""
+        self._clocks: dict[int, Clock | None] = {}
+        """Epochs → the clock by which the broker of that epoch went."""
         self._asked: dict[int, AskedChange] = {}
         self._done: dict[tuple[type, str], AskedChange] = {}
         """The last acknowledged request of each kind about each vid."""
@@ -576,8 +579,10 @@ class BrokerWorkload(Workload):
         shown = {"place": context.place, **context.attributes}
         viewer = Viewer(subject_of(host.name))
         server = world.hosts[self._seats[seat_of(effect.epoch)]]
-        times = (server.local(asked), server.local(world.now))
-        self._truth.check_shown(host.name, viewer, kinds, vid, shown, times)
+        # Its clock may have been set since then, with a reboot.
+        clock = self._clocks.get(effect.epoch) or server.clock
+        times = (asked, world.now) if clock is None else map(clock.local, (asked, world.now))
+        self._truth.check_shown(host.name, viewer, kinds, vid, shown, tuple(times))
 
     def _hear(self, world: World) -> Callable[[int, str, Record], None]:
         def hear(now: int, host: str, record: Record) -> None:
@@ -593,7 +598,9 @@ class BrokerWorkload(Workload):
             elif record.step == "store handed over":
                 self._counts["handed over"] += 1
                 self._handed_over(world.hosts[host], world.hosts[record.reason], epoch)
-            self._counts["starts"] += record.step == "server started"
+            if record.step == "server started":
+                self._counts["starts"] += 1
+                self._clocks[epoch] = world.hosts[host].clock
             if record.step in ("server started", "stepping down", "stepped down"):
                 self._past.trouble.append(world.now)
 
