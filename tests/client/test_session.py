@@ -125,8 +125,8 @@ async def test_what_nobody_holds_any_more_is_withdrawn() -> None:
             assert change.kind == "current"
             break
         gc.collect()
-        name = next(iter(service.machine.desk.clients))
-        await until(lambda: not service.machine.desk.clients[name].subscriptions)
+        clients = service.machine.desk.clients  # a slow machine may let a session lapse and return
+        await until(lambda: not any(one.subscriptions for one in clients.values()))
 
 
 @in_loop
