@@ -261,7 +261,8 @@ class EventDesk(Part):
             given.served,
             given.trail,
         )
-        attach = self._attach(made, given.ticket, given.previous)
+        # Modulators begin once their state is here and on disk: `standing` says when.
+        attach = self._attach(made, 0 if given.modulators else given.ticket, given.previous)
         self._check_attach(attach)
         self._change_price(session, None if known is None else known.filter, wanted)
         self._wake(name)
@@ -269,7 +270,7 @@ class EventDesk(Part):
         self._of_session.setdefault(session, {})[given.subscription] = name
         if given.previous and opened.ledger is not None and not given.modulators:
             self._hold(session, name, opened.ledger, now)
-        return [Forward(attach)]
+        return [Forward(attach), *([Acknowledged(given.ticket)] if given.modulators else ())]
 
     # --- the limit of who comes from another node (trap 23)
 
@@ -344,9 +345,11 @@ class EventDesk(Part):
         one = self._consumers.get(given.consumer)
         if one is None:
             return []
-        if not one.specs and one.name not in self._served():  # refused: there is no room for it
-            return self._forget(one)
         still = [self._detach(one)] if one.state == "still" else []
+        if one.specs:
+            return still
+        if one.name not in self._served():  # refused: there is no room for it
+            return self._forget(one)
         return [Acknowledged(given.ticket), *still]
 
     def _unsubscribe(self, given: UnsubscribeSessionEvents, now: int) -> list[Effect]:
