@@ -499,7 +499,7 @@ class Broker(Router):
             return ()
         alone: tuple[Part, ...] = ()
         if self.overlay is None:
-            alone = flows, handoff, serving, _ = lone_events(
+            alone = flows, handoff, serving, *_ = lone_events(
                 self.name, settings.flows, settings.handoff, settings.homes, epoch=epoch
             )
         else:
@@ -517,7 +517,8 @@ class Broker(Router):
             check_attach=lambda given: (
                 handoff.check(given) if isinstance(given, AttachConsumer) else serving.check(given)
             ),
-            url_of=lambda node: "" if self.overlay is None else self.overlay.feeding.url_of(node),
+            nodes=self._urls,
+            node=self.node,
             standing=self._server.subscriptions.standing,
         )
         desk = self.events
@@ -531,6 +532,11 @@ class Broker(Router):
             nodes=self._other_nodes,
         )
         return (*alone, self.events, self.drain)
+
+    def _urls(self) -> dict[str, str]:
+        """Give the nodes that are known, and where people reach each."""
+        nodes = [] if self.overlay is None else self.overlay.feeding.nodes()
+        return {one.node: one.url for one in nodes}
 
     def _other_nodes(self) -> dict[str, str]:
         """Give the other nodes in reach, and where people reach each."""

@@ -24,6 +24,7 @@ from roamcast.client.event_streams import (
     BrokerChange,
     EventGap,
     EventStream,
+    Modulated,
     Modulator,
     ReceivedEvent,
 )
@@ -62,8 +63,11 @@ MOVED: Final = 421
 _decode = msgspec.json.Decoder(say.Answer).decode
 _encode = msgspec.json.Encoder().encode
 
-Near = Literal["", "place", "latency"] | Callable[[Sequence[str], str], str]
-"""How the broker is chosen: by place, by answering time, or by a function of addresses and ours."""
+Near = Literal["", "place", "latency", "home"] | Callable[[Sequence[str], str], str]
+"""How the broker is chosen: by place, by answering time, by brokers, or by a function of all."""
+
+PROBES: Final = 5
+"""Of so many answering times the shortest counts for homes: a busy moment moves nobody."""
 
 
 TokenOf = Callable[[str], Awaitable[str]]
@@ -128,7 +132,7 @@ class EventRoamer:
         self._address = address
         self._urls = [address.url, *address.others]
         self._device = device
-        self._near = near
+        self._near: Near = near
         self._limit_bytes = limit_bytes
         self._token_of = token_of
         self._draw = draw
@@ -148,6 +152,8 @@ class EventRoamer:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._numbers = 0
+        self._followers: dict[str, EventRoamer] = {}
+        """Subscriptions whose modulators have a home of their own → their sessions."""
 
     # --- what programs use
 
@@ -167,23 +173,59 @@ class EventRoamer:
         return self._broker is not None
 
     async def subscribe(
-        self, where: str, *, expires_s: float, modulators: Sequence[Modulator] = ()
+        self,
+        where: str,
+        *,
+        expires_s: float,
+        modulators: Sequence[Modulator] = (),
+        keeps_state: bool = True,
+        keeps_events: bool = True,
     ) -> EventStream:
         """Begin a subscription; returns once all routes to it stand."""
         self._numbers += 1
         name = f"s{self._numbers}"
-        stream = EventStream(name, where, expires_s, self.unsubscribe, modulators)
+        modulated = None
+        if modulators:
+            modulated = Modulated(
+                modulators, keeps_state=keeps_state, keeps_events=keeps_events, start=self._start_us
+            )
+        stream = EventStream(name, where, expires_s, self.unsubscribe, modulated)
+        if modulated is None or self._near != "home":
+            return await self.begin(stream)
+        # Each has the home that is best for it, so each has a session that goes there.
+        follower = self._followers[name] = self._another(name)
+        try:
+            return await follower.begin(stream)
+        except BaseException:
+            del self._followers[name]
+            await follower.close()
+            raise
+
+    def _another(self, name: str) -> "EventRoamer":
+        device = f"{self._device[:50]}.{name}"
+        made = EventRoamer(
+            self._address, device, near=self._near, draw=self._draw, limit_bytes=self._limit_bytes,
+            open_s=self._open_s, tls=self._tls, token_of=self._token_of,
+        )  # fmt: skip
+        made.moves = self.moves
+        return made
+
+    async def begin(self, stream: EventStream) -> EventStream:
+        """Let a subscription stand, or raise why it does not."""
+        stream.broker_of = lambda: self.broker
         broker = await self._ready()
         self._streams[stream.name] = stream
         await self._ask(broker, stream)
         try:
             async with asyncio.timeout(self._open_s):
-                while not stream.standing.is_set() and broker.refused is None:
+                while not stream.standing.is_set() and not (broker.refused or stream.failed):
                     await _first(stream.standing.wait(), broker.changed.wait())
                     broker.changed.clear()
         except TimeoutError:
-            del self._streams[stream.name]
+            self._streams.pop(stream.name, None)
             raise UnreachableError("the subscription does not stand: try again") from None
+        if stream.failed is not None:
+            raise stream.failed
         if broker.refused is not None:
             error, broker.refused = broker.refused, None
             self._streams.pop(stream.name, None)
@@ -192,6 +234,9 @@ class EventRoamer:
 
     async def unsubscribe(self, stream: EventStream) -> None:
         """End a subscription."""
+        follower = self._followers.pop(stream.name, None)
+        if follower is not None:
+            await follower.close()
         if self._streams.pop(stream.name, None) is not None:
             stream.end()
             if self._broker is not None:
@@ -255,6 +300,8 @@ class EventRoamer:
     async def close(self) -> None:
         """End all subscriptions."""
         self._closed = True
+        for follower in self._followers.values():
+            await follower.close()
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -361,6 +408,7 @@ class EventRoamer:
         await broker.socket.close()
 
     async def _ask(self, broker: _Broker, stream: EventStream, previous: str = "") -> None:
+        modulated = stream.modulated
         await broker.send(
             {
                 "type": "subscribe_events",
@@ -371,7 +419,7 @@ class EventRoamer:
                 "previous": previous if previous != broker.node else "",
                 "attachment": [self._start_us, self._counter],
                 "expires_s": stream.expires_s,
-                "modulators": stream.modulators,
+                **({} if modulated is None else modulated.goes_to(broker.node)),
             }
         )
 
@@ -421,8 +469,10 @@ class EventRoamer:
         match message:
             case say.EventsFrame(re) if re in self._streams:
                 await self._events(broker, self._streams[re], message)
-            case say.EventsStand(re, vector) if re in self._streams:
+            case say.EventsStand(re, vector, served) if re in self._streams:
                 stream = self._streams[re]
+                if stream.modulated is not None:
+                    stream.modulated.stands(broker.node, served)
                 stood = tuple((name, Position(*at)) for name, at in vector.items())
                 if stream.cursor.standing(EventsStanding(re, stood)):
                     await self._ask(broker, stream)  # it begins later than another one did
@@ -431,14 +481,29 @@ class EventRoamer:
                 stream.standing.set()
             case say.EventsGap(re) if re in self._streams:
                 self._gap(self._streams[re], message)
-            case say.ModulatorNews(re, True, reason) if re in self._streams:
-                self._streams.pop(re).end(ModulatorError(f"modulators stopped: {reason}"))
+            case say.ModulatorNews(re) if re in self._streams:
+                self._news(broker, self._streams[re], message)
             case say.EventStored(re, origin, at):
                 self._published(int(re[1:]), origin, Position(*at))
             case say.ConsumerElsewhere(_, _, url) if broker is self._broker and url:
-                self._spawn(self.move(url, "told"))
+                self._spawn(self._told(broker, url.rstrip("/")))
             case say.SessionProblem():
                 self._problem(broker, message)
+
+    def _news(self, broker: _Broker, stream: EventStream, news: say.ModulatorNews) -> None:
+        if news.stopped:
+            del self._streams[stream.name]
+            stream.end(ModulatorError(f"modulators stopped: {news.reason}"))
+            broker.changed.set()
+        else:
+            stream.begun_anew.append(news.reason)
+
+    async def _told(self, broker: _Broker, url: str) -> None:
+        """Go where a broker says; if that does not work, come back with what it may have given."""
+        if url in self._urls and not await self.move(url, "told") and self._broker is broker:
+            for stream in self._streams.values():
+                if stream.modulated is not None:
+                    await self._ask(broker, stream)
 
     async def _events(self, broker: _Broker, stream: EventStream, frame: say.EventsFrame) -> None:
         upto = Position(*frame.upto)
@@ -456,6 +521,9 @@ class EventRoamer:
                         from_feature(feature), one.data, one.producer, one.number, frame.origin
                     )
                 )
+        if stream.modulated is not None and stream.modulated.confirms():
+            had = dict(stream.cursor.vector)
+            await broker.send({"type": "confirm_events", "re": stream.name, "vector": had})
 
     @staticmethod
     def _gap(stream: EventStream, frame: say.EventsGap) -> None:
@@ -491,6 +559,9 @@ class EventRoamer:
         """Go to a broker that is clearly nearer, as the program wishes."""
         if len(self._urls) < 2 or self._near in ("", "place"):
             return
+        if self._near == "home":
+            await self._look_around()
+            return
         since: dict[str, float] = {}
         while True:
             await asyncio.sleep(PROBE_S)
@@ -512,6 +583,22 @@ class EventRoamer:
             ready = [url for url, at in since.items() if now - at >= BETTER_S]
             if ready and await self.move(min(ready, key=times.__getitem__), "latency"):
                 since.clear()
+
+    async def _look_around(self) -> None:
+        """Tell the home how far brokers are, so that it finds a better one (docs/homes.md)."""
+        times: dict[str, deque[float]] = {url: deque(maxlen=PROBES) for url in self._urls}
+        while True:
+            for url, its in zip(
+                self._urls, await asyncio.gather(*map(self._rtt, self._urls)), strict=True
+            ):
+                times[url].append(its)
+            broker = self._broker
+            shortest = {url: 1_000 * min(times[url]) for url in self._urls}
+            reached = {url: ms for url, ms in shortest.items() if ms <= 1_000 * PROBE_S}
+            here = reached.pop(self.broker, None)
+            if broker is not None and here is not None:
+                await broker.send({"type": "brokers", "here": here, "found": reached})
+            await asyncio.sleep(PROBE_S)
 
     async def _rtt(self, url: str) -> float:
         """How long a broker takes to answer; for ever if it does not."""

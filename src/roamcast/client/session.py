@@ -298,17 +298,28 @@ class Session(Asking):
         *,
         expires_s: float = 60.0,
         modulators: Sequence[Modulator] = (),
+        keeps_state: bool = True,
+        keeps_events: bool = True,
     ) -> EventStream:
         """Have every event that a filter matches, once and in order, from now on.
 
         `watch` follows states and coalesces; this follows what happens. `expires_s` is how long
         the broker holds events for a program that is away. `modulators` thin out, select or compute
-        at the broker, such as `{"type": "every", "n": 10}` or a module of `put_module`; they begin
-        anew with each connection. If they stop, the stream raises `ModulatorError` with the reason.
+        at the broker, such as `{"type": "every", "n": 10}` or a module of `put_module`. If they
+        stop, the stream raises `ModulatorError` with the reason. What they know moves with the
+        subscription from broker to broker, and survives their crashes; without `keeps_state` they
+        begin anew each time. Without `keeps_events` what comes while it moves is skipped, and in
+        `gaps`.
         """
         self._check_scope("subscribe")
         text = where if isinstance(where, str) else where.source
-        return await self._events.subscribe(text, expires_s=expires_s, modulators=modulators)
+        return await self._events.subscribe(
+            text,
+            expires_s=expires_s,
+            modulators=modulators,
+            keeps_state=keeps_state,
+            keeps_events=keeps_events,
+        )
 
     async def put_module(self, code: bytes) -> str:
         """Store a WebAssembly module at the service; return its name, to be used in a modulator."""
@@ -491,8 +502,9 @@ def connect(
 
     With `near` the addresses are brokers of one overlay, and the session roams among them: to the
     one that serves the `place` it reports, to the one that answers clearly faster
-    (`latency`), or to the one that a function of the addresses and its own gives. Its token must
-    hold at all of them.
+    (`latency`), or to the one that a function of the addresses and its own gives. With `home`
+    brokers choose: each subscription with modulators is served where its events come by the
+    shortest way, or cost least, and where there is room. Its token must hold at all of them.
 
     By default the service knows the token's name. With `anonymous` it does not: each appearance has
     a vid of the trusted node `trust` (address and token; without it, the one in the service), over

@@ -5,7 +5,7 @@ everybody may see (0160), and paces what a session is sent. A session that is sl
 its limit, loses nothing: its consumer stands still, and the log has the rest.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from roamcast.channels.server.standing import Standing
@@ -31,6 +31,7 @@ from roamcast.overlay.consumers.events import (
     ConfirmSessionEvents,
     ConsumerMoved,
     PublishEventFor,
+    ReportSessionBrokers,
     ReportSessionPlace,
     SubscribeSessionEvents,
     UnsubscribeSessionEvents,
@@ -62,6 +63,7 @@ from roamcast.overlay.homes.events import (
     ModulatorsAnew,
     ModulatorsStopped,
     MoveClient,
+    ReportBrokers,
     ServedElsewhere,
 )
 
@@ -84,6 +86,7 @@ class EventDesk(Part):
     part: ClassVar[str] = "event desk"
     inputs: ClassVar = (
         PublishEventFor, SubscribeSessionEvents, UnsubscribeSessionEvents, ReportSessionPlace,
+        ReportSessionBrokers,
         EventsStanding, EventsDelivered, EventsLost, ConsumerAttached, ConsumerGone,
         ConsumerReleased, ConfirmSessionEvents, ModulatedAttached, ModulatorsAnew,
         ModulatorsStopped, ServedElsewhere, MoveClient, SessionOpened, SessionClosed, SessionSlow,
@@ -100,13 +103,14 @@ class EventDesk(Part):
         served: Callable[[], Collection[str]],
         check_attach: Callable[[AttachConsumer | AttachModulated], None],
         standing: Standing,
-        url_of: Callable[[str], str] = lambda _: "",
+        nodes: Callable[[], Mapping[str, str]] = dict,
+        node: str = "",
     ) -> None:
         """`check_owner` refuses others' vids; `served` names the consumers that flows serve.
 
         `check_attach` refuses a consumer that is elsewhere, or another's. `standing` counts what a
-        subject's subscriptions cost every update, of states and of events. `url_of`: where people
-        reach a node.
+        subject's subscriptions cost every update, of states and of events. `nodes`: other nodes,
+        and where people reach each; `node`: this one.
         """
         self.settings = settings
         self._hub = hub
@@ -115,7 +119,8 @@ class EventDesk(Part):
         self._served = served
         self._check_attach = check_attach
         self._standing = standing
-        self._url_of = url_of
+        self._nodes = nodes
+        self.node = node
         self._frames = EventFrames()
         self._consumers: dict[str, Attended] = {}
         self._of_session: dict[str, dict[str, str]] = {}
@@ -137,6 +142,7 @@ class EventDesk(Part):
             SubscribeSessionEvents: answered(self._subscribe),
             UnsubscribeSessionEvents: answered(self._unsubscribe),
             ReportSessionPlace: self._report,
+            ReportSessionBrokers: self._report_brokers,
             ConsumerAttached: self._attached,
             ConsumerGone: self._gone,
             ConsumerReleased: self._released,
@@ -417,7 +423,7 @@ class EventDesk(Part):
         one = self._consumers.get(given.client)
         if one is None or one.state == "asleep":
             return []
-        url = self._url_of(given.to)
+        url = self._nodes().get(given.to, "")
         frame = self._frames.elsewhere(one.form, one.subscription, given.to, url)
         return self._send(one, [frame], 0, now)
 
@@ -435,7 +441,8 @@ class EventDesk(Part):
             if session is not None and session.ledger is not None:
                 self._stop(one, session.ledger, now)  # its new home counts on that
             elif one.state != "asleep":
-                frame = self._frames.elsewhere(one.form, one.subscription, to, self._url_of(to))
+                url = self._nodes().get(to, "")
+                frame = self._frames.elsewhere(one.form, one.subscription, to, url)
                 effects += self._send(one, [frame], 0, now)
         self._drop(one)
         return effects
@@ -457,6 +464,19 @@ class EventDesk(Part):
                 effects.append(Forward(ReportPlace(name, given.place)))
         return effects
 
+    def _report_brokers(self, given: ReportSessionBrokers, now: int) -> list[Effect]:
+        """Tell homes how far the brokers are that a client would go to."""
+        del now
+        own = self._of_session.get(given.session, {}).values()
+        names = [name for name in own if self._consumers[name].specs]
+        if not names:
+            return []
+        hop_us = self.settings.homes.hop_us
+        known = {url.rstrip("/"): node for node, url in self._nodes().items() if url}
+        found = {known[url]: us / hop_us for url, us in given.found if url in known}
+        found[self.node] = given.here_us / hop_us
+        return [Forward(ReportBrokers(name, tuple(found.items()))) for name in names]
+
     # --- sessions
 
     def _session_over(self, given: SessionOpened | SessionClosed, now: int) -> list[Effect]:
@@ -473,12 +493,15 @@ class EventDesk(Part):
         effects: list[Effect] = []
         for name in list(self._of_session.pop(session, {}).values()):
             one = self._consumers[name]
-            if one.form == "sse" or not one.expires_us:
+            held_us = one.expires_us
+            if one.specs and one.relocation.state:  # what modulators know outlives a session
+                held_us = max(held_us, self.settings.homes.lease_us)
+            if one.form == "sse" or not held_us:
                 effects += self._forget(one)
                 continue
             effects += self._silence(one)
             one.state = "asleep"
-            self.timers.set((SLEEP, name), now + one.expires_us)
+            self.timers.set((SLEEP, name), now + held_us)
             asleep = self._asleep.setdefault(subject_of(session), {})
             asleep[name] = None
             if len(asleep) > self.settings.sleeping_per_owner_max:
@@ -524,7 +547,8 @@ class EventDesk(Part):
         if one is None:
             return []
         one.vector = merge(vector, one.vector)
-        frame = self._frames.standing(one.form, one.subscription, vector)
+        attachment = one.attachment if one.specs else None
+        frame = self._frames.standing(one.form, one.subscription, vector, attachment)
         return self._send(one, [frame], 0, now)
 
     def _delivered(self, given: EventsDelivered, now: int) -> list[Effect]:
