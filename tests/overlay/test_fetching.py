@@ -101,7 +101,7 @@ def test_a_module_comes_over_two_hops_once_for_all_who_need_it(loss):
     assert not nodes.parts["a"].fetches
 
 
-def test_a_module_that_nobody_has_is_missing_after_a_while_and_alone_at_once():
+def test_a_module_that_nobody_has_is_missing_after_a_while_and_alone_sooner():
     nodes = Nodes()
     nodes.give("a", NeedModule(NAME))
     assert not nodes.out
@@ -109,7 +109,7 @@ def test_a_module_that_nobody_has_is_missing_after_a_while_and_alone_at_once():
     assert nodes.out == [("a", ModuleMissing(NAME, fetching.NOBODY))]
     alone = Nodes("a")
     alone.give("a", NeedModule(NAME))
-    alone._do("a", alone.parts["a"].advance(0))
+    alone.run(1)
     assert alone.out == [("a", ModuleMissing(NAME, fetching.NOBODY))]
 
 

@@ -190,7 +190,7 @@ class EventRoamer:
                 modulators, keeps_state=keeps_state, keeps_events=keeps_events, start=self._start_us
             )
         stream = EventStream(name, where, expires_s, self.unsubscribe, modulated)
-        if modulated is None or self._near != "home":
+        if modulated is None or self._near != "home" or self._limit_bytes:  # it holds for all
             return await self.begin(stream)
         # Each has the home that is best for it, so each has a session that goes there.
         follower = self._followers[name] = self._another(name)
@@ -202,12 +202,13 @@ class EventRoamer:
             raise
 
     def _another(self, name: str) -> "EventRoamer":
+        """Make a session of its own for one subscription."""
         device = f"{self._device[:50]}.{name}"
         made = EventRoamer(
-            self._address, device, near=self._near, draw=self._draw, limit_bytes=self._limit_bytes,
+            self._address, device, near=self._near, draw=self._draw,
             open_s=self._open_s, tls=self._tls, token_of=self._token_of,
         )  # fmt: skip
-        made.moves = self.moves
+        made.moves, made._place = self.moves, self._place
         return made
 
     async def begin(self, stream: EventStream) -> EventStream:
@@ -275,6 +276,8 @@ class EventRoamer:
     async def report(self, place: str) -> None:
         """Say where this program is; with near="place" it moves to the broker that serves there."""
         self._place = place
+        for follower in self._followers.values():
+            await follower.report(place)
         if self._broker is not None:
             await self._broker.send({"type": "place", "re": "place", "place": place})
 

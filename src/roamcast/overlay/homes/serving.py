@@ -528,6 +528,8 @@ class Serving(ServingWork):
         if served.claim is not None:
             onwards = served.claim
             return [*self._drop(served, "in vain"), *self._say_given(onwards, "")]
+        if claim.served == Attachment(0, 0):  # nobody ever served it: there was nothing to lose
+            return self._begin(served, None, now)
         return self._begin_anew(served, NOBODY_HAS_IT, now)
 
     # --- what comes

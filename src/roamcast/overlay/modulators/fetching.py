@@ -158,15 +158,13 @@ class ModuleFetching(Part):
     def _ask(self, module: str, now: int) -> list[Effect]:
         """Seek a node that has it, or ask that one for the next bytes."""
         fetch = self.fetches[module]
+        self.timers.set(module, now + AGAIN_US)
         fetch.tries += 1
         if fetch.giver:
             wanted = ModuleWanted(fetch.giver, self.node, module, len(fetch.code))
-            self.timers.set(module, now + AGAIN_US)
             return self._forward(wanted)
         links = self._topology.tree_links
-        # Alone nobody has to be waited for.
-        self.timers.set(module, now + AGAIN_US if links else now)
-        if not links:
+        if not links:  # alone it need not be sought again
             fetch.tries = TRIES_MAX
         return [SendOnLink(link, ModuleSought(self.node, module)) for link in links]
 
