@@ -21,6 +21,7 @@ from roamcast.channels.failover.replication import (
 )
 from roamcast.channels.past.part import Lives, Past
 from roamcast.channels.past.settings import PastSettings
+from roamcast.channels.server.live_views import SMALL_MAX
 from roamcast.channels.server.map_server import MapServer, compiled_matcher
 from roamcast.channels.server.queries import Matcher
 from roamcast.channels.server.settings import MapSettings
@@ -63,7 +64,7 @@ from roamcast.identity.revocations import Revocations, RevokeTokens, TokenRevoke
 from roamcast.identity.rule_sets import RuleSets, SetRules
 from roamcast.identity.rules import Rule, Viewer, both_show, visible
 from roamcast.identity.vid_keys import KeepVidKey, VidKeyStore
-from roamcast.matching.live.slices import ContextPage, Question, run
+from roamcast.matching.live.slices import ContextPage, Question, one_by_one, run
 from roamcast.model.areas import Area
 from roamcast.model.contexts import Context
 from roamcast.model.events import (
@@ -660,8 +661,12 @@ class Broker(Router):
 
     def prepared(self, viewer: Viewer, now: int) -> Question[None] | None:
         """Make the map ready for a viewer's subscription, in slices; None if it is, or nearly."""
-        live = self._server.contexts.live
-        return live.prepared(self._policy.name_of(viewer), self._seen_by(viewer), now)
+        live, who = self._server.contexts.live, [Viewer("", viewer.groups)]
+        naming = self._policy.naming(viewer.name) if viewer.name else ()
+        if naming is None or len(naming) > SMALL_MAX:
+            who.append(viewer)  # much may lie apart for it
+        steps = [live.prepared(self._policy.name_of(one), self._seen_by(one), now) for one in who]
+        return one_by_one([step for step in steps if step is not None]) if any(steps) else None
 
     def count(self, viewer: Viewer, wanted: Filter, now: int) -> Question[int]:
         """Ask how many contexts this viewer may see and a filter wants, in slices."""
