@@ -47,6 +47,12 @@ REASONS_MAX = 100
 """Batches of which the root remembers why they moved something."""
 
 
+_BEGUN = {
+    FilterState.MIGRATING: FilterEvent.MIGRATE,
+    FilterState.SPAWNING: FilterEvent.SPAWN,
+}
+
+
 class NodeFilterView(msgspec.Struct, frozen=True):
     """A node's filter, and the whole placement where this node plans it."""
 
@@ -379,8 +385,7 @@ class NodeFilters(Part):
         if job is None:
             return ()
         if job.tries >= self.settings.tries_max:
-            del self._jobs[target]
-            return self._move(FilterEvent.GAVE_UP, now, self.rank) if self._is_busy() else ()
+            return self._over(target, FilterEvent.GAVE_UP, now)
         job.tries += 1
         self._timers.set(f"job {target}", now + self.settings.patience_us)
         return self._route(InstallFilter(job.rank, target, self.node), now)
@@ -399,11 +404,20 @@ class NodeFilters(Part):
         job = self._jobs.get(answer.node)
         if job is None or job.rank != answer.rank:
             return ()
-        del self._jobs[answer.node]
         self._timers.cancel(f"job {answer.node}")
-        if not self._is_busy() or (self.state is FilterState.SPAWNING and self._jobs):
+        return self._over(answer.node, FilterEvent.INSTALLED, now)
+
+    def _over(self, target: str, event: FilterEvent, now: int) -> Sequence[Effect]:
+        """End a job; what this node began is over with the last job of its kind.
+
+        A batch may tell a node to spawn here and to migrate there: that the one is installed does
+        not say that the other is.
+        """
+        del self._jobs[target]
+        begun = _BEGUN.get(self.state)
+        if begun is None or any(job.kind is begun for job in self._jobs.values()):
             return ()
-        return self._move(FilterEvent.INSTALLED, now, answer.rank)
+        return self._move(event, now, self.rank)
 
     def _give_up(self, now: int) -> Sequence[Effect]:
         """Newer orders came: what was begun is void, and this node matches as before."""
@@ -413,7 +427,7 @@ class NodeFilters(Part):
         return self._move(FilterEvent.GAVE_UP, now, self.rank) if self._is_busy() else ()
 
     def _is_busy(self) -> bool:
-        return self.state in (FilterState.MIGRATING, FilterState.SPAWNING)
+        return self.state in _BEGUN
 
     def _move(self, event: FilterEvent, now: int, rank: Rank, target: str = "") -> Sequence[Effect]:
         """Change the state, and record which batch made it so."""
