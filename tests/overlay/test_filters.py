@@ -326,6 +326,16 @@ def test_the_newer_batch_wins() -> None:
     assert Rank(3, "a") < Rank(3, "b") < Rank(4, "a")
 
 
+def test_a_batch_of_a_former_life_of_the_root_is_void() -> None:
+    hand = Hand()
+    hand.order("activate")
+    hand.order("migrate", 2, "t")
+    hand.order("passivate", 2)
+    assert hand.filters.state is FilterState.PASSIVE
+    hand.give(FilterInstalled(Rank(2, "a"), "m", "t"), "t")
+    assert hand.filters.state is FilterState.PASSIVE
+
+
 def test_the_source_spawns_without_a_filter_of_its_own() -> None:
     hand = Hand()
     sent = hand.order("spawn", 1, "t")

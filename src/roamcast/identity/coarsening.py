@@ -116,7 +116,7 @@ def _at_both_ends(begin: Integers, end: Integers, there: Integers, rows: Integer
         - np.searchsorted(ends, moment[rows], side="left")
         for moment in (begin, end)
     ]
-    return np.minimum(*at)
+    return np.asarray(np.minimum(*at), np.int64)
 
 
 def _cut(place: str | None, level: int) -> str | None:

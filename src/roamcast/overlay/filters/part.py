@@ -103,6 +103,8 @@ class NodeFilters(Part):
         self._before: dict[str, NodeReport] = {}
         """At the root: the reports at the last batch."""
         self._flows: dict[str, float] = {}
+        self._planned = 0
+        """At the root: the number of its last batch that moved something."""
         self._jobs: dict[str, _Job] = {}
         """Targets → what is to be installed there."""
         self._timers: Timers[str] = Timers()
@@ -314,11 +316,13 @@ class NodeFilters(Part):
             if node in self._topology.tree
         }
         self._before = dict(self._reports)
-        # A new root goes on above every batch that some node obeyed.
-        highest = max(report.rank for report in self._reports.values())
-        rank = Rank(max(highest.number, self.rank.number) + 1, self.node)
+        # A new root goes on above every batch that some node obeyed, and above those of its own
+        # that nobody has reported yet: two batches of one number would both be obeyed.
+        highest = max(report.rank.number for report in self._reports.values())
+        rank = Rank(max(highest, self.rank.number, self._planned) + 1, self.node)
         orders, self.reason = self._survey().orders(rank)
         if orders:
+            self._planned = rank.number
             self._reasons[rank] = self.reason
             if len(self._reasons) > REASONS_MAX:
                 del self._reasons[next(iter(self._reasons))]
@@ -363,6 +367,8 @@ class NodeFilters(Part):
             case "activate":
                 return [*effects, *self._move(FilterEvent.ACTIVATE, now, order.rank)]
             case "passivate":
+                # what a root planned under this number before it crashed is void
+                effects += self._give_up(now)
                 return [*effects, *self._move(FilterEvent.PASSIVATE, now, order.rank)]
             case "migrate":
                 return [*effects, *self._begin(order, FilterEvent.MIGRATE, now)]
