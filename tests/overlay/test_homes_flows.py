@@ -216,6 +216,18 @@ def test_a_home_that_crashes_goes_on_exactly():
     assert in_order(mover)
 
 
+def test_nobody_is_told_to_be_served_before_the_record_is_on_disk():
+    mover = Mover(line(), (EveryNth(3),), Relocation())
+    mover.run(1_000_000)
+    mover.net.nodes["a"].refuses = True
+    mover.attach("a")
+    mover.run(500_000)
+    assert mover.trail.served != mover.trail.attachment
+    mover.net.nodes["a"].refuses = False
+    mover.run(500_000)
+    assert mover.trail.served == mover.trail.attachment
+
+
 def test_everything_is_forgotten_after_the_lease():
     mover = walk(Relocation(), (EveryNth(3),), {10: "c"})
     mover.net.give("c", DetachModulated("m", mover.trail.attachment))
@@ -236,3 +248,28 @@ def test_a_loaded_broker_is_known_across_the_overlay_and_not_chosen():
     net.give("a", ReportBrokers("m", (("a", 5.0), ("b", 3.0), ("c", 1.0))))
     mover.run(2_000_000)
     assert mover.home == "b"
+
+
+def test_a_state_on_its_way_elsewhere_is_awaited_by_the_home_that_sent_it():
+    """A consumer turns round before its state has arrived where it was going."""
+    mover = Mover(line(), (EveryNth(3),), Relocation())
+    mover.run(1_000_000)
+    for n in range(10):
+        mover.publish(n)
+        mover.run(20_000)
+    nodes = mover.net.nodes
+    nodes["b"].refuses = True  # parcels wait at a; every word about them passes
+    mover.attach("c")
+    mover.run(500_000)
+    assert "serving/gone/m" in nodes["a"].disk
+    mover.attach("a")
+    mover.run(500_000)
+    assert nodes["a"].overlay.serving.claims
+    nodes["b"].refuses = False
+    for n in range(10, 30):
+        mover.publish(n)
+        mover.run(20_000)
+    mover.run(4_000_000)
+    assert not mover.said
+    assert len(mover.got) == len(set(mover.got)) == 10
+    assert in_order(mover)

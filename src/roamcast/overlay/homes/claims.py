@@ -39,6 +39,11 @@ class HomeClaiming:
         """Ask these, too."""
         self.nodes.update(dict.fromkeys(nodes))
 
+    def was_given(self, to: str) -> None:
+        """Ask a node to which it was sent: that it knows nothing yet is no answer."""
+        self._given.add(to)
+        self.nodes[to] = None
+
     def messages(self, node: str, had: Pairs) -> list[HomeClaim]:
         """Make what is said to each."""
         return [
@@ -57,8 +62,7 @@ class HomeClaiming:
         if answer.at == node:
             self.coming = True
         elif answer.at:
-            self._given.add(answer.at)
-            self.nodes[answer.at] = None
+            self.was_given(answer.at)
 
     @property
     def in_vain(self) -> bool:

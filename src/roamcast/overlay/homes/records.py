@@ -105,6 +105,12 @@ class ServedConsumer:
         self.stored = False
         """Whether something of it may be on disk."""
         self.flowing = False
+        self.beginning = False
+        """Events come, and who asked is told, once the record is on disk: …"""
+        self.continued = False
+        """… whether modulators go on where they were, …"""
+        self.anew = ""
+        """… and if they should have, why not."""
         self.claim: HomeClaim | None = None
         """Who serves it from now on."""
         self.posting = False

@@ -30,7 +30,7 @@ from roamcast.overlay.events import (
 )
 from roamcast.overlay.flows.events import ForModulators
 from roamcast.overlay.flows.vector import ORIGINS_MAX, pairs
-from roamcast.overlay.handoff.messages import FILTER_LENGTH_MAX
+from roamcast.overlay.handoff.messages import FILTER_LENGTH_MAX, Attachment
 from roamcast.overlay.homes import events as given_by
 from roamcast.overlay.homes.claims import HomeClaiming
 from roamcast.overlay.homes.managers import HomeSettings
@@ -211,9 +211,9 @@ class Serving(ServingWork):
             effects += self._drop(served, "void")
             served = None
         asked = dict.fromkeys(one for one in given.trail if one != self.node)
-        gone = self._gone.get(name)
-        if gone is not None and gone.attachment >= given.served:
-            asked[gone.to] = None
+        sent_to = self._sent_to(name, given.served)
+        if sent_to:
+            asked[sent_to] = None
         record = _asked_for(given)
         if served is None:
             served = self.served[name] = ServedConsumer(
@@ -234,6 +234,8 @@ class Serving(ServingWork):
                 state=waits, until_us=now + self._settings.lease_us,
             )  # fmt: skip
             claim.ask(asked)
+            if sent_to:  # by this node: the parcel may still be on its way there
+                claim.was_given(sent_to)
             effects += self._say_claims(name, now)
         if not waits:
             return [*effects, *self._begin(served, None, now)]
@@ -285,9 +287,9 @@ class Serving(ServingWork):
         if same and served.instance and not served.busy and had == work.vector:
             served.wanted = record.wanted
             work.had = had
-            effects = [*self._flow_off(served), *self._attached(served, continued=True)]
+            effects = self._flow_off(served)
             work.clear()
-            return [*effects, *self._flow_on(served), *self._go_on(served, now)]
+            return [*effects, *self._answer_for(served, now, continued=True)]
         saved = work.saved() if work.keeps and same else None
         effects = self._halt(served)
         served.wanted = record.wanted
@@ -393,9 +395,7 @@ class Serving(ServingWork):
             effects = self._drop(served, "void")
             served = None
         if served is None:
-            gone = self._gone.get(name)
-            to = gone.to if gone is not None and gone.attachment >= claim.served else ""
-            return [*effects, *self._say_given(claim, to)]
+            return [*effects, *self._say_given(claim, self._sent_to(name, claim.served))]
         if claim.attachment <= served.attachment:
             answer = HomeGiven(claim.origin, self.node, name, served.attachment, self.node)
             return self._forward(answer)
@@ -466,6 +466,11 @@ class Serving(ServingWork):
             first = next(iter(self._gone))
             del self._gone[first]
             self.timers.set(("gone", first), now)
+
+    def _sent_to(self, name: str, served: Attachment) -> str:
+        """Say to whom this node gave a consumer's state since it was last served; "": to nobody."""
+        gone = self._gone.get(name)
+        return gone.to if gone is not None and gone.attachment >= served else ""
 
     def _forget_gone(self, name: str) -> list[Effect]:
         self._gone.pop(name, None)

@@ -82,22 +82,33 @@ class ServingWork(Part):
             StartModulation(served.name, served.instance, work.specs, checkpoint),
             HandoffStep(served.name, "began" if saved is None else "continued"),
         ]
-        effects += self._attached(served, continued=saved is not None or not work.counts)
-        effects += self._flow_on(served)
-        if work.keeps:  # from now on this node answers for it
-            effects += self._store(served)
-        return [*effects, *self._go_on(served, now)]
+        continued = saved is not None or not work.counts
+        return [*effects, *self._answer_for(served, now, continued=continued)]
 
-    def _attached(self, served: ServedConsumer, *, continued: bool) -> list[Effect]:
-        """Answer who asked for a consumer to be served."""
-        ticket, served.ticket = served.ticket, None
-        if ticket is None:
+    def _answer_for(self, served: ServedConsumer, now: int, *, continued: bool) -> list[Effect]:
+        """Serve a consumer; what this node answers for is on disk before anybody is told."""
+        served.beginning, served.continued = True, continued
+        if served.work.keeps:
+            return self._store(served)
+        return [*self._serve(served), *self._go_on(served, now)]
+
+    def _serve(self, served: ServedConsumer) -> list[Effect]:
+        """Tell who asked that its consumer is served, and let its events come."""
+        if not served.beginning or served.state is not ServingState.SERVING:
             return []
-        return [given_by.ModulatedAttached(ticket, served.name, continued)]
+        served.beginning = False
+        effects: list[Effect] = []
+        if served.ticket is not None:
+            attached = given_by.ModulatedAttached(served.ticket, served.name, served.continued)
+            effects.append(attached)
+        if served.anew:
+            effects.append(given_by.ModulatorsAnew(served.name, served.anew))
+        served.ticket, served.anew = None, ""
+        return [*effects, *self._flow_on(served)]
 
     def _begin_anew(self, served: ServedConsumer, reason: str, now: int) -> list[Effect]:
-        effects = self._begin(served, None, now)
-        return [*effects, given_by.ModulatorsAnew(served.name, reason)]
+        served.anew = reason
+        return self._begin(served, None, now)
 
     def _flow_on(self, served: ServedConsumer) -> list[Effect]:
         served.flowing = True
@@ -116,6 +127,7 @@ class ServingWork(Part):
         if served.instance:
             effects.append(EndModulation(served.instance))
         served.instance, served.doing, served.out = 0, None, []
+        served.beginning = False
         served.work.clear()
         return effects
 
@@ -279,7 +291,8 @@ class ServingWork(Part):
         if served is None or served.store != token:
             return []
         served.store = 0
-        return [*self._release(served), *self._go_on(served, now)]
+        effects = self._serve(served)
+        return [*effects, *self._release(served), *self._go_on(served, now)]
 
     def _unstored(self, token: int, now: int) -> list[Effect]:
         served = self.served.get(self._stores.pop(token))

@@ -41,8 +41,9 @@ from roamcast.overlay.modulators.events import EndModulation, Modulate, StartMod
 from roamcast.overlay.overlay import OverlayNode
 from roamcast.overlay.tables.wants import Wants
 from roamcast.sim.checkers import Violation, check_bounds
-from roamcast.sim.host import Boot, Host
+from roamcast.sim.host import Boot, Host, HostState
 from roamcast.sim.radio import RadioField
+from roamcast.sim.storage import DiskState
 from roamcast.sim.workload import Sizes, Workload
 from roamcast.sim.workloads._homes_parts import (
     HomesConsumer,
@@ -61,6 +62,9 @@ STEP_US: Final = 200_000
 
 SPEEDS_M: Final = (0.0, 5.0, 15.0, 30.0)
 """Metres in one step: time is scaled, as everywhere in the swarm."""
+
+FALL_US: Final = 400_000
+"""For at most so long a disk syncs nothing before its host falls."""
 
 REST_US: Final = 6_000_000
 """For so long loads must stay below the threshold."""
@@ -119,7 +123,9 @@ class HomesWorkload(Workload):
         "partings": (0, 3),
         "meeting": (0, 1),
         "policy": (0, 2),
+        "falls": (0, 4),
     }
+    drawn_last: ClassVar = frozenset({"falls"})
 
     def __init__(self) -> None:
         self._record = HomesRecord()
@@ -227,6 +233,24 @@ class HomesWorkload(Workload):
             call(duration_us // 2, lambda _: self._meet(world))
         for at in range(0, duration_us, STEP_US):
             call(at, lambda _: self._step(world))
+        for _ in range(self._sizes["falls"]):
+            begin = draw.randrange(duration_us)
+            lasts = draw.randrange(min(FALL_US, duration_us - begin))
+            call(begin, partial(self._fall, world, lasts))
+
+    def _fall(self, world: World, lasts: int, now: int) -> None:
+        """Let a home's disk sync nothing for a while, and then the home fall."""
+        host = world.hosts.get(self._draw.choice(self.consumers).home)
+        if host is None or host.state is not HostState.UP:
+            return
+        host.disk.state = DiskState.STALLED
+
+        def fall(_: int) -> None:
+            host.disk.state = DiskState.WELL
+            world.crash(host)
+            world.restart(host)
+
+        world.kernel.call(now + lasts, fall)
 
     def _part(self, world: World, group: list[str], sign: int, now: int) -> None:
         """Let a group walk out of everybody's range, or come back."""
