@@ -84,7 +84,7 @@ class MapContext(msgspec.Struct):
             self.apart = {}
         self.apart[key] = view
 
-    def told_apart(self, key: ViewerKey) -> ClassView | None:
+    def shown_apart(self, key: ViewerKey) -> ClassView | None:
         """Give what such a viewer was last told; None: nothing that its queries want."""
         return None if self.apart is None else self.apart.get(key)
 
@@ -591,8 +591,8 @@ class MapContexts:
         self._record(known, None, b"", ended)
         apart = self._lying_apart(known)
         self._changed(known, None, b"", "left")
-        for one in apart:
-            del one.vids[vid]
+        for watcher in apart:
+            del watcher.vids[vid]
 
     def stamp_of(self, vid: str) -> int:
         """Give the stamp of the present state of a context, or of its removal."""
@@ -639,7 +639,7 @@ class MapContexts:
         clients = 0
         returning = self._name_anew(known) if context is not None else {}
         classes, viewers = touched or self._touched(known, context)
-        apart = [one.alone for one in self._lying_apart(known)]
+        apart = [watcher.alone for watcher in self._lying_apart(known)]
         without = frozenset([*apart, *(key[1] for key in returning)])
         stepped: dict[str, None] = {}
         for name, (seen, after) in classes.items():
@@ -695,7 +695,8 @@ class MapContexts:
         viewers = self._lying_apart(known)
         if context is None:
             nothing: Touched = (None, ())
-            return dict.fromkeys(known.views, nothing), {one.key: nothing for one in viewers}
+            keys = [watcher.key for watcher in viewers]
+            return dict.fromkeys(known.views, nothing), dict.fromkeys(keys, nothing)
         forms = policy.forms(context, now)
         seen_as = [(form, policy.seen(context, form, now)) for form in forms]
         found: dict[str, Touched] = {}
@@ -713,18 +714,19 @@ class MapContexts:
         apart: dict[ViewerKey, Touched] = {}
         if viewers:
             sets = [(form, seen, dict(matched)) for form, seen, matched in matches]
-            for one in viewers:
-                its = policy.form_of(context, one.alone, now)
-                apart[one.key] = (policy.seen(context, its, now), ())
+            for watcher in viewers:
+                its = policy.form_of(context, watcher.alone, now)
+                apart[watcher.key] = (policy.seen(context, its, now), ())
                 for form, seen, by_class in sets:
                     if form == its:
-                        apart[one.key] = (seen, one.own(by_class.get(one.view.name, ())))
+                        after = watcher.own(by_class.get(watcher.view.name, ()))
+                        apart[watcher.key] = (seen, after)
                         break
         return found, apart
 
     def _lying_apart(self, known: MapContext) -> list[NamedViewer]:
         """Give the viewers for whom a context lies apart, or lay until its last change."""
-        viewers = {one.key: one for one in self.named.of(known.names)}
+        viewers = {watcher.key: watcher for watcher in self.named.of(known.names)}
         for key in known.apart or ():
             viewers[key] = self.named.known[key]
         return list(viewers.values())
@@ -741,15 +743,15 @@ class MapContexts:
         known.names = names
         returning: dict[ViewerKey, ClassView] = {}
         if names is not was:
-            for one in self.named.of(was - names):
-                one.vids.pop(vid, None)
-                returning[one.key] = ClassView(one.view.opened, b"")
-            for one in self.named.of(names - was):
-                one.vids[vid] = None
-                with_class = known.views.get(one.view.name)
-                matched = () if with_class is None else one.own(with_class.matched)
-                if with_class is not None and matched and known.told_apart(one.key) is None:
-                    known.set_apart(one.key, structs.replace(with_class, matched=matched))
+            for watcher in self.named.of(was - names):
+                watcher.vids.pop(vid, None)
+                returning[watcher.key] = ClassView(watcher.view.opened, b"")
+            for watcher in self.named.of(names - was):
+                watcher.vids[vid] = None
+                with_class = known.views.get(watcher.view.name)
+                matched = () if with_class is None else watcher.own(with_class.matched)
+                if with_class is not None and matched and known.shown_apart(watcher.key) is None:
+                    known.set_apart(watcher.key, structs.replace(with_class, matched=matched))
         apart = known.apart or {}
         for key in [key for key in apart if self.named.known[key].name not in names]:
             self.named.known[key].vids.pop(vid, None)
@@ -783,52 +785,53 @@ class MapContexts:
     ) -> None:
         """Note what a viewer sees of a context that lies apart for it, and tell what changed."""
         seen, after = touched
-        one, before = self.named.known[key], known.told_apart(key)
+        watcher, before = self.named.known[key], known.shown_apart(key)
         if before is None:
             if not after:
                 return
-            before = ClassView(one.view.opened, b"")
-        elif self._unchanged(before, context, seen, body, one.alone):
+            before = ClassView(watcher.view.opened, b"")
+        elif self._unchanged(before, context, seen, body, watcher.alone):
             return
         own = seen is context
-        number = self._number_apart(one.view, before, stepped)
+        number = self._number_apart(watcher.view, before, stepped)
         text = body if own else b"" if seen is None else body_of(seen)
-        self._tell_apart(one, State(number, known.context.vid, text), before, after, seen)
+        self._tell_apart(watcher, State(number, known.context.vid, text), before, after, seen)
         if after:
             known.set_apart(key, ClassView(number, text, None if own else seen, after))
         elif known.apart is not None:
             known.apart.pop(key, None)
 
     def _return(
-        self, known: MapContext, one: NamedViewer, was: ClassView, stepped: Collection[str]
+        self, known: MapContext, watcher: NamedViewer, was: ClassView, stepped: Collection[str]
     ) -> None:
         """Let a viewer see a context with its class again, and tell what differs for it."""
         context, vid = known.context, known.context.vid
-        now = known.views.get(one.view.name)
-        after = () if now is None else one.own(now.matched)
+        now = known.views.get(watcher.view.name)
+        after = () if now is None else watcher.own(now.matched)
         seen = None if now is None else now.seen or context
         body = b"" if now is None else now.body
-        if now is not None and was.body and self._unchanged(was, context, seen, body, one.alone):
+        who = watcher.alone
+        if now is not None and was.body and self._unchanged(was, context, seen, body, who):
             if was.body != body:
                 # Only the time of looking differs: its own stays until more does (0098).
-                known.set_apart(one.key, was)
-                one.vids[vid] = None
+                known.set_apart(watcher.key, was)
+                watcher.vids[vid] = None
             return
-        number = self._number_apart(one.view, was, stepped)
-        self._tell_apart(one, State(number, vid, body), was, after, seen)
+        number = self._number_apart(watcher.view, was, stepped)
+        self._tell_apart(watcher, State(number, vid, body), was, after, seen)
 
     def _tell_apart(
         self,
-        one: NamedViewer,
+        watcher: NamedViewer,
         state: State,
         was: ClassView,
         after: Matched,
         seen: Context | None,
     ) -> None:
-        before = one.own(was.matched)
+        before = watcher.own(was.matched)
         if before or after:
             self._desk.out.append(
-                LocalUpdate(one.view.name, state, before, after, seen, only=one.alone)
+                LocalUpdate(watcher.view.name, state, before, after, seen, only=watcher.alone)
             )
 
     def _number_apart(self, view: ViewClass, was: ClassView, stepped: Collection[str]) -> int:
@@ -907,41 +910,41 @@ class MapContexts:
 
     def watch(self, view: ViewClass, alone: str, wanted: Filter, query: int) -> None:
         """Note a query of a viewer at the contexts that lie apart for it."""
-        one = self.named.known.get((view.name, alone))
-        if one is None:
-            one = self.named.add(alone, view)
-            contexts, vids = self.map.contexts, self._policy.naming(one.name)
+        watcher = self.named.known.get((view.name, alone))
+        if watcher is None:
+            watcher = self.named.add(alone, view)
+            contexts, vids = self.map.contexts, self._policy.naming(watcher.name)
             for vid in contexts if vids is None else vids:
-                if vid in contexts and one.name in contexts[vid].names:
-                    one.vids[vid] = None
-        one.queries[query] = one.queries.get(query, 0) + 1
-        if one.queries[query] == 1 and one.vids:
-            found = {seen.vid: seen for seen in self._found_apart(one, wanted)}
-            self._note_at(query, Unnoted(view, view.number, found, one))
+                if vid in contexts and watcher.name in contexts[vid].names:
+                    watcher.vids[vid] = None
+        watcher.queries[query] = watcher.queries.get(query, 0) + 1
+        if watcher.queries[query] == 1 and watcher.vids:
+            found = {seen.vid: seen for seen in self._found_apart(watcher, wanted)}
+            self._note_at(query, Unnoted(view, view.number, found, watcher))
 
     def unwatch(self, view: ViewClass, alone: str, query: int) -> None:
         """Forget a viewer's query; the viewer with the last."""
-        one = self.named.known[view.name, alone]
-        one.queries[query] -= 1
-        if one.queries[query]:
+        watcher = self.named.known[view.name, alone]
+        watcher.queries[query] -= 1
+        if watcher.queries[query]:
             return
-        del one.queries[query]
+        del watcher.queries[query]
         if (unnoted := self.unnoted.get((query, alone))) is not None:
             unnoted.contexts.clear()
-        if not one.queries:
-            self.named.remove(one)
-            for vid in one.vids:
+        if not watcher.queries:
+            self.named.remove(watcher)
+            for vid in watcher.vids:
                 apart = self.map.contexts[vid].apart
                 if apart is not None:
-                    apart.pop(one.key, None)
+                    apart.pop(watcher.key, None)
 
-    def _found_apart(self, one: NamedViewer, wanted: Filter) -> list[Context]:
+    def _found_apart(self, watcher: NamedViewer, wanted: Filter) -> list[Context]:
         """Give what a viewer sees and a filter wants of the contexts that lie apart for it."""
-        now, see = self._desk.now, self._seen_by(one.alone)
-        if len(one.vids) > SMALL_MAX:
-            every = run(self.live.every(one.alone, see, wanted, now))
-            return [seen for seen in every if seen.vid in one.vids]
-        shown = (see(self.map.contexts[vid].context, now) for vid in one.vids)
+        now, see = self._desk.now, self._seen_by(watcher.alone)
+        if len(watcher.vids) > SMALL_MAX:
+            every = run(self.live.every(watcher.alone, see, wanted, now))
+            return [seen for seen in every if seen.vid in watcher.vids]
+        shown = (see(self.map.contexts[vid].context, now) for vid in watcher.vids)
         return [seen for seen in shown if seen is not None and wanted.matches(seen)]
 
     def _note_at(self, query: int, unnoted: Unnoted) -> list[str]:
@@ -964,20 +967,20 @@ class MapContexts:
 
     def _note_query(self, query: int, unnoted: Unnoted, vid: str) -> None:
         view, seen, known = unnoted.view, unnoted.contexts.pop(vid), self.map.contexts[vid]
-        one = unnoted.viewer
-        if one is not None and vid not in one.vids:
+        watcher = unnoted.viewer
+        if watcher is not None and vid not in watcher.vids:
             return  # it has returned to its class
-        before = known.views.get(view.name) if one is None else known.told_apart(one.key)
+        before = known.views.get(view.name) if watcher is None else known.shown_apart(watcher.key)
         if before is None:
             # Somebody may know an older state, told before the class lost sight of it.
             own = seen is known.context
             before = ClassView(unnoted.number, known.body if own else body_of(seen))
             before.seen = None if own else seen
-            if one is None:
+            if watcher is None:
                 known.views[view.name] = before
             else:
-                known.set_apart(one.key, before)
-        standing = view.table.records if one is None else one.queries
+                known.set_apart(watcher.key, before)
+        standing = view.table.records if watcher is None else watcher.queries
         noted = [number for number in before.matched if number in standing and number != query]
         before.matched = tuple(sorted([*noted, query]))
 
@@ -1062,9 +1065,9 @@ class MapContexts:
         known = self.map.contexts.get(vid)
         if known is None:
             return None
-        one = self.named.known.get((view.name, alone)) if alone else None
-        if one is not None and vid in one.vids:
-            now = known.told_apart(one.key)
+        watcher = self.named.known.get((view.name, alone)) if alone else None
+        if watcher is not None and vid in watcher.vids:
+            now = known.shown_apart(watcher.key)
         else:
             now = known.views.get(view.name)
         if now is None or record.number not in now.matched:
@@ -1073,15 +1076,15 @@ class MapContexts:
 
     def listed_for(self, view: ViewClass, query: int, vids: list[str], alone: str) -> list[str]:
         """Give the current set of a class as one viewer of it sees it, by vid."""
-        one = self.named.known.get((view.name, alone))
-        if one is None or not one.vids:
+        watcher = self.named.known.get((view.name, alone))
+        if watcher is None or not watcher.vids:
             return vids
-        with_class = [vid for vid in vids if vid not in one.vids]
+        with_class = [vid for vid in vids if vid not in watcher.vids]
         waiting = self.unnoted.get((query, alone))
         later = {} if waiting is None else waiting.contexts
         own = []
-        for vid in one.vids:
-            now = self.map.contexts[vid].told_apart(one.key)
+        for vid in watcher.vids:
+            now = self.map.contexts[vid].shown_apart(watcher.key)
             if vid in later or (now is not None and query in now.matched):
                 own.append(vid)
         return sorted([*with_class, *own])

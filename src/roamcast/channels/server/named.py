@@ -50,22 +50,22 @@ class NamedViewers:
     def add(self, alone: str, view: ViewClass) -> NamedViewer:
         """Note a viewer who begins to watch."""
         key, name = (view.name, alone), alone.partition("\n")[0]
-        one = self.known[key] = NamedViewer(key, name, alone, view, {}, {})
-        self._by_name.setdefault(name, {})[key] = one
+        watcher = self.known[key] = NamedViewer(key, name, alone, view, {}, {})
+        self._by_name.setdefault(name, {})[key] = watcher
         self._names.add(name)
-        return one
+        return watcher
 
-    def remove(self, one: NamedViewer) -> None:
+    def remove(self, watcher: NamedViewer) -> None:
         """Forget a viewer who watches no more."""
-        del self.known[one.key]
-        del self._by_name[one.name][one.key]
-        if not self._by_name[one.name]:
-            del self._by_name[one.name]
-            self._names.remove(one.name)
+        del self.known[watcher.key]
+        del self._by_name[watcher.name][watcher.key]
+        if not self._by_name[watcher.name]:
+            del self._by_name[watcher.name]
+            self._names.remove(watcher.name)
 
     def of(self, names: frozenset[str]) -> Iterable[NamedViewer]:
         """Give those who watch under some names."""
         if not names:
             return ()
         found = sorted(self._names.intersection(names))
-        return [one for name in found for one in self._by_name[name].values()]
+        return [watcher for name in found for watcher in self._by_name[name].values()]

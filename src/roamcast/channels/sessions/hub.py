@@ -845,9 +845,9 @@ class Hub(Part):
         return (now // period + 1) * period if period else now
 
     def _write(
-        self, query: SharedQuery, sessions: tuple[str, ...], told: dict[str, ContextEvent]
+        self, query: SharedQuery, sessions: tuple[str, ...], due: dict[str, ContextEvent]
     ) -> None:
-        events = [self.writer.event(event) for event in told.values()]
+        events = [self.writer.event(event) for event in due.values()]
         most, number = self.settings.frame_events_max, self._number(query.key)
         for start in range(0, len(events), most):
             part = events[start : start + most]
