@@ -3,8 +3,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-# One more than two cores: tests that start processes wait for them half of their time.
-PYTEST_WORKERS ?= 3
+# Two more than two cores: tests that start processes wait for them half of their time.
+PYTEST_WORKERS ?= 4
 PYTEST = $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
 # Many container images set it. Without compiled files each worker rewrites all tests again (8 s),
 # and each process that a test starts compiles all of src.

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from roamcast.lab._linkability import geolife_path
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.matching.aggregate import summarise
 from roamcast.matching.cover_index import CoverIndex
@@ -49,7 +50,6 @@ FILTERS = 200
 HOUR_US = 3_600 * MICROSECONDS
 DAY_US = 24 * HOUR_US
 TIMES_MIN = 100
-GEOLIFE = Path(__file__).parents[2] / "shared" / "data" / "geolife_sample.txt.gz"
 
 
 def subscription(draw: random.Random) -> str:
@@ -276,8 +276,9 @@ def run(quick: bool, progress: Steps) -> Report:
     people = 2_000 if quick else 8_000
     rows += summaries("campus, a broker per building", *campus(people, 2))
     rows += summaries("campus, a broker per storey", *campus(people, 3))
-    if GEOLIFE.exists():
-        traces = geolife(GEOLIFE)
+    sample = geolife_path()
+    if sample is not None:
+        traces = geolife(sample)
         rows += summaries("GeoLife", *traces)
         rows.append(archive_days(traces[0]))
     claims = [

@@ -166,6 +166,7 @@ async def ours(
                 "moved": moved,
                 "not seen again": lost,
                 "gap_s": max(m.gap_s for one in crowd.walkers for m in one.session.moves),
+                "gaps told": sum(len(one.stream.gaps) for one in crowd.walkers),
             }
     finally:
         await rolling.end()

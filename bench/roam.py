@@ -319,8 +319,8 @@ class Crowd:
             await asyncio.gather(*self._tasks)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S / 2):
-                while any(len(one.found) < self.total for one in self.walkers):
-                    await asyncio.sleep(0.05)
+                while self.judged()["lost"]:
+                    await asyncio.sleep(0.2)
         for task in self._reading:
             task.cancel()
 

@@ -80,6 +80,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
+@pytest.mark.soak
 @pytest.mark.process
 def test_the_containers_of_compose_carry_a_cast_to_somebody_without_a_name(
     machine: Machine,

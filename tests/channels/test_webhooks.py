@@ -31,6 +31,7 @@ from tests.strategies_hub import START, Desk
 SECOND = 1_000_000
 SECRET = "whsec_" + base64.b64encode(bytes(24)).decode()
 HQ = "within(place, 'hq')"
+LASTS = 3_600 * SECOND
 
 
 class HookDesk(Desk):
@@ -75,7 +76,7 @@ class HookDesk(Desk):
         self.give(WebhookAnswered(message.webhook, message.number, status))
 
     def hook(self, name: str = "h", owner: str = "ann", text: str = HQ) -> None:
-        end = self.now + 10**12
+        end = self.now + LASTS
         url = "https://receiver.example/"
         self.request(RegisterWebhook, name, owner, frozenset(), url, SECRET, text, end)
 
@@ -141,7 +142,7 @@ def test_a_webhook_ends_and_leaves_nothing_on_disk(way: str) -> None:
     else:
         desk.status = {"gone": 410, "given up": 503, "expired": 200}[way]
         desk.keep("a", "hq/2", lifetime_us=10**13)
-        desk.run(10**12 if way == "expired" else 300 * SECOND)
+        desk.run(LASTS if way == "expired" else 300 * SECOND)
     assert desk.load("webhook/") == {}
     assert desk.broker.webhooks() == []
     assert not desk.broker._hub.sessions

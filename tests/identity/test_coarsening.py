@@ -12,8 +12,11 @@ ROWS = st.lists(st.tuples(PLACES, st.integers(0, 50), st.integers(1, 30)), max_s
 
 
 def there(place: str, places: list[str | None], begin: object, end: object, at: int) -> int:
-    """Count by looking at everybody who is in a place at a moment."""
-    inside = [one is not None and (one == place or one.startswith(place + "/")) for one in places]
+    """Count by looking at everybody who is, or may be, in a place at a moment."""
+    inside = [
+        one is not None and (f"{one}/".startswith(f"{place}/") or f"{place}/".startswith(f"{one}/"))
+        for one in places
+    ]
     times = zip(np.asarray(begin), np.asarray(end), strict=True)
     lasting = [since <= at <= until for since, until in times]
     return sum(one and two for one, two in zip(inside, lasting, strict=True))
@@ -39,6 +42,15 @@ def test_who_keeps_a_place_is_in_a_crowd_at_both_ends_or_in_the_widest_place(
                 assert there(after, found, begin, end, moment) >= crowd_min
     again, _, _ = coarsened(found, None, None, begin, end, crowd_min)
     assert again == found
+
+
+def test_a_room_that_fills_and_empties_keeps_all_but_the_first_and_the_last() -> None:
+    count, crowd = 20_000, 5
+    begin = np.arange(count, dtype=np.int64) * 60
+    end = begin + 3_600  # sixty are there, but for the first minutes and the last
+    found, _, _ = coarsened(["a/1/x"] * count, None, None, begin, end, crowd)
+    assert found.count("a/1/x") == count - 2 * (crowd - 1)
+    assert set(found[: crowd - 1]) == {"a"}
 
 
 def test_a_shortened_place_loses_its_point_and_others_keep_theirs() -> None:

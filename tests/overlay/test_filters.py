@@ -279,6 +279,24 @@ def test_a_filter_that_migrates_matches_until_the_other_one_does() -> None:
     assert hand.filters.state is FilterState.ABSENT
 
 
+@pytest.mark.parametrize("kinds", [("migrate", "spawn"), ("spawn", "migrate")])
+def test_a_filter_that_migrates_and_spawns_matches_until_it_is_where_it_migrates(
+    kinds: tuple[str, str],
+) -> None:
+    hand = Hand()
+    hand.topology.tree |= {"u": "m"}
+    hand.topology._hops |= {"u": "u"}
+    hand.topology.links |= {"u": None}
+    targets = {"migrate": "t", "spawn": "u"}
+    hand.order("activate")
+    for kind in kinds:
+        hand.order(kind, 2, targets[kind])
+    hand.give(FilterInstalled(Rank(2, "a"), "m", "u"), "u")
+    assert hand.filters.state is FilterState.MIGRATING
+    hand.give(FilterInstalled(Rank(2, "a"), "m", "t"), "t")
+    assert hand.filters.state is FilterState.ABSENT
+
+
 def test_a_filter_whose_target_does_not_answer_asks_again_and_stays() -> None:
     hand = Hand(tries_max=2)
     hand.order("activate")
@@ -306,6 +324,16 @@ def test_the_newer_batch_wins() -> None:
     assert hand.filters.state is FilterState.ACTIVE
     assert hand.give(InstallFilter(Rank(6, "z"), "m", "t"), "t") == []
     assert Rank(3, "a") < Rank(3, "b") < Rank(4, "a")
+
+
+def test_a_batch_of_a_former_life_of_the_root_is_void() -> None:
+    hand = Hand()
+    hand.order("activate")
+    hand.order("migrate", 2, "t")
+    hand.order("passivate", 2)
+    assert hand.filters.state is FilterState.PASSIVE
+    hand.give(FilterInstalled(Rank(2, "a"), "m", "t"), "t")
+    assert hand.filters.state is FilterState.PASSIVE
 
 
 def test_the_source_spawns_without_a_filter_of_its_own() -> None:

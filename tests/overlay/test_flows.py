@@ -7,6 +7,7 @@ import pytest
 from roamcast.model.contexts import Context
 from roamcast.model.events import Failed
 from roamcast.model.filters import Filter
+from roamcast.overlay.events import WayLost
 from roamcast.overlay.flows.cursor import ConsumerCursor
 from roamcast.overlay.flows.events import (
     EventPublished,
@@ -21,7 +22,7 @@ from roamcast.overlay.flows.messages import DATA_BYTES_MAX, FlowChunk
 from roamcast.overlay.flows.relay import Everything
 from roamcast.overlay.flows.settings import FlowSettings
 from roamcast.overlay.flows.vector import Position
-from tests.overlay_net import Net, OneNode, beside
+from tests.overlay_net import EPOCH, Net, OneNode, beside
 
 QUICK = FlowSettings(
     empty_us=50_000, doubt_us=200_000, fetch_us=200_000, wave_us=400_000, hold_us=2_000_000
@@ -172,6 +173,44 @@ def test_what_a_broken_link_did_not_deliver_is_fetched_from_the_log() -> None:
     net.cut.clear()
     net.run(5_000_000)
     assert numbers(net, "reader") == [1, 2, 3, 4, 5]
+
+
+def longest_silence(net: Net, steps: int, number: int) -> int:
+    """Publish at c every ten milliseconds; give the longest time without an event for anybody."""
+    longest, last, seen = 0, net.now, len(net.out)
+    for step in range(steps):
+        publish(net, "c", number + step)
+        for _ in range(10):
+            net.run(1_000)
+            new, seen = net.out[seen:], len(net.out)
+            if any(isinstance(one, EventsDelivered) and one.events for _, one in new):
+                longest, last = max(longest, net.now - last), net.now
+    return max(longest, net.now - last)
+
+
+@pytest.mark.parametrize("doubt_us", [FlowSettings().doubt_us, 1_000_000])
+def test_a_restart_of_the_node_between_two_others_is_a_short_silence(doubt_us: int) -> None:
+    """The tree goes another way and comes back; the wave's answer ends the doubt (0310)."""
+    names, flows = ("a", "b", "c"), FlowSettings(doubt_us=doubt_us)
+    net = Net(*(OneNode(one, beside(*{*names} - {one}), flows=flows) for one in names))
+    net.run(3_000_000)
+    subscribe(net, "b", "reader")
+    net.run(1_000_000)
+    assert net.nodes["c"].overlay.topology.tree_links == ("a",)
+    silences = [longest_silence(net, 50, 1)]
+    gone = net.nodes.pop("a")
+    for other in "bc":
+        net.give(other, WayLost("a", "closed"))
+    silences.append(longest_silence(net, 100, 51))
+    assert net.nodes["c"].overlay.topology.tree_links == ("b",)
+    more = {"now": net.now, "epoch": EPOCH + net.now, "disk": gone.disk}
+    net.nodes["a"] = OneNode("a", beside("b", "c"), flows=flows, **more)
+    silences.append(longest_silence(net, 300, 151))
+    assert net.nodes["c"].overlay.topology.tree_links == ("a",)
+    net.run(1_000_000)
+    assert numbers(net, "reader") == list(range(1, 451))
+    assert silences[0] < 20_000
+    assert max(silences) < 100_000, silences
 
 
 def test_a_log_too_short_is_told_as_a_gap() -> None:

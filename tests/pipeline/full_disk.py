@@ -14,7 +14,7 @@ from roamcast.pipeline.spark.session import Settings, started
 from tests.pipeline.test_archive import everything
 from tests.pipeline.test_spark_ingest import line
 
-LEFT = [0, 65_536, 262_144]
+LEFT = [0, 262_144]
 PEOPLE = 6_000
 
 

@@ -81,7 +81,8 @@ def gate(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.mark.parametrize("stage", ["scan", pytest.param("archive", marks=pytest.mark.soak)])
+@pytest.mark.soak  # test_spark_ingest.py kills a driver
+@pytest.mark.parametrize("stage", ["scan", "archive"])
 def test_a_worker_killed_during_an_ingest_changes_nothing(
     cluster: Cluster,
     cluster_session: Any,

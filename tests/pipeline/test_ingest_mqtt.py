@@ -32,7 +32,7 @@ def broker(tmp_path: Path) -> Iterator[MqttAddress]:
     settings = tmp_path / "nats.conf"
     settings.write_text(
         f'server_name: here\njetstream {{ store_dir: "{tmp_path / "store"}" }}\n'
-        f"mqtt {{ host: 127.0.0.1, port: {port} }}\n"
+        f'mqtt {{ host: 127.0.0.1, port: {port}, ack_wait: "1s" }}\n'
     )
     with NatsServer(tmp_path, settings=settings):
         yield MqttAddress("127.0.0.1", port, "sightings/#")

@@ -36,6 +36,7 @@ def shown(file: Path, options: str) -> str:
 
 
 @pytest.mark.spark
+@pytest.mark.soak  # four starts of Spark
 def test_kept_classes_are_used_and_a_file_that_does_not_fit_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,30 +119,28 @@ def time_present(rows: list[str], heartbeat_s: float) -> int:
     return round(total)
 
 
-@pytest.fixture
-def parts(folder: Path) -> Path:
-    """The real traces as 50 files of shuffled rows."""
-    header, rows = traces()
-    random.Random(5).shuffle(rows)
-    for number in range(50):
-        text = header + "".join(rows[number::50])
-        (folder / f"part-{number:02d}.csv").write_text(text)
-    return folder
-
-
+@pytest.mark.parametrize("share", [8, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.skipif(not GEOLIFE.exists(), reason="the GeoLife sample is not on this machine")
 def test_real_traces_once_equal_the_same_rows_streamed_through_a_killed_driver(
-    spark: Any, tmp_path: Path, parts: Path
+    spark: Any, tmp_path: Path, folder: Path, share: int
 ) -> None:
+    """An eighth of the traces, or all: in one file, and as 50 files of shuffled rows."""
     settings = IngestSettings(reading=GEOLIFE_READING, late_s=YEARS_S)
-    _, rows = traces()
+    header, rows = traces()
+    rows = rows[: len(rows) // share]
+    whole, parts = tmp_path / "whole.csv", folder
+    whole.write_text(header + "".join(rows))
+    shuffled = random.Random(5).sample(rows, len(rows))
+    for number in range(50):
+        text = header + "".join(shuffled[number::50])
+        (parts / f"part-{number:02d}.csv").write_text(text)
     present_s = time_present(rows, AgentSettings().heartbeat_s)
     with open_state(tmp_path, "batch") as state:
-        batch = ingest_once(spark, state, [GEOLIFE], settings, clock)
+        batch = ingest_once(spark, state, [whole], settings, clock)
         in_one_go = people_and_contexts(state)
         assert counted(state) == {}
     assert batch.counts["sightings"] == len(rows)
-    assert batch.counts["contexts"] == len(in_one_go) > 1_000
+    assert batch.counts["contexts"] == len(in_one_go) > 1_000 // share
     assert batch.counts["malformed"] == batch.counts["late"] == 0
     table = table_of(tmp_path / "batch")
     lasted = [

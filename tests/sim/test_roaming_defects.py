@@ -162,7 +162,7 @@ def test_a_virtual_consumer_for_whoever_claims_it_is_found(
 
 def test_a_new_link_that_is_trusted_at_once_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trap 26: what was known of a link ends with it."""
-    monkeypatch.setattr(Home, "doubt", lambda _: None)
+    monkeypatch.setattr(Home, "doubt", lambda *_: None)
     assert found(FIRST["new link"]) in (
         "no loss",
         "FIFO per producer",

@@ -3,12 +3,15 @@
 Where few people are, no grid of times hides who went where: the only context that begins next door
 when one ends is the same person's. So a place is shortened, and a point moved to the middle of a
 cell, until at least `crowd_min` contexts are there when this one begins and when it ends. A person
-has one context at a time, so contexts at one moment are people.
+has one context at a time, so contexts at one moment are people. Who is shown on the floor only may
+be in any room of it and counts for each: that the first who comes to a room in the morning is shown
+on the floor does not make the second one the first.
 
 The price is in addressing: who asks for a room no longer finds who was nearly alone in it, only who
 asks for the building does. So it is off unless it is asked for (decision 0187).
 """
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -40,14 +43,11 @@ def coarsened(
     lon, lat = _copy(lons), _copy(lats)
     depth = max((place.count("/") + 1 for place in out if place is not None), default=0)
     for level in range(depth, 1, -1):
-        while True:  # who leaves a place leaves fewer behind
-            thin = _thin(out, level, begin, end, crowd_min)
-            if not len(thin):
-                break
-            for row in thin.tolist():
-                out[row] = _cut(out[row], level - 1)
-            if lon is not None and lat is not None:
-                lon[thin] = lat[thin] = np.nan
+        thin = _thin(out, level, begin, end, crowd_min)
+        for row in thin.tolist():
+            out[row] = _cut(out[row], level - 1)
+        if lon is not None and lat is not None:
+            lon[thin] = lat[thin] = np.nan
     if lon is not None and lat is not None:
         _move(lon, lat, np.flatnonzero(~placed & ~np.isnan(lon)), begin, end, crowd_min)
     return out, lon, lat
@@ -57,11 +57,27 @@ def _thin(
     places: list[str | None], level: int, begin: Integers, end: Integers, crowd_min: int
 ) -> Integers:
     """Give the rows at a level of the hierarchy that are in too small a crowd."""
-    own = [n for n, one in enumerate(places) if one is not None and one.count("/") + 1 == level]
-    rows = np.array(own, np.int64)
-    # Who is in a room of this floor is on the floor, too: count by the first segments.
-    names = [_cut(place, level) for place in places]
-    return rows[_crowd(names, begin, end, rows) < crowd_min]
+    inside: dict[str, list[int]] = {}  # places of this level → who is shown there or deeper
+    wider: dict[str, list[int]] = {}  # those above it → who is shown there and no deeper
+    own: dict[str, list[int]] = {}
+    for row, place in enumerate(places):
+        if place is None:
+            continue
+        depth = place.count("/") + 1
+        if depth < level:
+            wider.setdefault(place, []).append(row)
+            continue
+        inside.setdefault("/".join(place.split("/", level)[:level]), []).append(row)
+        if depth == level:
+            own.setdefault(place, []).append(row)
+    thin: list[int] = []
+    for place, rows in own.items():
+        segments = place.split("/")
+        above = (wider.get("/".join(segments[:count]), []) for count in range(1, level))
+        there = np.array([*inside[place], *chain.from_iterable(above)], np.int64)
+        counts = _at_both_ends(begin, end, there, np.array(rows, np.int64))
+        thin += [row for row, count in zip(rows, counts.tolist(), strict=True) if count < crowd_min]
+    return np.array(thin, np.int64)
 
 
 def _move(
@@ -87,15 +103,20 @@ def _crowd(names: list[Any], begin: Integers, end: Integers, rows: Integers) -> 
             groups.setdefault(name, []).append(number)
     found = np.zeros(len(names), np.int64)
     for name in {names[row] for row in rows.tolist()}:
-        own = np.array(groups[name], int)
-        begins, ends = np.sort(begin[own]), np.sort(end[own])
-        at = [
-            np.searchsorted(begins, moment[own], side="right")
-            - np.searchsorted(ends, moment[own], side="left")
-            for moment in (begin, end)
-        ]
-        found[own] = np.minimum(*at)
+        own = np.array(groups[name], np.int64)
+        found[own] = _at_both_ends(begin, end, own, own)
     return found[rows]
+
+
+def _at_both_ends(begin: Integers, end: Integers, there: Integers, rows: Integers) -> Integers:
+    """Count who is there when each of these rows begins and when it ends, the smaller number."""
+    begins, ends = np.sort(begin[there]), np.sort(end[there])
+    at = [
+        np.searchsorted(begins, moment[rows], side="right")
+        - np.searchsorted(ends, moment[rows], side="left")
+        for moment in (begin, end)
+    ]
+    return np.asarray(np.minimum(*at), np.int64)
 
 
 def _cut(place: str | None, level: int) -> str | None:

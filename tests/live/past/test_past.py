@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from roamcast.broker import SessionDrained
@@ -20,6 +21,7 @@ from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.time import format_instant, parse_instant
 from roamcast.pipeline.archive.feed import check_unfed
+from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.table import Archive
 from tests.live.in_process import Asked, gate
 
@@ -128,6 +130,31 @@ def test_a_service_feeds_its_archive_and_finds_it_there(tmp_path: Path) -> None:
             other.append(ArchiveBatch(5, 0), [Context("x", "hq/1", None, {}, 0, 1)])
 
     asyncio.run(body())
+
+
+def test_a_fed_archive_is_coarsened_once_a_day_where_few_were(tmp_path: Path) -> None:
+    day, hour = 86_400 * SECOND, 3_600 * SECOND
+    fed = FedArchive(str(tmp_path / "a"), grid_s=0, crowd_min=3)
+
+    def places() -> dict[str, str]:
+        fed.has(0)  # looks for what was written since
+        files = [
+            read_file(fed._archive.storage, path)
+            for path in fed._archive.files()["path"].to_pylist()
+        ]
+        rows = pa.concat_tables(files)
+        return dict(zip(rows["vid"].to_pylist(), rows["place"].to_pylist(), strict=True))
+
+    crowd = [Context(f"v{n}@t", "hq/1/a", None, {}, 0, hour) for n in range(4)]
+    fed.append(ArchiveBatch(1, 0), [*crowd, Context("w@t", "hq/1/b", None, {}, 0, hour)])
+    shared = dict.fromkeys((one.vid for one in crowd), "hq/1/a")
+    fed.retain(day)
+    assert places() == {**shared, "w@t": "hq/1"}
+    fed.append(ArchiveBatch(2, 1), [Context("x@t", "hq/1/c", None, {}, 0, hour)])
+    fed.retain(day + hour)
+    assert places() == {**shared, "w@t": "hq/1", "x@t": "hq/1/c"}
+    fed.retain(2 * day)
+    assert places() == {**shared, "w@t": "hq/1", "x@t": "hq/1"}
 
 
 def _look(asked: Asked) -> Any:

@@ -47,6 +47,12 @@ REASONS_MAX = 100
 """Batches of which the root remembers why they moved something."""
 
 
+_BEGUN = {
+    FilterState.MIGRATING: FilterEvent.MIGRATE,
+    FilterState.SPAWNING: FilterEvent.SPAWN,
+}
+
+
 class NodeFilterView(msgspec.Struct, frozen=True):
     """A node's filter, and the whole placement where this node plans it."""
 
@@ -97,6 +103,8 @@ class NodeFilters(Part):
         self._before: dict[str, NodeReport] = {}
         """At the root: the reports at the last batch."""
         self._flows: dict[str, float] = {}
+        self._planned = 0
+        """At the root: the number of its last batch that moved something."""
         self._jobs: dict[str, _Job] = {}
         """Targets → what is to be installed there."""
         self._timers: Timers[str] = Timers()
@@ -308,11 +316,13 @@ class NodeFilters(Part):
             if node in self._topology.tree
         }
         self._before = dict(self._reports)
-        # A new root goes on above every batch that some node obeyed.
-        highest = max(report.rank for report in self._reports.values())
-        rank = Rank(max(highest.number, self.rank.number) + 1, self.node)
+        # A new root goes on above every batch that some node obeyed, and above those of its own
+        # that nobody has reported yet: two batches of one number would both be obeyed.
+        highest = max(report.rank.number for report in self._reports.values())
+        rank = Rank(max(highest, self.rank.number, self._planned) + 1, self.node)
         orders, self.reason = self._survey().orders(rank)
         if orders:
+            self._planned = rank.number
             self._reasons[rank] = self.reason
             if len(self._reasons) > REASONS_MAX:
                 del self._reasons[next(iter(self._reasons))]
@@ -357,6 +367,8 @@ class NodeFilters(Part):
             case "activate":
                 return [*effects, *self._move(FilterEvent.ACTIVATE, now, order.rank)]
             case "passivate":
+                # what a root planned under this number before it crashed is void
+                effects += self._give_up(now)
                 return [*effects, *self._move(FilterEvent.PASSIVATE, now, order.rank)]
             case "migrate":
                 return [*effects, *self._begin(order, FilterEvent.MIGRATE, now)]
@@ -379,8 +391,7 @@ class NodeFilters(Part):
         if job is None:
             return ()
         if job.tries >= self.settings.tries_max:
-            del self._jobs[target]
-            return self._move(FilterEvent.GAVE_UP, now, self.rank) if self._is_busy() else ()
+            return self._over(target, FilterEvent.GAVE_UP, now)
         job.tries += 1
         self._timers.set(f"job {target}", now + self.settings.patience_us)
         return self._route(InstallFilter(job.rank, target, self.node), now)
@@ -399,11 +410,20 @@ class NodeFilters(Part):
         job = self._jobs.get(answer.node)
         if job is None or job.rank != answer.rank:
             return ()
-        del self._jobs[answer.node]
         self._timers.cancel(f"job {answer.node}")
-        if not self._is_busy() or (self.state is FilterState.SPAWNING and self._jobs):
+        return self._over(answer.node, FilterEvent.INSTALLED, now)
+
+    def _over(self, target: str, event: FilterEvent, now: int) -> Sequence[Effect]:
+        """End a job; what this node began is over with the last job of its kind.
+
+        A batch may tell a node to spawn here and to migrate there: that the one is installed does
+        not say that the other is.
+        """
+        del self._jobs[target]
+        begun = _BEGUN.get(self.state)
+        if begun is None or any(job.kind is begun for job in self._jobs.values()):
             return ()
-        return self._move(FilterEvent.INSTALLED, now, answer.rank)
+        return self._move(event, now, self.rank)
 
     def _give_up(self, now: int) -> Sequence[Effect]:
         """Newer orders came: what was begun is void, and this node matches as before."""
@@ -413,7 +433,7 @@ class NodeFilters(Part):
         return self._move(FilterEvent.GAVE_UP, now, self.rank) if self._is_busy() else ()
 
     def _is_busy(self) -> bool:
-        return self.state in (FilterState.MIGRATING, FilterState.SPAWNING)
+        return self.state in _BEGUN
 
     def _move(self, event: FilterEvent, now: int, rank: Rank, target: str = "") -> Sequence[Effect]:
         """Change the state, and record which batch made it so."""

@@ -184,7 +184,7 @@ class Flows(Part):
                 if node in self.relay.links:
                     self.relay.links[node].full = isinstance(given, NeighbourFull)
             case _:
-                effects = self._choose()
+                effects = self._choose(now)
         return self._addressed([*effects, *self._settle(now)])
 
     def advance(self, now: int) -> Sequence[Effect]:
@@ -418,7 +418,7 @@ class Flows(Part):
 
     # --- links
 
-    def _choose(self) -> list[Effect]:
+    def _choose(self, now: int) -> list[Effect]:
         """Use the links that tables use; each that begins is a new one."""
         used = self._exchange.links
         gone = [link for link in self.relay.links if link not in used]
@@ -436,13 +436,13 @@ class Flows(Part):
         if not begun:
             return []
         effects: list[Effect] = [SendOnLink(link, message) for link, message in self.waves.reset()]
-        self._doubt()
+        self._doubt(now)
         for link in begun:
             effects += self._hello(link, ask=True)
         return effects
 
-    def _doubt(self) -> None:
-        self.home.doubt()
+    def _doubt(self, now: int) -> None:
+        self.home.doubt(now)
         self.waves.end()
         self._wave_wanted = True
 
@@ -492,7 +492,7 @@ class Flows(Part):
             case FlowReset():
                 onwards = self.waves.take_reset(message, link)
                 if onwards is not None:
-                    self._doubt()
+                    self._doubt(now)
                     return _sent(onwards)
         return []
 

@@ -193,9 +193,11 @@ class Home:
 
     # --- standing
 
-    def doubt(self) -> None:
-        """Trust no flow until a new wave was answered."""
+    def doubt(self, now: int) -> None:
+        """Trust no flow until a new wave was answered, and wait for no answer on an old way."""
         self._readers[HOME].doubt()
+        for key in self._asked:
+            self._fetching.sooner(key, now + self._settings.doubt_us)
 
     def stood(self, start: Vector, known: Vector, names: Iterable[str]) -> list[Effect]:
         """Take a wave's answer: flows behind it count, and these consumers stand.
@@ -422,8 +424,8 @@ class Home:
                 if reader.missing(origin) is None:
                     self._fetching.cancel(key)
                     self._asked.pop(key, None)
-                elif key not in self._fetching:
-                    self._fetching.set(key, now + self._patience(number, origin))
+                elif key not in self._asked:
+                    self._fetching.sooner(key, now + self._patience(number, origin))
         found = []
         for number, origin in list(self._fetching.due(now)):
             missing = self._readers[number].missing(origin)
@@ -438,8 +440,11 @@ class Home:
     def _patience(self, number: int, origin: str) -> int:
         if number != HOME:
             return 0
-        proven = self._readers[HOME].streams[origin].proven
-        return self._settings.doubt_us if proven is None else self._settings.patience_us
+        stream = self._readers[HOME].streams[origin]
+        if stream.proven is None:
+            return self._settings.doubt_us
+        # What lies before that counts only from the log: nothing on its way is waited for.
+        return 0 if stream.taken < stream.proven else self._settings.patience_us
 
     def _filters(self, number: int) -> tuple[str, ...]:
         if number != HOME:

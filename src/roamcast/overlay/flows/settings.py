@@ -19,8 +19,8 @@ class FlowSettings(msgspec.Struct, frozen=True):
     """How long it takes until a neighbour, or a consumer, is told that there was nothing for it."""
     patience_us: int = 20_000
     """Delay before what is missing is fetched: it may be on its way."""
-    doubt_us: int = 1_000_000
-    """The same while wants are not known to stand."""
+    doubt_us: int = 50_000
+    """The same while wants are not known to stand: so long a reader may hear nothing then."""
     fetch_us: int = 1_000_000
     """Delay before a fetch that was not answered is repeated."""
     wave_us: int = 2_000_000

@@ -177,7 +177,8 @@ def _thickened(table: pa.Table, crowd_min: int) -> pa.Table:
     changes = {"place": pa.array(places, table.schema.field("place").type)}
     for name, values in zip(("lon", "lat"), moved, strict=True):
         changes[name] = pa.array(values, table.schema.field(name).type, from_pandas=True)
-    return pa.table({name: changes.get(name, table[name]) for name in table.schema.names})
+    columns = [changes.get(name, table[name]) for name in table.schema.names]
+    return pa.table(columns, schema=table.schema)
 
 
 def _is_thin(table: pa.Table, crowd_min: int) -> bool:

@@ -150,9 +150,12 @@ class FilterNode(BareNode):
         return self._shown(super().advance(now))
 
     def _shown(self, effects: list[Effect]) -> list[Effect]:
-        for effect in effects:
-            if isinstance(effect, OverlayStep) and effect.layer == "filters":
-                self._report(effect, self.overlay.filters.matches)
+        steps = [one for one in effects if isinstance(one, OverlayStep) and one.layer == "filters"]
+        for number, effect in enumerate(steps, start=1):
+            # Of several steps at once only the last one is what the node does now.
+            last = number == len(steps)
+            does = self.overlay.filters.matches if last else FilterState(effect.step) in MATCHING
+            self._report(effect, does)
         return effects
 
 
