@@ -90,6 +90,7 @@ from roamcast.overlay.casts.messages import CAST_KINDS, CastBody, CastView
 from roamcast.overlay.casts.settings import CastSettings
 from roamcast.overlay.consumers.desk import EventDesk
 from roamcast.overlay.consumers.drain import Drain, DrainView
+from roamcast.overlay.consumers.searching import SearchDesk
 from roamcast.overlay.consumers.settings import EventSettings
 from roamcast.overlay.filters.part import NodeFilterView
 from roamcast.overlay.handoff.events import AttachConsumer
@@ -501,7 +502,6 @@ class Broker(Router):
                 handoff.check(given) if isinstance(given, AttachConsumer) else serving.check(given)
             ),
             nodes=self._urls,
-            node=self.node,
             standing=self._server.subscriptions.standing,
         )
         desk = self.events
@@ -514,7 +514,13 @@ class Broker(Router):
             prepared=handoff.prepared,
             nodes=self._other_nodes,
         )
-        return (*alone, self.events, self.drain)
+        search = SearchDesk(
+            self.node,
+            hop_us=settings.homes.hop_us,
+            modulated_of=desk.modulated_of,
+            nodes=self._urls,
+        )
+        return (*alone, self.events, search, self.drain)
 
     def _urls(self) -> dict[str, str]:
         """Give the nodes that are known, and where people reach each."""

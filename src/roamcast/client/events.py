@@ -12,7 +12,7 @@ import ssl
 import time as clock
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -28,6 +28,7 @@ from roamcast.client.event_streams import (
     Modulator,
     ReceivedEvent,
 )
+from roamcast.client.nearness import BrokerSearch, Near
 from roamcast.errors import (
     AuthError,
     ForbiddenError,
@@ -51,24 +52,12 @@ UNANSWERED_MAX: Final = 256
 
 PART_CHARACTERS: Final = 256_000
 MOVES_MAX: Final = 1_000
-BETTER: Final = 0.8
-BETTER_S: Final = 10.0
-PROBE_S: Final = 2.0
-"""Another broker is nearer if it answers in 0.8 of the time for ten seconds, asked every two."""
-
 LET_GO_S: Final = 1.0
 """With a limit, how long an old broker may go on while a new one prepares (trap 23)."""
 
 MOVED: Final = 421
 _decode = msgspec.json.Decoder(say.Answer).decode
 _encode = msgspec.json.Encoder().encode
-
-Near = Literal["", "place", "latency", "home"] | Callable[[Sequence[str], str], str]
-"""How the broker is chosen: by place, by answering time, by brokers, or by a function of all."""
-
-PROBES: Final = 5
-"""Of so many answering times the shortest counts for homes: a busy moment moves nobody."""
-
 
 TokenOf = Callable[[str], Awaitable[str]]
 """Gives the token for a broker's address."""
@@ -324,7 +313,11 @@ class EventRoamer:
             async with self._lock:
                 if self._broker is None:
                     self._broker = await self._any()
-                    self._spawn(self._choose())
+                    search = BrokerSearch(
+                        self._near, self._urls,
+                        current=lambda: self.broker, move=self.move, tell=self._tell,
+                    )  # fmt: skip
+                    self._spawn(search.run())
         return self._broker
 
     async def _any(self) -> _Broker:
@@ -501,6 +494,10 @@ class EventRoamer:
         else:
             stream.begun_anew.append(news.reason)
 
+    async def _tell(self, message: dict[str, Any]) -> None:
+        if self._broker is not None:
+            await self._broker.send(message)
+
     async def _told(self, broker: _Broker, url: str) -> None:
         """Go where a broker says; if that does not work, come back with what it may have given."""
         if url in self._urls and not await self.move(url, "told") and self._broker is broker:
@@ -555,67 +552,6 @@ class EventRoamer:
             known = self._waiting.get(int(problem.re[1:]))
             if known is not None and not known.done.done() and problem.status != 503:
                 known.done.set_exception(error)
-
-    # --- which broker is near
-
-    async def _choose(self) -> None:
-        """Go to a broker that is clearly nearer, as the program wishes."""
-        if len(self._urls) < 2 or self._near in ("", "place"):
-            return
-        if self._near == "home":
-            await self._look_around()
-            return
-        since: dict[str, float] = {}
-        while True:
-            await asyncio.sleep(PROBE_S)
-            current = self.broker
-            if callable(self._near):
-                wanted = self._near(tuple(self._urls), current)
-                if wanted != current:
-                    await self.move(wanted, "chosen")
-                continue
-            times = dict(
-                zip(self._urls, await asyncio.gather(*map(self._rtt, self._urls)), strict=True)
-            )
-            now = asyncio.get_running_loop().time()
-            for url, its in times.items():
-                if url != current and its < BETTER * times[current]:
-                    since.setdefault(url, now)
-                else:
-                    since.pop(url, None)
-            ready = [url for url, at in since.items() if now - at >= BETTER_S]
-            if ready and await self.move(min(ready, key=times.__getitem__), "latency"):
-                since.clear()
-
-    async def _look_around(self) -> None:
-        """Tell the home how far brokers are, so that it finds a better one (docs/homes.md)."""
-        times: dict[str, deque[float]] = {url: deque(maxlen=PROBES) for url in self._urls}
-        while True:
-            for url, its in zip(
-                self._urls, await asyncio.gather(*map(self._rtt, self._urls)), strict=True
-            ):
-                times[url].append(its)
-            broker = self._broker
-            shortest = {url: 1_000 * min(times[url]) for url in self._urls}
-            reached = {url: ms for url, ms in shortest.items() if ms <= 1_000 * PROBE_S}
-            here = reached.pop(self.broker, None)
-            if broker is not None and here is not None:
-                await broker.send({"type": "brokers", "here": here, "found": reached})
-            await asyncio.sleep(PROBE_S)
-
-    async def _rtt(self, url: str) -> float:
-        """How long a broker takes to answer; for ever if it does not."""
-        host, _, port = url.split("://", 1)[1].partition("/")[0].rpartition(":")
-        began = asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(PROBE_S):
-                _, writer = await asyncio.open_connection(
-                    (host or port).strip("[]"), int(port) if port.isdecimal() else 443
-                )
-                writer.close()
-        except (OSError, TimeoutError):
-            return float("inf")
-        return asyncio.get_running_loop().time() - began
 
     def _spawn(self, work: Awaitable[Any]) -> None:
         async def run() -> None:

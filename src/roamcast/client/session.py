@@ -18,10 +18,11 @@ from roamcast.client.asking import Asking, Where
 from roamcast.client.casting import Casting, CastPreview, CastProgress
 from roamcast.client.connecting import Connecting
 from roamcast.client.event_streams import BrokerChange, EventStream, Modulator
-from roamcast.client.events import EventRoamer, Near, TokenOf
+from roamcast.client.events import EventRoamer, TokenOf
 from roamcast.client.everywhere import EverywhereViews
 from roamcast.client.inbox import MailInbox, OpenedMail
 from roamcast.client.items import Items
+from roamcast.client.nearness import Near
 from roamcast.client.own_vids import OwnVids, keys_path
 from roamcast.client.reaching import Reaching
 from roamcast.client.runner import Runner

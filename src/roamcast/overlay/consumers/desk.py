@@ -26,12 +26,11 @@ from roamcast.model.filters.here import rewritten
 from roamcast.model.machine import Effect
 from roamcast.model.parts import Forward, Occupancy, Part, Timers
 from roamcast.model.time import MICROSECONDS
-from roamcast.overlay.consumers.attended import Attended, WaitingFrames, answered, digest
+from roamcast.overlay.consumers.attended import Attended, WaitingFrames, answered, digest, framed
 from roamcast.overlay.consumers.events import (
     ConfirmSessionEvents,
     ConsumerMoved,
     PublishEventFor,
-    ReportSessionBrokers,
     ReportSessionPlace,
     SubscribeSessionEvents,
     UnsubscribeSessionEvents,
@@ -63,7 +62,6 @@ from roamcast.overlay.homes.events import (
     ModulatorsAnew,
     ModulatorsStopped,
     MoveClient,
-    ReportBrokers,
     ServedElsewhere,
 )
 
@@ -86,7 +84,6 @@ class EventDesk(Part):
     part: ClassVar[str] = "event desk"
     inputs: ClassVar = (
         PublishEventFor, SubscribeSessionEvents, UnsubscribeSessionEvents, ReportSessionPlace,
-        ReportSessionBrokers,
         EventsStanding, EventsDelivered, EventsLost, ConsumerAttached, ConsumerGone,
         ConsumerReleased, ConfirmSessionEvents, ModulatedAttached, ModulatorsAnew,
         ModulatorsStopped, ServedElsewhere, MoveClient, SessionOpened, SessionClosed, SessionSlow,
@@ -104,13 +101,12 @@ class EventDesk(Part):
         check_attach: Callable[[AttachConsumer | AttachModulated], None],
         standing: Standing,
         nodes: Callable[[], Mapping[str, str]] = dict,
-        node: str = "",
     ) -> None:
         """`check_owner` refuses others' vids; `served` names the consumers that flows serve.
 
         `check_attach` refuses a consumer that is elsewhere, or another's. `standing` counts what a
-        subject's subscriptions cost every update, of states and of events. `nodes`: other nodes,
-        and where people reach each; `node`: this one.
+        subject's subscriptions cost every update, of states and of events. `nodes`: where people
+        reach each of them.
         """
         self.settings = settings
         self._hub = hub
@@ -120,7 +116,6 @@ class EventDesk(Part):
         self._check_attach = check_attach
         self._standing = standing
         self._nodes = nodes
-        self.node = node
         self._frames = EventFrames()
         self._consumers: dict[str, Attended] = {}
         self._of_session: dict[str, dict[str, str]] = {}
@@ -142,7 +137,6 @@ class EventDesk(Part):
             SubscribeSessionEvents: answered(self._subscribe),
             UnsubscribeSessionEvents: answered(self._unsubscribe),
             ReportSessionPlace: self._report,
-            ReportSessionBrokers: self._report_brokers,
             ConsumerAttached: self._attached,
             ConsumerGone: self._gone,
             ConsumerReleased: self._released,
@@ -202,6 +196,10 @@ class EventDesk(Part):
         """Name the consumers of a session."""
         return self._of_session.get(session, {}).values()
 
+    def modulated_of(self, session: str) -> list[str]:
+        """Name those with modulators: they have homes."""
+        return [name for name in self.consumers_of(session) if self._consumers[name].specs]
+
     def __len__(self) -> int:
         return len(self._consumers)
 
@@ -221,19 +219,10 @@ class EventDesk(Part):
             )
         # A digest: others see who published what only as far as one life of a program goes.
         producer = digest(given.owner, given.producer)
-        return [
-            Forward(
-                PublishEvent(
-                    given.ticket,
-                    producer,
-                    given.life,
-                    given.number,
-                    shown,
-                    given.data,
-                    given.needs,
-                )
-            )
-        ]
+        made = PublishEvent(
+            given.ticket, producer, given.life, given.number, shown, given.data, given.needs
+        )
+        return [Forward(made)]
 
     # --- subscribing
 
@@ -464,19 +453,6 @@ class EventDesk(Part):
                 effects.append(Forward(ReportPlace(name, given.place)))
         return effects
 
-    def _report_brokers(self, given: ReportSessionBrokers, now: int) -> list[Effect]:
-        """Tell homes how far the brokers are that a client would go to."""
-        del now
-        own = self._of_session.get(given.session, {}).values()
-        names = [name for name in own if self._consumers[name].specs]
-        if not names:
-            return []
-        hop_us = self.settings.homes.hop_us
-        known = {url.rstrip("/"): node for node, url in self._nodes().items() if url}
-        found = {known[url]: us / hop_us for url, us in given.found if url in known}
-        found[self.node] = given.here_us / hop_us
-        return [Forward(ReportBrokers(name, tuple(found.items()))) for name in names]
-
     # --- sessions
 
     def _session_over(self, given: SessionOpened | SessionClosed, now: int) -> list[Effect]:
@@ -578,7 +554,7 @@ class EventDesk(Part):
         if not limited:
             cut = [part for frame in frames for part in parts_of(frame, PART_BYTES)]
             return [
-                _framed(attended.session, part, events * (not at)) for at, part in enumerate(cut)
+                framed(attended.session, part, events * (not at)) for at, part in enumerate(cut)
             ]
         waiting = self._waiting.setdefault(attended.session, WaitingFrames())
         # A part of a sixth of the limit: others, and the state plane, get their turn.
@@ -612,10 +588,6 @@ class EventDesk(Part):
                 ledger.charge(now, len(frame))
             waiting.frames.popleft()
             waiting.bytes -= len(frame)
-            effects.append(_framed(name, frame, events))
+            effects.append(framed(name, frame, events))
         del self._waiting[name]
         return effects
-
-
-def _framed(session: str, frame: bytes, events: int) -> Effect:
-    return Frame((session,), frame, "json", events)
