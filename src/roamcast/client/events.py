@@ -482,7 +482,7 @@ class EventRoamer:
             case say.EventStored(re, origin, at):
                 self._published(int(re[1:]), origin, Position(*at))
             case say.ConsumerElsewhere(_, _, url) if broker is self._broker and url:
-                self._spawn(self._told(broker, url.rstrip("/")))
+                self._spawn(self._sent_elsewhere(broker, url.rstrip("/")))
             case say.SessionProblem():
                 self._problem(broker, message)
 
@@ -498,7 +498,7 @@ class EventRoamer:
         if self._broker is not None:
             await self._broker.send(message)
 
-    async def _told(self, broker: _Broker, url: str) -> None:
+    async def _sent_elsewhere(self, broker: _Broker, url: str) -> None:
         """Go where a broker says; if that does not work, come back with what it may have given."""
         if url in self._urls and not await self.move(url, "told") and self._broker is broker:
             for stream in self._streams.values():
