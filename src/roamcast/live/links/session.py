@@ -240,9 +240,9 @@ class SessionSocket:
             case say.UnsubscribeEventsRequest(re):
                 service.events.unsubscribe(self.name, re)
                 self._say(say.Done(re))
-            case say.PlaceRequest(place, re):
+            case say.PlaceRequest(place, re, point):
                 service.broker.check_place(check_place(place))
-                service.events.report(self.name, place)
+                service.events.report(self.name, place, point)
                 self._say(say.Done(re))
             case _:
                 self._do_cast(message)

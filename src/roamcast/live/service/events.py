@@ -11,6 +11,7 @@ from roamcast.live.config.settings import Settings
 from roamcast.live.modulators.shelf import MODULES_FOLDER, ModuleShelf
 from roamcast.live.modulators.worker import ORDERS, ModulatorWorker
 from roamcast.model.contexts import to_context
+from roamcast.model.earth import Point
 from roamcast.model.machine import Effect, Input
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.consumers.drain import DrainNode, UndrainNode
@@ -104,9 +105,9 @@ class EventOffice:
         """A session has had a subscription's events up to this vector."""
         self._give(ConfirmSessionEvents(session, subscription, vector))
 
-    def report(self, session: str, place: str) -> None:
-        """Whoever holds a session is in this place now."""
-        self._give(ReportSessionPlace(session, place))
+    def report(self, session: str, place: str, point: Point | None) -> None:
+        """Whoever holds a session is in this place now, and at this point."""
+        self._give(ReportSessionPlace(session, place, point))
 
     def drain(self, to: tuple[str, ...], rate: float) -> None:
         """Hand everybody over to other nodes, and refuse newcomers."""
