@@ -44,7 +44,7 @@ def measure(sizes: Sequence[int], unfriendly: int, progress: Steps) -> Report:
         for number, attributes in enumerate(workloads.contexts(2 * BATCH))
     ]
     index = FilterSet()
-    index.warm_up()
+    index.warm_up(batches=True)
     before_mb = _resident_mb()
     rows: list[dict[str, Any]] = []
     predicates = workloads.filters(max(sizes))

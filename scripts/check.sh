@@ -12,7 +12,7 @@ mypy=$!
 "$bin/python" -c "
 from roamcast.matching import FilterSet
 from roamcast.matching.live import questions
-FilterSet().warm_up()
+FilterSet().warm_up(batches=True)
 questions.warm_up()" || exit 1
 "$@"
 tests=$?

@@ -51,4 +51,4 @@ JOBS = (change_filters, search_filters, place_filters, tradeoff.warm_up)
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
         pool.map(call, range(len(JOBS)), chunksize=1)
-    FilterSet().warm_up()  # whatever these left
+    FilterSet().warm_up(batches=True)  # whatever these left

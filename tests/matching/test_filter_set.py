@@ -208,5 +208,5 @@ def test_disjunctions_up_to_the_limit_are_indexed_and_beyond_it_still_right(extr
 
 def test_warming_up_leaves_no_trace() -> None:
     index = made(parsed("n = 1"))
-    index.warm_up()
+    index.warm_up(batches=True)
     assert len(index) == 1

@@ -36,6 +36,7 @@ async def crowd(asked: Asked, count: int) -> None:
     pairs = [pair for _ in range(-(-count // 16)) for pair in await drawn(asked)]
     for credential, own in pairs[:count]:
         answer = await registered(asked, credential, own)
+        assert answer.status == 201, answer
         feature = {**FEATURE, "properties": {"place": "hq/1"}}
         path = f"/contexts/{answer.json['vid']}"
         assert (await asked.ask("PUT", path, feature, headers=as_vid(answer))).status == 201

@@ -448,9 +448,12 @@ class Past(Part):
         self._soft += bool(shown.life) - bool(before is not None and before.life)
         self._shown[vid] = shown
         self._gone.pop(vid, None)
+        context = shown.context
+        if context.t_r != shown.begin:
+            context = msgspec.structs.replace(context, t_r=shown.begin)
         for follower in self.followers:
             if follower.follows:
-                follower.shows(msgspec.structs.replace(shown.context, t_r=shown.begin))
+                follower.shows(context)
 
     def _rules(self, vid: str) -> tuple[str, Writes]:
         """Give the id of a vid's rules, and the row that says what it stands for, if it is new."""

@@ -93,7 +93,8 @@ class Crowd(LinkTable[Summary | int]):
             raise LimitError(f"a crowd exceeds the limit of {MEMBERS_MAX} contexts")
         self._members[context.vid] = context
         if not self._links:
-            self._unmake()
+            if self._grown is not None or self._rebuild_at is not None:
+                self._unmake()
             return False
         if known:
             self._ended()

@@ -139,8 +139,10 @@ class Exchange(Part):
 
     def deadline(self) -> int | None:
         """When some table has something to do."""
-        first = earliest(self._more_at, *(one.until for one in self._coming.values()))
         # Asked after every input of the broker: without links only some tables have work.
+        first = self._more_at
+        if self._coming:
+            first = earliest(first, *(one.until for one in self._coming.values()))
         tables = self.tables.values() if self._incoming else self._busy
         for table in tables:
             due = table.deadline()

@@ -219,13 +219,16 @@ class TableFeeding(Part):
     def shows(self, context: Context) -> None:
         """Take what the map shows of a vid; its end may be any from now on, whatever it says."""
         self._place(context, None)
+        crowd = self.crowd
         if not self._is_public(context.vid):
-            self.crowd.end(context.vid)
+            crowd.end(context.vid)
             self._touched = True
             self._draw_veil()
             return
+        if context.t_d is not None:
+            context = msgspec.structs.replace(context, t_d=None)
         try:
-            if self.crowd.put(msgspec.structs.replace(context, t_d=None)):
+            if crowd.put(context):
                 self._touched = True
         except LimitError:  # unknown means yes
             self._full = self._touched = True
@@ -239,15 +242,16 @@ class TableFeeding(Part):
 
     def _place(self, context: Context, end: int | None) -> None:
         """Note where and on which days a context is; one that lasts is there today as well."""
-        first = context.t_r // self._settings.day_us
-        last = first if end is None else end // self._settings.day_us
-        if end is None and self._day is not None:
-            last = max(first, self._day)
+        day_us, today = self._settings.day_us, self._day
+        first = context.t_r // day_us
+        last = first if end is None else end // day_us
+        if end is None and today is not None and today > first:
+            last = today
         place, point = context.place, context.point
-        public = self._is_public(context.vid)
         noted = self._noted.get(place)
+        public = self._is_public(context.vid)
         if noted is not None and public and noted[0] <= first and last <= noted[1]:
-            return
+            return  # soon decided: it is asked of every update, before it is stored and after
         served = self._served(place, point)
         if self._outside is not None and place is not None and not served:
             known = self._outside.get(place, (first, last))
