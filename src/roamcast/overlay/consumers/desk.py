@@ -36,6 +36,7 @@ from roamcast.overlay.consumers.events import (
     UnsubscribeSessionEvents,
 )
 from roamcast.overlay.consumers.frames import PART_BYTES, EventFrames, parts_of
+from roamcast.overlay.consumers.headings import Headings
 from roamcast.overlay.consumers.settings import EventSettings
 from roamcast.overlay.flows.events import (
     EventsDelivered,
@@ -54,7 +55,6 @@ from roamcast.overlay.handoff.events import (
     ReportPlace,
 )
 from roamcast.overlay.handoff.messages import Attachment
-from roamcast.overlay.handoff.predict import Seen, heading_for
 from roamcast.overlay.homes.events import (
     AttachModulated,
     ConfirmModulated,
@@ -128,8 +128,7 @@ class EventDesk(Part):
         """Sessions with a limit → consumers that their old homes may still send something to."""
         self._left: dict[str, Ledger] = {}
         """Consumers that went a moment ago → what their clients were sent."""
-        self._seen: dict[str, Seen] = {}
-        """Sessions → where they last said they were."""
+        self._headings = Headings(settings.handoff.surroundings)
         self._waiting: dict[str, WaitingFrames] = {}
         self.timers: Timers[tuple[str, str]] = Timers()
         self._by_type: dict[type, Callable[[Any, int], list[Effect]]] = {
@@ -189,7 +188,7 @@ class EventDesk(Part):
             "asleep of one subject": (asleep, settings.sleeping_per_owner_max),
             "bytes waiting for a session": (waiting, room),
             "slow sessions": (len(self._slow), self._hub.settings.sessions_max),
-            "seen sessions": (len(self._seen), self._hub.settings.sessions_max),
+            "seen sessions": (len(self._headings), self._hub.settings.sessions_max),
             "held sessions": (len(self._held), self._hub.settings.sessions_max),
             "windows of who left": (len(self._left), settings.flows.consumers_max),
         }
@@ -453,27 +452,13 @@ class EventDesk(Part):
         """Let homes know where somebody is, and which nodes they are heading for."""
         if given.session not in self._hub.sessions:
             return []
-        toward = self._toward(given, now)
+        toward = self._headings.toward(given.session, given.place, given.point, now)
         effects: list[Effect] = []
         for name in self._of_session.get(given.session, {}).values():
             self._consumers[name].place = given.place
             if not self._consumers[name].specs:
                 effects.append(Forward(ReportPlace(name, given.place, toward)))
         return effects
-
-    def _toward(self, given: ReportSessionPlace, now: int) -> tuple[str, ...] | None:
-        """Leave out the nodes that somebody turns away from; None: nothing is known of that."""
-        before = self._seen.pop(given.session, None)
-        if given.point is None:
-            return None
-        seen = self._seen[given.session] = Seen(given.point, now)
-        around = self.settings.handoff.surroundings
-        ahead = heading_for(before, seen, around.nodes_at)
-        if ahead is None:
-            return None
-        told = around.shaped(given.place)
-        border = around.borders(given.place)
-        return tuple(node for node in border if node in ahead or node not in told)
 
     # --- sessions
 
@@ -484,7 +469,7 @@ class EventDesk(Part):
         """
         session = given.session
         self._slow.pop(session, None)
-        self._seen.pop(session, None)
+        self._headings.forget(session)
         self._waiting.pop(session, None)
         self._held.pop(session, None)
         self.timers.cancel((ROOM, session))
