@@ -12,12 +12,7 @@ from roamcast.channels.server.standing import Standing
 from roamcast.channels.sessions.hub import Frame, Hub, SessionDrained, SessionSlow
 from roamcast.channels.sessions.messages import EVENT_DATA_BYTES_MAX
 from roamcast.channels.spread.streams import Ledger, Window
-from roamcast.errors import (
-    ForbiddenError,
-    InputError,
-    LimitError,
-    NotFoundError,
-)
+from roamcast.errors import ForbiddenError, InputError, LimitError, NotFoundError
 from roamcast.identity.policy import RulesPolicy, subject_of
 from roamcast.identity.rules import Viewer
 from roamcast.model.events import Acknowledged, SessionClosed, SessionOpened
