@@ -3,10 +3,12 @@
 Nodes on trees and cyclic graphs, trusted nodes, people with many vids who roam between nodes and
 change while they stay; casts of every tense and policy, some cancelled or updated. In some runs
 people hide from senders, or tell them less; in some a node is taken over by its replica, which has
-what was on the disk of the other. All the time
-nobody gets a cast twice, no trusted node is told a place or a filter, no broker a person, and no
-bound is exceeded. Once everything is healed, everybody whose contexts match has the cast, by a
-record that no machine has touched, nobody else has it, and nothing of it is left at any node.
+what was on the disk of the other; in some casts wait until a second person consents, and are never
+sent if that one refuses.
+
+All the time nobody gets a cast twice, no trusted node is told a place or a filter, no broker a
+person, and no bound is exceeded. Once everything is healed, everybody whose contexts match has the
+cast, by a record that no machine has touched, nobody else has it, and nothing of it is left.
 """
 
 import random
@@ -31,6 +33,7 @@ from roamcast.model.casts import Cast
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect
 from roamcast.model.wire import Registry
+from roamcast.overlay.casts.consents import AskConsent, ConsentRequest, EndConsent, GiveConsent
 from roamcast.overlay.casts.held import LATE, PAYLOADS, name_of
 from roamcast.overlay.casts.messages import CancelCast, DepositMail, SendCast, UpdateCast
 from roamcast.overlay.casts.settings import CastSettings
@@ -139,13 +142,14 @@ class CastsWorkload(Workload):
         "endings": (0, 4),
         "rules": (0, 1),
         "take_overs": (0, 1),
+        "consents": (0, 1),
     }
-    drawn_last: ClassVar = frozenset({"rules", "take_overs"})
+    drawn_last: ClassVar = frozenset({"rules", "take_overs", "consents"})
 
     def __init__(self) -> None:
         self.truth = CastTruth()
         self._sizes: Sizes = {}
-        self._draw = self._draw_ends = self._draw_rules = random.Random()
+        self._draw = self._draw_ends = self._draw_rules = self._draw_consents = random.Random()
         self._replica_of = ""
         """The node that is taken over in this run, if one is."""
         self._serving: dict[str, str] = {}
@@ -164,7 +168,7 @@ class CastsWorkload(Workload):
         self._counts = dict.fromkeys(
             (
                 *("casts", "visits", "delivered", "owed", "endings"),
-                *("rules", "hidden from", "take-overs"),
+                *("rules", "hidden from", "take-overs", "consents"),
             ),
             0,
         )
@@ -175,6 +179,7 @@ class CastsWorkload(Workload):
         draw = self._draw = world.kernel.generator("workload/casts")
         self._draw_ends = world.kernel.generator("workload/casts/ends")
         self._draw_rules = world.kernel.generator("workload/casts/rules")
+        self._draw_consents = world.kernel.generator("workload/casts/consents")
         fair = world.clock_of
         # A replica's clock is off as the other's was: what is told apart here is what it holds.
         world.clock_of = lambda name: moderate(fair(name.removesuffix(REPLICA)))
@@ -427,18 +432,65 @@ class CastsWorkload(Workload):
                 soon = now + self._draw_ends.randrange(60_000)
                 world.kernel.call(soon, lambda _: self._end_one(world, cast))
 
-        self._ask(
-            world,
-            node,
-            SendCast(
-                self._ticket,
-                Cast(cast.id, text, b"payload of " + cast.id.encode(), sent, expires=expires),
-                Viewer(cast.sender),
-                policy=policy,
-                priority=draw.randrange(3),
-            ),
-            then,
+        given = SendCast(
+            self._ticket,
+            Cast(cast.id, text, b"payload of " + cast.id.encode(), sent, expires=expires),
+            Viewer(cast.sender),
+            policy=policy,
+            priority=draw.randrange(3),
         )
+        lasting = "INTERVAL(" in text  # what is about the moment of sending is sent at once
+        if self._sizes["consents"] and lasting and self._draw_consents.random() < 0.6:
+            self._ask_consent(world, cast, given, then)
+        else:
+            self._ask(world, node, given, then)
+
+    def _ask_consent(
+        self, world: World, cast: RecordedCast, given: SendCast, sent: Callable[[bool, int], None]
+    ) -> None:
+        """Let a cast wait for a second person: nobody may get it before that one consents."""
+        draw, meaning = self._draw_consents, cast.alternatives
+        cast.alternatives = ()
+        request = ConsentRequest(
+            given.cast, cast.sender, (), given.kind, given.policy, given.priority, 0, cast.sent,
+            cast.sent + draw.randrange(500_000, 5_000_000),
+        )  # fmt: skip
+        second = Viewer("second person")
+        refused = False
+
+        def asked(done: bool, now: int) -> None:
+            for decide, chance in ((consent, 0.7), (refuse, 0.5)):
+                if done and draw.random() < chance:
+                    world.kernel.call(now + draw.randrange(1_000_000), decide)
+
+        def consent(now: int) -> None:
+            if self._host(world, cast.origin).state is not HostState.UP:
+                return
+            cast.alternatives = () if refused else meaning  # from now on it may be sent
+            cast.sent_us = now
+            self._ticket += 1
+            self._ask(world, cast.origin, GiveConsent(self._ticket, cast.id, second), consented)
+            if draw.random() < 0.5:  # the sender takes it back while it is on its way
+                world.kernel.call(now + draw.randrange(5_000), refuse)
+
+        def consented(done: bool, now: int) -> None:
+            self._counts["consents"] += done
+            sent(done, now)
+
+        def refuse(_: int) -> None:
+            if self._host(world, cast.origin).state is not HostState.UP:
+                return
+            self._ticket += 1
+            viewer = draw.choice((second, Viewer(cast.sender)))
+            self._ask(world, cast.origin, EndConsent(self._ticket, cast.id, viewer), ended)
+
+        def ended(done: bool, _: int) -> None:
+            nonlocal refused
+            if done:  # it was not sent, and never will be
+                refused = True
+                cast.alternatives = ()
+
+        self._ask(world, cast.origin, AskConsent(given.ticket, request), asked)
 
     def _end(self, world: World, now: int) -> None:
         """Cancel or update a cast."""
