@@ -21,6 +21,7 @@ from roamcast.channels.failover.replication import (
 )
 from roamcast.channels.past.part import Lives, Past
 from roamcast.channels.past.settings import PastSettings
+from roamcast.channels.server.live_views import SMALL_MAX
 from roamcast.channels.server.map_server import MapServer, compiled_matcher
 from roamcast.channels.server.queries import Matcher
 from roamcast.channels.server.settings import MapSettings
@@ -63,7 +64,7 @@ from roamcast.identity.revocations import Revocations, RevokeTokens, TokenRevoke
 from roamcast.identity.rule_sets import RuleSets, SetRules
 from roamcast.identity.rules import Rule, Viewer, both_show, visible
 from roamcast.identity.vid_keys import KeepVidKey, VidKeyStore
-from roamcast.matching.live.slices import ContextPage, Question, run
+from roamcast.matching.live.slices import ContextPage, Question, one_by_one, run
 from roamcast.model.areas import Area
 from roamcast.model.contexts import Context
 from roamcast.model.events import (
@@ -146,9 +147,10 @@ class Retired(Effect, frozen=True):
 class Admission(Part):
     """Who is connected, and in which view class.
 
-    Viewers who may see the same share a class and its keys. When rules name a viewer for the first
-    time, that viewer needs a class of its own: the classes whose keys it had are retired, so that
-    it can read nothing more of them.
+    Clients on links who may see the same share a class and its keys. When rules name a viewer for
+    the first time, its links need a class of their own: the classes whose keys it had are retired,
+    so that it can read nothing more of them. Sessions have no keys: they stay in the class of their
+    groups, and see otherwise what names them (0320).
     """
 
     part: ClassVar[str] = "admission"
@@ -173,8 +175,6 @@ class Admission(Part):
         self._clients_of: dict[str, dict[str, None]] = {}
         """Viewers → their clients on links."""
         self._session_viewers: dict[str, Viewer] = {}
-        self._sessions_of: dict[str, dict[str, None]] = {}
-        """Viewers → their sessions."""
 
     def occupancy(self) -> Occupancy:
         """How many viewers are tracked."""
@@ -207,31 +207,28 @@ class Admission(Part):
                 self._dismiss(client)
                 return ()
             case RulesChanged(_, viewers):
-                return self._tell_apart(viewers, now)
+                return self._tell_apart(viewers)
             case _:
                 raise AssertionError(f"admission takes no {type(given).__name__}")
 
     def _open(self, given: OpenSession) -> list[Effect]:
         name, viewer = given.session, given.viewer
-        view_class = self._policy.class_of(viewer)
+        view_class = self._policy.shared_class_of(viewer)
         effects: list[Effect] = []
         if name in self._session_viewers:
             # It is not closed for the other parts: under the same name it goes on.
             effects += self._hub.close(name)
             self._forget(name)
             effects.append(CutOff(name, "replaced: the same device connected again"))
-        self._hub.open(name, view_class, given.form)
+        self._hub.check_room()
+        self._hub.open(name, view_class, given.form, viewer=self._policy.enter(viewer))
         self._session_viewers[name] = viewer
-        self._sessions_of.setdefault(viewer.name, {})[name] = None
         return [*effects, SessionOpened(name)]
 
     def _forget(self, name: str) -> None:
         viewer = self._session_viewers.pop(name, None)
         if viewer is not None:
-            sessions = self._sessions_of[viewer.name]
-            del sessions[name]
-            if not sessions:
-                del self._sessions_of[viewer.name]
+            self._policy.leave(viewer)
 
     def _admit(self, ticket: int, client: str, viewer: Viewer) -> list[Effect]:
         view_class = self._policy.class_of(viewer)
@@ -253,37 +250,21 @@ class Admission(Part):
             if not clients:
                 del self._clients_of[viewer.name]
 
-    def _tell_apart(self, viewers: Sequence[str], now: int) -> list[Effect]:
-        """Give viewers whom rules name for the first time a class of their own."""
+    def _tell_apart(self, viewers: Sequence[str]) -> list[Effect]:
+        """Give the links of viewers whom rules name for the first time a class of their own."""
         classes: dict[str, None] = {}
-        sessions: list[str] = []
         clients: list[str] = []
         for viewer in viewers:
-            if viewer in self._keyed or viewer in self._sessions_of:
-                classes |= self._keyed.pop(viewer, {})
-                sessions += self._sessions_of.get(viewer, ())
+            if viewer in self._keyed:
+                classes |= self._keyed.pop(viewer)
                 # A client registers later than it is admitted: it may be in another class than
                 # the one whose key it was given, if rules changed in between.
                 clients += self._clients_of.get(viewer, ())
                 self._rules.keep_apart(viewer)
         ended = self._retire(classes)
-        effects = self._reclass(sessions, now)
         # Last: what leaves with clients of ended classes is an update of the new subscriptions.
         moved = [ClientsMoved(tuple(clients))] if clients else []
-        return [*effects, *moved, *ended]
-
-    def _reclass(self, sessions: Sequence[str], now: int) -> list[Effect]:
-        """Move sessions into the classes that their viewers belong in now."""
-        effects: list[Effect] = []
-        for session in sessions:
-            try:
-                view_class = self._policy.class_of(self._session_viewers[session])
-                effects += self._hub.reclass(session, view_class, now)
-            except LimitError as error:  # it may not stay in its class, and there is no other
-                effects += self._hub.close(session)
-                reason = f"rules: what you may see has changed, and {error}"
-                effects += [CutOff(session, reason), SessionClosed(session)]
-        return effects
+        return [*moved, *ended]
 
     def _retire(self, classes: Collection[str]) -> list[Effect]:
         ended = [view_class for view_class in classes if self._policy.retire(view_class)]
@@ -360,6 +341,8 @@ class Broker(Router):
             self._viewer_of,
             names=rules.names,
             restricted=rules.restricted,
+            names_of=rules.names_of,
+            naming=rules.naming,
             places=places,
             used=self._classes_used,
         )
@@ -678,8 +661,12 @@ class Broker(Router):
 
     def prepared(self, viewer: Viewer, now: int) -> Question[None] | None:
         """Make the map ready for a viewer's subscription, in slices; None if it is, or nearly."""
-        live = self._server.contexts.live
-        return live.prepared(self._policy.name_of(viewer), self._seen_by(viewer), now)
+        live, who = self._server.contexts.live, [Viewer("", viewer.groups)]
+        naming = self._policy.naming(viewer.name) if viewer.name else ()
+        if naming is None or len(naming) > SMALL_MAX:
+            who.append(viewer)  # much may lie apart for it
+        steps = [live.prepared(self._policy.name_of(one), self._seen_by(one), now) for one in who]
+        return one_by_one([step for step in steps if step is not None]) if any(steps) else None
 
     def count(self, viewer: Viewer, wanted: Filter, now: int) -> Question[int]:
         """Ask how many contexts this viewer may see and a filter wants, in slices."""

@@ -36,30 +36,35 @@ LEAKS = {
         "return",
         "return rule.precision, rule.attributes\n    return",
     ),
-    "a set sent anew": (
-        "roamcast.channels.sessions.hub:_lacking",
-        "if (before and before.body) == (after and after.body):",
-        "if after is None and before is None:",
+    "a name that is told": (
+        "roamcast.channels.server.contexts:MapContexts._name_anew",
+        "if with_class is not None and matched and",
+        "if False and",
     ),
-    "a frame that leaves with the move": (
-        "roamcast.channels.sessions.hub:Hub._settle_move",
-        "now >= query.ready_us",
-        "True",
+    "a name's end that is told": (
+        "roamcast.channels.server.contexts:MapContexts._return",
+        "and was.body and self._unchanged(",
+        "and False and self._unchanged(",
     ),
-    "a t_r as of the move": (
-        "roamcast.channels.server.contexts:MapContexts.carry_over",
-        "if self._unchanged(",
-        "if False and self._unchanged(",
+    "a t_r as of the class": (
+        "roamcast.channels.server.contexts:MapContexts._return",
+        "if was.body != body:",
+        "if False:",
+    ),
+    "a frame that leaves at once": (
+        "roamcast.channels.sessions.hub:Hub._part",
+        "Branch(dict(query.events), query.ready_us)",
+        "Branch(dict(query.events), 0)",
+    ),
+    "a pace of those who share": (
+        "roamcast.channels.sessions.hub:Hub._next_turn",
+        "query.members",
+        "len(query.shared)",
     ),
     "numbers of when a class was opened": (
         "roamcast.channels.sessions.hub:Hub._listed",
         "State(number, vid",
         "State(state.number, vid",
-    ),
-    "queries numbered anew": (
-        "roamcast.channels.sessions.hub:Hub._number",
-        "_Shown(known or self._last_shown)",
-        "_Shown(self._last_shown + (not not known))",
     ),
     "a refusal that says why": (
         "roamcast.channels.sessions.publications:StoredPublications._check_published",
@@ -79,7 +84,7 @@ def test_worlds_that_differ_in_hidden_things_are_alike_to_a_stranger() -> None:
     assert min(check_twins(random.Random(seed)) for seed in seeds) > 50
 
 
-LONG = ("a restart that trusts the disk", "a frame that leaves with the move")
+LONG = ("a restart that trusts the disk",)
 """Leaks that need a rare turn of the story."""
 
 
@@ -89,19 +94,8 @@ LONG = ("a restart that trusts the disk", "a frame that leaves with the move")
 )
 def test_a_planted_leak_is_seen(leak: str) -> None:
     def look() -> None:
-        for seed in range(SEEDS):
+        for seed in (*range(SEEDS), 91):  # the last was found by search
             check_twins(random.Random(seed))
 
     with planted(*LEAKS[leak]), pytest.raises(Violation, match="what is hidden tells nothing"):
         look()
-
-
-def test_a_timer_that_only_the_move_set_is_seen() -> None:
-    """Two queries get their timers in the order of their events, or the move's order shows."""
-    timer = (
-        "roamcast.channels.sessions.hub:Hub._settle_move",
-        "elif due is not None or query.events:",
-        "else:",
-    )
-    with planted(*timer), pytest.raises(Violation, match="what is hidden tells nothing"):
-        check_twins(random.Random(1_296))

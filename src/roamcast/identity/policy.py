@@ -64,9 +64,12 @@ class RuleBook:
         self.default = tuple(check_rules(default))
         self.public = self.default == PUBLIC
         self._rules: dict[str, tuple[Rule, ...]] = {}
-        self._named: dict[str, int] = {}
+        self._names: dict[str, frozenset[str]] = {}
+        """Vid with rules of its own → whom they name."""
+        self._default_names = _named_by(self.default)
+        self._naming: dict[str, dict[str, None]] = {}
+        """Viewer → the vids whose own rules name it."""
         self._apart: dict[str, None] = {}
-        self._count(self.default, 1)
 
     def of(self, vid: str) -> tuple[Rule, ...]:
         """Give the rules in force for a vid."""
@@ -88,21 +91,32 @@ class RuleBook:
     def set(self, vid: str, rules: Sequence[Rule] | None) -> list[str]:
         """Set or (None) remove the rules of a vid; return viewers named for the first time."""
         checked = () if rules is None else tuple(check_rules(rules))
-        fresh = sorted(
-            {viewer for rule in checked for viewer in rule.viewers if not self.names(viewer)}
-            - {EVERYONE}
-        )
-        before = self._rules.pop(vid, None)
-        if before is not None:
-            self._count(before, -1)
+        names = _named_by(checked)
+        fresh = sorted(viewer for viewer in names if not self.names(viewer))
+        for viewer in self._names.pop(vid, ()):
+            del self._naming[viewer][vid]
+            if not self._naming[viewer]:
+                del self._naming[viewer]
+        self._rules.pop(vid, None)
         if rules is not None:
             self._rules[vid] = checked
-            self._count(checked, 1)
+            self._names[vid] = names
+            for viewer in names:
+                self._naming.setdefault(viewer, {})[vid] = None
         return fresh
 
+    def names_of(self, vid: str) -> frozenset[str]:
+        """Give whom the rules in force for a vid name: viewers and groups."""
+        return self._names.get(vid, self._default_names)
+
+    def naming(self, viewer: str) -> Collection[str] | None:
+        """Give the vids whose rules name a viewer; None: it may be any."""
+        return None if viewer in self._default_names else self._naming.get(viewer, {}).keys()
+
     def names(self, viewer: str) -> bool:
-        """Whether some rule names a viewer, which then needs a view class of its own."""
-        return viewer in self._named or viewer in self._apart
+        """Whether some rule names a viewer, whose links then need a view class of their own."""
+        naming, default = self._naming, self._default_names
+        return viewer in naming or viewer in default or viewer in self._apart
 
     def keep_apart(self, viewer: str) -> None:
         """Treat a viewer as named from now on.
@@ -118,16 +132,9 @@ class RuleBook:
         """Give the vids that some viewers may not see exactly; None: it may be any."""
         return self._rules.keys() if self.public else None
 
-    def _count(self, rules: Sequence[Rule], by: int) -> None:
-        for rule in rules:
-            for viewer in rule.viewers:
-                if viewer == EVERYONE:
-                    continue
-                left = self._named.get(viewer, 0) + by
-                if left:
-                    self._named[viewer] = left
-                else:
-                    del self._named[viewer]
+
+def _named_by(rules: Sequence[Rule]) -> frozenset[str]:
+    return frozenset(viewer for rule in rules for viewer in rule.viewers) - {EVERYONE}
 
 
 class _Restricted(msgspec.Struct):
@@ -147,22 +154,30 @@ class RulesPolicy:
         *,
         names: Callable[[str], bool] = lambda _: False,
         restricted: Callable[[], Collection[str] | None] = lambda: None,
+        names_of: Callable[[str], frozenset[str]] = lambda _: frozenset(),
+        naming: Callable[[str], Collection[str] | None] = lambda _: (),
         places: Places | None = None,
         used: Callable[[], Collection[str]] | None = None,
     ) -> None:
-        """`names`: whether some rule names a viewer, which then gets a view class of its own.
+        """`names`: whether some rule names a viewer: its links get a view class of their own.
 
-        All other viewers are classed by their groups alone, so that everybody who may see the same
-        shares a class and its channels. `used` gives the classes with members: at the limit the
-        empty ones are dropped.
+        All other clients, and all sessions, are classed by their groups alone, so that everybody
+        who may see the same shares a class and its channels. `names_of` gives whom the rules of a
+        vid name, `naming` the vids whose rules name a viewer, None for any: what these see of it is
+        theirs alone (0320). `used` gives the classes with members: at the limit the empty ones are
+        dropped.
         """
         self._rules_of = rules_of
         self._viewer_of = viewer_of
         self._names = names
         self._restricted = restricted
+        self.names_of = names_of
+        self.naming = naming
         self.places = places
         self._used = used
         self._viewers: dict[str, Viewer] = {}
+        self._alone: dict[str, tuple[Viewer, int]] = {}
+        """Viewers with sessions, and how many each has."""
         self._retired: dict[str, int] = {}
         self._contexts: dict[str, _Restricted] = {}
         """Vids on the map that are not public."""
@@ -195,6 +210,36 @@ class RulesPolicy:
             self._viewers[view_class] = Viewer(name, viewer.groups)
         return view_class
 
+    def shared_class_of(self, viewer: Viewer) -> str:
+        """Name the class of a viewer's groups, and open it if nobody is in it yet."""
+        return self.class_of(Viewer("", viewer.groups))
+
+    def enter(self, viewer: Viewer) -> str:
+        """Let a viewer look by its own name as well; give what it is called among the classes.
+
+        Nothing if it has no name: no rule names it.
+        """
+        if not viewer.name:
+            return ""
+        alone = "\n".join([viewer.name, *sorted(viewer.groups)])
+        self._alone[alone] = viewer, self._alone.get(alone, (viewer, 0))[1] + 1
+        return alone
+
+    def leave(self, viewer: Viewer) -> None:
+        """One of a viewer's sessions is over."""
+        if viewer.name:
+            alone = "\n".join([viewer.name, *sorted(viewer.groups)])
+            count = self._alone[alone][1] - 1
+            if count:
+                self._alone[alone] = viewer, count
+            else:
+                del self._alone[alone]
+
+    def _who(self, view_class: str) -> Viewer:
+        """Give who looks: a class, or somebody alone."""
+        known = self._viewers.get(view_class)
+        return self._alone[view_class][0] if known is None else known
+
     def _current(self, base: str) -> str:
         return f"{base}\n#{self._retired[base]}" if base in self._retired else base
 
@@ -211,7 +256,7 @@ class RulesPolicy:
 
     def visible(self, context: Context, view_class: str, now: int) -> Context | None:
         """Give a context as a class may see it, or nothing."""
-        return self.visible_to(context, self._viewers[view_class], now)
+        return self.visible_to(context, self._who(view_class), now)
 
     def forms(self, context: Context, now: int) -> Collection[Rule]:
         """Give the rules by which somebody may see this context now: each is one form (0096)."""
@@ -223,7 +268,7 @@ class RulesPolicy:
         rules = self._rules_of(context.vid)
         if rules is PUBLIC:
             return PUBLIC[0]
-        return deciding(context, rules, self._viewers[view_class], now)
+        return deciding(context, rules, self._who(view_class), now)
 
     def seen(self, context: Context, form: Rule | None, now: int) -> Context | None:
         """Give a context as a rule shows it."""
@@ -253,7 +298,7 @@ class RulesPolicy:
 
     def momentary(self, context: Context, view_class: str, now: int) -> bool:
         """Whether this class may not see since when a context lasts: its t_r is when one looked."""
-        best = deciding(context, self._rules_of(context.vid), self._viewers[view_class], now)
+        best = deciding(context, self._rules_of(context.vid), self._who(view_class), now)
         return best is not None and not best.past
 
     def note(

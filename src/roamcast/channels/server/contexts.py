@@ -18,8 +18,9 @@ import msgspec
 from msgspec import structs
 
 from roamcast.channels.server.desk import ClientState, Desk, Policy
-from roamcast.channels.server.live_views import LiveViews, Seen
+from roamcast.channels.server.live_views import SMALL_MAX, LiveViews, Seen
 from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, State, Superseded
+from roamcast.channels.server.named import NamedViewer, NamedViewers, ViewerKey
 from roamcast.channels.server.queries import Matched, QueryChange, QueryRecord
 from roamcast.channels.server.removals import Removal, Removed
 from roamcast.channels.server.view_class import ViewClass
@@ -72,6 +73,20 @@ class MapContext(msgspec.Struct):
     """When the clock may change what some see of it."""
     seat: int = 0
     """Its index in `ActiveMap.seats`, the same for as long as it is on the map."""
+    names: frozenset[str] = frozenset()
+    """Whom its rules name."""
+    apart: dict[ViewerKey, ClassView] | None = None
+    """Viewer for whom it lies apart → what that viewer was last told, as in `views`."""
+
+    def set_apart(self, key: ViewerKey, view: ClassView) -> None:
+        """Note what a viewer for whom it lies apart is told."""
+        if self.apart is None:
+            self.apart = {}
+        self.apart[key] = view
+
+    def shown_apart(self, key: ViewerKey) -> ClassView | None:
+        """Give what such a viewer was last told; None: nothing that its queries want."""
+        return None if self.apart is None else self.apart.get(key)
 
 
 class ActiveMap:
@@ -253,18 +268,28 @@ class NotesDue(Timer, frozen=True):
 
 
 class Unnoted(msgspec.Struct):
-    """The contexts at which a query is not noted yet, as its class saw them when it was placed."""
+    """The contexts at which a query is not noted yet, as its class saw them when it was placed.
+
+    With a viewer: those that lie apart for it, as it saw them.
+    """
 
     view: ViewClass
     number: int
     """The class's number of that moment."""
     contexts: dict[str, Context]
+    viewer: NamedViewer | None = None
+
+    def stands(self, query: int) -> bool:
+        """Whether the query has not been withdrawn meanwhile."""
+        placed = self.view.table.records if self.viewer is None else self.viewer.queries
+        return query in placed
 
 
 class LocalUpdate(Effect, frozen=True, gc=False):
     """An update for queries placed in this process: those satisfied before it, and after it.
 
-    `context`: what the view class sees now, decoded, None if it sees nothing any more.
+    `context`: what the view class sees now, decoded, None if it sees nothing any more. `only`: it
+    is for this viewer of the class alone; `without`: for all but these (0320).
     """
 
     view_class: str
@@ -272,6 +297,8 @@ class LocalUpdate(Effect, frozen=True, gc=False):
     before: Matched
     after: Matched
     context: Context | None = None
+    only: str = ""
+    without: frozenset[str] = frozenset()
 
 
 class Remembers(Protocol):
@@ -315,8 +342,12 @@ class MapContexts:
         """Raises for a place that another node serves."""
         """(vid, owner) → whether this process publishes it for the owner, from disk."""
         self.past: Remembers | None = None
-        self.unnoted: dict[int, Unnoted] = {}
-        """Queries that many contexts satisfy → where they are not noted yet."""
+        self.unnoted: dict[tuple[int, str], Unnoted] = {}
+        """Queries that many contexts satisfy → where they are not noted yet.
+
+        With a viewer for whom these lie apart, or none.
+        """
+        self.named = NamedViewers()
         desk.fresh = self.fresh
         desk.timers.handle(ClockDue, self._clock_due)
         desk.timers.handle(NotesDue, self._notes_due)
@@ -416,13 +447,15 @@ class MapContexts:
         assert known.changes_at is not None
         before = known.changes_at - 1
         known.changes_at = None
-        differing = {
-            name: touched
-            for name, touched in self._touched(known, context).items()
-            if self._seen(context, name, before) != self._seen(context, name, now)
-        }
-        if differing:
-            self._changed(known, context, known.body, "changed", differing)
+        classes, viewers = self._touched(known, context)
+
+        def differs(name: str) -> bool:
+            return self._seen(context, name, before) != self._seen(context, name, now)
+
+        classes = {name: touched for name, touched in classes.items() if differs(name)}
+        viewers = {key: touched for key, touched in viewers.items() if differs(key[1])}
+        if classes or viewers:
+            self._changed(known, context, known.body, "changed", (classes, viewers))
         else:
             self._wake(known, self._policy.changes_at(context, now))
 
@@ -556,7 +589,10 @@ class MapContexts:
         self._policy.forget(vid)
         self.live.note(vid)
         self._record(known, None, b"", ended)
+        apart = self._lying_apart(known)
         self._changed(known, None, b"", "left")
+        for watcher in apart:
+            del watcher.vids[vid]
 
     def stamp_of(self, vid: str) -> int:
         """Give the stamp of the present state of a context, or of its removal."""
@@ -588,12 +624,12 @@ class MapContexts:
         context: Context | None,
         body: bytes,
         change: str,
-        touched: Mapping[str, Touched] | None = None,
+        touched: tuple[Mapping[str, Touched], Mapping[ViewerKey, Touched]] | None = None,
     ) -> None:
         """Spread an update in every class for which it changes what that sees of the context.
 
-        `touched`: the classes to look at, if these are not all whose queries the context satisfies
-        or satisfied.
+        `touched`: the classes and the viewers by name to look at, if these are not all whose
+        queries the context satisfies or satisfied.
         """
         desk = self._desk
         desk.number += 1
@@ -601,17 +637,23 @@ class MapContexts:
         place = "" if known.recorded is None else known.recorded.place or ""
         matched: list[int] = []
         clients = 0
-        if touched is None:
-            touched = self._touched(known, context)
-        for name, (seen, after) in touched.items():
+        returning = self._name_anew(known) if context is not None else {}
+        classes, viewers = touched or self._touched(known, context)
+        apart = [watcher.alone for watcher in self._lying_apart(known)]
+        without = frozenset([*apart, *(key[1] for key in returning)])
+        stepped: dict[str, None] = {}
+        for name, (seen, after) in classes.items():
             view = self._dissemination.classes[name]
             update = self.step(view, known, context, body, seen, after)
             if update is not None and update.queries:
+                stepped[name] = None
                 now = known.views[name]
                 state = State(now.number, vid, now.body)
                 if view.local and not view.local.keys().isdisjoint(update.queries):
                     before, after = update.before, update.after
-                    desk.out.append(LocalUpdate(view.name, state, before, after, seen))
+                    desk.out.append(
+                        LocalUpdate(view.name, state, before, after, seen, without=without)
+                    )
                 placed = 0
                 for record in update.records:
                     placed += len(record.clients)
@@ -622,6 +664,8 @@ class MapContexts:
                     clients += placed
             if not after:  # it holds nothing of this class any more: others cost nothing (0096)
                 known.views.pop(name, None)
+        if without:
+            self._spread_apart(known, context, body, viewers, returning, stepped)
         at = None if context is None else self._policy.changes_at(context, desk.now)
         if at != known.changes_at:
             self._wake(known, at)
@@ -639,26 +683,161 @@ class MapContexts:
                 )
             )
 
-    def _touched(self, known: MapContext, context: Context | None) -> dict[str, Touched]:
+    def _touched(
+        self, known: MapContext, context: Context | None
+    ) -> tuple[dict[str, Touched], dict[ViewerKey, Touched]]:
         """Give the classes with queries that a context satisfies or satisfied, and what they see.
 
-        Each form in which somebody sees the context is matched once, for all classes (0096).
+        Beside them the viewers for whom it lies apart. Each form in which somebody sees the context
+        is matched once, for all of them (0096).
         """
         policy, now = self._policy, self._desk.now
+        viewers = self._lying_apart(known)
         if context is None:
-            return dict.fromkeys(known.views, (None, ()))
+            nothing: Touched = (None, ())
+            keys = [watcher.key for watcher in viewers]
+            return dict.fromkeys(known.views, nothing), dict.fromkeys(keys, nothing)
         forms = policy.forms(context, now)
         seen_as = [(form, policy.seen(context, form, now)) for form in forms]
         found: dict[str, Touched] = {}
         for name in known.views:
             seen = policy.seen(context, policy.form_of(context, name, now), now)
             found[name] = (seen, ())
+        matches = []
         for form, seen in seen_as:
             if seen is not None:
-                for name, after in self._dissemination.shared.match(seen):
+                matched = self._dissemination.shared.match(seen)
+                matches.append((form, seen, matched))
+                for name, after in matched:
                     if policy.form_of(context, name, now) == form:
                         found[name] = (seen, after)
-        return found
+        apart: dict[ViewerKey, Touched] = {}
+        if viewers:
+            sets = [(form, seen, dict(matched)) for form, seen, matched in matches]
+            for watcher in viewers:
+                its = policy.form_of(context, watcher.alone, now)
+                apart[watcher.key] = (policy.seen(context, its, now), ())
+                for form, seen, by_class in sets:
+                    if form == its:
+                        after = watcher.own(by_class.get(watcher.view.name, ()))
+                        apart[watcher.key] = (seen, after)
+                        break
+        return found, apart
+
+    def _lying_apart(self, known: MapContext) -> list[NamedViewer]:
+        """Give the viewers for whom a context lies apart, or lay until its last change."""
+        viewers = {watcher.key: watcher for watcher in self.named.of(known.names)}
+        for key in known.apart or ():
+            viewers[key] = self.named.known[key]
+        return list(viewers.values())
+
+    def _name_anew(self, known: MapContext) -> dict[ViewerKey, ClassView]:
+        """Take whom a context's rules name now; give who is to see it with the class again.
+
+        Whom they name from now on saw it with the class until now.
+        """
+        vid = known.context.vid
+        names, was = self._policy.names_of(vid), known.names
+        if names is was and not known.apart:
+            return {}
+        known.names = names
+        returning: dict[ViewerKey, ClassView] = {}
+        if names is not was:
+            for watcher in self.named.of(was - names):
+                watcher.vids.pop(vid, None)
+                returning[watcher.key] = ClassView(watcher.view.opened, b"")
+            for watcher in self.named.of(names - was):
+                watcher.vids[vid] = None
+                with_class = known.views.get(watcher.view.name)
+                matched = () if with_class is None else watcher.own(with_class.matched)
+                if with_class is not None and matched and known.shown_apart(watcher.key) is None:
+                    known.set_apart(watcher.key, structs.replace(with_class, matched=matched))
+        apart = known.apart or {}
+        for key in [key for key in apart if self.named.known[key].name not in names]:
+            self.named.known[key].vids.pop(vid, None)
+            returning[key] = apart.pop(key)
+        return returning
+
+    def _spread_apart(
+        self,
+        known: MapContext,
+        context: Context | None,
+        body: bytes,
+        viewers: Mapping[ViewerKey, Touched],
+        returning: Mapping[ViewerKey, ClassView],
+        stepped: Collection[str],
+    ) -> None:
+        """Tell an update to viewers for whom a context lies apart, or lay until now."""
+        for key, touched in viewers.items():
+            if key not in returning:
+                self._step_apart(known, key, context, body, touched, stepped)
+        for key, was in returning.items():
+            self._return(known, self.named.known[key], was, stepped)
+
+    def _step_apart(
+        self,
+        known: MapContext,
+        key: ViewerKey,
+        context: Context | None,
+        body: bytes,
+        touched: Touched,
+        stepped: Collection[str],
+    ) -> None:
+        """Note what a viewer sees of a context that lies apart for it, and tell what changed."""
+        seen, after = touched
+        watcher, before = self.named.known[key], known.shown_apart(key)
+        if before is None:
+            if not after:
+                return
+            before = ClassView(watcher.view.opened, b"")
+        elif self._unchanged(before, context, seen, body, watcher.alone):
+            return
+        own = seen is context
+        number = self._number_apart(watcher.view, before, stepped)
+        text = body if own else b"" if seen is None else body_of(seen)
+        self._tell_apart(watcher, State(number, known.context.vid, text), before, after, seen)
+        if after:
+            known.set_apart(key, ClassView(number, text, None if own else seen, after))
+        elif known.apart is not None:
+            known.apart.pop(key, None)
+
+    def _return(
+        self, known: MapContext, watcher: NamedViewer, was: ClassView, stepped: Collection[str]
+    ) -> None:
+        """Let a viewer see a context with its class again, and tell what differs for it."""
+        context, vid = known.context, known.context.vid
+        now = known.views.get(watcher.view.name)
+        after = () if now is None else watcher.own(now.matched)
+        seen = None if now is None else now.seen or context
+        body = b"" if now is None else now.body
+        who = watcher.alone
+        if now is not None and was.body and self._unchanged(was, context, seen, body, who):
+            if was.body != body:
+                # Only the time of looking differs: its own stays until more does (0098).
+                known.set_apart(watcher.key, was)
+                watcher.vids[vid] = None
+            return
+        number = self._number_apart(watcher.view, was, stepped)
+        self._tell_apart(watcher, State(number, vid, body), was, after, seen)
+
+    def _tell_apart(
+        self,
+        watcher: NamedViewer,
+        state: State,
+        was: ClassView,
+        after: Matched,
+        seen: Context | None,
+    ) -> None:
+        before = watcher.own(was.matched)
+        if before or after:
+            self._desk.out.append(
+                LocalUpdate(watcher.view.name, state, before, after, seen, only=watcher.alone)
+            )
+
+    def _number_apart(self, view: ViewClass, was: ClassView, stepped: Collection[str]) -> int:
+        """Number an update that a viewer is told alone as its class would (0090)."""
+        elapsed = self._desk.now - self._desk.started
+        return max(elapsed, was.number + 1, view.number + (view.name not in stepped))
 
     def step(
         self,
@@ -715,21 +894,6 @@ class MapContexts:
             was = structs.replace(was, t_r=seen.t_r)
         return seen == was
 
-    def carry_over(self, vid: str, old: str, new: str) -> None:
-        """Let a class show what another showed of a context, if that differs in its t_r alone.
-
-        A rule for the present shows since when one looks: in a class that has just been opened that
-        is the moment of a rule that names somebody, which is hidden (0098).
-        """
-        self.settle(vid)
-        known = self.map.contexts.get(vid)
-        was, now = (None, None) if known is None else (known.views.get(old), known.views.get(new))
-        if known is None or was is None or now is None or not was.body or not now.body:
-            return
-        seen = now.seen or context_of(now.body)
-        if self._unchanged(was, known.context, seen, now.body, new):
-            now.body, now.seen = was.body, was.seen
-
     def satisfying(self, view: ViewClass, wanted: Filter, query: int) -> list[str]:
         """Find the contexts that satisfy a query not yet placed, and note it at each of them.
 
@@ -742,11 +906,54 @@ class MapContexts:
             # A number before the present: an update of this moment counts as without it, for that a
             # class got another query is hidden (0098).
             view.number = max(view.number, now - self._desk.started - 1)
-        unnoted = Unnoted(view, view.number, {seen.vid: seen for seen in found})
+        return self._note_at(query, Unnoted(view, view.number, {seen.vid: seen for seen in found}))
+
+    def watch(self, view: ViewClass, alone: str, wanted: Filter, query: int) -> None:
+        """Note a query of a viewer at the contexts that lie apart for it."""
+        watcher = self.named.known.get((view.name, alone))
+        if watcher is None:
+            watcher = self.named.add(alone, view)
+            contexts, vids = self.map.contexts, self._policy.naming(watcher.name)
+            for vid in contexts if vids is None else vids:
+                if vid in contexts and watcher.name in contexts[vid].names:
+                    watcher.vids[vid] = None
+        watcher.queries[query] = watcher.queries.get(query, 0) + 1
+        if watcher.queries[query] == 1 and watcher.vids:
+            found = {seen.vid: seen for seen in self._found_apart(watcher, wanted)}
+            self._note_at(query, Unnoted(view, view.number, found, watcher))
+
+    def unwatch(self, view: ViewClass, alone: str, query: int) -> None:
+        """Forget a viewer's query; the viewer with the last."""
+        watcher = self.named.known[view.name, alone]
+        watcher.queries[query] -= 1
+        if watcher.queries[query]:
+            return
+        del watcher.queries[query]
+        if (unnoted := self.unnoted.get((query, alone))) is not None:
+            unnoted.contexts.clear()
+        if not watcher.queries:
+            self.named.remove(watcher)
+            for vid in watcher.vids:
+                apart = self.map.contexts[vid].apart
+                if apart is not None:
+                    apart.pop(watcher.key, None)
+
+    def _found_apart(self, watcher: NamedViewer, wanted: Filter) -> list[Context]:
+        """Give what a viewer sees and a filter wants of the contexts that lie apart for it."""
+        now, see = self._desk.now, self._seen_by(watcher.alone)
+        if len(watcher.vids) > SMALL_MAX:
+            every = run(self.live.every(watcher.alone, see, wanted, now))
+            return [seen for seen in every if seen.vid in watcher.vids]
+        shown = (see(self.map.contexts[vid].context, now) for vid in watcher.vids)
+        return [seen for seen in shown if seen is not None and wanted.matches(seen)]
+
+    def _note_at(self, query: int, unnoted: Unnoted) -> list[str]:
+        """Note a query where it is satisfied: at once at few contexts, else in slices."""
         vids = list(unnoted.contexts)
         if len(vids) > self._desk.settings.notes_max:
-            self.unnoted[query] = unnoted
-            self._desk.timers.set(NotesDue(), now + NOTES_US)
+            alone = "" if unnoted.viewer is None else unnoted.viewer.alone
+            self.unnoted[query, alone] = unnoted
+            self._desk.timers.set(NotesDue(), self._desk.now + NOTES_US)
         else:
             for vid in vids:
                 self.settle(vid)
@@ -760,21 +967,28 @@ class MapContexts:
 
     def _note_query(self, query: int, unnoted: Unnoted, vid: str) -> None:
         view, seen, known = unnoted.view, unnoted.contexts.pop(vid), self.map.contexts[vid]
-        before = known.views.get(view.name)
+        watcher = unnoted.viewer
+        if watcher is not None and vid not in watcher.vids:
+            return  # it has returned to its class
+        before = known.views.get(view.name) if watcher is None else known.shown_apart(watcher.key)
         if before is None:
             # Somebody may know an older state, told before the class lost sight of it.
             own = seen is known.context
             before = ClassView(unnoted.number, known.body if own else body_of(seen))
             before.seen = None if own else seen
-            known.views[view.name] = before
-        standing = [number for number in before.matched if number in view.table.records]
-        before.matched = (*standing, query)
+            if watcher is None:
+                known.views[view.name] = before
+            else:
+                known.set_apart(watcher.key, before)
+        standing = view.table.records if watcher is None else watcher.queries
+        noted = [number for number in before.matched if number in standing and number != query]
+        before.matched = tuple(sorted([*noted, query]))
 
     def settle(self, vid: str) -> None:
         """Note the queries at a context that are not noted there yet, in their order."""
         if self.unnoted:
-            for query, unnoted in self.unnoted.items():
-                if query not in unnoted.view.table.records:  # withdrawn meanwhile
+            for (query, _), unnoted in self.unnoted.items():
+                if not unnoted.stands(query):
                     unnoted.contexts.clear()
                 elif vid in unnoted.contexts:
                     self._note_query(query, unnoted, vid)
@@ -843,14 +1057,37 @@ class MapContexts:
             return None
         return State(now.number, vid, now.body)
 
-    def state_of(self, view: ViewClass, record: QueryRecord, vid: str) -> State | None:
-        """Give a context's present state if it satisfies a query."""
+    def state_of(
+        self, view: ViewClass, record: QueryRecord, vid: str, alone: str = ""
+    ) -> State | None:
+        """Give a context's present state if it satisfies a query, for a viewer of a class."""
         self.settle(vid)
         known = self.map.contexts.get(vid)
-        now = None if known is None else known.views.get(view.name)
+        if known is None:
+            return None
+        watcher = self.named.known.get((view.name, alone)) if alone else None
+        if watcher is not None and vid in watcher.vids:
+            now = known.shown_apart(watcher.key)
+        else:
+            now = known.views.get(view.name)
         if now is None or record.number not in now.matched:
             return None
         return State(now.number, vid, now.body)
+
+    def listed_for(self, view: ViewClass, query: int, vids: list[str], alone: str) -> list[str]:
+        """Give the current set of a class as one viewer of it sees it, by vid."""
+        watcher = self.named.known.get((view.name, alone))
+        if watcher is None or not watcher.vids:
+            return vids
+        with_class = [vid for vid in vids if vid not in watcher.vids]
+        waiting = self.unnoted.get((query, alone))
+        later = {} if waiting is None else waiting.contexts
+        own = []
+        for vid in watcher.vids:
+            now = self.map.contexts[vid].shown_apart(watcher.key)
+            if vid in later or (now is not None and query in now.matched):
+                own.append(vid)
+        return sorted([*with_class, *own])
 
 
 def taken(vid: str) -> ConflictError:

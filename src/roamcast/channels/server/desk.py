@@ -69,6 +69,12 @@ class Policy(Protocol):
     def momentary(self, context: Context, view_class: str, now: int) -> bool:
         """Whether this class may not see since when a context lasts: its t_r is when one looked."""
 
+    def names_of(self, vid: str, /) -> frozenset[str]:
+        """Name the viewers who may see a context otherwise than their class (0320)."""
+
+    def naming(self, viewer: str, /) -> Collection[str] | None:
+        """Give the contexts of which a viewer is one of these; None: any may be."""
+
     def note(
         self, context: Context, owner: str, now: int, *, before: Context | None, since: int
     ) -> None:
@@ -126,6 +132,16 @@ class Public:
         """Everybody may see since when."""
         del context, view_class, now
         return False
+
+    def names_of(self, vid: str, /) -> frozenset[str]:
+        """Nobody sees anything otherwise."""
+        del vid
+        return frozenset()
+
+    def naming(self, viewer: str, /) -> Collection[str] | None:
+        """Likewise."""
+        del viewer
+        return ()
 
     def note(
         self, context: Context, owner: str, now: int, *, before: Context | None, since: int

@@ -7,7 +7,7 @@ answer holds, with the count of all. `LocalQueries` are the subscriptions of thi
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -347,8 +347,11 @@ class LocalQueries:
         self._server = server
         self.standing = server.subscriptions.standing
 
-    def place(self, view_class: str, wanted: Filter) -> int:
-        """Place a query; give its number, the same for equal filters."""
+    def place(self, view_class: str, wanted: Filter, alone: str = "") -> int:
+        """Place a query; give its number, the same for equal filters.
+
+        `alone`: the viewer of the class who placed it, if rules may name them.
+        """
         server = self._server
         view = server.dissemination.view_class(view_class)
         record = view.table.known(wanted.text)
@@ -356,11 +359,15 @@ class LocalQueries:
             check_room(server.subscriptions.records, 1, server.settings.queries_max)
             record = server.subscriptions.add_query(view, wanted)
         view.local[record.number] = view.local.get(record.number, 0) + 1
+        if alone:
+            server.contexts.watch(view, alone, wanted, record.number)
         return record.number
 
-    def drop(self, view_class: str, number: int) -> None:
+    def drop(self, view_class: str, number: int, alone: str = "") -> None:
         """End a query that was placed; one that was placed several times has others left."""
         view = self._server.dissemination.classes[view_class]
+        if alone:
+            self._server.contexts.unwatch(view, alone, number)
         view.local[number] -= 1
         if view.local[number]:
             return
@@ -376,29 +383,33 @@ class LocalQueries:
         """Give a view class's number for the present."""
         return self._server.dissemination.classes[view_class].as_of()
 
-    def carry_over(self, old: str, new: str, vids: Iterable[str]) -> None:
-        """Let a class go on showing what another showed, where only the time of looking differs."""
-        for vid in vids:
-            self._server.contexts.carry_over(vid, old, new)
-
-    def listing(self, view_class: str, number: int) -> tuple[int, list[str]]:
-        """Say how many contexts satisfy a query now, and name them by vid."""
+    def listing(self, view_class: str, number: int, alone: str = "") -> list[str]:
+        """Name the contexts that satisfy a query now, for a viewer of a class, by vid."""
         server = self._server
         # What is on its way to sessions counts as told.
         assert not any(type(effect) is LocalUpdate for effect in server.desk.out)
         view = server.dissemination.classes[view_class]
         record = view.table.records[number]
+        unnoted = server.contexts.unnoted.get((number, ""))
         if record.members is not None:
-            return record.count, sorted(record.members)
-        unnoted = server.contexts.unnoted.get(number)
-        if unnoted is not None and len(unnoted.contexts) == record.count:
-            return record.count, list(unnoted.contexts)
-        return record.count, [seen.vid for seen in server.contexts.found(view, record.filter)]
+            vids = sorted(record.members)
+        elif unnoted is not None and len(unnoted.contexts) == record.count:
+            vids = list(unnoted.contexts)
+        else:
+            vids = [seen.vid for seen in server.contexts.found(view, record.filter)]
+        return server.contexts.listed_for(view, number, vids, alone) if alone else vids
 
-    def state(self, view_class: str, number: int, vid: str) -> State | None:
-        """Give a context's present state if it satisfies a query."""
+    def state(self, view_class: str, number: int, vid: str, alone: str = "") -> State | None:
+        """Give a context's present state if it satisfies a query, for a viewer of a class."""
         view = self._server.dissemination.classes[view_class]
-        return self._server.contexts.state_of(view, view.table.records[number], vid)
+        return self._server.contexts.state_of(view, view.table.records[number], vid, alone)
+
+    def apart(self, view_class: str, vid: str) -> list[str]:
+        """Name the viewers of a class for whom a context lies apart."""
+        contexts = self._server.contexts
+        known = contexts.map.contexts.get(vid)
+        viewers = [] if known is None else contexts.named.of(known.names)
+        return [one.alone for one in viewers if one.view.name == view_class]
 
     def time_of(self, number: int) -> int:
         """Say when an update was, by its number in a view class."""

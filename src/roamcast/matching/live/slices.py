@@ -1,6 +1,6 @@
 """Questions in slices: generators that yield where others may be served, and end in an answer."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import NamedTuple, TypeVar
 
 from roamcast.model.contexts import Context
@@ -25,3 +25,9 @@ def run(question: Question[Answer]) -> Answer:
         except StopIteration as end:
             answer: Answer = end.value
             return answer
+
+
+def one_by_one(questions: Sequence[Question[None]]) -> Question[None]:
+    """Do several things, one after another."""
+    for question in questions:
+        yield from question

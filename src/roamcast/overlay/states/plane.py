@@ -132,7 +132,7 @@ class StatePlane(Part):
         match given:
             case OverlayOpened(epoch):
                 self._epoch, self._asked = epoch, None
-            case LocalUpdate(view_class, state, _, after):
+            case LocalUpdate(view_class, state, _, after, only=""):
                 if view_class == self._class and self._placed:
                     return self._update(state.vid, set(after), state.body, now)
             case ClassesEnded(view_classes):

@@ -37,6 +37,8 @@ from roamcast.sim.workloads._map_parts import ScanMatcher
 START: Final = 1_700_000_000_000_000
 STEPS: Final = 30
 EVE: Final = Viewer("eve", frozenset({"guests"}))
+BOB: Final = Viewer("bob", frozenset({"guests"}))
+"""Somebody of the same view class, who shares frames with Eve as long as both see the same."""
 ROOMS: Final = tuple(f"campus/b35/{floor}/r{room}" for floor in (1, 2) for room in (1, 2))
 FILTERS: Final = (
     "within(place, 'campus')",
@@ -156,13 +158,19 @@ class TwinStory:
         for vid in PARTLY:
             world.rules(vid, self._shown(vid))
         world.rules("hidden")
-        world.ask(OpenSession, "eve", EVE)
-        for about in FILTERS[:3]:
-            world.ask(SubscribeSession, "eve", about, Filter.parse(about))
+        self._connect(world)
 
-    def _shown(self, vid: str) -> Rule:
+    def _connect(self, world: TwinWorld) -> None:
+        for viewer in (EVE, BOB):
+            world.ask(OpenSession, viewer.name, viewer)
+            for about in FILTERS[:3]:
+                world.ask(SubscribeSession, viewer.name, about, Filter.parse(about))
+
+    def _shown(self, vid: str, viewer: str = "*") -> Rule:
         named = None if PARTLY[vid] == "presence" else ("type",)
-        return Rule(viewers=("*",), precision=PARTLY[vid], past=self._past[vid], attributes=named)
+        return Rule(
+            viewers=(viewer,), precision=PARTLY[vid], past=self._past[vid], attributes=named
+        )
 
     def open_step(self) -> Step:
         """Draw a step that Eve may see, or that is her own."""
@@ -194,9 +202,7 @@ class TwinStory:
 
     def _restart(self, world: TwinWorld) -> None:
         world.boot()
-        world.ask(OpenSession, "eve", EVE)
-        for about in FILTERS[:3]:
-            world.ask(SubscribeSession, "eve", about, Filter.parse(about))
+        self._connect(world)
 
     def _whole(self, vid: str) -> dict[str, str]:
         # With `presence` the type is hidden, too.
@@ -205,7 +211,7 @@ class TwinStory:
     def hidden_step(self) -> Step:
         """Draw a step that Eve may not see anything of."""
         draw = self._draw
-        kind = draw.randrange(6)
+        kind = draw.randrange(7)
         if kind == 0:
             return lambda world: world.ask(UnpublishFor, world.owner, "hidden")
         if kind == 1:
@@ -217,6 +223,12 @@ class TwinStory:
             rule = Rule(viewers=named, precision=precision)
             return lambda world: world.rules("hidden", rule)
         vid = draw.choice([*PARTLY])
+        if kind == 6:  # to Eve it stays as it was, by her name or by everybody's
+            whole = draw.choice((("*",), ("eve",), ("*", "eve"), ("eve", "bob")))
+            rules = [self._shown(vid, viewer) for viewer in whole]
+            if draw.random() < 0.3:
+                rules.append(Rule(viewers=("bob",), precision="hidden"))
+            return lambda world: world.rules(vid, *rules)
         if kind == 3:
             rule = Rule(viewers=("bob",), precision="exact")
             return lambda world: world.rules(vid, self._shown(vid), rule)

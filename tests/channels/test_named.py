@@ -1,0 +1,165 @@
+"""Viewers whom rules name: each sees what it may, and other updates cost no more for them."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roamcast.broker import Frame
+from roamcast.channels.server import contexts
+from roamcast.channels.server.settings import MapSettings
+from roamcast.channels.sessions.settings import HubSettings
+from roamcast.identity.rules import Rule, Viewer
+from roamcast.model.filters import Filter
+from tests.strategies_hub import Desk
+
+SECOND = 1_000_000
+TEXTS = ("within(place, 'hq')", "place = 'hq/1'", "n > 1", "vid <> ''")
+NAMES = ("eve", "bob", "sam", "staff", "*")
+
+
+def rule_of(draw: random.Random) -> Rule:
+    named = tuple(draw.sample(NAMES, draw.randint(1, 3)))
+    return Rule(
+        viewers=named,
+        precision=draw.choice(["hidden", "exact", "exact", "building"]),
+        attributes=draw.choice([None, (), ("n",)]),
+        past=draw.random() < 0.5,
+    )
+
+
+class Crowd:
+    """Sessions that come, watch, are slow and go, while objects move and rules change."""
+
+    def __init__(self, desk: Desk, draw: random.Random) -> None:
+        self.desk, self.draw = desk, draw
+        self.watching: dict[str, dict[str, str]] = {}
+        self.viewers: dict[str, Viewer] = {}
+
+    def step(self) -> None:
+        desk, draw, vid = self.desk, self.draw, f"p{self.draw.randrange(5)}"
+        what = draw.randrange(12)
+        if what < 4:
+            desk.keep(vid, f"hq/{draw.randrange(3)}/x", n=draw.randrange(4))
+        elif what == 4:
+            desk.release(vid)
+        elif what < 8:
+            rules = [rule_of(draw) for _ in range(draw.randint(0, 2))]
+            desk.rules(vid, rules if draw.random() < 0.8 else None)
+        elif what == 8:
+            self._come_or_go(f"s{draw.randrange(6)}")
+        elif what < 11 and self.watching:
+            name = draw.choice(sorted(self.watching))
+            if what == 10:
+                draw.choice([desk.slow, desk.drained])(name)
+            else:
+                about = draw.choice("ab")
+                self.watching[name][about] = draw.choice(TEXTS)
+                desk.watch(name, self.watching[name][about], about)
+        else:
+            desk.run(draw.randrange(200_000))
+
+    def _come_or_go(self, name: str) -> None:
+        if name not in self.watching:
+            groups = frozenset({"staff"}) if self.draw.random() < 0.3 else frozenset()
+            self.viewers[name] = Viewer(self.draw.choice(["eve", "bob", "sam", ""]), groups)
+            self.watching[name] = {}
+            self.desk.open(name, self.viewers[name])
+        elif self.draw.random() < 0.3:
+            del self.watching[name]
+            self.desk.close(name)
+
+    def check(self) -> None:
+        """Each session's program knows what its viewer may see."""
+        for name, watches in self.watching.items():
+            reader = self.desk.readers[name]
+            for about, text in watches.items():
+                wanted = Filter.parse(text)
+                found = self.desk.broker.find(self.viewers[name], wanted, self.desk.now)
+                view = reader.views[reader.query_of[about]]
+                assert sorted(view) == [one.vid for one in found], (name, about, text)
+                for one in found:
+                    shown = view[one.vid]["properties"]
+                    assert shown["place"] == one.place
+                    assert shown.get("n") == one.attributes.get("n")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_in_the_end_everybody_has_read_what_rules_show_them(seed: int) -> None:
+    draw = random.Random(seed)
+    desk = Desk(
+        HubSettings(frame_cost_us=draw.choice([0, 15, 50_000]), page_features_max=2),
+        map_settings=MapSettings(notes_max=draw.choice([1, 512])),
+    )
+    crowd = Crowd(desk, draw)
+    for _ in range(120):
+        crowd.step()
+    for name in crowd.watching:
+        desk.drained(name)
+    desk.run(20 * SECOND)
+    crowd.check()
+    held = desk.broker.occupancy()
+    assert all(used <= most for used, most in held.values()), held
+    for name in crowd.watching:
+        desk.close(name)
+    named = desk.broker._server.contexts.named
+    assert not named.known
+    assert not any(known.apart for known in desk.broker._server.map.contexts.values())
+
+
+@pytest.mark.parametrize("many", [1, 40])
+def test_an_update_is_one_frame_for_all_whom_other_rules_name(many: int) -> None:
+    desk = Desk(HubSettings(frame_cost_us=0))
+    names = [f"v{number}" for number in range(many)]
+    desk.rules("private", (Rule(viewers=tuple(names), precision="exact"),))
+    desk.keep("private", "hq/2")
+    for name in names:
+        desk.open(name, Viewer(name))
+        desk.watch(name, "within(place, 'hq')")
+    frames: list[Any] = []
+    carry = desk.carry
+
+    def counted(effects: Any) -> None:
+        frames.extend(one for one in effects if isinstance(one, Frame))
+        carry(effects)
+
+    desk.carry = counted  # type: ignore[method-assign]
+    desk.keep("open", "hq/1")
+    assert [len(frame.sessions) for frame in frames] == [many]
+    assert all(desk.sees(name) == {"open": "hq/1", "private": "hq/2"} for name in names)
+
+
+def test_a_name_that_many_contexts_rules_have_goes_by_the_index(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(contexts, "SMALL_MAX", 1)
+    desk = Desk(map_settings=MapSettings(notes_max=1))
+    for number in range(4):
+        desk.rules(f"p{number}", (Rule(viewers=("eve",), precision="exact"),))
+        desk.keep(f"p{number}", f"hq/{number % 2}")
+    for name in ("eve", "bob"):
+        desk.open(name, Viewer(name))
+        desk.watch(name, "place = 'hq/1'")
+    assert desk.sees("eve") == {"p1": "hq/1", "p3": "hq/1"}
+    desk.keep("p1", "hq/0")  # before all of them are noted
+    desk.run(SECOND)
+    assert desk.sees("eve") == {"p3": "hq/1"}
+    assert desk.sees("bob") == {}
+
+
+def test_who_was_told_something_else_shares_frames_again() -> None:
+    desk = Desk(HubSettings(frame_cost_us=1_000))
+    for name in ("eve", "bob", "sam"):
+        desk.open(name, Viewer(name))
+        desk.watch(name, "within(place, 'hq')")
+    (query,) = desk.broker._hub.queries.values()
+    desk.rules("p", (Rule(viewers=("eve",), precision="exact"),))
+    desk.keep("p", "hq/1")
+    assert list(query.branches) == ["eve"]
+    desk.run(SECOND)
+    desk.keep("q", "hq/1")
+    assert not query.branches
+    assert sorted(query.shared) == ["bob", "eve", "sam"]
