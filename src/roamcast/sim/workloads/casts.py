@@ -33,7 +33,6 @@ from roamcast.model.casts import Cast
 from roamcast.model.contexts import Context
 from roamcast.model.machine import Effect
 from roamcast.model.wire import Registry
-from roamcast.overlay.casts.consents import AskConsent, ConsentRequest, EndConsent, GiveConsent
 from roamcast.overlay.casts.held import LATE, PAYLOADS, name_of
 from roamcast.overlay.casts.messages import CancelCast, DepositMail, SendCast, UpdateCast
 from roamcast.overlay.casts.settings import CastSettings
@@ -64,6 +63,7 @@ from roamcast.sim.workloads._cast_parts import (
     moderate,
     rules_to,
 )
+from roamcast.sim.workloads._consent_parts import SecondPerson
 from roamcast.sim.workloads._map_parts import ScanMatcher, quick_settings
 from roamcast.sim.workloads._overlay_parts import key_pair
 from roamcast.sim.workloads._trust_parts import (
@@ -149,7 +149,8 @@ class CastsWorkload(Workload):
     def __init__(self) -> None:
         self.truth = CastTruth()
         self._sizes: Sizes = {}
-        self._draw = self._draw_ends = self._draw_rules = self._draw_consents = random.Random()
+        self._draw = self._draw_ends = self._draw_rules = random.Random()
+        self._second = SecondPerson(self._ask_anew, self._is_up)
         self._replica_of = ""
         """The node that is taken over in this run, if one is."""
         self._serving: dict[str, str] = {}
@@ -168,7 +169,7 @@ class CastsWorkload(Workload):
         self._counts = dict.fromkeys(
             (
                 *("casts", "visits", "delivered", "owed", "endings"),
-                *("rules", "hidden from", "take-overs", "consents"),
+                *("rules", "hidden from", "take-overs"),
             ),
             0,
         )
@@ -179,7 +180,7 @@ class CastsWorkload(Workload):
         draw = self._draw = world.kernel.generator("workload/casts")
         self._draw_ends = world.kernel.generator("workload/casts/ends")
         self._draw_rules = world.kernel.generator("workload/casts/rules")
-        self._draw_consents = world.kernel.generator("workload/casts/consents")
+        self._second.draw = world.kernel.generator("workload/casts/consents")
         fair = world.clock_of
         # A replica's clock is off as the other's was: what is told apart here is what it holds.
         world.clock_of = lambda name: moderate(fair(name.removesuffix(REPLICA)))
@@ -297,6 +298,19 @@ class CastsWorkload(Workload):
     ) -> None:
         self._asked[self._ticket] = then
         world.give(self._host(world, node), given)  # type: ignore[arg-type]
+
+    def _ask_anew(
+        self,
+        world: World,
+        node: str,
+        make: Callable[[int], object],
+        then: Callable[[bool, int], None],
+    ) -> None:
+        self._ticket += 1
+        self._ask(world, node, make(self._ticket), then)
+
+    def _is_up(self, world: World, node: str) -> bool:
+        return self._host(world, node).state is HostState.UP
 
     def _move(self, world: World, now: int) -> None:
         """Let somebody arrive somewhere, change, or leave."""
@@ -440,57 +454,10 @@ class CastsWorkload(Workload):
             priority=draw.randrange(3),
         )
         lasting = "INTERVAL(" in text  # what is about the moment of sending is sent at once
-        if self._sizes["consents"] and lasting and self._draw_consents.random() < 0.6:
-            self._ask_consent(world, cast, given, then)
+        if self._sizes["consents"] and lasting and self._second.draw.random() < 0.6:
+            self._second.consider(world, cast, given, then)
         else:
             self._ask(world, node, given, then)
-
-    def _ask_consent(
-        self, world: World, cast: RecordedCast, given: SendCast, sent: Callable[[bool, int], None]
-    ) -> None:
-        """Let a cast wait for a second person: nobody may get it before that one consents."""
-        draw, meaning = self._draw_consents, cast.alternatives
-        cast.alternatives = ()
-        request = ConsentRequest(
-            given.cast, cast.sender, (), given.kind, given.policy, given.priority, 0, cast.sent,
-            cast.sent + draw.randrange(500_000, 5_000_000),
-        )  # fmt: skip
-        second = Viewer("second person")
-        refused = False
-
-        def asked(done: bool, now: int) -> None:
-            for decide, chance in ((consent, 0.7), (refuse, 0.5)):
-                if done and draw.random() < chance:
-                    world.kernel.call(now + draw.randrange(1_000_000), decide)
-
-        def consent(now: int) -> None:
-            if self._host(world, cast.origin).state is not HostState.UP:
-                return
-            cast.alternatives = () if refused else meaning  # from now on it may be sent
-            cast.sent_us = now
-            self._ticket += 1
-            self._ask(world, cast.origin, GiveConsent(self._ticket, cast.id, second), consented)
-            if draw.random() < 0.5:  # the sender takes it back while it is on its way
-                world.kernel.call(now + draw.randrange(5_000), refuse)
-
-        def consented(done: bool, now: int) -> None:
-            self._counts["consents"] += done
-            sent(done, now)
-
-        def refuse(_: int) -> None:
-            if self._host(world, cast.origin).state is not HostState.UP:
-                return
-            self._ticket += 1
-            viewer = draw.choice((second, Viewer(cast.sender)))
-            self._ask(world, cast.origin, EndConsent(self._ticket, cast.id, viewer), ended)
-
-        def ended(done: bool, _: int) -> None:
-            nonlocal refused
-            if done:  # it was not sent, and never will be
-                refused = True
-                cast.alternatives = ()
-
-        self._ask(world, cast.origin, AskConsent(given.ticket, request), asked)
 
     def _end(self, world: World, now: int) -> None:
         """Cancel or update a cast."""
@@ -622,7 +589,8 @@ class CastsWorkload(Workload):
     def metrics(self, world: World) -> dict[str, float]:
         """Count what happened."""
         del world
-        return {name: float(count) for name, count in self._counts.items()}
+        counts = self._counts | {"consents": self._second.consented}
+        return {name: float(count) for name, count in counts.items()}
 
 
 WORKLOAD = CastsWorkload
