@@ -473,7 +473,15 @@ class Broker(Router):
         def likely(path: str) -> tuple[str, ...]:
             return known.likely(path, borders(path), node_at, least=least)
 
-        around = msgspec.structs.replace(around, borders=likely)
+        def nodes_at(points: Sequence[tuple[float, float]]) -> list[str | None]:
+            found = places.deepest_many(points).tolist()
+            return [None if one < 0 else node_at(places.path(one)) for one in found]
+
+        def shaped(path: str) -> tuple[str, ...]:
+            drawn = [one for one in near(path) if one in places and places.polygon(one) is not None]
+            return tuple(node for one in drawn if (node := node_at(one)) is not None)
+
+        around = msgspec.structs.replace(around, borders=likely, nodes_at=nodes_at, shaped=shaped)
         handoff = msgspec.structs.replace(settings.handoff, surroundings=around)
         return msgspec.structs.replace(settings, handoff=handoff)
 

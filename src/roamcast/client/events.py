@@ -262,13 +262,14 @@ class EventRoamer:
         finally:
             self._room.release()
 
-    async def report(self, place: str) -> None:
+    async def report(self, place: str, point: tuple[float, float] | None = None) -> None:
         """Say where this program is; with near="place" it moves to the broker that serves there."""
         self._place = place
         for follower in self._followers.values():
-            await follower.report(place)
+            await follower.report(place, point)
         if self._broker is not None:
-            await self._broker.send({"type": "place", "re": "place", "place": place})
+            at = {} if point is None else {"point": point}
+            await self._broker.send({"type": "place", "re": "place", "place": place, **at})
 
     async def move(self, url: str, why: str) -> bool:
         """Go to another broker: it serves before the old one ends. False: it did not work."""

@@ -43,6 +43,7 @@ from roamcast.model.contexts import (
     body_of,
     check,
     check_place,
+    check_point,
     to_feature,
 )
 from roamcast.model.filters import Filter
@@ -351,9 +352,12 @@ class Session(Asking):
         """Give the vid of an event that names none: a fresh one."""
         return secrets.token_urlsafe(16)
 
-    async def report(self, place: str) -> None:
-        """Say where this program is, so that the next broker prepares before it crosses."""
-        await self._events.report(check_place(place))
+    async def report(self, place: str, point: tuple[float, float] | None = None) -> None:
+        """Say where this program is, so that the next broker prepares before it crosses.
+
+        With points, longitude and latitude, only brokers that lie ahead prepare.
+        """
+        await self._events.report(check_place(place), None if point is None else check_point(point))
 
     async def publish_item(
         self,

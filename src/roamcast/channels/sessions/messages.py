@@ -18,7 +18,9 @@ from roamcast.model.contexts import (
     FeatureInput,
     FeatureOutput,
     Instant,
+    Latitude,
     LocatedFeature,
+    Longitude,
 )
 from roamcast.model.json_text import TOO_DEEP
 
@@ -204,6 +206,10 @@ class PlaceRequest(SessionRequest, frozen=True, tag="place"):
 
     place: Annotated[str, Meta(min_length=1, max_length=PATH_LENGTH_MAX)]
     re: Re = ""
+    point: Annotated[
+        tuple[Longitude, Latitude] | None,
+        Meta(description="where in it, in degrees; two of them tell which nodes lie ahead"),
+    ] = None
 
 
 class PartRequest(SessionRequest, frozen=True, tag="part"):

@@ -242,9 +242,9 @@ class SessionSocket:
                 self._say(say.Done(re))
             case say.BrokersRequest(here, found):
                 service.events.report_brokers(self.name, here, found)
-            case say.PlaceRequest(place, re):
+            case say.PlaceRequest(place, re, point):
                 service.broker.check_place(check_place(place))
-                service.events.report(self.name, place)
+                service.events.report(self.name, place, point)
                 self._say(say.Done(re))
             case _:
                 self._do_cast(message)

@@ -13,6 +13,7 @@ from roamcast.live.modulators.measuring import LoadMeter
 from roamcast.live.modulators.shelf import MODULES_FOLDER, ModuleShelf
 from roamcast.live.modulators.worker import ORDERS, ModulatorWorker
 from roamcast.model.contexts import to_context
+from roamcast.model.earth import Point
 from roamcast.model.machine import Effect, Input
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.consumers.drain import DrainNode, UndrainNode
@@ -137,9 +138,9 @@ class EventOffice:
         """A session has had a subscription's events up to this vector."""
         self._give(ConfirmSessionEvents(session, subscription, vector))
 
-    def report(self, session: str, place: str) -> None:
-        """Whoever holds a session is in this place now."""
-        self._give(ReportSessionPlace(session, place))
+    def report(self, session: str, place: str, point: Point | None) -> None:
+        """Whoever holds a session is in this place now, and at this point."""
+        self._give(ReportSessionPlace(session, place, point))
 
     def report_brokers(self, session: str, here_ms: float, found: Mapping[str, float]) -> None:
         """Whoever holds a session would go to these brokers, which are so far away."""

@@ -12,12 +12,7 @@ from roamcast.channels.server.standing import Standing
 from roamcast.channels.sessions.hub import Frame, Hub, SessionDrained, SessionSlow
 from roamcast.channels.sessions.messages import EVENT_DATA_BYTES_MAX
 from roamcast.channels.spread.streams import Ledger, Window
-from roamcast.errors import (
-    ForbiddenError,
-    InputError,
-    LimitError,
-    NotFoundError,
-)
+from roamcast.errors import ForbiddenError, InputError, LimitError, NotFoundError
 from roamcast.identity.policy import RulesPolicy, subject_of
 from roamcast.identity.rules import Viewer
 from roamcast.model.events import Acknowledged, SessionClosed, SessionOpened
@@ -36,6 +31,7 @@ from roamcast.overlay.consumers.events import (
     UnsubscribeSessionEvents,
 )
 from roamcast.overlay.consumers.frames import PART_BYTES, EventFrames, parts_of
+from roamcast.overlay.consumers.headings import Headings
 from roamcast.overlay.consumers.settings import EventSettings
 from roamcast.overlay.flows.events import (
     EventsDelivered,
@@ -127,6 +123,7 @@ class EventDesk(Part):
         """Sessions with a limit → consumers that their old homes may still send something to."""
         self._left: dict[str, Ledger] = {}
         """Consumers that went a moment ago → what their clients were sent."""
+        self._headings = Headings(settings.handoff.surroundings)
         self._waiting: dict[str, WaitingFrames] = {}
         self.timers: Timers[tuple[str, str]] = Timers()
         self._by_type: dict[type, Callable[[Any, int], list[Effect]]] = {
@@ -186,6 +183,7 @@ class EventDesk(Part):
             "asleep of one subject": (asleep, settings.sleeping_per_owner_max),
             "bytes waiting for a session": (waiting, room),
             "slow sessions": (len(self._slow), self._hub.settings.sessions_max),
+            "seen sessions": (len(self._headings), self._hub.settings.sessions_max),
             "held sessions": (len(self._held), self._hub.settings.sessions_max),
             "windows of who left": (len(self._left), settings.flows.consumers_max),
         }
@@ -445,12 +443,15 @@ class EventDesk(Part):
             self.timers.cancel((ROOM, attended.session))
 
     def _report(self, given: ReportSessionPlace, now: int) -> list[Effect]:
-        del now
+        """Let homes know where somebody is, and which nodes they are heading for."""
+        if given.session not in self._hub.sessions:
+            return []
+        toward = self._headings.toward(given.session, given.place, given.point, now)
         effects: list[Effect] = []
         for name in self._of_session.get(given.session, {}).values():
             self._consumers[name].place = given.place
             if not self._consumers[name].specs:
-                effects.append(Forward(ReportPlace(name, given.place)))
+                effects.append(Forward(ReportPlace(name, given.place, toward)))
         return effects
 
     # --- sessions
@@ -462,6 +463,7 @@ class EventDesk(Part):
         """
         session = given.session
         self._slow.pop(session, None)
+        self._headings.forget(session)
         self._waiting.pop(session, None)
         self._held.pop(session, None)
         self.timers.cancel((ROOM, session))

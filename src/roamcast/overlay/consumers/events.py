@@ -1,6 +1,7 @@
 """What drivers ask of the event desk."""
 
 from roamcast.model.contexts import Context
+from roamcast.model.earth import Point
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Input
 from roamcast.overlay.flows.vector import Pairs
@@ -62,10 +63,11 @@ class UnsubscribeSessionEvents(Input, frozen=True):
 
 
 class ReportSessionPlace(Input, frozen=True):
-    """Whoever holds a session is in this place now."""
+    """Whoever holds a session is in this place now, and at this point if it says so."""
 
     session: str
     place: str
+    point: Point | None = None
 
 
 class ReportSessionBrokers(Input, frozen=True):
