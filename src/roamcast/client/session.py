@@ -310,18 +310,14 @@ class Session(Asking):
         at the broker, such as `{"type": "every", "n": 10}` or a module of `put_module`. If they
         stop, the stream raises `ModulatorError` with the reason. What they know moves with the
         subscription from broker to broker, and survives their crashes; without `keeps_state` they
-        begin anew each time. Without `keeps_events` what comes while it moves is skipped, and in
-        `gaps`.
+        begin anew. Without `keeps_events` what comes while it moves is skipped, and in `gaps`.
         """
         self._check_scope("subscribe")
         text = where if isinstance(where, str) else where.source
         return await self._events.subscribe(
-            text,
-            expires_s=expires_s,
-            modulators=modulators,
-            keeps_state=keeps_state,
-            keeps_events=keeps_events,
-        )
+            text, expires_s=expires_s, modulators=modulators,
+            keeps_state=keeps_state, keeps_events=keeps_events,
+        )  # fmt: skip
 
     async def put_module(self, code: bytes) -> str:
         """Store a WebAssembly module at the service; return its name, to be used in a modulator."""
@@ -506,10 +502,9 @@ def connect(
     the interface that UDP multicast comes by, where the system does not choose the right one.
 
     With `near` the addresses are brokers of one overlay, and the session roams among them: to the
-    one that serves the `place` it reports, to the one that answers clearly faster
-    (`latency`), or to the one that a function of the addresses and its own gives. With `home`
-    brokers choose: each subscription with modulators is served where its events come by the
-    shortest way, or cost least, and where there is room. Its token must hold at all of them.
+    one that serves the `place` it reports, that answers clearly faster (`latency`), or that a
+    function of the addresses and its own gives; with `home` brokers choose where each subscription
+    with modulators is served best. Its token must hold at all of them.
 
     By default the service knows the token's name. With `anonymous` it does not: each appearance has
     a vid of the trusted node `trust` (address and token; without it, the one in the service), over
