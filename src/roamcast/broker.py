@@ -90,6 +90,7 @@ from roamcast.overlay.casts.messages import CAST_KINDS, CastBody, CastView
 from roamcast.overlay.casts.settings import CastSettings
 from roamcast.overlay.consumers.desk import EventDesk
 from roamcast.overlay.consumers.drain import Drain, DrainView
+from roamcast.overlay.consumers.searching import SearchDesk
 from roamcast.overlay.consumers.settings import EventSettings
 from roamcast.overlay.filters.part import NodeFilterView
 from roamcast.overlay.handoff.events import AttachConsumer
@@ -490,7 +491,7 @@ class Broker(Router):
             return ()
         alone: tuple[Part, ...] = ()
         if self.overlay is None:
-            alone = flows, handoff, serving, _ = lone_events(
+            alone = flows, handoff, serving, *_ = lone_events(
                 self.name, settings.flows, settings.handoff, settings.homes, epoch=epoch
             )
         else:
@@ -508,7 +509,7 @@ class Broker(Router):
             check_attach=lambda given: (
                 handoff.check(given) if isinstance(given, AttachConsumer) else serving.check(given)
             ),
-            url_of=lambda node: "" if self.overlay is None else self.overlay.feeding.url_of(node),
+            nodes=self._urls,
             standing=self._server.subscriptions.standing,
         )
         desk = self.events
@@ -521,7 +522,18 @@ class Broker(Router):
             prepared=handoff.prepared,
             nodes=self._other_nodes,
         )
-        return (*alone, self.events, self.drain)
+        search = SearchDesk(
+            self.node,
+            hop_us=settings.homes.hop_us,
+            modulated_of=desk.modulated_of,
+            nodes=self._urls,
+        )
+        return (*alone, self.events, search, self.drain)
+
+    def _urls(self) -> dict[str, str]:
+        """Give the nodes that are known, and where people reach each."""
+        nodes = [] if self.overlay is None else self.overlay.feeding.nodes()
+        return {one.node: one.url for one in nodes}
 
     def _other_nodes(self) -> dict[str, str]:
         """Give the other nodes in reach, and where people reach each."""

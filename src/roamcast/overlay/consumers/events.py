@@ -70,6 +70,15 @@ class ReportSessionPlace(Input, frozen=True):
     point: Point | None = None
 
 
+class ReportSessionBrokers(Input, frozen=True):
+    """Whoever holds a session looked for brokers: how long each takes to answer, microseconds."""
+
+    session: str
+    here_us: int
+    found: tuple[tuple[str, int], ...]
+    """Where people reach a node → how long it takes."""
+
+
 class ConsumerMoved(Effect, frozen=True):
     """A consumer of this node is served by another one now."""
 
