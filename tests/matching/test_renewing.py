@@ -19,6 +19,7 @@ def test_it_finds_what_a_plain_set_finds_while_it_renews_itself(data: st.DataObj
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(renewing, "TERMS_MIN", 2)
         patch.setattr(renewing, "MOVES", 1)
+        patch.setattr(renewing, "LATER_MAX", data.draw(st.integers(1, 5)))
         ours, plain, known = RenewingSet(), FilterSet(), []
         for number in range(data.draw(st.integers(1, 40))):
             if known and data.draw(st.booleans()):
@@ -30,6 +31,9 @@ def test_it_finds_what_a_plain_set_finds_while_it_renews_itself(data: st.DataObj
                 ours.add(str(number), Filter.parse(text))
                 plain.add(str(number), Filter.parse(text))
                 known.append(str(number))
+            assert ours.occupancy()["filters to place"][0] < renewing.LATER_MAX
+            if data.draw(st.booleans()):
+                continue  # what was added waits
             attributes = {"a": data.draw(st.integers(0, 3)), "b": data.draw(st.sampled_from("amx"))}
             context = Context("v", "lab", None, {**attributes, f"c{number}": 1})
             assert sorted(ours.match(context)) == sorted(plain.match(context))
