@@ -27,6 +27,7 @@ SEEDS = 1_000
 
 LAST_FOUND: dict[str, int] = {
     "test_a_batch_that_is_named_anew_after_a_crash_is_found": 20,
+    "test_a_cast_that_is_sent_before_anybody_consents_is_found": 8,
     "test_a_change_that_cuts_the_past_is_found": 9,
     "test_a_change_that_cuts_the_present_is_found": 17,
     "test_a_client_collected_with_its_contexts_left_behind_is_found": 28,

@@ -90,6 +90,7 @@ from roamcast.overlay.casts.messages import CAST_KINDS, CastBody, CastView
 from roamcast.overlay.casts.settings import CastSettings
 from roamcast.overlay.consumers.desk import EventDesk
 from roamcast.overlay.consumers.drain import Drain, DrainView
+from roamcast.overlay.consumers.searching import SearchDesk
 from roamcast.overlay.consumers.settings import EventSettings
 from roamcast.overlay.filters.part import NodeFilterView
 from roamcast.overlay.handoff.events import AttachConsumer
@@ -472,7 +473,15 @@ class Broker(Router):
         def likely(path: str) -> tuple[str, ...]:
             return known.likely(path, borders(path), node_at, least=least)
 
-        around = msgspec.structs.replace(around, borders=likely)
+        def nodes_at(points: Sequence[tuple[float, float]]) -> list[str | None]:
+            found = places.deepest_many(points).tolist()
+            return [None if one < 0 else node_at(places.path(one)) for one in found]
+
+        def shaped(path: str) -> tuple[str, ...]:
+            drawn = [one for one in near(path) if one in places and places.polygon(one) is not None]
+            return tuple(node for one in drawn if (node := node_at(one)) is not None)
+
+        around = msgspec.structs.replace(around, borders=likely, nodes_at=nodes_at, shaped=shaped)
         handoff = msgspec.structs.replace(settings.handoff, surroundings=around)
         return msgspec.structs.replace(settings, handoff=handoff)
 
@@ -482,7 +491,7 @@ class Broker(Router):
             return ()
         alone: tuple[Part, ...] = ()
         if self.overlay is None:
-            alone = flows, handoff, serving, _ = lone_events(
+            alone = flows, handoff, serving, *_ = lone_events(
                 self.name, settings.flows, settings.handoff, settings.homes, epoch=epoch
             )
         else:
@@ -500,7 +509,7 @@ class Broker(Router):
             check_attach=lambda given: (
                 handoff.check(given) if isinstance(given, AttachConsumer) else serving.check(given)
             ),
-            url_of=lambda node: "" if self.overlay is None else self.overlay.feeding.url_of(node),
+            nodes=self._urls,
             standing=self._server.subscriptions.standing,
         )
         desk = self.events
@@ -513,7 +522,18 @@ class Broker(Router):
             prepared=handoff.prepared,
             nodes=self._other_nodes,
         )
-        return (*alone, self.events, self.drain)
+        search = SearchDesk(
+            self.node,
+            hop_us=settings.homes.hop_us,
+            modulated_of=desk.modulated_of,
+            nodes=self._urls,
+        )
+        return (*alone, self.events, search, self.drain)
+
+    def _urls(self) -> dict[str, str]:
+        """Give the nodes that are known, and where people reach each."""
+        nodes = [] if self.overlay is None else self.overlay.feeding.nodes()
+        return {one.node: one.url for one in nodes}
 
     def _other_nodes(self) -> dict[str, str]:
         """Give the other nodes in reach, and where people reach each."""

@@ -116,6 +116,35 @@ async def _mail_waits(running: RunningService, keys: Path) -> None:
         assert [mail async for mail in me.inbox(follow=False)] == []
 
 
+def test_events_of_somebody_anonymous_have_one_vid_of_their_own(
+    running: RunningService, tmp_path: Path
+) -> None:
+    asyncio.run(_events_have_their_vid(running, tmp_path / "fay.keys"))
+
+
+async def _events_have_their_vid(running: RunningService, keys: Path) -> None:
+    async with (
+        person(running, "fay", keys) as me,
+        connect(running.url, running.operator) as reader,
+        asyncio.timeout(60),
+    ):
+        stream = await reader.subscribe("number > 0")
+        mine = await me.subscribe("number = 2")
+        here = await me.appear("hq/1")
+        for number in (1, 2):
+            await me.publish_event("hq/1", data=b"seen", number=number)
+        found = [await anext(stream) for _ in range(2)]
+        assert [one.context.attributes["number"] for one in found] == [1, 2]
+        (vid,) = {one.context.vid for one in found}
+        assert vid.endswith("@trust.localhost")
+        assert vid not in (here.vid, me._viewer.vid)
+        assert len({one.producer for one in found}) == 1
+        assert "fay" not in repr(found)
+        assert (await anext(mine)).data == b"seen"
+        with pytest.raises(InputError):  # nobody publishes under another's
+            await me.publish_event("hq/1", vid=here.vid, number=3)
+
+
 def test_the_command_prints_mail(running: RunningService, tmp_path: Path) -> None:
     keys = store_of(running.data / "people", "eve")
 

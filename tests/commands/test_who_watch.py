@@ -1,5 +1,6 @@
 """`roamcast who`, `nearest` and `watch` against a real service, as a person would use them."""
 
+import itertools
 import json
 import os
 import pty
@@ -8,7 +9,9 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,6 +81,40 @@ def test_watch_prints_a_line_for_every_change(running: RunningService) -> None:
     assert {one.get("vid") for one in lines[:2]} == {"p1", "p2"}
     assert lines[0]["context"]["type"] == "Feature"
     assert lines[2] == {"kind": "current", "count": 2, "complete": True}
+
+
+def test_watch_every_prints_each_event_once_and_in_order(running: RunningService) -> None:
+    over = threading.Event()
+
+    def publish() -> None:
+        for number in itertools.count(1):
+            properties = {"place": "hq/1", "door": "front" if number % 2 else "back"}
+            event = {
+                "feature": {"type": "Feature", "geometry": None, "properties": properties},
+                "data": b64encode(b"%d" % number).decode(),
+                "producer": "sensor", "life": 1, "number": number,
+            }  # fmt: skip
+            for _ in range(2):  # sent again, it comes once
+                assert running.ask("POST", "/events", running.operator, event).status == 200
+            if over.is_set():
+                return
+
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    try:
+        done = roamcast(running, "watch", "--every", "--where", "door = 'front'", "--changes", "3")
+    finally:
+        over.set()
+        publishing.join()
+    lines = [json.loads(line) for line in done.output.splitlines()]
+    first = lines[0]["number"]
+    assert [one["number"] for one in lines] == [first, first + 2, first + 4]
+    for one in lines:
+        assert (one["kind"], one["context"]["properties"]["door"]) == ("event", "front")
+        assert b64decode(one["data"]) == b"%d" % one["number"]
+        assert one["origin"]
+    with pytest.raises(FilterError, match="position 8"):
+        roamcast(running, "watch", "--every", "--where", "door = ")
 
 
 def test_watch_on_a_terminal_is_a_table_that_lives(running: RunningService) -> None:

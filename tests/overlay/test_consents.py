@@ -154,3 +154,15 @@ def test_requests_are_bounded_by_sender_and_in_all() -> None:
         assert isinstance(node.ask(f"c{number}", f"s{number}"), Acknowledged)
     assert isinstance(node.ask("more", "other"), Failed)
     assert node.part.occupancy() == {"requests": (REQUESTS_MAX, REQUESTS_MAX)}
+
+
+def test_what_is_consented_to_cannot_be_refused_any_more() -> None:
+    waiting = Waiting()
+    waiting.ask()
+    waiting.give(GiveConsent(8, "c", BOB))  # on its way to the disk
+    (answer,) = waiting.give(EndConsent(9, "c", ANN))
+    assert isinstance(answer, Failed)
+    assert isinstance(answer.error, ConflictError)
+    waiting.advance(1 + RETRY_US)
+    assert waiting.part.waiting(), "the disk refused the cast: it waits again"
+    assert isinstance(waiting.give(EndConsent(9, "c", ANN), 2 * RETRY_US)[0], Acknowledged)

@@ -43,7 +43,7 @@ from roamcast.overlay.homes.managers import (
     HomeSettings,
     ResourceMonitor,
 )
-from roamcast.overlay.homes.messages import BrokerInformation
+from roamcast.overlay.homes.messages import BrokerInformation, HomeRequest
 from roamcast.overlay.topology.trees import branches, shared_tree
 
 SECOND = 1_000_000
@@ -388,26 +388,31 @@ def test_a_candidate_that_does_not_answer_is_given_up():
     assert home.view()[0].client == "c"
 
 
+def asks(number, weight):
+    return HomeRequest("b", "a", 1, number, weight, client=f"c{number}")
+
+
 def test_room_is_reserved_once_a_request_and_expires():
     monitor = ResourceMonitor(HomeSettings(reservations_max=2))
-    assert monitor.admits(("a", 1, 1), 0.4, 0)
-    assert monitor.admits(("a", 1, 1), 0.4, 0)
-    assert not monitor.admits(("a", 1, 2), 0.4, 0)
-    assert monitor.admits(("a", 1, 3), 0.1, 0)
-    assert not monitor.admits(("a", 1, 4), 0.0, 0)
+    assert monitor.admits(asks(1, 0.4), 0)
+    assert monitor.admits(asks(1, 0.4), 0)
+    assert not monitor.admits(asks(2, 0.4), 0)
+    assert monitor.admits(asks(3, 0.1), 0)
+    assert not monitor.admits(asks(4, 0.0), 0)
     monitor.expire(monitor.deadline())
     assert not monitor.reserved
-    assert monitor.admits(("a", 1, 2), 0.4, 0)
+    assert monitor.admits(asks(2, 0.4), 0)
 
 
 def test_a_client_that_came_counts_until_the_next_measurement():
     monitor = ResourceMonitor(HomeSettings())
-    assert monitor.admits(("a", 1, 1), 0.5, 0)
-    monitor.came(0.5)
+    assert monitor.admits(asks(1, 0.5), 0)
+    assert monitor.came("another", 0.0) is None
+    assert monitor.came("c1", 0.0) == asks(1, 0.5)
     assert not monitor.reserved
-    assert not monitor.admits(("a", 1, 2), 0.3, 0)
+    assert not monitor.admits(asks(2, 0.3), 0)
     monitor.measure(0.1, 1.0)
-    assert monitor.admits(("a", 1, 2), 0.3, 0)
+    assert monitor.admits(asks(2, 0.3), 0)
 
 
 def test_tables_have_bounds():

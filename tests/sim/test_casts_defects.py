@@ -16,6 +16,7 @@ from roamcast.model.filters.lasting import Decision
 from roamcast.model.machine import Effect
 from roamcast.overlay.casts import delivery, looking, waiting
 from roamcast.overlay.casts.casts import Casts
+from roamcast.overlay.casts.consents import AskConsent, Consents
 from roamcast.overlay.casts.delivery import CastDelivery
 from roamcast.overlay.casts.endings import Endings
 from roamcast.overlay.casts.held import HeldCast, plan_of
@@ -31,8 +32,9 @@ LOST = "everybody who matches gets it"
 TOO_MANY = "nobody else gets it"
 
 
-PLAIN = {"rules": 0, "take_overs": 0}
-HIDING = {"rules": 1, "take_overs": 0}
+PLAIN = {"rules": 0, "take_overs": 0, "consents": 0}
+HIDING = PLAIN | {"rules": 1}
+WAITING = PLAIN | {"consents": 1, "casts": 14}
 CROWDED = HIDING | {"nodes": 2, "more_edges": 0, "trusted": 1, "people": 5, "moves": 50}
 CROWDED |= {"casts": 14, "endings": 0}
 
@@ -202,3 +204,32 @@ def test_pushing_down_only_where_somebody_is_now_is_found(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Spreading, "wanted", stingy)
     assert found(sizes=PLAIN | {"casts": 14, "nodes": 5}) == LOST
+
+
+def test_a_refusal_of_what_is_on_its_way_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forgetful(set[str]):
+        def __contains__(self, _: object) -> bool:
+            return False
+
+    real = Consents.__init__
+
+    def begin(self: Consents, *given: Any) -> None:
+        real(self, *given)
+        self._given = Forgetful()
+
+    monkeypatch.setattr(Consents, "__init__", begin)
+    assert found(WAITING) == TOO_MANY
+
+
+def test_a_cast_that_is_sent_before_anybody_consents_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = Consents._ask
+
+    def hasty(self: Consents, given: AskConsent) -> list[Any]:
+        asked = given.request
+        send = SendCast(-1, asked.cast, Viewer(asked.sender), asked.kind, asked.policy)
+        return [*real(self, given), send]
+
+    monkeypatch.setattr(Consents, "_ask", hasty)
+    assert found(WAITING) == TOO_MANY

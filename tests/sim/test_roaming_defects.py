@@ -22,7 +22,7 @@ from roamcast.overlay.handoff.handoff import Handoff
 from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
 from roamcast.sim.workloads.roaming import RoamingWorkload
 from tests.overlay import test_flows
-from tests.planting import refuted
+from tests.planting import planted, refuted
 
 SEEDS = 1_000
 CREDENTIAL = "a consumer is its credential's latest attachment"
@@ -234,6 +234,12 @@ def test_a_dropped_flow_that_nobody_hears_of_is_found(monkeypatch: pytest.Monkey
     monkeypatch.setattr(RelayLink, "push", silent)
     monkeypatch.setattr(RelayLink, "empties", lambda self: self.untold.clear() or [])
     assert found(FIRST["dropped"]) in ("no loss", "liveness", "queues are empty at rest")
+
+
+def test_a_fetch_that_keeps_the_delay_of_doubt_is_found() -> None:
+    where = "roamcast.overlay.flows.home:Home.fetches"
+    with planted(where, "key not in self._asked", "key not in self._fetching"), refuted():
+        test_flows.test_a_restart_of_the_node_between_two_others_is_a_short_silence(1_000_000)
 
 
 FIRST = {

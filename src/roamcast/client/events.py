@@ -12,7 +12,7 @@ import ssl
 import time as clock
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -24,9 +24,11 @@ from roamcast.client.event_streams import (
     BrokerChange,
     EventGap,
     EventStream,
+    Modulated,
     Modulator,
     ReceivedEvent,
 )
+from roamcast.client.nearness import BrokerSearch, Near
 from roamcast.errors import (
     AuthError,
     ForbiddenError,
@@ -50,21 +52,12 @@ UNANSWERED_MAX: Final = 256
 
 PART_CHARACTERS: Final = 256_000
 MOVES_MAX: Final = 1_000
-BETTER: Final = 0.8
-BETTER_S: Final = 10.0
-PROBE_S: Final = 2.0
-"""Another broker is nearer if it answers in 0.8 of the time for ten seconds, asked every two."""
-
 LET_GO_S: Final = 1.0
 """With a limit, how long an old broker may go on while a new one prepares (trap 23)."""
 
 MOVED: Final = 421
 _decode = msgspec.json.Decoder(say.Answer).decode
 _encode = msgspec.json.Encoder().encode
-
-Near = Literal["", "place", "latency"] | Callable[[Sequence[str], str], str]
-"""How the broker is chosen: by place, by answering time, or by a function of addresses and ours."""
-
 
 TokenOf = Callable[[str], Awaitable[str]]
 """Gives the token for a broker's address."""
@@ -128,7 +121,7 @@ class EventRoamer:
         self._address = address
         self._urls = [address.url, *address.others]
         self._device = device
-        self._near = near
+        self._near: Near = near
         self._limit_bytes = limit_bytes
         self._token_of = token_of
         self._draw = draw
@@ -148,6 +141,8 @@ class EventRoamer:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._numbers = 0
+        self._followers: dict[str, EventRoamer] = {}
+        """Subscriptions whose modulators have a home of their own → their sessions."""
 
     # --- what programs use
 
@@ -167,23 +162,60 @@ class EventRoamer:
         return self._broker is not None
 
     async def subscribe(
-        self, where: str, *, expires_s: float, modulators: Sequence[Modulator] = ()
+        self,
+        where: str,
+        *,
+        expires_s: float,
+        modulators: Sequence[Modulator] = (),
+        keeps_state: bool = True,
+        keeps_events: bool = True,
     ) -> EventStream:
         """Begin a subscription; returns once all routes to it stand."""
         self._numbers += 1
         name = f"s{self._numbers}"
-        stream = EventStream(name, where, expires_s, self.unsubscribe, modulators)
+        modulated = None
+        if modulators:
+            modulated = Modulated(
+                modulators, keeps_state=keeps_state, keeps_events=keeps_events, start=self._start_us
+            )
+        stream = EventStream(name, where, expires_s, self.unsubscribe, modulated)
+        if modulated is None or self._near != "home" or self._limit_bytes:  # it holds for all
+            return await self.begin(stream)
+        # Each has the home that is best for it, so each has a session that goes there.
+        follower = self._followers[name] = self._another(name)
+        try:
+            return await follower.begin(stream)
+        except BaseException:
+            del self._followers[name]
+            await follower.close()
+            raise
+
+    def _another(self, name: str) -> "EventRoamer":
+        """Make a session of its own for one subscription."""
+        device = f"{self._device[:50]}.{name}"
+        made = EventRoamer(
+            self._address, device, near=self._near, draw=self._draw,
+            open_s=self._open_s, tls=self._tls, token_of=self._token_of,
+        )  # fmt: skip
+        made.moves, made._place = self.moves, self._place
+        return made
+
+    async def begin(self, stream: EventStream) -> EventStream:
+        """Let a subscription stand, or raise why it does not."""
+        stream.broker_of = lambda: self.broker
         broker = await self._ready()
         self._streams[stream.name] = stream
         await self._ask(broker, stream)
         try:
             async with asyncio.timeout(self._open_s):
-                while not stream.standing.is_set() and broker.refused is None:
+                while not stream.standing.is_set() and not (broker.refused or stream.failed):
                     await _first(stream.standing.wait(), broker.changed.wait())
                     broker.changed.clear()
         except TimeoutError:
-            del self._streams[stream.name]
+            self._streams.pop(stream.name, None)
             raise UnreachableError("the subscription does not stand: try again") from None
+        if stream.failed is not None:
+            raise stream.failed
         if broker.refused is not None:
             error, broker.refused = broker.refused, None
             self._streams.pop(stream.name, None)
@@ -192,6 +224,9 @@ class EventRoamer:
 
     async def unsubscribe(self, stream: EventStream) -> None:
         """End a subscription."""
+        follower = self._followers.pop(stream.name, None)
+        if follower is not None:
+            await follower.close()
         if self._streams.pop(stream.name, None) is not None:
             stream.end()
             if self._broker is not None:
@@ -227,11 +262,14 @@ class EventRoamer:
         finally:
             self._room.release()
 
-    async def report(self, place: str) -> None:
+    async def report(self, place: str, point: tuple[float, float] | None = None) -> None:
         """Say where this program is; with near="place" it moves to the broker that serves there."""
         self._place = place
+        for follower in self._followers.values():
+            await follower.report(place, point)
         if self._broker is not None:
-            await self._broker.send({"type": "place", "re": "place", "place": place})
+            at = {} if point is None else {"point": point}
+            await self._broker.send({"type": "place", "re": "place", "place": place, **at})
 
     async def move(self, url: str, why: str) -> bool:
         """Go to another broker: it serves before the old one ends. False: it did not work."""
@@ -255,6 +293,8 @@ class EventRoamer:
     async def close(self) -> None:
         """End all subscriptions."""
         self._closed = True
+        for follower in self._followers.values():
+            await follower.close()
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -274,7 +314,11 @@ class EventRoamer:
             async with self._lock:
                 if self._broker is None:
                     self._broker = await self._any()
-                    self._spawn(self._choose())
+                    search = BrokerSearch(
+                        self._near, self._urls,
+                        current=lambda: self.broker, move=self.move, tell=self._tell,
+                    )  # fmt: skip
+                    self._spawn(search.run())
         return self._broker
 
     async def _any(self) -> _Broker:
@@ -361,6 +405,7 @@ class EventRoamer:
         await broker.socket.close()
 
     async def _ask(self, broker: _Broker, stream: EventStream, previous: str = "") -> None:
+        modulated = stream.modulated
         await broker.send(
             {
                 "type": "subscribe_events",
@@ -371,7 +416,7 @@ class EventRoamer:
                 "previous": previous if previous != broker.node else "",
                 "attachment": [self._start_us, self._counter],
                 "expires_s": stream.expires_s,
-                "modulators": stream.modulators,
+                **({} if modulated is None else modulated.goes_to(broker.node)),
             }
         )
 
@@ -421,8 +466,10 @@ class EventRoamer:
         match message:
             case say.EventsFrame(re) if re in self._streams:
                 await self._events(broker, self._streams[re], message)
-            case say.EventsStand(re, vector) if re in self._streams:
+            case say.EventsStand(re, vector, served) if re in self._streams:
                 stream = self._streams[re]
+                if stream.modulated is not None:
+                    stream.modulated.stands(broker.node, served)
                 stood = tuple((name, Position(*at)) for name, at in vector.items())
                 if stream.cursor.standing(EventsStanding(re, stood)):
                     await self._ask(broker, stream)  # it begins later than another one did
@@ -431,14 +478,33 @@ class EventRoamer:
                 stream.standing.set()
             case say.EventsGap(re) if re in self._streams:
                 self._gap(self._streams[re], message)
-            case say.ModulatorNews(re, True, reason) if re in self._streams:
-                self._streams.pop(re).end(ModulatorError(f"modulators stopped: {reason}"))
+            case say.ModulatorNews(re) if re in self._streams:
+                self._news(broker, self._streams[re], message)
             case say.EventStored(re, origin, at):
                 self._published(int(re[1:]), origin, Position(*at))
             case say.ConsumerElsewhere(_, _, url) if broker is self._broker and url:
-                self._spawn(self.move(url, "told"))
+                self._spawn(self._sent_elsewhere(broker, url.rstrip("/")))
             case say.SessionProblem():
                 self._problem(broker, message)
+
+    def _news(self, broker: _Broker, stream: EventStream, news: say.ModulatorNews) -> None:
+        if news.stopped:
+            del self._streams[stream.name]
+            stream.end(ModulatorError(f"modulators stopped: {news.reason}"))
+            broker.changed.set()
+        else:
+            stream.begun_anew.append(news.reason)
+
+    async def _tell(self, message: dict[str, Any]) -> None:
+        if self._broker is not None:
+            await self._broker.send(message)
+
+    async def _sent_elsewhere(self, broker: _Broker, url: str) -> None:
+        """Go where a broker says; if that does not work, come back with what it may have given."""
+        if url in self._urls and not await self.move(url, "told") and self._broker is broker:
+            for stream in self._streams.values():
+                if stream.modulated is not None:
+                    await self._ask(broker, stream)
 
     async def _events(self, broker: _Broker, stream: EventStream, frame: say.EventsFrame) -> None:
         upto = Position(*frame.upto)
@@ -456,6 +522,9 @@ class EventRoamer:
                         from_feature(feature), one.data, one.producer, one.number, frame.origin
                     )
                 )
+        if stream.modulated is not None and stream.modulated.confirms():
+            had = dict(stream.cursor.vector)
+            await broker.send({"type": "confirm_events", "re": stream.name, "vector": had})
 
     @staticmethod
     def _gap(stream: EventStream, frame: say.EventsGap) -> None:
@@ -484,48 +553,6 @@ class EventRoamer:
             known = self._waiting.get(int(problem.re[1:]))
             if known is not None and not known.done.done() and problem.status != 503:
                 known.done.set_exception(error)
-
-    # --- which broker is near
-
-    async def _choose(self) -> None:
-        """Go to a broker that is clearly nearer, as the program wishes."""
-        if len(self._urls) < 2 or self._near in ("", "place"):
-            return
-        since: dict[str, float] = {}
-        while True:
-            await asyncio.sleep(PROBE_S)
-            current = self.broker
-            if callable(self._near):
-                wanted = self._near(tuple(self._urls), current)
-                if wanted != current:
-                    await self.move(wanted, "chosen")
-                continue
-            times = dict(
-                zip(self._urls, await asyncio.gather(*map(self._rtt, self._urls)), strict=True)
-            )
-            now = asyncio.get_running_loop().time()
-            for url, its in times.items():
-                if url != current and its < BETTER * times[current]:
-                    since.setdefault(url, now)
-                else:
-                    since.pop(url, None)
-            ready = [url for url, at in since.items() if now - at >= BETTER_S]
-            if ready and await self.move(min(ready, key=times.__getitem__), "latency"):
-                since.clear()
-
-    async def _rtt(self, url: str) -> float:
-        """How long a broker takes to answer; for ever if it does not."""
-        host, _, port = url.split("://", 1)[1].partition("/")[0].rpartition(":")
-        began = asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(PROBE_S):
-                _, writer = await asyncio.open_connection(
-                    (host or port).strip("[]"), int(port) if port.isdecimal() else 443
-                )
-                writer.close()
-        except (OSError, TimeoutError):
-            return float("inf")
-        return asyncio.get_running_loop().time() - began
 
     def _spawn(self, work: Awaitable[Any]) -> None:
         async def run() -> None:

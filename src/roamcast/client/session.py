@@ -18,10 +18,11 @@ from roamcast.client.asking import Asking, Where
 from roamcast.client.casting import Casting, CastPreview, CastProgress
 from roamcast.client.connecting import Connecting
 from roamcast.client.event_streams import BrokerChange, EventStream, Modulator
-from roamcast.client.events import EventRoamer, Near, TokenOf
+from roamcast.client.events import EventRoamer, TokenOf
 from roamcast.client.everywhere import EverywhereViews
 from roamcast.client.inbox import MailInbox, OpenedMail
 from roamcast.client.items import Items
+from roamcast.client.nearness import Near
 from roamcast.client.own_vids import OwnVids, keys_path
 from roamcast.client.reaching import Reaching
 from roamcast.client.runner import Runner
@@ -42,6 +43,7 @@ from roamcast.model.contexts import (
     body_of,
     check,
     check_place,
+    check_point,
     to_feature,
 )
 from roamcast.model.filters import Filter
@@ -298,17 +300,24 @@ class Session(Asking):
         *,
         expires_s: float = 60.0,
         modulators: Sequence[Modulator] = (),
+        keeps_state: bool = True,
+        keeps_events: bool = True,
     ) -> EventStream:
         """Have every event that a filter matches, once and in order, from now on.
 
         `watch` follows states and coalesces; this follows what happens. `expires_s` is how long
         the broker holds events for a program that is away. `modulators` thin out, select or compute
-        at the broker, such as `{"type": "every", "n": 10}` or a module of `put_module`; they begin
-        anew with each connection. If they stop, the stream raises `ModulatorError` with the reason.
+        at the broker, such as `{"type": "every", "n": 10}` or a module of `put_module`. If they
+        stop, the stream raises `ModulatorError` with the reason. What they know moves with the
+        subscription from broker to broker, and survives their crashes; without `keeps_state` they
+        begin anew. Without `keeps_events` what comes while it moves is skipped, and in `gaps`.
         """
         self._check_scope("subscribe")
         text = where if isinstance(where, str) else where.source
-        return await self._events.subscribe(text, expires_s=expires_s, modulators=modulators)
+        return await self._events.subscribe(
+            text, expires_s=expires_s, modulators=modulators,
+            keeps_state=keeps_state, keeps_events=keeps_events,
+        )  # fmt: skip
 
     async def put_module(self, code: bytes) -> str:
         """Store a WebAssembly module at the service; return its name, to be used in a modulator."""
@@ -339,9 +348,12 @@ class Session(Asking):
         """Give the vid of an event that names none: a fresh one."""
         return secrets.token_urlsafe(16)
 
-    async def report(self, place: str) -> None:
-        """Say where this program is, so that the next broker prepares before it crosses."""
-        await self._events.report(check_place(place))
+    async def report(self, place: str, point: tuple[float, float] | None = None) -> None:
+        """Say where this program is, so that the next broker prepares before it crosses.
+
+        With points, longitude and latitude, only brokers that lie ahead prepare.
+        """
+        await self._events.report(check_place(place), None if point is None else check_point(point))
 
     async def publish_item(
         self,
@@ -490,9 +502,9 @@ def connect(
     the interface that UDP multicast comes by, where the system does not choose the right one.
 
     With `near` the addresses are brokers of one overlay, and the session roams among them: to the
-    one that serves the `place` it reports, to the one that answers clearly faster
-    (`latency`), or to the one that a function of the addresses and its own gives. Its token must
-    hold at all of them.
+    one that serves the `place` it reports, that answers clearly faster (`latency`), or that a
+    function of the addresses and its own gives; with `home` brokers choose where each subscription
+    with modulators is served best. Its token must hold at all of them.
 
     By default the service knows the token's name. With `anonymous` it does not: each appearance has
     a vid of the trusted node `trust` (address and token; without it, the one in the service), over

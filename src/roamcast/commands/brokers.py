@@ -1,11 +1,14 @@
 """`roamcast brokers`: the overlay as one node sees it, and the key that its neighbours need."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from roamcast.commands._service import DataOption, JsonOption, asking, run
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def register(root: typer.Typer) -> None:
@@ -20,7 +23,7 @@ def brokers(
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List a node's neighbours, why one is not linked, all nodes, and what waits."""
+    """List a node's neighbours, why one is not linked, all nodes, homes, and what waits."""
     if key:
         _show_key(data)
         return
@@ -56,8 +59,46 @@ def brokers(
         serves = ", ".join(areas) or ("every place" if name in entries else "")
         known.add_row(name, serves, ", ".join(found["graph"].get(name, ())), node["url"])
     console.print(known)
+    _show_homes(console, found)
     held = {what: (size, bound) for what, (size, bound) in found["held"].items() if size}
     typer.echo("held: " + ("; ".join(_held(*one) for one in held.items()) or "nothing"))
+
+
+def _show_homes(console: "Console", found: dict[str, Any]) -> None:
+    """Show how loaded nodes are, whom this one is home to, and why they came."""
+    from rich.table import Table
+
+    if found["loads"]:
+        loads = (f"{name} {load:.0%}" for name, load in found["loads"].items())
+        typer.echo("loads: " + ", ".join(loads))
+    homes = {one["client"]: one for one in found["homes"]}
+    serves = {one["consumer"]: one for one in found["modulators"]}
+    shown = Table("client", "modulators", "events", "passed", "weight", "why here")
+    for name in sorted({*homes, *serves}):
+        work = serves.get(name, {"modulators": [], "events": 0, "passed": 1.0, "state": ""})
+        home = homes.get(name)
+        shown.add_row(
+            name[:12],
+            ", ".join(work["modulators"]),
+            str(work["events"]),
+            f"{work['passed']:.0%}",
+            "" if home is None else f"{home['weight']:.1%}",
+            work["state"] if home is None else _why_here(home),
+        )
+    if shown.row_count:
+        console.print(shown)
+
+
+def _why_here(home: dict[str, Any]) -> str:
+    from roamcast.model.time import format_instant
+
+    words = [home["reason"]]
+    if home["moved_from"]:
+        words = [f"from {home['moved_from']}", home["moved_because"], home["moved_way"]]
+    if home["target"]:
+        words.append(f"goes to {home['target']}: {home['reason']}")
+    since = format_instant(home["since_us"]).partition(".")[0]
+    return f"{', '.join(filter(None, words))}, since {since}"
 
 
 def _held(what: str, sizes: tuple[int, int]) -> str:

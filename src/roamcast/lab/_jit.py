@@ -50,11 +50,12 @@ from roamcast.sim.world import World
 Policy = Literal["normal", "all neighbours", "location-based", "predicted"]
 POLICIES: Final[tuple[Policy, ...]] = ("normal", "all neighbours", "location-based", "predicted")
 
+AREA_CELLS: Final = 8
 LINK_US: Final = 20_000
 START_US: Final = 5_000_000
 """Until then links come up and tables settle."""
 
-AHEAD_CELLS: Final = 1.5
+AHEAD_CELLS: Final = 2.0
 """How many cells ahead a prediction looks: through the border cell and into the next."""
 
 SAMPLES: Final = 500
@@ -65,8 +66,8 @@ EVENT_CELLS: Final = 3.0
 
 T_US: Final = 60_000_000
 HANDOFF: Final = HandoffSettings(still_us=T_US, dwell_us=2_000_000)
-NORMAL: Final = msgspec.structs.replace(HANDOFF, dwell_us=1)
-"""A normal handoff leaves nothing behind."""
+LEASE_CELLS: Final = 3
+"""A lease is as long as a host takes for so many cells: no node dies here, so nothing is lost."""
 
 LEGS: Final = OverlaySettings(
     LinkSettings(
@@ -130,6 +131,39 @@ def legs(draw: random.Random, size: tuple[float, float], speed: float, until: in
         x, y = to_x, to_y
 
 
+class TrialResult(msgspec.Struct, frozen=True):
+    """What one run showed."""
+
+    moves: list[Crossing]
+    wrong: int
+    """Events lost, twice, or out of order."""
+    control: int
+    """Messages that handoff cost."""
+    virtual_s: float
+    buffered_bytes: float
+    """Held for virtual consumers, on average."""
+
+
+class TrialPlan(msgspec.Struct, frozen=True):
+    """One run: who walks where, how fast, and which policy prepares."""
+
+    policy: Policy
+    cell_m: float
+    speed: float
+    hosts: int
+    areas: int
+    seed: int
+
+
+def played(plan: TrialPlan) -> TrialResult:
+    """Play a run for as long as each host takes to cross an area."""
+    trial = Trial(plan)
+    trial.play()
+    buffered = sum(trial.buffered) / len(trial.buffered)
+    control = sum(meter.control for meter in trial.meters)
+    return TrialResult(trial.moves, trial.wrong, control, trial.virtual_s, buffered)
+
+
 class Walk:
     """One host: a consumer with a filter of its own, and everything that happened to it."""
 
@@ -142,7 +176,9 @@ class Walk:
         self.bordering: dict[str, int] = {}
         """Nodes → since when it is in a place that borders them."""
         self.move: Crossing | None = None
-        self.had: list[tuple[str, int]] = []
+        self.had: set[tuple[str, int]] = set()
+        self.last: dict[str, int] = {}
+        """Producers → the number of their last event."""
         self.owed: list[tuple[str, int, str, int]] = []
         """(producer, number, origin, position) of every event for it."""
         self.starts: dict[str, int] = {}
@@ -152,30 +188,34 @@ class Walk:
 class Trial(Journal):
     """One run of one policy: nodes, hosts, and what it cost."""
 
-    def __init__(
-        self, policy: Policy, cell_m: float, speed: float, hosts: int, areas: int, seed: int,
-        duration_us: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, plan: TrialPlan) -> None:
         super().__init__()
+        policy, cell_m, speed = plan.policy, plan.cell_m, plan.speed
+        side = AREA_CELLS * plan.areas
+        duration_us = int(AREA_CELLS * cell_m / speed * 1e6)
         self.policy = policy
-        self.grid = CellGrid(CellGridSize(8 * areas, 8 * areas, 8, 8, cell_m))
+        self.grid = CellGrid(CellGridSize(side, side, AREA_CELLS, AREA_CELLS, cell_m))
         self.moves: list[Crossing] = []
         self.meters: list[Meter] = []
         self.virtual_s = 0.0
         self.buffered: list[int] = []
         self._speed = speed
+        lease_us = max(HANDOFF.lease_us, int(LEASE_CELLS * cell_m / speed * 1e6))
+        # A normal handoff leaves nothing behind.
+        dwell_us = 1 if policy == "normal" else HANDOFF.dwell_us
+        self._handoff = msgspec.structs.replace(HANDOFF, lease_us=lease_us, dwell_us=dwell_us)
         self._end_us = START_US + duration_us
         self._sample_us = max(1, duration_us // SAMPLES)
-        self._draw = random.Random(f"jit {cell_m} {speed} {seed}")
+        self._draw = random.Random(f"jit {cell_m} {speed} {plan.seed}")
         self._asked: dict[tuple[str, str], int] = {}
         self._set_up: dict[tuple[str, str], int] = {}
-        self._walks = {f"h{number}": Walk(number) for number in range(hosts)}
+        self._walks = {f"h{number}": Walk(number) for number in range(plan.hosts)}
         self._areas: list[int] = self.grid.area.tolist()
         self._cells = {self.grid.path(cell): cell for cell in range(self.grid.cells)}
         self._tickets: list[tuple[Walk, str, int]] = []
         self._numbers: dict[str, int] = {}
         registry = Registry(LINK_MESSAGES)
-        self.world = World(seed, registry, quality=LinkQuality(delay_us=LINK_US), journal=self)
+        self.world = World(plan.seed, registry, quality=LinkQuality(delay_us=LINK_US), journal=self)
         self.world.observe(self._observe)
         links = self.grid.area_topology.links.tolist()
         self._beside: dict[str, list[str]] = {}
@@ -203,7 +243,7 @@ class Trial(Journal):
             LEGS,
             users=(meter,),
             flows=FlowSettings(),
-            handoff=HandoffNode(self._around(node), NORMAL if self.policy == "normal" else HANDOFF),
+            handoff=HandoffNode(self._around(node), self._handoff),
         )
         epoch = epoch_at(boot.now, 0, 0)
         return BareNode(made, epoch=epoch, now=boot.now, load=boot.disk.open().load)
@@ -262,7 +302,7 @@ class Trial(Journal):
         toward = None
         if self.policy == "predicted":
             toward = nodes_ahead(
-                at, heading, self._nodes_at, node, reach_m=2.5 * self.grid.size.cell_m
+                at, heading, self._nodes_at, node, reach_m=AHEAD_CELLS * self.grid.size.cell_m
             )
         walk.place = place
         if node == walk.node:
@@ -352,14 +392,15 @@ class Trial(Journal):
             taken = found.cursor.take(effect)
             found.wrong += taken.missing
             for event in taken.events:
-                last = max((n for p, n in found.had if p == event.producer), default=0)
-                found.wrong += event.number <= last
-                found.had.append((event.producer, event.number))
+                found.wrong += event.number <= found.last.get(event.producer, 0)
+                found.last[event.producer] = event.number
+                found.had.add((event.producer, event.number))
 
     def _lost(self, walk: Walk) -> int:
-        had = set(walk.had)
         return sum(
-            origin in walk.starts and at > walk.starts[origin] and (producer, number) not in had
+            origin in walk.starts
+            and at > walk.starts[origin]
+            and (producer, number) not in walk.had
             for producer, number, origin, at in walk.owed
         )
 
@@ -374,11 +415,6 @@ class Trial(Journal):
                 one.buffer.bytes for one in home.consumers.values() if one.buffer is not None
             )
         self.buffered.append(held)
-
-    @property
-    def control(self) -> int:
-        """Messages that handoff cost."""
-        return sum(meter.control for meter in self.meters)
 
     @property
     def wrong(self) -> int:

@@ -135,7 +135,7 @@ def check(context: Context) -> Context:
     if context.place is not None:
         check_place(context.place)
     if context.point is not None:
-        _check_point(context.point)
+        check_point(context.point)
     if not time.EARLIEST <= context.t_r <= time.LATEST:
         raise ContextError("t_r lies outside the years 1 to 9999")
     if context.t_d is not None and not context.t_r <= context.t_d <= time.LATEST:
@@ -545,10 +545,12 @@ def _read_point(geometry: Any) -> tuple[float, float] | None:
         raise ContextError("a coordinate is too large") from None
 
 
-def _check_point(point: tuple[float, float]) -> None:
+def check_point(point: tuple[float, float]) -> tuple[float, float]:
+    """Return the point if it has a longitude and a latitude; ContextError otherwise."""
     longitude, latitude = point
     if not (-180 <= longitude <= 180 and -90 <= latitude <= 90):  # also catches NaN
         raise ContextError(f"{longitude}, {latitude} is not a WGS84 longitude and latitude")
+    return point
 
 
 @lru_cache(NAMES_REMEMBERED)  # a few names come with every context

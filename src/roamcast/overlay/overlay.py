@@ -29,6 +29,8 @@ from roamcast.overlay.links.links import NodeLinks
 from roamcast.overlay.links.neighbour import LinkView
 from roamcast.overlay.links.proof import Sign, Verify, key_text, verify
 from roamcast.overlay.links.settings import LinkSettings, NeighbourSettings
+from roamcast.overlay.modulators.fetching import ModuleFetching
+from roamcast.overlay.modulators.messages import MODULE_MESSAGES
 from roamcast.overlay.states.plane import StatePlane
 from roamcast.overlay.states.table import States
 from roamcast.overlay.tables.directory import NodeEntry
@@ -55,6 +57,7 @@ CARRIED: Final = Registry(
         *FLOWS_MESSAGES,
         *HANDOFF_MESSAGES,
         *HOMES_MESSAGES,
+        *MODULE_MESSAGES,
     )
 )
 """What parts say to each other inside frames."""
@@ -114,13 +117,13 @@ class OverlayNode(msgspec.Struct, frozen=True):
 
 def lone_events(
     name: str, flows: FlowSettings, handoff: HandoffNode, homes: HomeSettings, *, epoch: int
-) -> tuple[Flows, Handoff, Serving, Homes]:
+) -> tuple[Flows, Handoff, Serving, Homes, ModuleFetching]:
     """Make the event plane of a broker that is no node: it publishes and subscribes to itself."""
     topology = NodeTopology(name, TopologySettings())
     wants = Wants()
     made = Flows(topology, Exchange((wants,)), wants, flows, alone=epoch)
     alone = Serving(topology, homes), Homes(topology, homes, draw=lambda: 0.5)
-    return made, Handoff(topology, made, handoff), *alone
+    return made, Handoff(topology, made, handoff), *alone, ModuleFetching(topology)
 
 
 class OverlayView(msgspec.Struct, frozen=True):
@@ -192,8 +195,10 @@ class Overlay:
                 self.handoff = Handoff(self.topology, self.flows, node.handoff)
         self.homes: Homes | None = None
         self.serving: Serving | None = None
+        self.modules: ModuleFetching | None = None
         if node.homes is not None and node.flows is not None:
             self.serving = Serving(self.topology, node.homes)
+            self.modules = ModuleFetching(self.topology)
         if node.homes is not None:
             self.homes = Homes(self.topology, node.homes, draw=node.draw)
         search = Discovery(
@@ -219,6 +224,7 @@ class Overlay:
             *((self.handoff,) if self.handoff is not None else ()),
             *((self.serving,) if self.serving is not None else ()),
             *((self.homes,) if self.homes is not None else ()),
+            *((self.modules,) if self.modules is not None else ()),
             *node.users,
         )
 

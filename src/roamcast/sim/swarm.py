@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
+from time import perf_counter
 from typing import Final
 
 import msgspec
@@ -35,6 +36,10 @@ FAILURES_MAX: Final = 20
 GARBAGE: Final = (20_000, 20, 50)
 """When Python looks for garbage: a run makes a world and drops it, so to look more often is 15 %
 of its time and finds nothing."""
+
+LONG_S: Final = 0.5
+"""After a run that took longer its world is collected at once: few such runs fill the memory long
+before Python looks for garbage."""
 
 WORKER_DIED: Final = "a run leaves its process alive"
 
@@ -100,8 +105,11 @@ class Tally:
 
 def run_seed(name: str, make: Make, seed: int) -> RunOutcome:
     """Run one seed, or run it twice and compare if it is one in REPEAT_EVERY."""
+    began = perf_counter()
     scenario = draw_scenario(name, make, seed)
     outcome = play(scenario, make)
+    if perf_counter() - began > LONG_S:
+        gc.collect()
     if seed % REPEAT_EVERY == 0 and not outcome.failed:
         again = play(scenario, make)
         if again.digest != outcome.digest:

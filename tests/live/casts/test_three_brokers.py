@@ -196,6 +196,11 @@ class Cable:
         """Let connections through again."""
         self._is_cut = False
 
+    def remove(self) -> None:
+        """Listen no more."""
+        self.cut()
+        self._server.close()
+
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far: asyncio.StreamWriter | None = None
         try:
@@ -253,6 +258,8 @@ async def walk_with_cut_links(folder: Path, people: int) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(node.end() for node in nodes))
+        for cable in {cable for cables in ends.values() for cable in cables}:
+            cable.remove()
 
 
 async def walk(town: Town, trouble: bool, cables: Sequence[Cable] = ()) -> None:

@@ -96,6 +96,8 @@ def test_a_number_is_taken_at_its_limits_and_refused_beyond(
         ("[channels]\nudp = '239.192.0.0/16:0'", 2, "port 0 does not exist"),
         ("[channels]\nnats = 'localhost'", 2, "nats://"),
         ("[channels]\nheartbeat_s = 4", 2, "two heartbeats"),
+        ("[homes]\nhigh = 0.4", 2, "low (0.5) must not be more than high (0.4)"),
+        ("[homes]\nlatency = 0", 2, "latency, bytes or power"),
         ("[privacy]\ndefault_precision = 'fuzzy'", 2, "expected one of hidden, presence"),
         ("a = '''\n\n", 1, "not TOML"),
         ("[cluster]\nsilent_s = 1\n[cluster.replicas]\na = 'here'", 4, "expected an address such"),

@@ -57,7 +57,9 @@ def settings(node: str, ports: dict[str, int], keys: dict[str, str], file: Path)
 
 
 @contextmanager
-def two_nodes(folder: Path, more: str = "") -> Iterator[tuple[RunningService, RunningService]]:
+def two_nodes(
+    folder: Path, more: str = "", only_a: str = ""
+) -> Iterator[tuple[RunningService, RunningService]]:
     """Run two linked nodes that accept the same tokens: each has a copy of the keys."""
     file = folder / "places.geojson"
     file.write_text(json.dumps(places()), encoding="utf-8")
@@ -69,7 +71,8 @@ def two_nodes(folder: Path, more: str = "") -> Iterator[tuple[RunningService, Ru
     keys = {name: key_of(one) for name, one in folders.items()}
     ports = dict(zip(ROOMS, _free_ports(2), strict=True))
     services = [
-        RunningService(folders[name], settings(name, ports, keys, file) + more) for name in ROOMS
+        RunningService(folders[name], settings(name, ports, keys, file) + more + own)
+        for name, own in zip(ROOMS, (only_a, ""), strict=True)
     ]
     for service, port in zip(services, ports.values(), strict=True):
         service.port = port

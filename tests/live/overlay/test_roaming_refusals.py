@@ -150,8 +150,7 @@ def test_a_sleeper_of_a_minute_gets_all_events_and_past_the_log_the_gap(tmp_path
         with a.session(a.operator, WALKER) as held:
             ask(held, "s", vector=vector, attachment=[1, 2])
             assert numbers(held, 60) == list(range(60))
-        put = {"type": "Feature", "properties": {"place": ROOMS["a"], "type": "lamp"}}
-        assert a.ask("PUT", "/collections/contexts/items/lamp", a.operator, put).status < 300
+        a.put("lamp", ROOMS["a"], type="lamp")
         time.sleep(100)
         with a.session(a.operator, WALKER) as held:
             ask(held, "s", vector=vector, attachment=[1, 3])

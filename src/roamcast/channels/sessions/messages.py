@@ -18,7 +18,9 @@ from roamcast.model.contexts import (
     FeatureInput,
     FeatureOutput,
     Instant,
+    Latitude,
     LocatedFeature,
+    Longitude,
 )
 from roamcast.model.json_text import TOO_DEEP
 
@@ -177,6 +179,10 @@ class SubscribeEventsRequest(SessionRequest, frozen=True, tag="subscribe_events"
         tuple[Annotated[str, Meta(max_length=100)], ...],
         Meta(max_length=16, description="the node that served it then, and those tried since"),
     ] = ()
+    keeps_events: Annotated[
+        bool,
+        Meta(description="with modulators: false if what comes between two homes may be skipped"),
+    ] = True
 
 
 class ConfirmEventsRequest(SessionRequest, frozen=True, tag="confirm_events"):
@@ -192,11 +198,18 @@ class UnsubscribeEventsRequest(SessionRequest, frozen=True, tag="unsubscribe_eve
     re: SubscriptionName
 
 
+Milliseconds = Annotated[float, Meta(ge=0, le=60_000)]
+
+
 class PlaceRequest(SessionRequest, frozen=True, tag="place"):
     """Say where one is: the next node prepares before one crosses (docs/flows.md)."""
 
     place: Annotated[str, Meta(min_length=1, max_length=PATH_LENGTH_MAX)]
     re: Re = ""
+    point: Annotated[
+        tuple[Longitude, Latitude] | None,
+        Meta(description="where in it, in degrees; two of them tell which nodes lie ahead"),
+    ] = None
 
 
 class PartRequest(SessionRequest, frozen=True, tag="part"):
@@ -244,6 +257,17 @@ class CancelOrder(SessionRequest, frozen=True, tag="cancel"):
     re: Re = ""
 
 
+class BrokersRequest(SessionRequest, frozen=True, tag="brokers"):
+    """Say which brokers one would go to: their homes choose among them (docs/homes.md)."""
+
+    here: Annotated[Milliseconds, Meta(description="to this one and back")]
+    found: Annotated[
+        dict[Annotated[str, Meta(max_length=1_000)], Milliseconds],
+        Meta(max_length=32, description="addresses of others → to each and back"),
+    ]
+    re: Re = ""
+
+
 Anything = (
     RegisterRequest
     | HeartbeatRequest
@@ -259,6 +283,7 @@ Anything = (
     | ConfirmEventsRequest
     | UnsubscribeEventsRequest
     | PlaceRequest
+    | BrokersRequest
     | PartRequest
     | CastOrder
     | PreviewOrder
@@ -411,11 +436,16 @@ class SessionEvent(msgspec.Struct, frozen=True):
     data: Annotated[bytes, Meta(description="base64")] = b""
 
 
-class EventsStand(msgspec.Struct, frozen=True, tag_field="type", tag="standing"):
+class EventsStand(
+    msgspec.Struct, frozen=True, tag_field="type", tag="standing", omit_defaults=True
+):
     """The answer to `subscribe_events`: everything after these positions comes."""
 
     re: AnsweredRe
     vector: EventVector
+    served: Annotated[
+        LogPosition | None, Meta(description="with modulators: the attachment that is on disk now")
+    ] = None
 
 
 class EventsFrame(msgspec.Struct, frozen=True, tag_field="type", tag="events"):

@@ -10,6 +10,7 @@ from roamcast.errors import InputError, SettingsError
 from roamcast.model.service_areas import check_areas
 
 if TYPE_CHECKING:
+    from roamcast.live.config.homes import HomeSection
     from roamcast.live.config.identity import Identity
     from roamcast.live.config.settings import Cluster, OverlaySection, Settings
 
@@ -72,8 +73,9 @@ def problem(settings: "Settings") -> Problem | None:
         return ("channels.udp",), wrong
     if channels.nats and not channels.nats.startswith(("nats://", "tls://")):
         return ("channels.nats",), "expected an address such as nats://127.0.0.1:4222"
-    if misnamed := _identity_problem(settings.identity) or _overlay_problem(settings.overlay):
-        return misnamed
+    misnamed = _identity_problem(settings.identity) or _overlay_problem(settings.overlay)
+    if misset := misnamed or _homes_problem(settings.homes):
+        return misset
     # A file that all replicas share names none of them; the command line does, with --name.
     name = None if server.name == type(server)().name else server.name
     return cluster_problem(settings.cluster, name, limits.frame_bytes_max)
@@ -85,6 +87,15 @@ def _issuer_problem(issuer: str) -> str | None:
         return "expected an address such as https://id.example/realm"
     if parts.scheme == "http" and not is_loopback(parts.hostname):
         return "an issuer beyond this machine needs https"
+    return None
+
+
+def _homes_problem(homes: "HomeSection") -> Problem | None:
+    if homes.low > homes.high:
+        keys = ("homes.low", "homes.high")
+        return keys, f"low ({homes.low:g}) must not be more than high ({homes.high:g})"
+    if not (homes.latency or homes.bytes or homes.power):
+        return ("homes.latency",), "a home is chosen for something: latency, bytes or power"
     return None
 
 

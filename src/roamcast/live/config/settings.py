@@ -18,6 +18,7 @@ from roamcast.identity.policy import PUBLIC
 from roamcast.identity.rules import Rule
 from roamcast.live.config.casting import CastSection
 from roamcast.live.config.events import EventSection
+from roamcast.live.config.homes import HomeSection
 from roamcast.live.config.identity import Identity, PushSection
 from roamcast.live.config.lines import located, read_document
 from roamcast.live.config.privacy import Privacy
@@ -465,6 +466,7 @@ class Settings(Section, frozen=True, kw_only=True):
     past: PastSection = PastSection()
     casts: CastSection = CastSection()
     events: EventSection = EventSection()
+    homes: HomeSection = HomeSection()
     log: LogSection = LogSection()
     cluster: Cluster = Cluster()
     identity: Identity = Identity()

@@ -240,9 +240,11 @@ class SessionSocket:
             case say.UnsubscribeEventsRequest(re):
                 service.events.unsubscribe(self.name, re)
                 self._say(say.Done(re))
-            case say.PlaceRequest(place, re):
+            case say.BrokersRequest(here, found):
+                service.events.report_brokers(self.name, here, found)
+            case say.PlaceRequest(place, re, point):
                 service.broker.check_place(check_place(place))
-                service.events.report(self.name, place)
+                service.events.report(self.name, place, point)
                 self._say(say.Done(re))
             case _:
                 self._do_cast(message)
@@ -308,9 +310,9 @@ class SessionSocket:
                 attachment,
                 int(message.expires_s * time.MICROSECONDS),
                 specs,
-                Relocation(state=message.keeps_state),
+                Relocation(message.keeps_events, message.keeps_state),
                 Attachment(*message.served) if message.served is not None else Attachment(0, 0),
-                message.trail,
+                tuple(filter(None, message.trail)),
             )
         )
 

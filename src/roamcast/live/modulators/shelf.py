@@ -4,8 +4,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from roamcast.errors import LimitError, ModulatorError
+from roamcast.errors import LimitError, ModulatorError, RoamcastError
 from roamcast.files import write_whole
+from roamcast.overlay.modulators.events import (
+    LookUpModule,
+    ModuleLookedUp,
+    ModuleShelved,
+    ShelveModule,
+)
 from roamcast.overlay.modulators.sandbox import MAGIC, SandboxLimits
 
 MODULES_FOLDER: Final = "modules"
@@ -34,6 +40,20 @@ class ModuleShelf:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_whole(path, code)
         return name
+
+    def keep(self, given: ShelveModule) -> ModuleShelved:
+        """Store a module that came from another node, or say why not."""
+        try:
+            self.put(given.code)
+        except (RoamcastError, OSError) as error:
+            return ModuleShelved(given.module, str(error)[:500])
+        return ModuleShelved(given.module)
+
+    def look_up(self, asked: LookUpModule) -> ModuleLookedUp:
+        """Say how many bytes a module has, and read some of them."""
+        code = self.get(asked.module) or b""
+        piece = code[asked.at : asked.at + asked.most]
+        return ModuleLookedUp(asked.module, asked.to, asked.at, len(code), piece)
 
     def get(self, name: str) -> bytes | None:
         """Give a module's bytes; those of a file that was changed since are not it."""

@@ -14,7 +14,6 @@ from typing import Final
 from roamcast.live.modulators.shelf import ModuleShelf
 from roamcast.live.modulators.ticker import EpochTicker
 from roamcast.model.machine import Input
-from roamcast.overlay.homes.events import MeasureLoad
 from roamcast.overlay.modulators.events import EndModulation, Modulate, StartModulation
 from roamcast.overlay.modulators.modulation import Modulation
 from roamcast.overlay.modulators.sandbox import Compiled, Engine
@@ -22,8 +21,6 @@ from roamcast.overlay.modulators.specs import Spec
 from roamcast.overlay.modulators.workshop import Order, Workshop
 
 ORDERS: Final = (StartModulation, Modulate, EndModulation)
-MEASURE_S: Final = 1.0
-"""How often the share of time in which modulators ran is measured; this broker's load."""
 
 
 class ModulatorWorker:
@@ -34,8 +31,9 @@ class ModulatorWorker:
         self._give = give
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._busy_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._busy_s: dict[str, float] = {}
+        self._lock = threading.Lock()
+        """Of what was measured, which the loop takes."""
 
     def carry(self, order: Order) -> None:
         """Put an order into the queue; called in the loop."""
@@ -45,18 +43,16 @@ class ModulatorWorker:
                 target=self._run, args=(loop,), name="modulators", daemon=True
             )
             self._thread.start()
-            self._measure(loop, 0.0)
         self._orders.put(order)
 
-    def _measure(self, loop: asyncio.AbstractEventLoop, before_s: float) -> None:
-        busy_s = self._busy_s
-        self._give(MeasureLoad(min(1.0, (busy_s - before_s) / MEASURE_S)))
-        self._timer = loop.call_later(MEASURE_S, self._measure, loop, busy_s)
+    def take_shares(self) -> dict[str, float]:
+        """Give how long the modulators of each consumer ran since this was last asked, seconds."""
+        with self._lock:
+            found, self._busy_s = self._busy_s, {}
+        return found
 
     def close(self) -> None:
         """Finish what is under way, and end."""
-        if self._timer is not None:
-            self._timer.cancel()
         if self._thread is not None:
             self._orders.put(None)
             self._thread.join()
@@ -77,6 +73,10 @@ class ModulatorWorker:
             while (order := self._orders.get()) is not None:
                 begin = time.perf_counter()
                 answer = shop.work(order)
-                self._busy_s += time.perf_counter() - begin
+                if not isinstance(order, EndModulation):
+                    spent_s = time.perf_counter() - begin
+                    with self._lock:
+                        before_s = self._busy_s.get(order.consumer, 0.0)
+                        self._busy_s[order.consumer] = before_s + spent_s
                 if answer is not None:
                     loop.call_soon_threadsafe(self._give, answer)

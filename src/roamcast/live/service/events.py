@@ -1,16 +1,19 @@
 """`EventOffice`: how requests, over HTTP or on a session, publish and subscribe to events."""
 
+import asyncio
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
 from roamcast.channels.sessions.messages import EventPublication
 from roamcast.live.auth.admission import Grant, Rates
 from roamcast.live.config.settings import Settings
+from roamcast.live.modulators.measuring import LoadMeter
 from roamcast.live.modulators.shelf import MODULES_FOLDER, ModuleShelf
 from roamcast.live.modulators.worker import ORDERS, ModulatorWorker
 from roamcast.model.contexts import to_context
+from roamcast.model.earth import Point
 from roamcast.model.machine import Effect, Input
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.consumers.drain import DrainNode, UndrainNode
@@ -18,12 +21,15 @@ from roamcast.overlay.consumers.events import (
     ConfirmSessionEvents,
     ConsumerMoved,
     PublishEventFor,
+    ReportSessionBrokers,
     ReportSessionPlace,
     SubscribeSessionEvents,
     UnsubscribeSessionEvents,
 )
 from roamcast.overlay.flows.events import EventPublished
 from roamcast.overlay.flows.vector import Pairs, Position, pairs
+from roamcast.overlay.modulators.events import LookUpModule, ShelveModule
+from roamcast.overlay.modulators.workshop import Order
 from roamcast.transport.driver import Clock, Tickets, nothing
 
 EVENT_BYTES: Final = 256
@@ -50,20 +56,48 @@ class EventOffice:
         self._tickets = tickets
         self._give = give
         self._clock = clock
+        self._tasks: set[asyncio.Task[None]] = set()
         self.modulators = ModulatorWorker(
             ModuleShelf(Path(settings.server.data) / MODULES_FOLDER), give=give
         )
+        self._meter = LoadMeter(self.modulators, give=give)
+        self._measures = bool(settings.overlay.node)
 
     def carriers(self) -> dict[type[Effect], Callable[[Any], None]]:
         """Say who carries out what the event plane asks for."""
+        shelf = self.modulators.shelf
         return {
             EventPublished: lambda effect: self._tickets.answer(effect.ticket, effect),
             ConsumerMoved: nothing,
-            **dict.fromkeys(ORDERS, self.modulators.carry),
+            **dict.fromkeys(ORDERS, self._carry),
+            LookUpModule: lambda asked: self._answer(lambda: shelf.look_up(asked)),
+            ShelveModule: lambda given: self._answer(lambda: shelf.keep(given)),
         }
 
+    def start(self) -> None:
+        """Measure how loaded a node among others is; a lone one, once modulators run."""
+        if self._measures:
+            self._meter.start()
+
+    def _carry(self, order: Order) -> None:
+        self._meter.start()
+        self.modulators.carry(order)
+
+    def _answer(self, work: Callable[[], Input]) -> None:
+        """Read or write a file beside the loop, and give the broker the answer."""
+
+        async def do() -> None:
+            self._give(await asyncio.to_thread(work))
+
+        task = asyncio.get_running_loop().create_task(do())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def close(self) -> None:
-        """End the thread of modulators."""
+        """End the thread of modulators, and what is under way beside the loop."""
+        self._meter.close()
+        for task in self._tasks:
+            task.cancel()
         self.modulators.close()
 
     async def publish(self, grant: Grant, event: EventPublication) -> EventPublished:
@@ -104,9 +138,14 @@ class EventOffice:
         """A session has had a subscription's events up to this vector."""
         self._give(ConfirmSessionEvents(session, subscription, vector))
 
-    def report(self, session: str, place: str) -> None:
-        """Whoever holds a session is in this place now."""
-        self._give(ReportSessionPlace(session, place))
+    def report(self, session: str, place: str, point: Point | None) -> None:
+        """Whoever holds a session is in this place now, and at this point."""
+        self._give(ReportSessionPlace(session, place, point))
+
+    def report_brokers(self, session: str, here_ms: float, found: Mapping[str, float]) -> None:
+        """Whoever holds a session would go to these brokers, which are so far away."""
+        times = tuple((url.rstrip("/"), int(ms * 1_000)) for url, ms in found.items())
+        self._give(ReportSessionBrokers(session, int(here_ms * 1_000), times))
 
     def drain(self, to: tuple[str, ...], rate: float) -> None:
         """Hand everybody over to other nodes, and refuse newcomers."""

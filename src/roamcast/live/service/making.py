@@ -42,6 +42,7 @@ def event_settings(settings: Settings, places: Places | None) -> EventSettings:
             HandoffSettings(sleep_us=sleep_us, consumers_max=events.consumers_max),
             level=None if places is None else by_kind(lambda path: _kind_of(places, path)),
         ),
+        homes=settings.homes.settings(),
         subscriptions_per_session_max=settings.limits.subscriptions_per_client_max,
         queue_bytes_max=settings.limits.socket_high_bytes,
         sleep_us_max=sleep_us,

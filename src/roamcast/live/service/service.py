@@ -254,9 +254,8 @@ class Service:
             self.metrics.watch_counts("links", "What happened on links", lambda: links.counts)
         FilterSet().warm_up()  # the first client shall not wait for the compiled code
         questions.warm_up()
-        self.driver.start()
-        self.standing.start()
-        self.replicas.start()
+        for part in (self.driver, self.standing, self.replicas, self.events):
+            part.start()
         self._serving = True
 
     @property

@@ -94,6 +94,8 @@ class Consents(Part):
         self._writing: dict[int, Callable[[bool, int], Sequence[Effect]]] = {}
         self._asked: dict[str, str] = {}
         """Casts on their way to the disk → their senders."""
+        self._given: set[str] = set()
+        """Casts that were just consented to: sent, or refused by the disk, in a moment."""
         self._token = 0
 
     def waiting(self) -> dict[str, ConsentRequest]:
@@ -138,7 +140,11 @@ class Consents(Part):
                 continue
             if self._is_known(cast):
                 effects += self._forget(cast, [], [])
-            elif what == "expired":
+            elif what == "sent":
+                self._given.discard(cast)
+            elif cast in self._given:
+                self.timers.set((what, cast), now + RETRY_US)
+            else:
                 effects += self._forget(cast, [CastStep(cast, "nobody consented in time")], [])
         return effects
 
@@ -150,6 +156,8 @@ class Consents(Part):
             raise NotFoundError(f"no cast {given.cast[:60]!r} waits for consent here")
         if isinstance(given, GiveConsent):
             return self._give(given, request, now)
+        if given.cast in self._given or self._is_known(given.cast):
+            raise ConflictError("a second person has consented: it is sent, and may be cancelled")
         own = given.viewer.name == request.sender
         step = CastStep(given.cast, "taken back" if own else "a second person refused")
         return self._forget(
@@ -188,6 +196,7 @@ class Consents(Part):
         # Once the cast is held it is forgotten here; after a crash it may be consented to again,
         # which sends nothing twice, for its id is known.
         self.timers.set(("sent", given.cast), now + RETRY_US)
+        self._given.add(given.cast)
         cast = msgspec.structs.replace(request.cast, sent=now)
         sender = Viewer(request.sender, frozenset(request.groups))
         send = SendCast(given.ticket, cast, sender, request.kind, request.policy, request.priority)
@@ -204,6 +213,7 @@ class Consents(Part):
     ) -> list[Effect]:
         """Delete a request; what follows depends on the disk."""
         request = self.requests.pop(cast)
+        self._given.discard(cast)
 
         def then(done: bool, now: int) -> Sequence[Effect]:
             if not done:

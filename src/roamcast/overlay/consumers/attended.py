@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from roamcast.channels.sessions.hub import Format
+from roamcast.channels.sessions.hub import Format, Frame
 from roamcast.errors import RoamcastError
 from roamcast.model.events import Failed
 from roamcast.model.filters import Filter
@@ -35,6 +35,11 @@ def answered(ask: Callable[[Any, int], list[Effect]]) -> Callable[[Any, int], li
             return [Failed(given.ticket, error)]
 
     return asked
+
+
+def framed(session: str, frame: bytes, events: int) -> Effect:
+    """Send a frame to a session; `events`: how many it has."""
+    return Frame((session,), frame, "json", events)
 
 
 class Attended(msgspec.Struct):

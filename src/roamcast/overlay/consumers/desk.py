@@ -5,19 +5,14 @@ everybody may see (0160), and paces what a session is sent. A session that is sl
 its limit, loses nothing: its consumer stands still, and the log has the rest.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from roamcast.channels.server.standing import Standing
 from roamcast.channels.sessions.hub import Frame, Hub, SessionDrained, SessionSlow
 from roamcast.channels.sessions.messages import EVENT_DATA_BYTES_MAX
 from roamcast.channels.spread.streams import Ledger, Window
-from roamcast.errors import (
-    ForbiddenError,
-    InputError,
-    LimitError,
-    NotFoundError,
-)
+from roamcast.errors import ForbiddenError, InputError, LimitError, NotFoundError
 from roamcast.identity.policy import RulesPolicy, subject_of
 from roamcast.identity.rules import Viewer
 from roamcast.model.events import Acknowledged, SessionClosed, SessionOpened
@@ -26,7 +21,7 @@ from roamcast.model.filters.here import rewritten
 from roamcast.model.machine import Effect
 from roamcast.model.parts import Forward, Occupancy, Part, Timers
 from roamcast.model.time import MICROSECONDS
-from roamcast.overlay.consumers.attended import Attended, WaitingFrames, answered, digest
+from roamcast.overlay.consumers.attended import Attended, WaitingFrames, answered, digest, framed
 from roamcast.overlay.consumers.events import (
     ConfirmSessionEvents,
     ConsumerMoved,
@@ -36,6 +31,7 @@ from roamcast.overlay.consumers.events import (
     UnsubscribeSessionEvents,
 )
 from roamcast.overlay.consumers.frames import PART_BYTES, EventFrames, parts_of
+from roamcast.overlay.consumers.headings import Headings
 from roamcast.overlay.consumers.settings import EventSettings
 from roamcast.overlay.flows.events import (
     EventsDelivered,
@@ -100,13 +96,13 @@ class EventDesk(Part):
         served: Callable[[], Collection[str]],
         check_attach: Callable[[AttachConsumer | AttachModulated], None],
         standing: Standing,
-        url_of: Callable[[str], str] = lambda _: "",
+        nodes: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """`check_owner` refuses others' vids; `served` names the consumers that flows serve.
 
         `check_attach` refuses a consumer that is elsewhere, or another's. `standing` counts what a
-        subject's subscriptions cost every update, of states and of events. `url_of`: where people
-        reach a node.
+        subject's subscriptions cost every update, of states and of events. `nodes`: where people
+        reach each of them.
         """
         self.settings = settings
         self._hub = hub
@@ -115,7 +111,7 @@ class EventDesk(Part):
         self._served = served
         self._check_attach = check_attach
         self._standing = standing
-        self._url_of = url_of
+        self._nodes = nodes
         self._frames = EventFrames()
         self._consumers: dict[str, Attended] = {}
         self._of_session: dict[str, dict[str, str]] = {}
@@ -127,6 +123,7 @@ class EventDesk(Part):
         """Sessions with a limit → consumers that their old homes may still send something to."""
         self._left: dict[str, Ledger] = {}
         """Consumers that went a moment ago → what their clients were sent."""
+        self._headings = Headings(settings.handoff.surroundings)
         self._waiting: dict[str, WaitingFrames] = {}
         self.timers: Timers[tuple[str, str]] = Timers()
         self._by_type: dict[type, Callable[[Any, int], list[Effect]]] = {
@@ -186,6 +183,7 @@ class EventDesk(Part):
             "asleep of one subject": (asleep, settings.sleeping_per_owner_max),
             "bytes waiting for a session": (waiting, room),
             "slow sessions": (len(self._slow), self._hub.settings.sessions_max),
+            "seen sessions": (len(self._headings), self._hub.settings.sessions_max),
             "held sessions": (len(self._held), self._hub.settings.sessions_max),
             "windows of who left": (len(self._left), settings.flows.consumers_max),
         }
@@ -195,6 +193,10 @@ class EventDesk(Part):
     def consumers_of(self, session: str) -> Collection[str]:
         """Name the consumers of a session."""
         return self._of_session.get(session, {}).values()
+
+    def modulated_of(self, session: str) -> list[str]:
+        """Name those with modulators: they have homes."""
+        return [name for name in self.consumers_of(session) if self._consumers[name].specs]
 
     def __len__(self) -> int:
         return len(self._consumers)
@@ -215,19 +217,10 @@ class EventDesk(Part):
             )
         # A digest: others see who published what only as far as one life of a program goes.
         producer = digest(given.owner, given.producer)
-        return [
-            Forward(
-                PublishEvent(
-                    given.ticket,
-                    producer,
-                    given.life,
-                    given.number,
-                    shown,
-                    given.data,
-                    given.needs,
-                )
-            )
-        ]
+        made = PublishEvent(
+            given.ticket, producer, given.life, given.number, shown, given.data, given.needs
+        )
+        return [Forward(made)]
 
     # --- subscribing
 
@@ -261,7 +254,8 @@ class EventDesk(Part):
             given.served,
             given.trail,
         )
-        attach = self._attach(made, given.ticket, given.previous)
+        # Modulators begin once their state is here and on disk: `standing` says when.
+        attach = self._attach(made, 0 if given.modulators else given.ticket, given.previous)
         self._check_attach(attach)
         self._change_price(session, None if known is None else known.filter, wanted)
         self._wake(name)
@@ -269,7 +263,7 @@ class EventDesk(Part):
         self._of_session.setdefault(session, {})[given.subscription] = name
         if given.previous and opened.ledger is not None and not given.modulators:
             self._hold(session, name, opened.ledger, now)
-        return [Forward(attach)]
+        return [Forward(attach), *([Acknowledged(given.ticket)] if given.modulators else ())]
 
     # --- the limit of who comes from another node (trap 23)
 
@@ -344,9 +338,11 @@ class EventDesk(Part):
         one = self._consumers.get(given.consumer)
         if one is None:
             return []
-        if not one.specs and one.name not in self._served():  # refused: there is no room for it
-            return self._forget(one)
         still = [self._detach(one)] if one.state == "still" else []
+        if one.specs:
+            return still
+        if one.name not in self._served():  # refused: there is no room for it
+            return self._forget(one)
         return [Acknowledged(given.ticket), *still]
 
     def _unsubscribe(self, given: UnsubscribeSessionEvents, now: int) -> list[Effect]:
@@ -414,7 +410,7 @@ class EventDesk(Part):
         one = self._consumers.get(given.client)
         if one is None or one.state == "asleep":
             return []
-        url = self._url_of(given.to)
+        url = self._nodes().get(given.to, "")
         frame = self._frames.elsewhere(one.form, one.subscription, given.to, url)
         return self._send(one, [frame], 0, now)
 
@@ -432,7 +428,8 @@ class EventDesk(Part):
             if session is not None and session.ledger is not None:
                 self._stop(one, session.ledger, now)  # its new home counts on that
             elif one.state != "asleep":
-                frame = self._frames.elsewhere(one.form, one.subscription, to, self._url_of(to))
+                url = self._nodes().get(to, "")
+                frame = self._frames.elsewhere(one.form, one.subscription, to, url)
                 effects += self._send(one, [frame], 0, now)
         self._drop(one)
         return effects
@@ -446,12 +443,15 @@ class EventDesk(Part):
             self.timers.cancel((ROOM, attended.session))
 
     def _report(self, given: ReportSessionPlace, now: int) -> list[Effect]:
-        del now
+        """Let homes know where somebody is, and which nodes they are heading for."""
+        if given.session not in self._hub.sessions:
+            return []
+        toward = self._headings.toward(given.session, given.place, given.point, now)
         effects: list[Effect] = []
         for name in self._of_session.get(given.session, {}).values():
             self._consumers[name].place = given.place
             if not self._consumers[name].specs:
-                effects.append(Forward(ReportPlace(name, given.place)))
+                effects.append(Forward(ReportPlace(name, given.place, toward)))
         return effects
 
     # --- sessions
@@ -463,6 +463,7 @@ class EventDesk(Part):
         """
         session = given.session
         self._slow.pop(session, None)
+        self._headings.forget(session)
         self._waiting.pop(session, None)
         self._held.pop(session, None)
         self.timers.cancel((ROOM, session))
@@ -470,12 +471,15 @@ class EventDesk(Part):
         effects: list[Effect] = []
         for name in list(self._of_session.pop(session, {}).values()):
             one = self._consumers[name]
-            if one.form == "sse" or not one.expires_us:
+            held_us = one.expires_us
+            if one.specs and one.relocation.state:  # what modulators know outlives a session
+                held_us = max(held_us, self.settings.homes.lease_us)
+            if one.form == "sse" or not held_us:
                 effects += self._forget(one)
                 continue
             effects += self._silence(one)
             one.state = "asleep"
-            self.timers.set((SLEEP, name), now + one.expires_us)
+            self.timers.set((SLEEP, name), now + held_us)
             asleep = self._asleep.setdefault(subject_of(session), {})
             asleep[name] = None
             if len(asleep) > self.settings.sleeping_per_owner_max:
@@ -521,7 +525,8 @@ class EventDesk(Part):
         if one is None:
             return []
         one.vector = merge(vector, one.vector)
-        frame = self._frames.standing(one.form, one.subscription, vector)
+        attachment = one.attachment if one.specs else None
+        frame = self._frames.standing(one.form, one.subscription, vector, attachment)
         return self._send(one, [frame], 0, now)
 
     def _delivered(self, given: EventsDelivered, now: int) -> list[Effect]:
@@ -551,7 +556,7 @@ class EventDesk(Part):
         if not limited:
             cut = [part for frame in frames for part in parts_of(frame, PART_BYTES)]
             return [
-                _framed(attended.session, part, events * (not at)) for at, part in enumerate(cut)
+                framed(attended.session, part, events * (not at)) for at, part in enumerate(cut)
             ]
         waiting = self._waiting.setdefault(attended.session, WaitingFrames())
         # A part of a sixth of the limit: others, and the state plane, get their turn.
@@ -585,10 +590,6 @@ class EventDesk(Part):
                 ledger.charge(now, len(frame))
             waiting.frames.popleft()
             waiting.bytes -= len(frame)
-            effects.append(_framed(name, frame, events))
+            effects.append(framed(name, frame, events))
         del self._waiting[name]
         return effects
-
-
-def _framed(session: str, frame: bytes, events: int) -> Effect:
-    return Frame((session,), frame, "json", events)

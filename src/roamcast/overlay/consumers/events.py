@@ -1,6 +1,7 @@
 """What drivers ask of the event desk."""
 
 from roamcast.model.contexts import Context
+from roamcast.model.earth import Point
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Input
 from roamcast.overlay.flows.vector import Pairs
@@ -62,10 +63,20 @@ class UnsubscribeSessionEvents(Input, frozen=True):
 
 
 class ReportSessionPlace(Input, frozen=True):
-    """Whoever holds a session is in this place now."""
+    """Whoever holds a session is in this place now, and at this point if it says so."""
 
     session: str
     place: str
+    point: Point | None = None
+
+
+class ReportSessionBrokers(Input, frozen=True):
+    """Whoever holds a session looked for brokers: how long each takes to answer, microseconds."""
+
+    session: str
+    here_us: int
+    found: tuple[tuple[str, int], ...]
+    """Where people reach a node → how long it takes."""
 
 
 class ConsumerMoved(Effect, frozen=True):

@@ -21,6 +21,7 @@ from roamcast.model.contexts import to_feature
 from roamcast.overlay.flows.events import EventsDelivered, EventsLost
 from roamcast.overlay.flows.messages import Event
 from roamcast.overlay.flows.vector import ORIGINS_MAX, Pairs, Position, Vector, pairs
+from roamcast.overlay.handoff.messages import Attachment
 
 PART_BYTES: Final = 64_000
 """A longer frame goes in parts of this size."""
@@ -90,11 +91,14 @@ class EventFrames:
             after = at
         return frames
 
-    def standing(self, form: Format, about: str, vector: Vector) -> bytes:
-        """Say from where on everything comes."""
+    def standing(
+        self, form: Format, about: str, vector: Vector, served: Attachment | None = None
+    ) -> bytes:
+        """Say from where on everything comes; `served`: of a consumer with modulators."""
         if form == "sse":
             return f"id: {vector_text(vector)}\n\n".encode()
-        return _encode(EventsStand(about, dict(vector.items())))  # type: ignore[arg-type]
+        made = EventsStand(about, dict(vector.items()), served)  # type: ignore[arg-type]
+        return _encode(made)
 
     def lost(self, form: Format, about: str, given: EventsLost) -> bytes:
         """Say what a log no longer had."""

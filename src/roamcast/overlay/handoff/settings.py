@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from roamcast.overlay.handoff.predict import NodesAt
+
 
 class HandoffSettings(msgspec.Struct, frozen=True):
     """How patient a home is, and how long a virtual consumer is held."""
@@ -31,6 +33,10 @@ class Surroundings(msgspec.Struct, frozen=True):
     """Place → the nodes that it borders [BCT]; none for a place inside."""
     entries: Callable[[str], tuple[str, ...]] = lambda _: ()
     """Place of another node → the places of this one that one may come to from there."""
+    nodes_at: NodesAt = lambda _: ()
+    """Points → who serves there, as far as places have shapes."""
+    shaped: Callable[[str], tuple[str, ...]] = lambda _: ()
+    """Place → the nodes that it borders whose places there have shapes: a heading tells of them."""
 
 
 def surroundings(

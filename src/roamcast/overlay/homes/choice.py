@@ -58,6 +58,7 @@ class HomeReason(enum.StrEnum):
     """Why a client has the home it has."""
 
     FIRST = "first home"
+    ITSELF = "it came by itself"
     SHORTER = "shorter path"
     UNREACHABLE = "old home out of reach"
     LOAD = "old home overloaded"

@@ -12,11 +12,13 @@ from roamcast.overlay.modulators.specs import Spec
 # --- inputs of the driver
 
 
-class MeasureLoad(Input, frozen=True, gc=False):
+class MeasureLoad(Input, frozen=True):
     """The resource monitor's reading: share of capacity in use, and of energy that is left."""
 
     load: float
     battery: float = 1.0
+    weights: tuple[tuple[str, float], ...] | None = None
+    """Consumers → the share of capacity that their modulators took; None: not measured."""
 
 
 class AddHomeClient(Input, frozen=True, gc=False):
@@ -24,9 +26,11 @@ class AddHomeClient(Input, frozen=True, gc=False):
 
     client: str
     weight: float = 0.0
-    """Share of this broker's capacity that its modulators need."""
+    """Share of this broker's capacity that its modulators need; 0: not known."""
     passed: float = 1.0
     """Share of bytes that leave its modulators."""
+    came_from: str = ""
+    """The node that served it before, if it was another."""
 
 
 class DropHomeClient(Input, frozen=True, gc=False):

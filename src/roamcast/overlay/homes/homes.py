@@ -7,9 +7,10 @@ after which the choice is made again, and admission by the broker that is to ser
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
+from msgspec import Meta
 
 from roamcast.model.machine import Draw, Effect
 from roamcast.model.parts import Occupancy, Part, Timers
@@ -50,8 +51,12 @@ class HomeView(msgspec.Struct, frozen=True):
     client: str
     state: str
     since_us: int
-    reason: str
-    target: str
+    reason: Annotated[str, Meta(description="why it stays, or is about to move")]
+    target: Annotated[str, Meta(description="the node it is about to move to, if any")]
+    weight: Annotated[float, Meta(description="share of the node's capacity that it needs")] = 0.0
+    moved_from: Annotated[str, Meta(description="the node that served it before")] = ""
+    moved_because: Annotated[str, Meta(description="why it last moved")] = ""
+    moved_way: Annotated[str, Meta(description="upstream, downstream or horizontal")] = ""
 
 
 class Homes(Part):
@@ -95,7 +100,17 @@ class Homes(Part):
     def view(self) -> list[HomeView]:
         """Describe everybody's home change."""
         return [
-            HomeView(one.name, one.state, one.since, one.reason, one.target)
+            HomeView(
+                one.name,
+                one.state,
+                one.since,
+                one.reason,
+                one.target,
+                round(one.weight, 4),
+                one.moved_from,
+                one.moved_because,
+                one.moved_way,
+            )
             for one in self.clients.clients.values()
         ]
 
@@ -122,8 +137,8 @@ class Homes(Part):
                 return self._routed(routed, now)
             case events.MeasureLoad(load, battery):
                 return self._measured(load, battery, now)
-            case events.AddHomeClient(client, weight, passed):
-                self._add(client, weight, passed, now)
+            case events.AddHomeClient():
+                self._add(given, now)
             case events.DropHomeClient(client):
                 self._drop(client)
             case events.ReportBrokers(client, found):
@@ -213,8 +228,13 @@ class Homes(Part):
         client.number = self._number
         self._asked[self._number] = client.name
         self.timers.set(client.name, now + self.settings.ask_us)
-        request = HomeRequest(choice.broker, self.node, self._epoch, self._number, client.weight)
-        return self._forward(request)
+        return self._forward(
+            HomeRequest(
+                choice.broker, self.node, self._epoch, self._number, client.weight,
+                client=client.name, reason=choice.reason,
+                direction=self._known.direction(client, choice.broker),
+            )
+        )  # fmt: skip
 
     def _answered(self, answer: HomeAnswer, now: int) -> list[Effect]:
         name = self._asked.get(answer.number)
@@ -256,10 +276,19 @@ class Homes(Part):
         client.target, client.reason = "", reason
         self._leaving.pop(client.name, None)
 
-    def _add(self, name: str, weight: float, passed: float, now: int) -> None:
-        if name not in self.clients.clients:
-            self.monitor.came(weight)
-        self.clients.add(name, weight, passed, now)
+    def _add(self, given: events.AddHomeClient, now: int) -> None:
+        name, weight = given.client, given.weight
+        new = name not in self.clients.clients
+        client = self.clients.add(name, weight, given.passed, now)
+        if not new:
+            return
+        asked = self.monitor.came(name, weight)
+        if asked is not None:
+            client.weight = weight or asked.weight
+            client.moved_from, client.moved_because = asked.origin, asked.reason
+            client.moved_way = asked.direction
+        elif given.came_from:
+            client.moved_from, client.moved_because = given.came_from, HomeReason.ITSELF
 
     def _drop(self, name: str) -> None:
         client = self.clients.clients.pop(name, None)
@@ -319,8 +348,7 @@ class Homes(Part):
             return self._forward(message)
         if isinstance(message, HomeAnswer):
             return self._answered(message, now)
-        key = (message.origin, message.epoch, message.number)
-        accepted = self.monitor.admits(key, message.weight, now)
+        accepted = self.monitor.admits(message, now)
         self._watch_reservations()
         answer = HomeAnswer(message.origin, self.node, message.epoch, message.number, accepted)
         return self._forward(answer)

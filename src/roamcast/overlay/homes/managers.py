@@ -20,7 +20,7 @@ from roamcast.overlay.homes.choice import (
     LoadGauge,
     LoadState,
 )
-from roamcast.overlay.homes.messages import BrokerInformation
+from roamcast.overlay.homes.messages import BrokerInformation, HomeRequest
 from roamcast.overlay.topology.items import Graph
 
 FOUND_MAX: Final = 32
@@ -35,6 +35,8 @@ class HomeSettings(msgspec.Struct, frozen=True):
     low: float = 0.5
     """It takes clients again from here on down."""
     policy: HomePolicy = HomePolicy()
+    hop_us: int = 10_000
+    """What a client needs to a broker and back counts as a hop for each of these."""
     gain: float = 0.5
     """A new home is cheaper by more than this, in hops."""
     dwell_us: int = 10_000_000
@@ -72,8 +74,8 @@ class ResourceMonitor:
     def __init__(self, settings: HomeSettings) -> None:
         self.gauge = LoadGauge(settings.high, settings.low)
         self.battery = 1.0
-        self.reserved: dict[tuple[str, int, int], tuple[float, int]] = {}
-        """(home that asked, its epoch, number) → weight, and until when."""
+        self.reserved: dict[tuple[str, int, int], tuple[HomeRequest, int]] = {}
+        """(home that asked, its epoch, number) → what it asked, and until when."""
         self.arrived = 0.0
         """Weight of clients that came since the load was measured."""
         self._settings = settings
@@ -89,24 +91,28 @@ class ResourceMonitor:
         """Whether it takes nobody."""
         return self.gauge.state is LoadState.LOADED
 
-    def admits(self, key: tuple[str, int, int], weight: float, now: int) -> bool:
+    def admits(self, asked: HomeRequest, now: int) -> bool:
         """Reserve room for a client if there is any; a repeated request gets the same answer."""
+        key = (asked.origin, asked.epoch, asked.number)
         if key in self.reserved:
             return True
-        load = self.gauge.load + self.arrived + sum(one for one, _ in self.reserved.values())
+        promised = sum(one.weight for one, _ in self.reserved.values())
+        load = self.gauge.load + self.arrived + promised
         full = len(self.reserved) >= self._settings.reservations_max
         # Below the threshold, not at it: whoever is let in must not make this broker hand over.
-        if full or self.loaded or load + weight >= self._settings.high - 1e-9:
+        if full or self.loaded or load + asked.weight >= self._settings.high - 1e-9:
             return False
-        self.reserved[key] = weight, now + self._settings.reserve_us
+        self.reserved[key] = asked, now + self._settings.reserve_us
         return True
 
-    def came(self, weight: float) -> None:
-        """A client came: the oldest reservation of its weight is used up."""
-        key = next((key for key, (one, _) in self.reserved.items() if one == weight), None)
-        if key is not None:
-            del self.reserved[key]
-        self.arrived += weight
+    def came(self, client: str, weight: float) -> HomeRequest | None:
+        """A client came: give the request that its room was reserved by, which is used up."""
+        asked = [key for key, (one, _) in self.reserved.items() if one.client == client]
+        found = None
+        for key in asked:
+            found, _ = self.reserved.pop(key)
+        self.arrived += weight if found is None else max(weight, found.weight)
+        return found
 
     def expire(self, now: int) -> None:
         """Forget reservations that nobody used."""
@@ -229,6 +235,12 @@ class ClientRecord:
         """Why it is where it is, or why it is about to move."""
         self.number = 0
         """Of the request under way."""
+        self.moved_from = ""
+        """Where it was served before, …"""
+        self.moved_because = ""
+        """… why it moved, …"""
+        self.moved_way = ""
+        """… and whether towards the producers."""
 
     def step(self, event: ChangeEvent) -> None:
         """Go to the next state."""
@@ -243,10 +255,10 @@ class ClientManager:
         self._settings = settings
 
     def add(self, name: str, weight: float, passed: float, now: int) -> ClientRecord:
-        """Take a client; one that is here already gets its new weight."""
+        """Take a client; one that is here already gets its new weight, if it is known."""
         known = self.clients.get(name)
         if known is not None:
-            known.weight, known.passed = weight, passed
+            known.weight, known.passed = weight or known.weight, passed
             return known
         if len(self.clients) >= self._settings.clients_max:
             raise LimitError(f"a broker has at most {self._settings.clients_max} clients")

@@ -37,6 +37,11 @@ class HomeRequest(Message, frozen=True, tag="homes.request", gc=False):
     number: Annotated[Count, Meta(description="of the request, in the origin's epoch")]
     weight: Weight
     hops: Hops = 0
+    client: Annotated[
+        str, Meta(max_length=NAME_LENGTH_MAX, description="for whom; empty: unknown")
+    ] = ""
+    reason: Annotated[str, Meta(max_length=100, description="why it is to move")] = ""
+    direction: Annotated[str, Meta(max_length=20, description="which way it moves")] = ""
 
 
 class HomeAnswer(Message, frozen=True, tag="homes.answer", gc=False):

@@ -105,6 +105,8 @@ class ServedConsumer:
         self.stored = False
         """Whether something of it may be on disk."""
         self.flowing = False
+        self.lacks: set[str] = set()
+        """Modules that are not here yet."""
         self.beginning = False
         """Events come, and who asked is told, once the record is on disk: …"""
         self.continued = False

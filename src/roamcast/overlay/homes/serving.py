@@ -55,16 +55,23 @@ from roamcast.overlay.homes.records import (
     record_of,
 )
 from roamcast.overlay.homes.relocation import QUEUE_BYTES_MAX, ModulatedConsumer, Saved
+from roamcast.overlay.homes.trail import TRAIL_MAX
 from roamcast.overlay.homes.working import ServingWork
-from roamcast.overlay.modulators.events import Modulate, ModulationAnswer, ModulationFailed
+from roamcast.overlay.modulators.events import (
+    Modulate,
+    ModulationAnswer,
+    ModulationFailed,
+    ModuleMissing,
+    ModuleReady,
+)
 from roamcast.overlay.modulators.specs import MODULATORS_MAX
 from roamcast.overlay.topology.topology import NodeTopology
 
 KIND: Final = "home"
 """Parcels that bring what a node has of a consumer."""
 
-TRAIL_MAX: Final = 16
-"""Former homes that a consumer names."""
+WEIGHED_OVER: Final = 4
+"""Measurements of what a consumer's modulators take, of which about the mean counts."""
 
 NOBODY_HAS_IT: Final = "no former home has its state"
 TOO_LATE: Final = "its former home does not answer"
@@ -76,8 +83,9 @@ class Serving(ServingWork):
     part: ClassVar[str] = "serving"
     inputs: ClassVar = (
         given_by.AttachModulated, given_by.DetachModulated, given_by.ConfirmModulated,
-        given_by.ReportBrokers, ForModulators, ModulationAnswer, ModulationFailed, CameByLink,
-        ParcelArrived, ParcelHandled, ParcelPosted,
+        given_by.ReportBrokers, given_by.MeasureLoad, ForModulators, ModulationAnswer,
+        ModulationFailed, ModuleReady, ModuleMissing, CameByLink, ParcelArrived, ParcelHandled,
+        ParcelPosted,
     )  # fmt: skip
     prefix: ClassVar[str] = PREFIX
 
@@ -113,10 +121,6 @@ class Serving(ServingWork):
         match given:
             case ForModulators(effect):
                 return self._flowed(effect, now)
-            case ModulationAnswer():
-                return self._answered(given, now)
-            case ModulationFailed(consumer, instance, reason):
-                return self._stop(consumer, instance, reason)
             case given_by.AttachModulated(ticket):
                 try:
                     return self._attach(given, now)
@@ -128,10 +132,25 @@ class Serving(ServingWork):
                 return self._confirm(given, now)
             case given_by.ReportBrokers(client):
                 return self._weigh(client)
+            case given_by.MeasureLoad(_, _, weights):
+                return [] if weights is None else self._measured(dict(weights))
             case Stored(token):
                 return self._stored(token, now)
             case StoreFailed(token):
                 return self._unstored(token, now)
+        return self._worked_on(given, now)
+
+    def _worked_on(self, given: Any, now: int) -> Sequence[Effect]:
+        """Take what the workshop answers, and what is known of its modules."""
+        match given:
+            case ModulationAnswer():
+                return self._answered(given, now)
+            case ModulationFailed(consumer, instance, reason):
+                return self._stop(consumer, instance, reason)
+            case ModuleReady(module):
+                return self._module_ready(module, now)
+            case ModuleMissing(module, reason):
+                return self._module_missing(module, reason)
         return self._came(given, now)
 
     def _came(self, given: Any, now: int) -> Sequence[Effect]:
@@ -222,7 +241,8 @@ class Serving(ServingWork):
         served.attachment, served.ticket = given.attachment, given.ticket
         served.weight = given.weight
         served.claim = None
-        effects.append(Forward(given_by.AddHomeClient(name, given.weight)))
+        came_from = "".join(one for one in given.trail[:1] if one != self.node)
+        effects.append(Forward(given_by.AddHomeClient(name, given.weight, came_from=came_from)))
         if served.state is not ServingState.ASKING:
             return [*effects, *self._resume(served, record, now)]
         served.work = self._work(record)
@@ -311,6 +331,7 @@ class Serving(ServingWork):
         """Keep what is needed to go on, for a while."""
         work = served.work
         effects = self._flow_off(served)
+        served.lacks = set()
         if work.script:
             saved = work.saved()
             effects += self._halt(served)
@@ -343,6 +364,15 @@ class Serving(ServingWork):
         if served is None or served.state is not ServingState.SERVING:
             return []
         return [Forward(given_by.AddHomeClient(name, served.weight, served.work.passed))]
+
+    def _measured(self, weights: Mapping[str, float]) -> list[Effect]:
+        """Let homes know what each consumer's modulators take, smoothed."""
+        effects: list[Effect] = []
+        for name, served in self.served.items():
+            if served.state is ServingState.SERVING and (served.weight or name in weights):
+                served.weight += (weights.get(name, 0.0) - served.weight) / WEIGHED_OVER
+                effects += self._weigh(name)
+        return effects
 
     # --- claims: what a new home asks, and how a former one answers
 
@@ -498,6 +528,8 @@ class Serving(ServingWork):
         if served.claim is not None:
             onwards = served.claim
             return [*self._drop(served, "in vain"), *self._say_given(onwards, "")]
+        if claim.served == Attachment(0, 0):  # nobody ever served it: there was nothing to lose
+            return self._begin(served, None, now)
         return self._begin_anew(served, NOBODY_HAS_IT, now)
 
     # --- what comes

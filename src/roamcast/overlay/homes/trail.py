@@ -4,8 +4,12 @@ It raises its attachment at every node it comes to. A node that serves it says s
 node that did before, and all it has tried since, are named to the next one, which asks them.
 """
 
+from typing import Final
+
 from roamcast.overlay.handoff.messages import Attachment
-from roamcast.overlay.homes.serving import TRAIL_MAX
+
+TRAIL_MAX: Final = 16
+"""Former homes that a consumer names."""
 
 
 class HomeTrail:
@@ -23,7 +27,7 @@ class HomeTrail:
         """Raise the attachment; give the trail for the node it comes to."""
         self.attachment = Attachment(self.attachment.start, self.attachment.counter + 1)
         trail = self.nodes
-        tried = dict.fromkeys((*self.nodes[:1], *self.nodes[1:], node))
+        tried = dict.fromkeys((*self.nodes, node))
         first, *rest = tried
         self.nodes = (first, *rest[-(TRAIL_MAX - 1) :])
         return trail

@@ -35,9 +35,11 @@ from roamcast.overlay.modulators.events import (
     EndModulation,
     Modulate,
     ModulationAnswer,
+    NeedModule,
     StartModulation,
 )
 from roamcast.overlay.modulators.modulation import REPLAY, Checkpoint
+from roamcast.overlay.modulators.specs import Code
 
 PRODUCERS_MAX: Final = 64
 SKIPPED: Final = "skipped: events do not move with this consumer"
@@ -75,15 +77,43 @@ class ServingWork(Part):
         self.timers.cancel(("patience", served.name))
         work = served.work
         work.begin(saved, work.had)
-        served.instance = self._next()
         served.replaying = served.frozen = False
-        checkpoint = None if saved is None else saved.checkpoint
+        served.continued = saved is not None
+        served.lacks = {spec.module for spec in work.specs if isinstance(spec, Code)}
+        if served.lacks:
+            return [NeedModule(module) for module in sorted(served.lacks)]
+        return self._start(served, now)
+
+    def _start(self, served: ServedConsumer, now: int) -> list[Effect]:
+        """Let modulators begin, whose modules are all here."""
+        work = served.work
+        served.instance = self._next()
+        checkpoint = work.base.checkpoint
         effects: list[Effect] = [
             StartModulation(served.name, served.instance, work.specs, checkpoint),
-            HandoffStep(served.name, "began" if saved is None else "continued"),
+            HandoffStep(served.name, "continued" if served.continued else "began"),
         ]
-        continued = saved is not None or not work.counts
+        continued = served.continued or not work.counts
         return [*effects, *self._answer_for(served, now, continued=continued)]
+
+    def _module_ready(self, module: str, now: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for served in [one for one in self.served.values() if module in one.lacks]:
+            served.lacks.discard(module)
+            if not served.lacks:
+                effects += self._start(served, now)
+        return effects
+
+    def _module_missing(self, module: str, reason: str) -> list[Effect]:
+        """End those who would begin; a state that came from elsewhere waits for its module."""
+        effects: list[Effect] = []
+        for served in [one for one in self.served.values() if module in one.lacks]:
+            if served.continued:
+                effects.append(NeedModule(module))
+                continue
+            effects += self._drop(served, "stopped", everywhere=True)
+            effects.append(given_by.ModulatorsStopped(served.name, reason))
+        return effects
 
     def _answer_for(self, served: ServedConsumer, now: int, *, continued: bool) -> list[Effect]:
         """Serve a consumer; what this node answers for is on disk before anybody is told."""
@@ -127,7 +157,7 @@ class ServingWork(Part):
         if served.instance:
             effects.append(EndModulation(served.instance))
         served.instance, served.doing, served.out = 0, None, []
-        served.beginning = False
+        served.beginning, served.lacks = False, set()
         served.work.clear()
         return effects
 
@@ -195,7 +225,7 @@ class ServingWork(Part):
             return []
         if served.state is ServingState.GIVING:
             return self._give(served)
-        if served.state is not ServingState.SERVING:
+        if served.state is not ServingState.SERVING or served.lacks:
             return []
         work = served.work
         if served.replaying and not work.script:

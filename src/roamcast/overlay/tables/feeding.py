@@ -197,10 +197,6 @@ class TableFeeding(Part):
             return self.own.node if serves(self.places, place, None) else None
         return other.node
 
-    def url_of(self, node: str) -> str:
-        """Give where people reach a node; empty where that is not known."""
-        return next((one.url for one in self.nodes() if one.node == node), "")
-
     def under(
         self, is_public: Callable[[str], bool], restricted: Callable[[], Collection[str] | None]
     ) -> None:

@@ -372,6 +372,7 @@ LEFT_OVER: Final = (
     "casts/sent/",
     "casts/settled/",
     "casts/report/",
+    "consents/",
     PAYLOADS,
 )
 

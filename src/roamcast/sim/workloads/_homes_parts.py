@@ -5,16 +5,17 @@ would not have. From that alone it judges: it asks no machine.
 """
 
 import random
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Final
 
 import msgspec
+import wasmtime
 
 from roamcast.broker import Failed
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
-from roamcast.model.machine import Effect
+from roamcast.model.machine import Effect, Input
 from roamcast.overlay.flows.cursor import ConsumerCursor
 from roamcast.overlay.flows.events import (
     EventPublished,
@@ -38,8 +39,18 @@ from roamcast.overlay.homes.events import (
 )
 from roamcast.overlay.homes.relocation import Relocation
 from roamcast.overlay.homes.trail import HomeTrail
-from roamcast.overlay.modulators.events import EndModulation, Modulate, StartModulation
-from roamcast.overlay.modulators.specs import EveryNth, Select, Spec, WithinBox
+from roamcast.overlay.modulators.events import (
+    EndModulation,
+    LookUpModule,
+    Modulate,
+    ModuleLookedUp,
+    ModuleShelved,
+    ShelveModule,
+    StartModulation,
+)
+from roamcast.overlay.modulators.modulation import Modulation
+from roamcast.overlay.modulators.sandbox import Engine
+from roamcast.overlay.modulators.specs import Code, EveryNth, Select, Spec, WithinBox
 from roamcast.overlay.modulators.workshop import Workshop
 from roamcast.sim.checkers import Violation
 from roamcast.sim.host import Host, HostState
@@ -58,25 +69,84 @@ WORK_US: Final = 4_000
 
 AGAIN_US: Final = 400_000
 
+PlaceOrder = StartModulation | Modulate | EndModulation | LookUpModule | ShelveModule
+"""What a home asks of the place where modulators run."""
+
 Reaches = Callable[[str, str], int | None]
 """How many radio hops it is from one to the other, if they can hear each other."""
 
 
+@cache
+def third_module() -> bytes:
+    """Make a module that lets every third event through, and is so long that it comes in pieces."""
+    text = f"""(module (memory (export "memory") 2)
+      (global $count (mut i32) (i32.const 0))
+      (data (i32.const 16384) "{"x" * 60_000}")
+      (func (export "alloc") (param i32) (result i32) (i32.const 16))
+      (func (export "run") (param i64 i32 i32) (result i64)
+        (global.set $count (i32.add (global.get $count) (i32.const 1)))
+        (if (i32.rem_u (global.get $count) (i32.const 3)) (then (return (i64.const 0))))
+        (i64.or (i64.shl (i64.extend_i32_u (local.get 1)) (i64.const 32))
+                (i64.extend_i32_u (local.get 2))))
+      (func (export "save") (result i64)
+        (i32.store (i32.const 8) (global.get $count)) (i64.const 0x0000000800000004))
+      (func (export "load") (param i32 i32) (global.set $count (i32.load (local.get 0)))))"""
+    return bytes(wasmtime.wat2wasm(text))
+
+
+@cache
+def _engine() -> Engine:
+    """All hosts compile the module once: what it answers depends on nothing else."""
+    return Engine()
+
+
 class WorkPlaces:
-    """One workshop for each life of each host; answers come after a while, in order."""
+    """A workshop for each life of each host, and a shelf of modules that outlives them.
+
+    Answers come after a while, in order.
+    """
 
     def __init__(self, world: World, draw: random.Random) -> None:
+        self.shelves: dict[str, dict[str, bytes]] = {}
+        self.fetched = 0
         self._world = world
         self._draw = draw
         self._shops: dict[tuple[str, int], Workshop] = {}
         self._ready: dict[tuple[str, int], int] = {}
 
-    def order(self, host: Host, order: StartModulation | Modulate | EndModulation) -> None:
+    def order(self, host: Host, order: PlaceOrder) -> None:
         """Work, and answer later, if the host is still there then."""
+        shelf = self.shelves.setdefault(host.name, {})
+        match order:
+            case LookUpModule(module, to, at, most):
+                code = shelf.get(module, b"")
+                piece = code[at : at + most]
+                self._answer(host, ModuleLookedUp(module, to, at, len(code), piece))
+            case ShelveModule(module, code):
+                if module in shelf:
+                    raise Violation("a module is fetched once", f"{host.name} has {module} again")
+                shelf[module] = code
+                self.fetched += 1
+                self._answer(host, ModuleShelved(module))
+            case _:
+                key = (host.name, host.boots)
+                shop = self._shops.setdefault(key, Workshop(partial(self._make, host.name)))
+                answer = shop.work(order)
+                if answer is not None:
+                    self._answer(host, answer)
+
+    def _make(self, host: str, specs: Sequence[Spec]) -> Modulation:
+        if not any(isinstance(spec, Code) for spec in specs):
+            return Modulation(specs)
+        engine, shelf = _engine(), self.shelves[host]
+        return Modulation(
+            specs,
+            engine=engine,
+            find=lambda name: engine.compile(shelf[name]) if name in shelf else None,
+        )
+
+    def _answer(self, host: Host, answer: Input) -> None:
         key = (host.name, host.boots)
-        answer = self._shops.setdefault(key, Workshop()).work(order)
-        if answer is None:
-            return
         world = self._world
         at = max(world.now + self._draw.randrange(WORK_US), self._ready.get(key, 0))
         self._ready[key] = at
@@ -213,7 +283,8 @@ class HomesConsumer:
     @property
     def every(self) -> int:
         """Which share of what is selected its modulators let through: every so many-th."""
-        return next((one.n for one in self.specs if isinstance(one, EveryNth)), 1)
+        counting = (one.n for one in self.specs if isinstance(one, EveryNth))
+        return next(counting, 3 if any(isinstance(one, Code) for one in self.specs) else 1)
 
     def selects(self, context: Context) -> bool:
         """Return whether an event gets as far as the counting modulator."""

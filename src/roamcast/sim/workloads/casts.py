@@ -3,10 +3,12 @@
 Nodes on trees and cyclic graphs, trusted nodes, people with many vids who roam between nodes and
 change while they stay; casts of every tense and policy, some cancelled or updated. In some runs
 people hide from senders, or tell them less; in some a node is taken over by its replica, which has
-what was on the disk of the other. All the time
-nobody gets a cast twice, no trusted node is told a place or a filter, no broker a person, and no
-bound is exceeded. Once everything is healed, everybody whose contexts match has the cast, by a
-record that no machine has touched, nobody else has it, and nothing of it is left at any node.
+what was on the disk of the other; in some casts wait until a second person consents, and are never
+sent if that one refuses.
+
+All the time nobody gets a cast twice, no trusted node is told a place or a filter, no broker a
+person, and no bound is exceeded. Once everything is healed, everybody whose contexts match has the
+cast, by a record that no machine has touched, nobody else has it, and nothing of it is left.
 """
 
 import random
@@ -61,6 +63,7 @@ from roamcast.sim.workloads._cast_parts import (
     moderate,
     rules_to,
 )
+from roamcast.sim.workloads._consent_parts import SecondPerson
 from roamcast.sim.workloads._map_parts import ScanMatcher, quick_settings
 from roamcast.sim.workloads._overlay_parts import key_pair
 from roamcast.sim.workloads._trust_parts import (
@@ -139,13 +142,15 @@ class CastsWorkload(Workload):
         "endings": (0, 4),
         "rules": (0, 1),
         "take_overs": (0, 1),
+        "consents": (0, 1),
     }
-    drawn_last: ClassVar = frozenset({"rules", "take_overs"})
+    drawn_last: ClassVar = frozenset({"rules", "take_overs", "consents"})
 
     def __init__(self) -> None:
         self.truth = CastTruth()
         self._sizes: Sizes = {}
         self._draw = self._draw_ends = self._draw_rules = random.Random()
+        self._second = SecondPerson(self._ask_anew, self._is_up)
         self._replica_of = ""
         """The node that is taken over in this run, if one is."""
         self._serving: dict[str, str] = {}
@@ -175,6 +180,7 @@ class CastsWorkload(Workload):
         draw = self._draw = world.kernel.generator("workload/casts")
         self._draw_ends = world.kernel.generator("workload/casts/ends")
         self._draw_rules = world.kernel.generator("workload/casts/rules")
+        self._second.draw = world.kernel.generator("workload/casts/consents")
         fair = world.clock_of
         # A replica's clock is off as the other's was: what is told apart here is what it holds.
         world.clock_of = lambda name: moderate(fair(name.removesuffix(REPLICA)))
@@ -292,6 +298,19 @@ class CastsWorkload(Workload):
     ) -> None:
         self._asked[self._ticket] = then
         world.give(self._host(world, node), given)  # type: ignore[arg-type]
+
+    def _ask_anew(
+        self,
+        world: World,
+        node: str,
+        make: Callable[[int], object],
+        then: Callable[[bool, int], None],
+    ) -> None:
+        self._ticket += 1
+        self._ask(world, node, make(self._ticket), then)
+
+    def _is_up(self, world: World, node: str) -> bool:
+        return self._host(world, node).state is HostState.UP
 
     def _move(self, world: World, now: int) -> None:
         """Let somebody arrive somewhere, change, or leave."""
@@ -427,18 +446,18 @@ class CastsWorkload(Workload):
                 soon = now + self._draw_ends.randrange(60_000)
                 world.kernel.call(soon, lambda _: self._end_one(world, cast))
 
-        self._ask(
-            world,
-            node,
-            SendCast(
-                self._ticket,
-                Cast(cast.id, text, b"payload of " + cast.id.encode(), sent, expires=expires),
-                Viewer(cast.sender),
-                policy=policy,
-                priority=draw.randrange(3),
-            ),
-            then,
+        given = SendCast(
+            self._ticket,
+            Cast(cast.id, text, b"payload of " + cast.id.encode(), sent, expires=expires),
+            Viewer(cast.sender),
+            policy=policy,
+            priority=draw.randrange(3),
         )
+        lasting = "INTERVAL(" in text  # what is about the moment of sending is sent at once
+        if self._sizes["consents"] and lasting and self._second.draw.random() < 0.6:
+            self._second.consider(world, cast, given, then)
+        else:
+            self._ask(world, node, given, then)
 
     def _end(self, world: World, now: int) -> None:
         """Cancel or update a cast."""
@@ -570,7 +589,8 @@ class CastsWorkload(Workload):
     def metrics(self, world: World) -> dict[str, float]:
         """Count what happened."""
         del world
-        return {name: float(count) for name, count in self._counts.items()}
+        counts = self._counts | {"consents": self._second.consented}
+        return {name: float(count) for name, count in counts.items()}
 
 
 WORKLOAD = CastsWorkload

@@ -11,6 +11,7 @@ held at rest.
 import math
 import random
 from functools import partial
+from hashlib import sha256
 from typing import ClassVar, Final
 
 from roamcast.broker import Failed
@@ -37,7 +38,14 @@ from roamcast.overlay.homes.events import (
 from roamcast.overlay.homes.managers import HomeSettings
 from roamcast.overlay.links.messages import LINK_MESSAGES, NONCE_BYTES
 from roamcast.overlay.links.settings import NeighbourSettings
-from roamcast.overlay.modulators.events import EndModulation, Modulate, StartModulation
+from roamcast.overlay.modulators.events import (
+    EndModulation,
+    LookUpModule,
+    Modulate,
+    ShelveModule,
+    StartModulation,
+)
+from roamcast.overlay.modulators.specs import Code
 from roamcast.overlay.overlay import OverlayNode
 from roamcast.overlay.tables.wants import Wants
 from roamcast.sim.checkers import Violation, check_bounds
@@ -49,7 +57,9 @@ from roamcast.sim.workloads._homes_parts import (
     HomesConsumer,
     HomesProducer,
     HomesRecord,
+    PlaceOrder,
     WorkPlaces,
+    third_module,
 )
 from roamcast.sim.workloads._overlay_parts import Inert, key_pair, overlay_of
 from roamcast.sim.workloads.overlay import LINGER_US, BareNode
@@ -111,7 +121,7 @@ class HomesWorkload(Workload):
     effects: ClassVar = (
         Failed, HangUp, EventPublished, EventsDelivered, EventsLost, EventsStanding,
         ModulatedAttached, ModulatorsAnew, ModulatorsStopped, MoveClient, ServedElsewhere,
-        StartModulation, Modulate, EndModulation,
+        StartModulation, Modulate, EndModulation, LookUpModule, ShelveModule,
     )  # fmt: skip
     sizes: ClassVar = {
         "nodes": (10, 40),
@@ -124,8 +134,9 @@ class HomesWorkload(Workload):
         "meeting": (0, 1),
         "policy": (0, 2),
         "falls": (0, 4),
+        "modules": (0, 1),
     }
-    drawn_last: ClassVar = frozenset({"falls"})
+    drawn_last: ClassVar = frozenset({"falls", "modules"})
 
     def __init__(self) -> None:
         self._record = HomesRecord()
@@ -173,6 +184,11 @@ class HomesWorkload(Workload):
             consumer = HomesConsumer(number, world, draw, self._record, reaches)
             self.consumers.append(consumer)
             self._place(world.add_host(consumer.name, lambda _: Inert()))
+        if sizes["modules"]:  # its code is at one broker, and fetched by others that serve it
+            code = third_module()
+            name = sha256(code).hexdigest()
+            self._places.shelves[brokers[-1]] = {name: code}
+            self.consumers[0].specs = (Code(name),)
         for number in range(sizes["producers"]):
             producer = HomesProducer(number + 1, world, draw, self._record)
             producer.home = draw.choice(brokers)
@@ -360,6 +376,9 @@ class HomesWorkload(Workload):
             assert overlay.flows is not None
             assert overlay.serving is not None
             held = overlay.serving.served
+            assert overlay.modules is not None
+            if overlay.modules.fetches:
+                return "nothing is held at rest", f"{host.name} fetches a module"
             if held or not overlay.serving.idle():
                 return "nothing is held at rest", f"{host.name} keeps {list(held)}"
             if overlay.homes.clients.clients or overlay.homes.monitor.reserved:
@@ -386,11 +405,12 @@ class HomesWorkload(Workload):
             "delivered": sum(len(one.had.taken) for one in self.consumers),
             "attached": sum(one.trail.attachment.counter for one in self.consumers),
             "moves": self._moves,
+            "modules fetched": self._places.fetched,
             "told as lost": sum(len(one.had.gaps) for one in self.consumers),
         }
 
     def _observe(self, host: Host, effect: Effect, now: int) -> None:
-        if isinstance(effect, StartModulation | Modulate | EndModulation):
+        if isinstance(effect, PlaceOrder):
             self._places.order(host, effect)
             return
         if isinstance(effect, EventPublished | Failed) and effect.ticket >= 1_000_000:
