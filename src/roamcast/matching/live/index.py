@@ -412,7 +412,8 @@ class LiveIndex:
         if not len(need) or column is None:
             return None
         numbers = np.empty(count_max + 1, np.int64)
-        found = texts.like_all(known.data, known.spans, known.lines, codes, need, numbers)
+        words = (known.count + 63) >> 6
+        found = texts.like_all(known.data, known.spans, known.lines, words, codes, need, numbers)
         if found > count_max:
             return None
         labels = np.sort(known.labels[numbers[:found]])

@@ -122,14 +122,15 @@ def like_each(data: Array, spans: Array, numbers: Array, pattern: Array, out: Ar
 
 @kernel
 def like_all(
-    data: Array, spans: Array, lines: Array, pattern: Array, need: Array, found: Array
+    data: Array, spans: Array, lines: Array, words: int, pattern: Array, need: Array, found: Array
 ) -> int:
     """Copy the numbers of texts that satisfy a pattern; return how many there are.
 
-    `need` has at least one bit. The search ends when `found` is full.
+    `need` has at least one bit; `words` of each line are in use. The search ends when `found` is
+    full.
     """
     total = 0
-    for word in range(lines.shape[1]):
+    for word in range(words):
         bits = lines[need[0], word]
         for at in range(1, len(need)):
             bits &= lines[need[at], word]
