@@ -3,7 +3,8 @@
 Every case gets the same events, one at a time, and lets the same ones through as its plain Python
 function; a case that does not is not measured. *Bare wasmtime* calls the module's exports without
 our limits, encodings and checks of the answer. Cases take turns in one process, each several
-times, and the best turn counts: other work on the machine only ever slows a turn down.
+times, and the best turn counts: other work on the machine only ever slows a turn down. Then hostile
+modules run at a real service, and what others notice of them is measured (`_hostile_modules.py`).
 """
 
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import wasmtime
 
+from bench._hostile_modules import HOSTILE, measure
 from roamcast.lab.report import Claim, Report, Steps
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -29,6 +31,11 @@ TURNS = 5
 DATA = 1_000
 """Bytes of opaque data of an event."""
 
+ROUNDS, ROUNDS_QUICK = 400, 100
+SLOWER_BAR = 2.0
+"""The 99th percentile of others' waits beside hostile modules, times what it is without them."""
+
+MEMORY_BAR = 1.25
 SHARE_BAR = 0.5
 """A sandbox passes at least so many times what bare wasmtime does."""
 
@@ -150,5 +157,27 @@ def run(quick: bool, progress: Steps) -> Report:
             bar=SHARE_BAR,
             note="limits, fuel, encoding and the check of the answer are the difference",
         )
+    ]
+    with progress("hostile modules", 1) as step:
+        beside = measure(ROUNDS_QUICK if quick else ROUNDS)
+        step(1)
+    slower = beside.hostile_ms / beside.quiet_ms
+    before_mb, after_mb = beside.memory_mb
+    claims += [
+        Claim(
+            "the p99 of others beside hostile modules, times what it was",
+            round(slower, 2),
+            slower <= SLOWER_BAR,
+            bar=SLOWER_BAR,
+            note=f"{beside.quiet_ms:.1f} ms, then {beside.hostile_ms:.1f} ms; "
+            f"{beside.stopped} modules of {len(HOSTILE)} kinds were stopped meanwhile",
+        ),
+        Claim(
+            "the service's memory after them, times before",
+            round(after_mb / before_mb, 2),
+            after_mb <= MEMORY_BAR * before_mb,
+            bar=MEMORY_BAR,
+            note=f"{before_mb:.0f} MB, then {after_mb:.0f} MB",
+        ),
     ]
     return Report("modulator", {"events": len(given), "data bytes": DATA}, rows, claims)
