@@ -11,6 +11,7 @@ import json
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,7 @@ def _ours(folder: Path, filters: str, items: int) -> dict[str, Any]:
         watches = {name: Watch(node.process.pid) for name, node in nodes.items()}
         before = {name: _looked(watch) for name, watch in watches.items()}
         began = time.perf_counter()
-        _publish(nodes["a"], range(warm, warm + items))
-        _read(views, warm + items)
+        _publish_and_read(nodes["a"], range(warm, warm + items), views)
         seconds = time.perf_counter() - began
         spent = {name: _looked(watch) - before[name] for name, watch in watches.items()}
     return {
@@ -113,6 +113,17 @@ def _read(views: dict[str, View], items: int) -> None:
         keys = (2 * number, 2 * number + 1)
         owed = sum(one % MAJORS in keys for one in range(items))
         view.until(lambda seen, owed=owed: len(seen) == owed, f"{owed} items are owed")
+
+
+def _publish_and_read(root: RunningService, items: range, views: dict[str, View]) -> None:
+    """Read while another thread publishes: who reads nothing for long is hung up."""
+    with ThreadPoolExecutor(1) as pool:
+        publishing = pool.submit(_publish, root, items)
+        while not publishing.done():
+            for view in views.values():
+                view.read(0.05)
+        publishing.result()
+    _read(views, items.stop)
 
 
 def _wait_for_placement(root: RunningService) -> None:

@@ -48,7 +48,6 @@ LAST_FOUND: dict[str, int] = {
     "test_a_row_lost_between_two_places_during_a_question_is_found": 6,
     "test_a_server_that_takes_a_remote_client_for_a_local_one_is_found": 9,
     "test_a_session_opened_twice_that_keeps_its_first_queries_is_found": 6,
-    "test_a_session_resumed_into_the_wrong_view_class_is_found": 26,
     "test_a_step_written_after_the_acknowledgement_is_found": 6,
     "test_a_summary_that_forgets_at_once_who_ended_is_found": 6,
     "test_a_wake_up_for_each_mail_is_found": 41,

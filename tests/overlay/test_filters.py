@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
-from roamcast.overlay.events import CameByLink, OverlayOpened, SendOnLink, TablesTouched
+from roamcast.overlay.events import (
+    CameByLink,
+    OverlayOpened,
+    SendOnLink,
+    TablesTouched,
+    TreeChanged,
+)
 from roamcast.overlay.filters.messages import (
     FilterInstalled,
     FilterOrder,
@@ -334,6 +340,19 @@ def test_a_batch_of_a_former_life_of_the_root_is_void() -> None:
     assert hand.filters.state is FilterState.PASSIVE
     hand.give(FilterInstalled(Rank(2, "a"), "m", "t"), "t")
     assert hand.filters.state is FilterState.PASSIVE
+
+
+def test_who_plans_no_more_ceases_to_match_until_it_is_told() -> None:
+    hand = Hand()
+    hand.order("activate")
+    hand.filters.receive(TreeChanged(("a",)), 0)  # m was its own root when it started
+    assert hand.filters.state is FilterState.PASSIVE
+    hand.order("activate", 2)
+    hand.filters.receive(TreeChanged(("a",)), 0)
+    assert hand.filters.state is FilterState.ACTIVE
+    everywhere = Hand(filters="all")
+    everywhere.filters.receive(TreeChanged(("a",)), 0)
+    assert everywhere.filters.matches
 
 
 def test_the_source_spawns_without_a_filter_of_its_own() -> None:

@@ -1,6 +1,5 @@
 """Deliberate defects of a whole broker: the swarm finds each within a thousand seeds."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,6 @@ from roamcast.channels.server.messages import State
 from roamcast.channels.server.subscriptions import LocalQueries
 from roamcast.channels.sessions.publications import StoredPublications
 from roamcast.identity.rule_sets import RuleSets
-from roamcast.model.contexts import body_of
 from roamcast.model.events import Acknowledged, MapTouched, RulesChanged
 from roamcast.model.machine import Effect, Store, Stored
 from roamcast.sim.workloads.broker import BrokerWorkload
@@ -74,17 +72,15 @@ def test_rules_applied_after_the_context_is_shown_are_found(
 
 
 def test_a_hidden_context_in_a_current_set_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unfiltered(self: LocalQueries, view_class: str, number: int) -> Sequence[State]:
-        server = self._server
-        record = server.dissemination.classes[view_class].table.records[number]
-        contexts = [one.context for one in server.map.contexts.values()]
-        return [
-            State(self.as_of(view_class), context.vid, body_of(context))
-            for context in contexts
-            if record.filter.matches(context)
-        ]
+    real = LocalQueries.state
 
-    monkeypatch.setattr(LocalQueries, "current", unfiltered)
+    def unfiltered(
+        self: LocalQueries, view_class: str, number: int, vid: str, alone: str = ""
+    ) -> State | None:
+        state, known = real(self, view_class, number, vid, alone), self._server.map.contexts
+        return state and State(state.number, vid, known[vid].body)
+
+    monkeypatch.setattr(LocalQueries, "state", unfiltered)
     assert finds("nobody sees what rules hide")
 
 
@@ -113,17 +109,18 @@ def test_a_hand_over_that_loses_the_last_publication_is_found(
 
 
 @pytest.mark.slow
-def test_a_session_resumed_into_the_wrong_view_class_is_found(
+def test_a_session_resumed_without_its_viewers_name_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # By the part itself, not its id: the id of one that has crashed is given to another.
-    classes: dict[tuple[Admission, str], str] = {}
+    opened: set[tuple[Admission, str]] = set()
     real = Admission._open
 
     def resumed(self: Admission, given: OpenSession) -> list[Effect]:
         effects = real(self, given)
-        session = self._hub.sessions[given.session]
-        session.view_class = classes.setdefault((self, given.session), session.view_class)
+        if (self, given.session) in opened:
+            self._hub.sessions[given.session].viewer = ""
+        opened.add((self, given.session))
         return effects
 
     monkeypatch.setattr(Admission, "_open", resumed)

@@ -48,7 +48,7 @@ LEAKS = {
     ),
     "a t_r as of the class": (
         "roamcast.channels.server.contexts:MapContexts._return",
-        "if was.body != body:",
+        "if (was.body, was.number) != (body, now.number):",
         "if False:",
     ),
     "a frame that leaves at once": (
@@ -80,7 +80,7 @@ LEAKS = {
 
 
 def test_worlds_that_differ_in_hidden_things_are_alike_to_a_stranger() -> None:
-    seeds = (*range(10), 246, 1_017, 1_296)  # the last three were found by search
+    seeds = (*range(10), 246, 775, 1_017, 1_296)  # the last four were found by search
     assert min(check_twins(random.Random(seed)) for seed in seeds) > 50
 
 

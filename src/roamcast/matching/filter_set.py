@@ -93,6 +93,11 @@ class FilterSet:
         """Add a filter under a new id."""
         self._add_chunk([(name, wanted)])
 
+    def roomy(self, filters: int, terms: int) -> bool:
+        """Whether so many filters of so many terms each surely fit, whatever they say."""
+        room = len(self) + filters <= self._filters_max
+        return room and self._index.roomy(filters * CONJUNCTIONS_MAX, filters * terms)
+
     def add_many(self, items: Iterable[tuple[str, Filter]]) -> None:
         """Add many filters, much faster than one at a time. If one is invalid, none is added."""
         added: list[str] = []

@@ -35,6 +35,10 @@ class Index:
         if self.rows + rows > ROWS_MAX:
             raise LimitError(f"a set of filters has at most {ROWS_MAX} conjunctions")
 
+    def roomy(self, rows: int, terms: int) -> bool:
+        """Whether so many more rows surely fit, with so many terms."""
+        return self.rows + rows <= ROWS_MAX and self.vocabulary.roomy(terms)
+
     def undo(self) -> None:
         """Undo the vocabulary's additions for rows that were not placed."""
         self.vocabulary.undo()

@@ -4,12 +4,18 @@ A `FilterSet` keeps the columns, texts and grids of filters that are gone: pages
 the filters removed since it was made had as many terms as those that stand, another set is filled
 with the standing ones, a few at every addition and removal, and takes its place. So nobody waits
 for it, a removal costs no more than an addition does, and all memory of the old set is returned.
+
+To place many filters at once costs a quarter of placing one after another. So small ones wait until
+there are LATER_MAX of them, or until somebody matches.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from roamcast.errors import LimitError
 from roamcast.matching.filter_set import FilterSet
+from roamcast.matching.layout import Array
+from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.price import terms_of
 
@@ -19,11 +25,22 @@ TERMS_MIN: Final = 4_096
 MOVES: Final = 16
 """Filters that one addition or removal moves to the next set."""
 
+LATER_MAX: Final = 64
+"""Filters that wait to be placed together: two milliseconds of whoever matches next."""
+
+LATER_TERMS_MAX: Final = 16
+"""Terms of a filter that may wait."""
+
 
 class RenewingSet:
     """Filters by id, as in `FilterSet`."""
 
+    match: Callable[[Context], list[str]]
+    match_numbers: Callable[[Context], Array]
+
     def __init__(self) -> None:
+        self._later: dict[str, Filter] = {}
+        """Filters that are not placed yet."""
         self._take(FilterSet())
         self._next: FilterSet | None = None
         self._filters: dict[str, Filter] = {}
@@ -35,12 +52,51 @@ class RenewingSet:
         return len(self._filters)
 
     def occupancy(self) -> dict[str, tuple[int, int]]:
-        """How many terms are held of filters that are gone, and the bound."""
+        """How many terms are held of filters that are gone, what waits, and the bounds."""
         # While the next set is filled more are removed: at most one for each MOVES that stand.
-        return {"removed terms": (self._removed, 2 * (TERMS_MIN + self._standing))}
+        return {
+            "removed terms": (self._removed, 2 * (TERMS_MIN + self._standing)),
+            "filters to place": (len(self._later), LATER_MAX),
+        }
 
     def add(self, name: str, wanted: Filter) -> None:
         """Add a filter under a new id."""
+        terms = terms_of(wanted.normal)
+        if terms <= LATER_TERMS_MAX and self._set.roomy(LATER_MAX, LATER_TERMS_MAX):
+            self._wait(name, wanted)
+        else:
+            self._place()
+            self._add(name, wanted)
+        self._filters[name] = wanted
+        self._standing += terms
+        self._move(MOVES)
+
+    def _wait(self, name: str, wanted: Filter) -> None:
+        assert name not in self._filters
+        if not self._later:
+            self.match, self.match_numbers = self._match, self._match_numbers
+        self._later[name] = wanted
+        if len(self._later) >= LATER_MAX:
+            self._place()
+
+    def _place(self) -> None:
+        """Place what waits."""
+        if self._later:
+            later, self._later = self._later, {}
+            self._set.add_many(later.items())
+            if self._next is not None:
+                self._next.add_many(later.items())
+            self._take(self._set)
+
+    def _match(self, context: Context) -> list[str]:
+        self._place()
+        return self._set.match(context)
+
+    def _match_numbers(self, context: Context) -> Array:
+        self._place()
+        return self._set.match_numbers(context)
+
+    def _add(self, name: str, wanted: Filter) -> None:
         try:
             self._set.add(name, wanted)
         except LimitError:
@@ -50,14 +106,15 @@ class RenewingSet:
             self._begin()
             self._move(len(self._to_move))
             self._set.add(name, wanted)
-        self._filters[name] = wanted
-        self._standing += terms_of(wanted.normal)
         if self._next is not None:
             self._next.add(name, wanted)
-        self._move(MOVES)
 
     def remove(self, name: str) -> None:
         """Remove the filter with this id."""
+        if name in self._later:
+            self._standing -= terms_of(self._filters.pop(name).normal)
+            del self._later[name]
+            return
         self._set.remove(name)
         terms = terms_of(self._filters.pop(name).normal)
         self._standing -= terms
@@ -70,12 +127,14 @@ class RenewingSet:
 
     def _take(self, made: FilterSet) -> None:
         """Answer from a set: its own methods, so that an update passes nothing more."""
-        self._set = made
-        self.match, self.match_numbers, self.name_of = made.match, made.match_numbers, made.name_of
+        self._set, self.name_of = made, made.name_of
+        self.match, self.match_numbers = made.match, made.match_numbers
+        if self._later:
+            self.match, self.match_numbers = self._match, self._match_numbers
 
     def _begin(self) -> None:
         self._next = FilterSet()
-        self._to_move = list(self._filters)
+        self._to_move = [name for name in self._filters if name not in self._later]
 
     def _move(self, most: int) -> None:
         """Move filters to the next set; when none is left it takes over."""

@@ -37,6 +37,9 @@ from roamcast.model.filters.atoms import T_D, T_R, Box, Normal, Presence, Residu
 from roamcast.model.filters.values import Interval, Intervals, inside_place
 
 COLUMNS_MAX = 1 << 16
+WAYS_MAX = 8
+"""Columns, values or texts that one term may add, at most."""
+
 TOKENS_KNOWN_MAX = 1 << 29
 PREDICATES_MAX = 4096
 """Maximum intervals in one row; further atoms are left to the reference evaluator."""
@@ -218,6 +221,15 @@ class Vocabulary:
         self._columns_made: list[tuple[PropertyColumns | Vocabulary, str]] = []
         self._properties_made: list[str] = []
         self._tokens_made: list[int] = []
+
+    def roomy(self, terms: int) -> bool:
+        """Whether so many terms surely fit: each takes WAYS_MAX columns, values and texts."""
+        most = WAYS_MAX * terms
+        return (
+            self.columns_count + most <= COLUMNS_MAX
+            and self.tokens_count + most <= TOKENS_KNOWN_MAX
+            and self.labels.count + most <= TEXTS_MAX
+        )
 
     def undo(self) -> None:
         """Remove everything added since `mark`; no row that uses it may have been placed."""

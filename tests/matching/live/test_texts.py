@@ -26,7 +26,9 @@ def test_like_agrees_with_the_reference(words: list[str], pattern: str) -> None:
     assert out.tolist() == expected
     if len(need):
         found = np.empty(known.count + 1, np.int64)
-        count = texts.like_all(known.data, known.spans, known.lines, codes, need, found)
+        count = texts.like_all(
+            known.data, known.spans, known.lines, known.lines.shape[1], codes, need, found
+        )
         assert set(found[:count].tolist()) == {
             int(number) for number, fits in zip(numbers, expected, strict=True) if fits
         }

@@ -812,8 +812,8 @@ class MapContexts:
         body = b"" if now is None else now.body
         who = watcher.alone
         if now is not None and was.body and self._unchanged(was, context, seen, body, who):
-            if was.body != body:
-                # Only the time of looking differs: its own stays until more does (0098).
+            if (was.body, was.number) != (body, now.number):
+                # Only the time of looking or of the change differs: its own stays until more does.
                 known.set_apart(watcher.key, was)
                 watcher.vids[vid] = None
             return

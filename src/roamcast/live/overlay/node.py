@@ -21,11 +21,14 @@ from roamcast.overlay.links.settings import NeighbourSettings
 from roamcast.overlay.overlay import OverlayNode, OverlaySettings
 from roamcast.overlay.tables.feeding import TableSettings, standard_tables
 from roamcast.overlay.topology.discovery import DiscoverySettings
+from roamcast.overlay.topology.topology import TopologySettings
 
 NODE_KEY_FILE: Final = "node.key"
 KEY_BYTES: Final = 32
 HOUR_S: Final = 3_600
 DAY_S: Final = 24 * HOUR_S
+SETTLE_US: Final = 20_000
+"""How long changes of the topology are gathered: so much longer readers hear nothing (0310)."""
 NEIGHBOURS_FOUND_MAX: Final = 64
 """Neighbours that are not configured, linked or sought."""
 
@@ -64,6 +67,7 @@ def node_of(section: OverlaySection, past: PastSection, folder: Path) -> Overlay
     filters = section.filters
     retention_s = past.archive_days * DAY_S if past.archive else past.store_hours * HOUR_S
     settings = OverlaySettings(
+        topology=TopologySettings(settle_us=SETTLE_US),
         tables=TableSettings(retention_us=round(retention_s * MICROSECONDS)),
         filters=FilterSettings(int(filters) if filters.isdigit() else filters),  # type: ignore[arg-type]
     )

@@ -50,6 +50,8 @@ class LiveIndex:
         self.contexts: list[Context | None] = []
         self.slots: dict[str, int] = {}
         self.texts = texts.Texts()
+        self.present: Array = np.zeros(64, np.bool_)
+        """Slots that have a context now."""
         self.longitudes: Array = np.full(64, math.nan)
         self.latitudes: Array = np.full(64, math.nan)
         self.steps = 0
@@ -82,6 +84,7 @@ class LiveIndex:
         else:
             before = self.contexts[slot]
         self.contexts[slot] = context
+        self.present[slot] = True
         if before is None:
             self._change(slot, "place", None, context.place)
             self._set(slot, T_R, "instant", None, context.t_r)
@@ -109,6 +112,7 @@ class LiveIndex:
         context = self.contexts[slot]
         assert context is not None
         self.contexts[slot] = None
+        self.present[slot] = False
         self._set(slot, "vid", "string", vid, None)
         self._set(slot, T_R, "instant", context.t_r, None)
         self._set(slot, T_D, "instant", context.end, None)
@@ -120,6 +124,7 @@ class LiveIndex:
         if not self.slots:  # everything is given back
             self.contexts.clear()
             self._free.clear()
+            self.present = np.zeros(64, np.bool_)
             self.longitudes, self.latitudes = np.full(64, math.nan), np.full(64, math.nan)
         return context
 
@@ -136,6 +141,7 @@ class LiveIndex:
         slot = len(self.contexts)
         self.contexts.append(None)
         if slot == len(self.longitudes):
+            self.present = np.concatenate([self.present, np.zeros(slot, np.bool_)])
             self.longitudes = np.concatenate([self.longitudes, np.full(slot, math.nan)])
             self.latitudes = np.concatenate([self.latitudes, np.full(slot, math.nan)])
         return slot
@@ -406,7 +412,8 @@ class LiveIndex:
         if not len(need) or column is None:
             return None
         numbers = np.empty(count_max + 1, np.int64)
-        found = texts.like_all(known.data, known.spans, known.lines, codes, need, numbers)
+        words = (known.count + 63) >> 6
+        found = texts.like_all(known.data, known.spans, known.lines, words, codes, need, numbers)
         if found > count_max:
             return None
         labels = np.sort(known.labels[numbers[:found]])

@@ -34,6 +34,9 @@ SLICE_STEPS = 2 * SLICE
 WALK_MIN = 256
 WALK_LIKE_MAX = 4_096
 WINDOW = 64
+LOOKED_AT = 8
+"""Contexts looked at around a point for each that lies there, at worst: beside a curve's edges."""
+
 TEXTS_A_CONTEXT_MAX = 64
 """Different texts for each one of a column, up to which LIKE searches all texts first."""
 
@@ -47,7 +50,8 @@ def count(index: LiveIndex, wanted: Filter) -> Question[int]:
     if isinstance(normal, Values) and index.decides(normal):
         return index.bound(normal) or 0
     slots = yield from satisfying(index, normal)
-    return sum(index.contexts[slot] is not None for slot in slots.tolist())
+    # The index may have changed since the slice of a slot, or even be empty.
+    return int(np.count_nonzero(index.present[slots[slots < len(index.present)]]))
 
 
 def every(index: LiveIndex, wanted: Filter) -> Question[list[Context]]:
@@ -64,13 +68,20 @@ def page(index: LiveIndex, wanted: Filter, after: str, limit: int) -> Question[C
     index.forget_terms()
     named = price.bound(normal, index)
     budget = None if named is None else named // 4
+    liked = None
     if budget is not None and _has_like(normal):
-        budget = min(budget, WALK_LIKE_MAX)  # all texts are searched in less than a long walk
-    if budget is None or limit * len(index) < budget * (named or 0):
+        # All texts are searched in less than a long walk; of many hits a short one finds enough.
+        budget = min(budget, WALK_LIKE_MAX)
+        parts = normal.parts if isinstance(normal, All) else (normal,)
+        liked = _liked(index, parts, named or 0, WALK_LIKE_MAX)
+    if liked is None and (budget is None or limit * len(index) < budget * (named or 0)):
         walked = yield from _walk(index, normal, after, limit, budget)
         if walked is not None:
             return walked
-    slots = yield from satisfying(index, normal)
+    if liked is None:
+        slots = yield from satisfying(index, normal)
+    else:
+        slots = yield from _checked(index, normal, liked)
     labels = _labels(index, slots)
     first = index.texts.from_on(after, after=True) if after else None
     if first is not None:
@@ -100,7 +111,7 @@ def nearest(
     named = price.bound(normal, index)
     most = len(index.points) if named is None else min(named, len(index.points))
     around = None
-    if most > max(WINDOW, len(index) // 16):
+    if most > max(WINDOW, LOOKED_AT * count * len(index) // max(1, most)):
         metres = yield from _radius(index, to, normal, count, most)
         if metres is not None:
             if metres_max is not None:
@@ -200,16 +211,22 @@ def _has_like(normal: Normal) -> bool:
     )
 
 
-def _liked(index: LiveIndex, parts: tuple[Normal, ...], least: int) -> Array | None:
-    """Let a LIKE term name the contexts, if its texts are fewer than what other terms name."""
+def _liked(
+    index: LiveIndex, parts: tuple[Normal, ...], least: int, most: int | None = None
+) -> Array | None:
+    """Let a LIKE term name the contexts, if its texts are fewer than what other terms name.
+
+    `most`: or if they are fewer than that.
+    """
     if index.texts.count > TEXTS_A_CONTEXT_MAX * least:
         return None
+    most = least if most is None else min(most, least)
     for part in parts:
         if isinstance(part, Residual) and part.wanted and isinstance(part.expression, syntax.Like):
             operand = part.expression.operand
             if isinstance(operand, syntax.Property):
-                found = index.like_candidates(operand.name, part.expression.pattern, least)
-                if found is not None and len(found) < least:
+                found = index.like_candidates(operand.name, part.expression.pattern, most)
+                if found is not None and len(found) < most:
                     return found
     return None
 

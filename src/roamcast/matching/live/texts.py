@@ -5,10 +5,10 @@ int64 in the order of code points, so compiled code compares texts as numbers. T
 in blocks; a block owns the labels up to the next block's, and spreads its texts over them anew when
 a gap is used up. Only when blocks have no room between them are all of them spread.
 
-The bytes (UTF-8) serve LIKE. Beside them stand signatures: a text has a bit of 256 for each group
-of three bytes that it contains, and a pattern's literal runs need certain bits. Signatures lie in
-bit slices, a line for each bit with a place for each text, so a pattern reads a few lines and not
-all texts.
+The bytes (UTF-8) serve LIKE. Beside them stand signatures: a text has two bits of 256 for each
+group of three bytes that it contains, and a pattern's literal runs need certain bits. Signatures
+lie in bit slices, a line for each bit with a place for each text, so a pattern reads a few lines
+and not all texts.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,6 +26,9 @@ ROOM_MIN = 4 * BLOCK
 """Labels that two blocks must have between them to be split."""
 
 SIGNATURE_BITS = 256
+WAYS = 2
+"""Bits of a group: with two, one of 10,000 short texts has those of four letters by chance."""
+
 NEEDED_MAX = 16
 """Lines that a pattern reads: more rule out hardly any text."""
 
@@ -37,8 +40,11 @@ FREED_MIN = 1 << 16
 
 
 @inlined
-def _bit(first: int, second: int, third: int) -> int:
+def _bit(first: int, second: int, third: int, way: int) -> int:
     mixed = (first * 0x1F35 + second * 0x0B53 + third * 0x6B9) & 0xFFFFFFFF
+    if way:
+        mixed = (mixed * 0x9E3779B1) & 0xFFFFFFFF
+        return (mixed >> 24) % SIGNATURE_BITS
     return (mixed ^ (mixed >> 7)) % SIGNATURE_BITS
 
 
@@ -47,11 +53,12 @@ def sign(data: Array, start: int, stop: int, lines: Array, number: int, present:
     """Set or clear the bits of a text's groups of three bytes."""
     word, mask = number >> 6, np.uint64(1) << np.uint64(number & 63)
     for at in range(start, stop - 2):
-        bit = _bit(data[at], data[at + 1], data[at + 2])
-        if present:
-            lines[bit, word] |= mask
-        else:
-            lines[bit, word] &= ~mask
+        for way in range(WAYS):
+            bit = _bit(data[at], data[at + 1], data[at + 2], way)
+            if present:
+                lines[bit, word] |= mask
+            else:
+                lines[bit, word] &= ~mask
 
 
 @kernel
@@ -61,13 +68,14 @@ def needed(pattern: Array) -> Array:
     count = 0
     for at in range(len(pattern) - 2):
         if pattern[at] < 256 and pattern[at + 1] < 256 and pattern[at + 2] < 256:
-            bit = _bit(pattern[at], pattern[at + 1], pattern[at + 2])
-            fresh = True
-            for known in range(count):
-                fresh = fresh and bits[known] != bit
-            if fresh and count < NEEDED_MAX:
-                bits[count] = bit
-                count += 1
+            for way in range(WAYS):
+                bit = _bit(pattern[at], pattern[at + 1], pattern[at + 2], way)
+                fresh = True
+                for known in range(count):
+                    fresh = fresh and bits[known] != bit
+                if fresh and count < NEEDED_MAX:
+                    bits[count] = bit
+                    count += 1
     return bits[:count]
 
 
@@ -114,17 +122,20 @@ def like_each(data: Array, spans: Array, numbers: Array, pattern: Array, out: Ar
 
 @kernel
 def like_all(
-    data: Array, spans: Array, lines: Array, pattern: Array, need: Array, found: Array
+    data: Array, spans: Array, lines: Array, words: int, pattern: Array, need: Array, found: Array
 ) -> int:
     """Copy the numbers of texts that satisfy a pattern; return how many there are.
 
-    `need` has at least one bit. The search ends when `found` is full.
+    `need` has at least one bit; `words` of each line are in use. The search ends when `found` is
+    full.
     """
     total = 0
-    for word in range(lines.shape[1]):
+    for word in range(words):
         bits = lines[need[0], word]
-        for bit in need[1:]:
-            bits &= lines[bit, word]
+        for at in range(1, len(need)):
+            bits &= lines[need[at], word]
+            if not bits:
+                break
         while bits:
             number = (word << 6) + lowest_bit(bits)
             bits &= bits - np.uint64(1)

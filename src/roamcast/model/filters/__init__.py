@@ -13,6 +13,7 @@ import msgspec
 
 from roamcast.errors import FilterError
 from roamcast.model.contexts import Context
+from roamcast.model.filters import plain
 from roamcast.model.filters import text as writing
 from roamcast.model.filters.atoms import Conjunction, Normal, conjunctions
 from roamcast.model.filters.evaluate import evaluate
@@ -42,7 +43,12 @@ class Filter:
     def parse(cls, source: Any) -> "Filter":
         """Parse CQL2: text, or decoded JSON."""
         if isinstance(source, str):
-            return cls(parse_text(source), source)
+            known = plain.read(source)
+            if known is None:
+                return cls(parse_text(source), source)
+            made = cls(known.expression, source)
+            made.normal, made.text = known.normal, known.text
+            return made
         if isinstance(source, dict | bool):
             made = cls(parse_json(source), "", source)
             made.source = made.text

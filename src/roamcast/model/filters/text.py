@@ -143,9 +143,14 @@ def _place_of(atom: Values) -> str | None:
         return None
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether a property's name needs no quotes."""
+    return _PLAIN_NAME.fullmatch(name) is not None and name.lower() not in _KEYWORDS
+
+
 def name_text(name: str) -> str:
     """Format a property's name, in quotes unless it is a plain word."""
-    if _PLAIN_NAME.fullmatch(name) and name.lower() not in _KEYWORDS:
+    if is_plain_name(name):
         return name
     return '"' + name.replace('"', '""') + '"'
 

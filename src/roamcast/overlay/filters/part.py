@@ -100,6 +100,7 @@ class NodeFilters(Part):
         self._untold: dict[str, None] = {}
         """Nodes whose newest report our parent may lack."""
         self._parent = ""
+        self._is_root = True
         self._before: dict[str, NodeReport] = {}
         """At the root: the reports at the last batch."""
         self._flows: dict[str, float] = {}
@@ -191,7 +192,7 @@ class NodeFilters(Part):
             return ()
         if isinstance(given, TreeChanged | NeighbourUp):
             self._stir(now)
-            return self._ask_children()
+            return [*self._step_down(now), *self._ask_children()]
         assert isinstance(given, CameByLink)
         message = given.message
         match message:
@@ -233,6 +234,13 @@ class NodeFilters(Part):
         self._timers.sooner("report", now + self.settings.report_us)
         if self._up() is None:
             self._timers.sooner("batch", now + self.settings.batch_us)
+
+    def _step_down(self, now: int) -> Sequence[Effect]:
+        """Cease to match once another node plans: it knows only of filters that are reported."""
+        was_root, self._is_root = self._is_root, self._up() is None
+        if not was_root or self._is_root or self.settings.filters == "all" or not self.matches:
+            return ()
+        return [*self._give_up(now), *self._move(FilterEvent.PASSIVATE, now, self.rank)]
 
     def _ask_children(self) -> Sequence[Effect]:
         """Ask for all reports: some were lost, or came before this node knew of their tree."""
