@@ -726,6 +726,8 @@ class MapContexts:
 
     def _lying_apart(self, known: MapContext) -> list[NamedViewer]:
         """Give the viewers for whom a context lies apart, or lay until its last change."""
+        if not known.names and not known.apart:
+            return []
         viewers = {watcher.key: watcher for watcher in self.named.of(known.names)}
         for key in known.apart or ():
             viewers[key] = self.named.known[key]
