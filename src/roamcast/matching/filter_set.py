@@ -201,8 +201,7 @@ class FilterSet:
         """Load the compiled code now, so that the first call does not wait for it.
 
         A throw-away set calls every kernel once; this set does not change. `batches`: also what
-        matches Arrow tables, which no service does. Making one loads pandas, a quarter of what a
-        service takes to start.
+        matches Arrow tables, which no service does: making one loads pandas.
         """
         filters = FilterSet()
         filters.add("a", Filter.parse("a = 'x' AND b > 1 AND near(geometry, POINT(0 0), 1)"))
