@@ -44,7 +44,8 @@ const trouble = signal<string | null>(null);
 async function ask(): Promise<void> {
   const length = minutes.value * MINUTE;
   const now = Date.now();
-  const from = Math.max(fromMs.value || now - length, Math.ceil(state.pastBegins.value ?? 0));
+  const horizon = Math.ceil(state.pastBegins.value ?? 0);
+  const from = fromMs.value || Math.max(now - length, horizon);
   const to = Math.min(from + length, now - 1);
   const { name } = setting.value;
   const tried = name === "default_precision" ? value.value : Number(value.value);

@@ -24,17 +24,19 @@ MILLISECOND = 1_000
 class TriedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Settings to try; those that are left out stay as they are."""
 
-    limit_bytes: Annotated[
-        int | None,
-        Meta(ge=1_024, le=2**40, description="bytes in any second that a watcher takes"),
-    ] = None
+    limit_bytes: (
+        Annotated[
+            int, Meta(ge=1_024, le=2**40, description="bytes in any second that a watcher takes")
+        ]
+        | None
+    ) = None
     default_precision: Annotated[
         Precision | None, Meta(description="`[privacy]`: of contexts whose publisher set no rules")
     ] = None
-    subscribers_min: Annotated[
-        int | None, Meta(ge=1, le=1_000_000, description="`[channels]`: q")
-    ] = None
-    history_max: Annotated[int | None, Meta(ge=1, le=100_000, description="`[channels]`: m")] = None
+    subscribers_min: (
+        Annotated[int, Meta(ge=1, le=1_000_000, description="`[channels]`: q")] | None
+    ) = None
+    history_max: Annotated[int, Meta(ge=1, le=100_000, description="`[channels]`: m")] | None = None
 
     def check(self) -> "TriedSettings":
         """Refuse a question that tries nothing."""
@@ -196,8 +198,8 @@ def _described(replay: WatchedReplay, window: Window, table: _FeatureTable) -> R
     area += len(current) * (end - last)
     waits = [state.waited_us for state in replay.shown]
     return ReplayedMap(
-        frames=replay.frames,
-        bytes=replay.bytes,
+        frames=len(replay.frames),
+        bytes=sum(size for _, size in replay.frames),
         updates=replay.updates,
         contexts=len(seen),
         mean_contexts=area / (end - begin),

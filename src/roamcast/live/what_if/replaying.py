@@ -74,8 +74,8 @@ class WatchedReplay:
         grid_s: int = 0,
     ) -> None:
         """`exempt`: vids with rules of their own, for which the default does not count."""
-        self.frames = 0
-        self.bytes = 0
+        self.frames: list[tuple[int, int]] = []
+        """When each message left, and its bytes."""
         self.updates = 0
         self.shown: list[ShownState] = []
         self.ended = ""
@@ -87,7 +87,7 @@ class WatchedReplay:
         self._now = window[0]
         self._machine = Broker(
             "what-if",
-            epoch=1,
+            epoch=self._now,
             now=self._now,
             load=lambda _: {},
             map_settings=MapSettings(contexts_max=CONTEXTS_MAX),
@@ -149,8 +149,7 @@ class WatchedReplay:
                     pass  # records, and what a broker asks of the disk that it does not have here
 
     def _read(self, data: bytes) -> None:
-        self.frames += 1
-        self.bytes += len(data)
+        self.frames.append((self._now, len(data)))
         frame = _decode(data)
         for raw in frame.features:
             feature = bytes(raw)
