@@ -5,8 +5,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
+from roamcast.live.what_if.comparing import WhatIfAnswer
 from roamcast.model.buildings import FloorPlan, campus
 from roamcast.model.places_geojson import write_places
 from roamcast.model.time import format_instant
@@ -71,7 +73,9 @@ def test_as_it_was_is_what_a_session_was_told_and_rules_hold_on_both_maps(
                 told.append((event["subject"], place))
     end = now()
     asked = {"from": begin, "to": end, "filter": "type = 'person'"}
-    answer = ask(running, **asked, settings=LIMIT).json
+    whole = ask(running, **asked, settings=LIMIT)
+    msgspec.json.decode(whole.body, type=WhatIfAnswer)  # as it is described
+    answer = whole.json
     was = shown(answer, "was")
     assert was["ann"] == [place for vid, place in told if vid == "ann"] == [here, there, None]
     assert was.keys() == {"ann", "blurred", "hidden"}  # the watcher asked for no printer

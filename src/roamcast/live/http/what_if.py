@@ -27,7 +27,14 @@ class WhatIfRequest(
     begin: Instant
     end: Instant
     settings: TriedSettings
-    filter: Annotated[str, Meta(max_length=FILTER_LENGTH_MAX, description="CQL2 text")] = "true"
+    filter: Annotated[
+        str,
+        Meta(
+            max_length=FILTER_LENGTH_MAX,
+            description="CQL2 text",
+            extra_json_schema={"format": "cql2"},
+        ),
+    ] = "true"
 
 
 @route("POST", "/what-if", scope="admin", tag="map", body=WhatIfRequest, answer=WhatIfAnswer,
