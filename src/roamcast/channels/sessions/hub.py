@@ -650,10 +650,12 @@ class Hub(Part):
 
     def _beside_remote(self, key: Key, event: ContextEvent) -> ContextEvent:
         """Give what an update of this node's map means where another node shows the same vid."""
+        if event.kind is EventKind.CHANGED:
+            return event
         assert self.remote is not None
         text = self._shown[key].removeprefix("everywhere ")
         found = self.remote.state(text, event.state.vid)
-        if found is None or event.kind is EventKind.CHANGED:
+        if found is None:
             return event
         if event.kind is EventKind.APPEARED:
             return ContextEvent(EventKind.CHANGED, event.state, event.at_us, event.context)
