@@ -657,6 +657,14 @@ def test_axe_finds_nothing_on_any_screen(sit: Sit, width: int, scheme: str) -> N
     for tab in ("feed", "cast", "mail", "you", "network", "whatif"):
         seat.page.click(f"#tab-{tab}")
         look(tab)
+    seat.page.select_option(".composer-row select", "1")  # a minute
+    seat.page.click(".composer .main")
+    seat.page.locator(".whatif-counts").wait_for()
+    look("what if, counted")
+    if width < 720:
+        seat.page.click(".map-tab")
+        look("what if, two maps")
+    seat.page.click("text=Back to now")
     seat.apply("type = ")
     seat.page.locator(".editor.bad").wait_for()
     look("wrong filter")

@@ -49,28 +49,28 @@ class ChannelCost(msgspec.Struct, frozen=True):
 def cost_of(segments: Sequence[Path], window: Window, setting: ThresholdSetting) -> ChannelCost:
     """Replay a journal from its first segment on, and count what falls into the window."""
     begin, end = window
-    broker = Replay(setting.subscribers_min, setting.history_max)
+    replay = Replay(setting.subscribers_min, setting.history_max)
     epoch, counting, updates = 0, False, 0
     for row in _rows(segments):
         if row["time_us"] > end:
             break
         if not counting and row["time_us"] >= begin:
             counting = True
-            broker.count_anew()
+            replay.count_anew()
         if row["epoch"] != epoch:
             epoch = row["epoch"]
-            broker.restart()
+            replay.restart()
         if row["kind"] == _MATCHED:
-            before = broker.transmissions
-            broker.update(map(int, row["matched"].split()))
-            updates += counting and broker.transmissions > before
+            before = replay.transmissions
+            replay.update(map(int, row["matched"].split()))
+            updates += counting and replay.transmissions > before
         elif row["step"] == "placed":
-            broker.placed(row["query"], row["view_class"], row["receiver"], remote=row["remote"])
+            replay.placed(row["query"], row["view_class"], row["receiver"], remote=row["remote"])
         else:
-            broker.withdrawn(row["query"], row["receiver"])
+            replay.withdrawn(row["query"], row["receiver"])
     if not counting:
-        broker.count_anew()
-    return ChannelCost(updates, broker.transmissions, broker.announcements, broker.channels_max)
+        replay.count_anew()
+    return ChannelCost(updates, replay.transmissions, replay.announcements, replay.channels_max)
 
 
 def check_segments(segments: Sequence[Path]) -> None:
