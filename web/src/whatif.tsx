@@ -44,7 +44,7 @@ const trouble = signal<string | null>(null);
 async function ask(): Promise<void> {
   const length = minutes.value * MINUTE;
   const now = Date.now();
-  const horizon = Math.ceil(state.pastBegins.value ?? 0);
+  const horizon = (state.pastBegins.value ?? 0) + 1; // it is known to the millisecond, downwards
   const from = fromMs.value || Math.max(now - length, horizon);
   const to = Math.min(from + length, now - 1);
   const { name } = setting.value;
