@@ -65,7 +65,7 @@ function begin(
     container,
     style: pictureStyle(),
     center: camera ? [camera.lon, camera.lat] : [0, 20],
-    zoom: camera?.zoom ?? 1,
+    zoom: camera ? camera.zoom - (container.clientWidth < innerWidth / 2 ? 1 : 0) : 1, // half as wide
     maxZoom: 23,
     pitchWithRotate: false,
     dragRotate: false,
