@@ -292,6 +292,15 @@ class Vocabulary:
             return
         known = self.property(atom.property)
         if atom.kind == "string":
+            if len(atom.intervals) == 1 and known.codes >= 0:  # most terms are of one text
+                text = atom.intervals[0].low
+                if text is not None and text == atom.intervals[0].high:
+                    code = known.text_tokens.get(text)
+                    if code is None:
+                        code = self._token(known.text_tokens, text, known.codes, sets=known.codes)
+                    row.words += (known.codes, code, code)
+                    row.tokens.append(code)
+                    return
             self._texts(known, atom.intervals, row)
         elif atom.kind == "number":
             self._numbers(known, atom, row)

@@ -50,6 +50,8 @@ K = TypeVar("K")
 Key = tuple[str, int, Format]
 """(view class, query number, format): who shares frames."""
 
+SESSION_OVER: Final = "this session is over: connect again"
+
 EVERYWHERE: Final = 2**40
 """Added to the number of a query whose contexts may be on any node's map."""
 
@@ -185,6 +187,23 @@ class SubscribeSession(Input, frozen=True):
     subscription: str
     filter: Filter
     everywhere: bool = False
+
+
+class SubscribeSessionMany(Input, frozen=True):
+    """Place some subscriptions of a session, each as if alone; answered by `SubscribedMany`."""
+
+    ticket: int
+    session: str
+    filters: tuple[tuple[str, Filter], ...]
+    """By their names."""
+    everywhere: bool = False
+
+
+class SubscribedMany(Effect, frozen=True):
+    """Subscriptions are placed, but for those that were refused."""
+
+    ticket: int
+    refused: tuple[tuple[str, RoamcastError], ...]
 
 
 class UnsubscribeSession(Input, frozen=True):
@@ -354,6 +373,7 @@ class Hub(Part):
     part: ClassVar[str] = "sessions"
     inputs: ClassVar = (
         SubscribeSession,
+        SubscribeSessionMany,
         UnsubscribeSession,
         LimitSession,
         SessionSlow,
@@ -424,13 +444,30 @@ class Hub(Part):
                 except RoamcastError as error:
                     return [*self._done(), Failed(given.ticket, error)]
                 return [*self._done(), Acknowledged(given.ticket)]
+            case SubscribeSessionMany(ticket):
+                refused = self._subscribe_many(given, now)
+                return [*self._done(), SubscribedMany(ticket, refused)]
             case _:
                 raise AssertionError(f"the hub takes no {type(given).__name__}")
         return self._done()
 
+    def _subscribe_many(
+        self, given: SubscribeSessionMany, now: int
+    ) -> tuple[tuple[str, RoamcastError], ...]:
+        refused: list[tuple[str, RoamcastError]] = []
+        everywhere = given.everywhere and self.remote is not None
+        for about, wanted in given.filters:
+            try:
+                if given.session not in self.sessions:
+                    raise NotFoundError(SESSION_OVER)
+                self._subscribe(given.session, about, wanted, everywhere, now)
+            except RoamcastError as error:
+                refused.append((about, error))
+        return tuple(refused)
+
     def _ask(self, given: "SubscribeSession | UnsubscribeSession | LimitSession", now: int) -> None:
         if given.session not in self.sessions:
-            raise NotFoundError("this session is over: connect again")
+            raise NotFoundError(SESSION_OVER)
         if isinstance(given, SubscribeSession):
             everywhere = given.everywhere and self.remote is not None
             self._subscribe(given.session, given.subscription, given.filter, everywhere, now)

@@ -75,6 +75,8 @@ class Any(msgspec.Struct, frozen=True, cache_hash=True, tag="any", array_like=Tr
 Normal = Atom | All | Any
 Conjunction = tuple[Atom, ...]
 
+_JOINED = frozenset({All, Any})
+
 TRUE = All(())
 FALSE = Any(())
 
@@ -90,6 +92,8 @@ def conjunctions(normal: Normal, limit: int) -> list[Conjunction] | None:
             found += inner
         return found if len(found) <= limit else None
     if isinstance(normal, All):
+        if limit >= 1 and _JOINED.isdisjoint(map(type, normal.parts)):
+            return [normal.parts]  # type: ignore[list-item] # all of them are atoms
         return _product((conjunctions(part, limit) for part in normal.parts), limit)
     return [(normal,)] if limit >= 1 else None
 
