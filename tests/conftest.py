@@ -47,28 +47,34 @@ BRIEF_JAVA = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 os.environ["SPARK_LAUNCHER_OPTS"] = " ".join(BRIEF_JAVA)
 os.environ["SPARK_SUBMIT_OPTS"] = " ".join(BRIEF_JAVA + java_classes.options())
 
-SPARK = "Spark"
 ON_SPARK = (
-    "tests/matching/test_snapshot_spark.py",
-    "tests/pipeline/test_analysis.py",
-    "tests/pipeline/test_ingest_mqtt.py",
-    "tests/pipeline/test_ingest_names.py",
-    "tests/pipeline/test_ingest_nasty.py",
-    "tests/pipeline/test_ingest_room.py",
-    "tests/pipeline/test_lookup_nats.py",
-    "tests/pipeline/test_lookup_watch.py",
-    "tests/pipeline/test_mail_to_sensed.py",
-    "tests/pipeline/test_spark_archive.py",
-    "tests/pipeline/test_spark_handles.py",
-    "tests/pipeline/test_spark_ingest.py",
-    "tests/pipeline/test_spark_jobs.py",
-    "tests/pipeline/test_transitions.py",
-    "tests/pipeline/test_twelve.py",
-    "tests/pipeline/test_cluster.py",  # uses the session and the cluster
-    "tests/pipeline/test_faults.py",  # stops the session, and starts one on the cluster
-    "tests/pipeline/test_notebook.py",  # stops the session, and starts a Connect server
+    (
+        "tests/matching/test_snapshot_spark.py",
+        "tests/pipeline/test_ingest_mqtt.py",
+        "tests/pipeline/test_ingest_names.py",
+        "tests/pipeline/test_ingest_nasty.py",
+        "tests/pipeline/test_ingest_room.py",
+        "tests/pipeline/test_lookup_nats.py",
+        "tests/pipeline/test_lookup_watch.py",
+        "tests/pipeline/test_mail_to_sensed.py",
+        "tests/pipeline/test_spark_archive.py",
+        "tests/pipeline/test_spark_handles.py",
+        "tests/pipeline/test_spark_ingest.py",
+        "tests/pipeline/test_spark_jobs.py",
+    ),
+    (
+        "tests/pipeline/test_analysis.py",
+        "tests/pipeline/test_transitions.py",
+        "tests/pipeline/test_twelve.py",
+        "tests/pipeline/test_cluster.py",  # uses the session and the cluster
+        "tests/pipeline/test_faults.py",  # stops the session, and starts one on the cluster
+        "tests/pipeline/test_notebook.py",  # stops the session, and starts a Connect server
+    ),
 )
-"""Files that share a Spark session, and so go to one worker, in this order: Java starts once."""
+"""Files that share a Spark session: each group goes to one worker, in this order."""
+
+SPARK_UNITS = {file: f"Spark {n}" for n, files in enumerate(ON_SPARK) for file in files}
+SPARK_PLACES = {file: place for files in ON_SPARK for place, file in enumerate(files)}
 
 MARKED_S = {"slow": 4, "spark": 10, "process": 2}
 """About how long a test with a mark takes; the others are many and short."""
@@ -124,7 +130,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         unit = unit_of(item.nodeid)
         marks = {mark.name for mark in item.iter_markers()}
         seconds[unit] = seconds.get(unit, 0) + sum(MARKED_S.get(name, 0) for name in marks) + 0.1
-        if {"spark", "cluster"} & set(getattr(item, "fixturenames", ())) and unit != SPARK:
+        uses = {"spark", "cluster"} & set(getattr(item, "fixturenames", ()))
+        if uses and unit not in SPARK_UNITS.values():
             raise pytest.UsageError(f"{unit} uses Spark: list it in ON_SPARK of tests/conftest.py")
         if MAY_START_PROCESSES & marks:
             # Processes and their clocks: a busy machine may need a second try (0116).
@@ -192,16 +199,19 @@ def spark(stopped_at_the_end: None) -> Any:
     return start(Settings(master="local[2]", name="roamcast-tests", memory="2g", options=OPTIONS))
 
 
+def file_of(nodeid: str) -> str:
+    """Name the file of a test."""
+    return nodeid.partition("::")[0]
+
+
 def unit_of(nodeid: str) -> str:
     """Name what is never torn apart: a file, or all files that share a Spark session."""
-    file = nodeid.partition("::")[0]
-    return SPARK if file in ON_SPARK else file
+    return SPARK_UNITS.get(file_of(nodeid), file_of(nodeid))
 
 
 def place_in_unit(nodeid: str) -> int:
     """Order the files of a unit."""
-    file = nodeid.partition("::")[0]
-    return ON_SPARK.index(file) if file in ON_SPARK else 0
+    return SPARK_PLACES.get(file_of(nodeid), 0)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -18,6 +18,8 @@ from roamcast.overlay.events import (
     TablesTouched,
     TreeChanged,
 )
+from roamcast.overlay.flows.messages import FlowReset
+from roamcast.overlay.flows.vector import Position
 from roamcast.overlay.links.chunks import chunks_of
 from roamcast.overlay.tables.areas import Areas
 from roamcast.overlay.tables.exchange import PAGES_BURST, Exchange
@@ -114,6 +116,21 @@ def test_offers_outside_the_tree_and_before_a_full_one_are_not_taken() -> None:
     assert one.offer("l", Offer(2, False, 0, True, ())) == []
     assert one.offer("l", Offer(2, True, 1, True, ())) == []
     assert one.offer("l", Offer(3, True, 0, True, ()))
+
+
+def test_what_is_due_is_sent_whatever_comes_at_that_moment() -> None:
+    """Found by seed 909 of `filters`: another part's message took the timer and sent nothing."""
+    one = One()
+    one.areas.put("own", B1)
+    (first,) = offers(one.link("l"), "l")
+    one.give(CameByLink("l", TableReceipt("areas", first.version)))
+    one.areas.remove("own")
+    assert offers(one.give(TablesTouched()), "l") == []  # it lingers
+    one.now = one.exchange.deadline() or 0
+    assert one.give(CameByLink("l", FlowReset("l", Position(1, 1)))) == ()
+    assert one.exchange.deadline() == one.now
+    (gone,) = offers(one.exchange.advance(one.now), "l")
+    assert len(gone.remove) == 1
 
 
 def test_versions_of_a_neighbours_next_life_may_begin_anew() -> None:

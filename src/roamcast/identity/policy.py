@@ -77,7 +77,8 @@ class RuleBook:
 
     def is_public(self, vid: str) -> bool:
         """Whether everybody sees all of a vid, at any time."""
-        return self.of(vid) == PUBLIC
+        own = self._rules.get(vid)
+        return self.public if own is None else own == PUBLIC
 
     def own(self, vid: str) -> tuple[Rule, ...] | None:
         """Give the rules set for this very vid."""

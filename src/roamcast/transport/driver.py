@@ -135,6 +135,8 @@ class Driver:
         self.carry = carry or _nobody
         self._timer: asyncio.TimerHandle | None = None
         self._due: int | None = None
+        self._settling = False
+        """Whether the timer is set anew once the loop has done what is before it."""
         self._closed = False
 
     def start(self) -> None:
@@ -142,15 +144,18 @@ class Driver:
         self._wake()
 
     def give(self, given: Input) -> None:
-        """Give an input, carry its effects, and set the timer."""
+        """Give an input, carry its effects, and set the timer, once for all inputs of a turn."""
         if self._closed:
             return
         for effect in self.machine.receive(given, self.clock()):
             self.carry(effect)
-        self.settle()
+        if not self._settling:
+            self._settling = True
+            asyncio.get_running_loop().call_soon(self._settle)
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Set the timer for the machine's deadline."""
+        self._settling = False
         due = self.machine.deadline()
         if due == self._due or self._closed:
             return
@@ -176,7 +181,7 @@ class Driver:
             return
         for effect in self.machine.advance(self.clock()):
             self.carry(effect)
-        self.settle()
+        self._settle()
 
 
 class Tickets:

@@ -311,7 +311,9 @@ class Past(Part):
         if alone and known is not None and not known.life and known.same(context, rules):
             return FirstStep(known.begin, known.written, rules), ()
         first = FirstStep(self._begin(vid, context.t_r, now), self._stamp(now), rules)
-        beside = self.companions(msgspec.structs.replace(context, t_r=first.begin))
+        if context.t_r != first.begin:
+            context = msgspec.structs.replace(context, t_r=first.begin)
+        beside = self.companions(context)
         return first, (*beside, *writes, first.row(vid, body))
 
     def end_of(self, vid: str, at: int, now: int) -> Writes:

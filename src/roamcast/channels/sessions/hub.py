@@ -385,6 +385,8 @@ class Hub(Part):
     def __init__(self, local: LocalQueries, settings: HubSettings, epoch: int) -> None:
         self.sessions: dict[str, HubSession] = {}
         self.queries: dict[Key, SharedQuery] = {}
+        self._by_number: dict[tuple[str, int], list[SharedQuery]] = {}
+        """View classes and numbers at this node's map → the queries that these are, by form."""
         self.writer = EventWriter(epoch)
         self.settings = settings
         self.coalesced = 0
@@ -417,6 +419,7 @@ class Hub(Part):
             "subscriptions of a session": (placed, settings.subscriptions_per_session_max),
             "ledgers": (len(self._ledgers), settings.sessions_max),
             "numbered queries": (len(self._shown), len(self.queries)),
+            "queries by number": (len(self._by_number), len(self.queries)),
             "numbered filters": (len(self._texts), len(self._shown)),
             "queries": (len(self.queries), sum(len(one.subscriptions) for one in sessions)),
             "queries served apart": (sum(len(one.apart) for one in sessions), used),
@@ -674,23 +677,18 @@ class Hub(Part):
             elif number not in after:
                 kind = EventKind.LEFT
             event = ContextEvent(kind, update.state, now, update.context)
-            for form in ("json", "sse"):
-                query = self.queries.get((update.view_class, number, form))
-                only, without = update.only, update.without
-                if query is not None:
-                    self._take(query, event, now, only, without)
-                if self._everywhere:
-                    query = self.queries.get((update.view_class, number + EVERYWHERE, form))
-                    if query is not None:
-                        beside = self._beside_remote(query.key, event)
-                        self._take(query, beside, now, only, without)
+            for query in self._by_number.get((update.view_class, number), ()):
+                beside = event
+                if kind is not EventKind.CHANGED and query.key[1] >= EVERYWHERE:
+                    beside = self._beside_remote(query.key, event)
+                self._take(query, beside, now, update.only, update.without)
 
     def _beside_remote(self, key: Key, event: ContextEvent) -> ContextEvent:
-        """Give what an update of this node's map means where another node shows the same vid."""
+        """Give what it means that a vid comes or goes here where another node shows it, too."""
         assert self.remote is not None
         text = self._shown[key].removeprefix("everywhere ")
         found = self.remote.state(text, event.state.vid)
-        if found is None or event.kind is EventKind.CHANGED:
+        if found is None:
             return event
         if event.kind is EventKind.APPEARED:
             return ContextEvent(EventKind.CHANGED, event.state, event.at_us, event.context)
@@ -1018,6 +1016,9 @@ class Hub(Part):
         query = self.queries.get(key)
         if query is None:
             query = self.queries[key] = SharedQuery(key, {}, {}, {}, branches={})
+            same = self._by_number.setdefault((key[0], key[1] % EVERYWHERE), [])
+            same.append(query)
+            same.sort(key=lambda one: (one.key[2], one.key[1]))
         name = session.name
         if session.alone:
             waiting: dict[str, ContextEvent] = {}
@@ -1072,6 +1073,10 @@ class Hub(Part):
             query.events.clear()
             if not query.alone and not query.branches:
                 del self.queries[key]
+                number = (key[0], key[1] % EVERYWHERE)
+                self._by_number[number].remove(query)
+                if not self._by_number[number]:
+                    del self._by_number[number]
                 self.timers.cancel(_QueryTimer(key))
                 self._forget_number(key)
 

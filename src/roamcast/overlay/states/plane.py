@@ -129,11 +129,13 @@ class StatePlane(Part):
 
     def receive(self, given: Any, now: int) -> Sequence[Effect]:
         """Take what happens on this node's map."""
+        if not self._placed and type(given) is LocalUpdate:
+            return ()  # soon decided: nobody else wants anything, and every update asks
         match given:
             case OverlayOpened(epoch):
                 self._epoch, self._asked = epoch, None
             case LocalUpdate(view_class, state, _, after, only=""):
-                if view_class == self._class and self._placed:
+                if view_class == self._class:
                     return self._update(state.vid, set(after), state.body, now)
             case ClassesEnded(view_classes):
                 if self._class in view_classes and self._placed:

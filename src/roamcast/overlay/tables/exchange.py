@@ -94,13 +94,13 @@ class Exchange(Part):
 
     def receive(self, given: Any, now: int) -> Sequence[Effect]:
         """Take what happened to links and tree, and what neighbours offer."""
+        if isinstance(given, CameByLink) and not self._is_ours(given):
+            return ()  # before time passes: what that makes due is sent in the same step
         for table in self.tables.values():
             table.advance(now)
         effects: list[Effect] = []
         match given:
             case CameByLink(node, message):
-                if node not in self.links or type(message) not in _TAKEN:
-                    return ()
                 effects = self._came(node, message, now)
             case TreeChanged(links):
                 self._tree = links
@@ -117,6 +117,9 @@ class Exchange(Part):
             case NeighbourReady(node):
                 self._full.discard(node)
         return [*effects, *self._pump(now)]
+
+    def _is_ours(self, came: CameByLink) -> bool:
+        return came.node in self.links and type(came.message) in _TAKEN
 
     def _came(self, link: str, message: Message, now: int) -> list[Effect]:
         if isinstance(message, TableChunk):

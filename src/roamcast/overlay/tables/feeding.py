@@ -214,9 +214,10 @@ class TableFeeding(Part):
 
     def shows(self, context: Context) -> None:
         """Take what the map shows of a vid; its end may be any from now on, whatever it says."""
-        self._place(context, None)
+        public = self._is_public(context.vid)
+        self._place(context, None, public)
         crowd = self.crowd
-        if not self._is_public(context.vid):
+        if not public:
             crowd.end(context.vid)
             self._touched = True
             self._draw_veil()
@@ -233,10 +234,10 @@ class TableFeeding(Part):
     def ends(self, context: Context) -> None:
         """A vid is on the map no more; summaries keep it for a while."""
         if self._crowd is not None:
-            self._place(context, context.t_d)
+            self._place(context, context.t_d, self._is_public(context.vid))
             self.crowd.end(context.vid)
 
-    def _place(self, context: Context, end: int | None) -> None:
+    def _place(self, context: Context, end: int | None, public: bool) -> None:
         """Note where and on which days a context is; one that lasts is there today as well."""
         day_us, today = self._settings.day_us, self._day
         first = context.t_r // day_us
@@ -245,7 +246,6 @@ class TableFeeding(Part):
             last = today
         place, point = context.place, context.point
         noted = self._noted.get(place)
-        public = self._is_public(context.vid)
         if noted is not None and public and noted[0] <= first and last <= noted[1]:
             return  # soon decided: it is asked of every update, before it is stored and after
         served = self._served(place, point)
@@ -466,7 +466,7 @@ class TableFeeding(Part):
     def unstored(self, context: Context | None) -> Writes:
         """Give what must be on disk with a context: otherwise its past might not be found."""
         if context is not None and self._crowd is not None:
-            self._place(context, None)
+            self._place(context, None, self._is_public(context.vid))
         return self._row() if self._writing or self._unwritten else ()
 
     def _row(self) -> Writes:
