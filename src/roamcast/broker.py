@@ -723,6 +723,8 @@ class Broker(Router):
 
     def _seen_then(self, viewer: Viewer, now: int, context: Context, rules: str) -> Context | None:
         """Give what a viewer may see of a past context: by its rules then, and by those of now."""
+        if not rules and self._rules.is_public(context.vid) and self._rules.public:
+            return context  # soon decided: questions about the past ask for every context
         then: Sequence[Rule] | None = self._rules.default
         if rules:
             then = _decoded_rules(self._past.rules.get(rules))

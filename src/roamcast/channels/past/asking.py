@@ -225,9 +225,14 @@ def runs(
         shown = seen(context, "")
         if shown is not None and not _known(shown, exact.get(context.vid, ())):
             visible.append(shown)
+    if blur is not None:
+        visible = blur.thickened(visible)
+    # Most vids are not asked for: their contexts need not be put in order.
+    wanted = {one.vid for one in visible if holds(asked.without_times, one)}
     by_vid: dict[str, list[Context]] = {}
-    for one in visible if blur is None else blur.thickened(visible):
-        by_vid.setdefault(one.vid, []).append(one)
+    for one in visible:
+        if one.vid in wanted:
+            by_vid.setdefault(one.vid, []).append(one)
     for vid in sorted(by_vid):
         run = coalesced(by_vid[vid])
         yield vid, run if blur is None or not blur.concerns(vid) else _blurred(run, blur)

@@ -29,11 +29,16 @@ class Piece(msgspec.Struct, gc=False):
     end: int | None = None
     late: tuple[str, ...] = ()
     """Steps of other hosts that say the same, and may still come (0200)."""
+    _context: Context | None = None
 
     def context(self) -> Context:
-        """Give the context as the map showed it, with the piece's interval."""
-        said = context_of(self.body)
-        return Context(said.vid, said.place, said.point, said.attributes, self.begin, self.end)
+        """Give the context as the map showed it, with the interval that a whole log says."""
+        if self._context is None:  # a batch of questions asks for it often
+            said = context_of(self.body)
+            self._context = Context(
+                said.vid, said.place, said.point, said.attributes, self.begin, self.end
+            )
+        return self._context
 
 
 class Pieces(msgspec.Struct):

@@ -46,5 +46,5 @@ def scalar(context: Context, name: str, kind: Kind) -> Scalar | None:
         return context.t_r
     if name == T_D:
         return context.end
-    value = {"place": context.place, "vid": context.vid}.get(name) or context.attributes.get(name)
-    return kinds.scalar(value, kind)
+    value = context.place if name == "place" else context.vid if name == "vid" else None
+    return kinds.scalar(value or context.attributes.get(name), kind)
