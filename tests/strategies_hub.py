@@ -198,6 +198,8 @@ class Desk:
         filters = tuple((about, Filter.parse(text)) for about, text in texts.items())
         answer = self.request(SubscribeSessionMany, session, filters)
         assert isinstance(answer, SubscribedMany)
+        for frame in answer.frames:
+            self.readers[session].read(frame, self.now)
         return dict(answer.refused)
 
     def unwatch(self, session: str, about: str = "w") -> None:

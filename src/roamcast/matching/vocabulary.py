@@ -263,6 +263,8 @@ class Vocabulary:
         row = Row()
         for atom in conjunction:
             if isinstance(atom, Values):
+                if atom.kind == "string" and self._text(atom, row):  # most terms are of one text
+                    continue
                 if not atom.intervals:
                     return None
                 self._values(atom, row)
@@ -286,21 +288,29 @@ class Vocabulary:
             self._properties_made.append(name)
         return found
 
+    def _text(self, atom: Values, row: Row) -> bool:
+        """Encode a term that is of one text, if its property is compared so already."""
+        known = self.properties.get(atom.property)
+        if known is None or known.codes < 0 or len(atom.intervals) != 1:
+            return False
+        interval, codes = atom.intervals[0], known.codes
+        if interval.low is None or interval.low != interval.high:
+            return False
+        if len(row.words) >= 3 * PREDICATES_MAX:
+            return False
+        code = known.text_tokens.get(interval.low)
+        if code is None:
+            code = self._token(known.text_tokens, interval.low, codes, sets=codes)
+        row.words += (codes, code, code)
+        row.tokens.append(code)
+        return True
+
     def _values(self, atom: Values, row: Row) -> None:
         if len(row.words) // 3 + len(atom.intervals) > PREDICATES_MAX:
             row.residual.append(atom)
             return
         known = self.property(atom.property)
         if atom.kind == "string":
-            if len(atom.intervals) == 1 and known.codes >= 0:  # most terms are of one text
-                text = atom.intervals[0].low
-                if text is not None and text == atom.intervals[0].high:
-                    code = known.text_tokens.get(text)
-                    if code is None:
-                        code = self._token(known.text_tokens, text, known.codes, sets=known.codes)
-                    row.words += (known.codes, code, code)
-                    row.tokens.append(code)
-                    return
             self._texts(known, atom.intervals, row)
         elif atom.kind == "number":
             self._numbers(known, atom, row)

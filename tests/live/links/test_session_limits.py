@@ -35,8 +35,12 @@ class Socket:
         await asyncio.get_running_loop().create_future()
 
     def write(self, framed: bytes) -> None:
-        if not self.closed:
-            self.said.append(json.loads(framed[framed.index(b'{"') :]))
+        while framed and not self.closed:  # several frames may come together
+            start, size = 2, framed[1]
+            if size == 126:
+                start, size = 4, int.from_bytes(framed[2:4], "big")
+            self.said.append(json.loads(framed[start : start + size]))
+            framed = framed[start + size :]
 
     def hold(self, seconds: float) -> None:
         self.held_s = max(seconds, self.held_s)

@@ -200,9 +200,10 @@ class SubscribeSessionMany(Input, frozen=True):
 
 
 class SubscribedMany(Effect, frozen=True):
-    """Subscriptions are placed, but for those that were refused."""
+    """Subscriptions are placed, but for those that were refused; the frames that answer them."""
 
     ticket: int
+    frames: tuple[bytes, ...]
     refused: tuple[tuple[str, RoamcastError], ...]
 
 
@@ -447,16 +448,13 @@ class Hub(Part):
                 except RoamcastError as error:
                     return [*self._done(), Failed(given.ticket, error)]
                 return [*self._done(), Acknowledged(given.ticket)]
-            case SubscribeSessionMany(ticket):
-                refused = self._subscribe_many(given, now)
-                return [*self._done(), SubscribedMany(ticket, refused)]
+            case SubscribeSessionMany():
+                return self._subscribe_many(given, now)
             case _:
                 raise AssertionError(f"the hub takes no {type(given).__name__}")
         return self._done()
 
-    def _subscribe_many(
-        self, given: SubscribeSessionMany, now: int
-    ) -> tuple[tuple[str, RoamcastError], ...]:
+    def _subscribe_many(self, given: SubscribeSessionMany, now: int) -> list[Effect]:
         refused: list[tuple[str, RoamcastError]] = []
         everywhere = given.everywhere and self.remote is not None
         for about, wanted in given.filters:
@@ -466,7 +464,15 @@ class Hub(Part):
                 self._subscribe(given.session, about, wanted, everywhere, now)
             except RoamcastError as error:
                 refused.append((about, error))
-        return tuple(refused)
+        # Frames of shared queries come first, as each did before the answer of its own query.
+        frames: list[bytes] = []
+        others: list[Effect] = []
+        for effect in self._done():
+            if type(effect) is Frame and not effect.events:
+                frames.append(effect.data)
+            else:
+                others.append(effect)
+        return [*others, SubscribedMany(given.ticket, tuple(frames), tuple(refused))]
 
     def _ask(self, given: "SubscribeSession | UnsubscribeSession | LimitSession", now: int) -> None:
         if given.session not in self.sessions:
@@ -559,7 +565,8 @@ class Hub(Part):
         self._local.standing.add(name, wanted)
         self._touched = True
         session.subscriptions[about] = key, wanted
-        self._forget_waiting(session, key, now)
+        if key in session.uses:
+            self._forget_waiting(session, key, now)
         vids = self._local.listing(key[0], key[1] % EVERYWHERE, session.viewer)
         shown = self._number(key, wanted)
         page = self.settings.page_features_max if session.ledger is None else 0

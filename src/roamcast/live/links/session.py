@@ -391,11 +391,13 @@ class SessionSocket:
         except LimitError:  # not for all of them: each is charged by itself
             return [(name, text) for name, text, _ in read]
         everywhere = scope == "everywhere"
-        refused: Any = service.ask_now(
+        done: Any = service.ask_now(
             lambda ticket: SubscribeSessionMany(ticket, self.name, tuple(placed), everywhere)
         )
-        for name, error in refused:
-            self._refuse(name, error)
+        if done.frames:
+            self._socket.write(b"".join([text_frame(frame) for frame in done.frames]))
+        for name, why in done.refused:
+            self._refuse(name, why)
         return others
 
     def _subscribe(self, re: str, wanted: Filter, scope: str) -> None:

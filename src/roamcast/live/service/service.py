@@ -312,7 +312,7 @@ class Service:
                 ReadPayload: self._deposits.read,
                 DepositMail: self._deposits.deposit,
                 Acknowledged: lambda effect: tickets.answer(effect.ticket, effect.fresh),
-                SubscribedMany: lambda effect: tickets.answer(effect.ticket, effect.refused),
+                SubscribedMany: lambda effect: tickets.answer(effect.ticket, effect),
                 Admitted: lambda effect: tickets.answer(effect.ticket, effect.view_class),
                 Failed: lambda effect: tickets.refuse(effect.ticket, effect.error),
                 **self.events.carriers(),

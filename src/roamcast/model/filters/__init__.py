@@ -34,8 +34,8 @@ _decode_stored = msgspec.msgpack.Decoder(Normal | str).decode
 class Filter:
     """One filter. Filters are equal if their canonical texts are, and then they are equivalent."""
 
-    _plain: plain.Plain | None = None
-    """What was read at a glance."""
+    at_a_glance: plain.Plain | None = None
+    """What is known of a plain filter, if it was read as one."""
 
     def __init__(self, expression: Expression, source: str, given: Any = None) -> None:
         self.expression = expression
@@ -59,7 +59,7 @@ class Filter:
     @classmethod
     def _of_plain(cls, known: plain.Plain, source: str) -> "Filter":
         made, terms = cls.__new__(cls), len(known.equations)
-        vars(made).update(_plain=known, source=source, _given=source)
+        made.at_a_glance, made.source = known, source
         made.normal, made.text = known.normal, known.text
         # Each term is of one row, is looked at once and has one value.
         made.terms = made.looks = made.standing_steps = terms
@@ -95,7 +95,8 @@ class Filter:
     @cached_property
     def expression(self) -> Expression:
         """The expression tree, as written; of a normal form the one of its canonical text."""
-        return parse_text(self.text) if self._plain is None else self._plain.expression
+        known = self.at_a_glance
+        return parse_text(self.text) if known is None else known.expression
 
     @cached_property
     def source(self) -> str:

@@ -30,7 +30,7 @@ _names: dict[str, bool] = {}
 _NAMES_MAX: Final = 4_096
 
 
-class Plain(msgspec.Struct, frozen=True):
+class Plain(msgspec.Struct, frozen=True, gc=False):
     """What is derived from a plain filter."""
 
     equations: dict[str, str]
@@ -63,7 +63,7 @@ def read(text: str) -> Plain | None:
             return None
         found[name] = value
         at, end = term.end(), term.lastindex
-    written = sorted((f"{name} = '{value}'", name, value) for name, value in found.items())
+    written = sorted([(f"{name} = '{value}'", name, value) for name, value in found.items()])
     atoms = tuple([Values(name, "string", point(value)) for _, name, value in written])
     if len(atoms) == 1:
         return Plain(found, atoms[0], written[0][0])
