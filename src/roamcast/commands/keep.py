@@ -1,5 +1,7 @@
 """`roamcast keep`: the live service under a watchdog that restarts it."""
 
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +36,6 @@ def keep(
     settings, the service runs on one of them, and another takes over if that host fails.
     """
     import asyncio
-    import sys
 
     import msgspec
 
@@ -57,12 +58,16 @@ def keep(
 
     def ready(url: str, token: str, pid: int) -> None:
         said = msgspec.json.encode({"url": url, "token": token, "pid": pid}).decode()
-        typer.echo(
-            said if json else f"Roamcast is ready at {url}, under a watchdog; Ctrl-C ends it"
-        )
-        sys.stdout.flush()
+        say(said if json else f"Roamcast is ready at {url}, under a watchdog; Ctrl-C ends it")
 
     async def run() -> None:
         await Keeper(settings, ready=ready, spare=spare).run()
 
     asyncio.run(run())
+
+
+def say(line: str) -> None:
+    """Print a line; whether somebody still reads it is no reason to end a service."""
+    with suppress(OSError):
+        typer.echo(line)
+        sys.stdout.flush()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from roamcast.commands.keep import say
 from tests.running_service import RunningService
 
 pytestmark = pytest.mark.process
@@ -60,3 +61,15 @@ def test_the_keeper_and_its_service_end_together_when_asked(tmp_path: Path) -> N
     with RunningService(tmp_path, command=["keep", "--no-spare"]) as kept:
         assert kept.end() == 0
         assert gone(kept.greeting["pid"])
+
+
+def test_a_reader_that_has_gone_does_not_stop_the_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its service seemed to hang then, and was killed and started again for ever."""
+    read, write = os.pipe()
+    os.close(read)
+    gone = os.fdopen(write, "w")
+    monkeypatch.setattr(sys, "stdout", gone)
+    say("Roamcast is ready")
+    monkeypatch.undo()
+    with pytest.raises(BrokenPipeError):  # it was written to
+        gone.close()
