@@ -291,6 +291,58 @@ def test_a_cast_is_counted_sent_explained_read_with_its_reason_and_its_sender_st
     page.locator(".entry", has_text="cancelled").wait_for()
 
 
+def test_what_if_shows_two_maps_with_one_time_and_counts_their_differences(
+    sit: Sit, running: RunningService, places: Places
+) -> None:
+    here, there = places.of_kind("office")[0], places.of_kind("office")[-1]
+    rules = [{"viewers": ["*"], "precision": "exact", "past": True}]
+    running.ask("PUT", "/contexts/walker-own/rules", running.operator, rules)
+    for vid in ("walker-a", "walker-own"):
+        running.put(vid, here, type="walker")
+    seat = sit().open()
+    page = seat.page
+    seat.apply("type = 'walker'")
+    page.click("#tab-whatif")
+    page.select_option("#whatif-setting", "default_precision")
+    page.select_option("#whatif-value", "building")
+    for vid in ("walker-a", "walker-own"):
+        running.put(vid, there, type="walker")
+    with page.expect_response("**/what-if") as answered:
+        page.click(".composer .main")
+    record = answered.value.json()
+    page.locator(".whatif-counts").wait_for()
+    assert page.locator(".twin").count() == 2
+    assert page.locator(".twin canvas").count() == 2
+    slider = page.locator("[aria-label='Moment of both maps']")
+    slider.focus()
+    page.keyboard.press("End")
+    shown = page.locator(".twin-name").evaluate_all("all => all.map(one => one.dataset.shown)")
+    assert shown == ["2", "2"]
+    # at the end both are in another building: one map knows the room, the other does not
+    building = "/".join(there.split("/")[:2])
+    page.locator(".whatif-counts li", has_text=f"{there} → {building}").wait_for()
+    assert page.locator(".whatif-counts li b").all_text_contents() == ["walker-a"]
+    assert page.text_content(".time .moment small") == "1 different"
+    cells = page.locator(".whatif-counts tbody tr").evaluate_all(
+        "rows => rows.map(row => [...row.children].map(cell => cell.textContent))"
+    )
+    counted = {name: (was, would) for name, was, would in cells}
+    was, would = record["was"], record["would"]
+    assert counted["objects shown"] == (str(was["contexts"]), str(would["contexts"]))
+    assert counted["states in them"] == (str(was["updates"]), str(would["updates"]))
+    page.fill("#whatif-from", "2020-01-01T00:00:00")
+    page.click(".composer .main")
+    page.locator(".says.bad", has_text="the past begins at").wait_for()
+    page.click("text=Back to now")
+    page.locator("[aria-label='Time of the map']").wait_for()
+    refused = [text for text in seat.complaints if "400" not in text]
+    assert refused == []
+    stranger = sit().open(running.token("ann", ("read", "subscribe")))
+    assert stranger.page.locator("#tab-whatif").count() == 0
+    for vid in ("walker-a", "walker-own"):
+        running.ask("DELETE", f"/contexts/{vid}", running.operator)
+
+
 def _press(seat: Seat, name: str, *, keyboard: bool) -> None:
     """Press a button of the tour, with the pointer or with the keyboard alone."""
     button = seat.page.locator(f".tour button:text-is('{name}')")
@@ -602,9 +654,17 @@ def test_axe_finds_nothing_on_any_screen(sit: Sit, width: int, scheme: str) -> N
     seat.page.click(".row >> nth=2")
     seat.page.locator(".details h2").wait_for()
     look("chosen")
-    for tab in ("feed", "cast", "mail", "you", "network"):
+    for tab in ("feed", "cast", "mail", "you", "network", "whatif"):
         seat.page.click(f"#tab-{tab}")
         look(tab)
+    seat.page.select_option(".composer-row select", "1")  # a minute
+    seat.page.click(".composer .main")
+    seat.page.locator(".whatif-counts").wait_for()
+    look("what if, counted")
+    if width < 720:
+        seat.page.click(".map-tab")
+        look("what if, two maps")
+    seat.page.click("text=Back to now")
     seat.apply("type = ")
     seat.page.locator(".editor.bad").wait_for()
     look("wrong filter")

@@ -15,11 +15,13 @@ import { label, type Seen } from "./objects.ts";
 import { pointOf } from "./picture.ts";
 import { QueryBar } from "./query.tsx";
 import { ShareLink } from "./share.tsx";
+import { SideBySide } from "./sidebyside.tsx";
 import * as state from "./state.ts";
 import { Tabs } from "./tabs.tsx";
 import { recipes } from "./take.ts";
 import { TimeBar } from "./timebar.tsx";
 import { startTour, Tour } from "./tour.tsx";
+import { answer, WhatIf } from "./whatif.tsx";
 import { You } from "./you.tsx";
 
 export function App() {
@@ -35,15 +37,28 @@ export function App() {
         <Pane />
         <Strip />
       </section>
-      <div class="stage">
-        <MapView />
-        <TimeBar />
-      </div>
+      <Stage />
       <div class="tour-place">
         <Tour />
       </div>
       <TakeAway />
     </main>
+  );
+}
+
+function Stage() {
+  const compared = state.tab.value === "whatif" && answer.value !== null;
+  return (
+    <div class="stage">
+      {compared ? (
+        <SideBySide />
+      ) : (
+        <>
+          <MapView />
+          <TimeBar />
+        </>
+      )}
+    </div>
   );
 }
 
@@ -62,6 +77,7 @@ function Pane() {
       {tab === "mail" && <Mailbox />}
       {tab === "you" && <You />}
       {tab === "network" && <Network />}
+      {tab === "whatif" && <WhatIf />}
     </div>
   );
 }

@@ -124,3 +124,8 @@ export const MirrorIcon = () => (
     <path d="M10 2.5v15M7.5 5L3 14.5h4.5zM12.5 5L17 14.5h-4.5z" />
   </Icon>
 );
+export const WhatIfIcon = () => (
+  <Icon>
+    <path d="M10 17v-6.5M10 10.5L5 4M10 10.5L15 4M4.5 7.5V3.5h4M15.5 7.5v-4h-4" />
+  </Icon>
+);

@@ -19,7 +19,7 @@ import { Dots } from "./dots.ts";
 import { FitIcon, MinusIcon, PlusIcon } from "./icons.tsx";
 import { dotColours, style } from "./look.ts";
 import type { Point } from "./objects.ts";
-import { pointOf } from "./picture.ts";
+import { type Picture, pointOf } from "./picture.ts";
 import { type Box, HOUSES, type Places, stretched } from "./places.ts";
 import * as state from "./state.ts";
 import * as you from "./you.ts";
@@ -97,7 +97,7 @@ function names(places: Places): FeatureCollection {
   };
 }
 
-function pictureStyle(): StyleSpecification {
+export function pictureStyle(): StyleSpecification {
   const places = state.places.peek();
   return style(state.theme.peek(), features(places, state.floor.peek()), names(places));
 }
@@ -113,6 +113,39 @@ function circle([lon, lat]: Point, metres: number): Feature {
     type: "Feature",
     geometry: { type: "Polygon", coordinates: [ring] },
     properties: {},
+  };
+}
+
+// The layer of dots of a map; it counts positions from near the map's centre.
+export function layered(made: MapLibre): Dots {
+  const layer = new Dots(dotColours(state.theme.peek()));
+  layer.still = state.still;
+  const recentre = () => {
+    const at = MercatorCoordinate.fromLngLat(made.getCenter());
+    layer.recentre(at.x, at.y);
+  };
+  recentre(); // a view that came with the address moves nowhere
+  made.on("moveend", recentre);
+  return layer;
+}
+
+// Draws pictures on a map: its dots, and how full its rooms are.
+export function painter(
+  made: MapLibre,
+  layer: Dots,
+): (picture: Picture, chosen: string | null) => void {
+  let counts = new Map<string, number>();
+  const forget = () => counts.clear(); // with its data a source forgets the state of its features
+  made.on("style.load", forget);
+  return ({ dots, counts: people }, chosen) => {
+    layer.set(dots, chosen);
+    for (const path of new Set([...counts.keys(), ...people.keys()])) {
+      const count = people.get(path) ?? 0;
+      if (count !== (counts.get(path) ?? 0)) {
+        made.setFeatureState({ source: "places", id: path }, { people: count });
+      }
+    }
+    counts = new Map(people);
   };
 }
 
@@ -137,10 +170,9 @@ function begin(container: HTMLElement): () => void {
   made.addControl(new ScaleControl({ maxWidth: 90 }), "bottom-right");
   const canvas = made.getCanvas();
   canvas.setAttribute("aria-label", "Map. The list has the same objects.");
-  const layer = new Dots(dotColours(state.theme.peek()));
-  layer.still = state.still;
+  const layer = layered(made);
+  const painted = painter(made, layer);
   let placed = camera !== null; // whether the view was chosen already
-  const counts = new Map<string, number>();
 
   const addDots = () => {
     if (made.getLayer(layer.id)) return;
@@ -150,35 +182,14 @@ function begin(container: HTMLElement): () => void {
       failed.value = String(error);
       return;
     }
-    counts.clear();
     paint();
   };
 
-  const paint = () => {
-    const { dots: next, counts: people } = state.picture.peek();
-    layer.set(next, state.chosen.peek());
-    for (const path of counts.keys()) {
-      if (!people.has(path)) {
-        counts.delete(path);
-        made.setFeatureState({ source: "places", id: path }, { people: 0 });
-      }
-    }
-    for (const [path, count] of people) {
-      if (counts.get(path) === count) continue;
-      counts.set(path, count);
-      made.setFeatureState({ source: "places", id: path }, { people: count });
-    }
-  };
+  const paint = () => painted(state.picture.peek(), state.chosen.peek());
 
   made.on("style.load", addDots);
-  const recentre = () => {
-    const at = MercatorCoordinate.fromLngLat(made.getCenter());
-    layer.recentre(at.x, at.y);
-  };
-  recentre(); // a view that came with the address moves nowhere
   made.on("moveend", () => {
     const { lng, lat } = made.getCenter();
-    recentre();
     if (placed) state.camera.value = { zoom: made.getZoom(), lat, lon: lng };
   });
   made.on("dragstart", () => {
@@ -213,7 +224,6 @@ function begin(container: HTMLElement): () => void {
     }),
     effect(() => {
       const data = features(state.places.value, state.floor.value);
-      counts.clear();
       (made.getSource("places") as GeoJSONSource | undefined)?.setData(data);
       (made.getSource("names") as GeoJSONSource | undefined)?.setData(names(state.places.value));
     }),
@@ -327,7 +337,7 @@ export function MapView() {
   );
 }
 
-function FloorPicker() {
+export function FloorPicker() {
   const floors = state.places.value.floors;
   if (floors.length < 2) return null;
   return (

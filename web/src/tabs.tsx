@@ -2,7 +2,16 @@
 // the map is one of them.
 
 import type { ComponentChildren } from "preact";
-import { CastIcon, FeedIcon, ListIcon, MailIcon, MapIcon, NetIcon, YouIcon } from "./icons.tsx";
+import {
+  CastIcon,
+  FeedIcon,
+  ListIcon,
+  MailIcon,
+  MapIcon,
+  NetIcon,
+  WhatIfIcon,
+  YouIcon,
+} from "./icons.tsx";
 import * as mail from "./mail.ts";
 import * as state from "./state.ts";
 import type { Tab } from "./view.ts";
@@ -16,6 +25,7 @@ const ENTRIES: Entry[] = [
   { tab: "mail", name: "Mail", icon: <MailIcon />, scope: "subscribe" },
   { tab: "you", name: "You", icon: <YouIcon />, scope: "publish" },
   { tab: "network", name: "Brokers", icon: <NetIcon />, scope: "admin" },
+  { tab: "whatif", name: "What if", icon: <WhatIfIcon />, scope: "admin" },
 ];
 
 export function open(tab: Tab): void {

@@ -1,7 +1,7 @@
 // The state of the view, in the fragment of the address: it can be shared and kept as a bookmark, and
 // never reaches the service's log. The token has no field here.
 
-export const TABS = ["list", "feed", "cast", "mail", "you", "network"] as const;
+export const TABS = ["list", "feed", "cast", "mail", "you", "network", "whatif"] as const;
 export type Tab = (typeof TABS)[number];
 
 export type View = {

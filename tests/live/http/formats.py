@@ -24,8 +24,13 @@ expected-statuses = [400, 401, 403, 404, 405, 413]
 include-path-regex = "^/casts"
 [operations.checks.use_after_free]
 enabled = false
+
+[[operations]]
+include-path = "/what-if"
+enabled = false
 """
-"""schemathesis.toml: a body that is too large is refused, too; a cancelled cast is still shown."""
+"""schemathesis.toml: a body that is too large is refused, too; a cancelled cast is still shown.
+Each what-if starts a process; `test_what_if.py` has what it takes and gives."""
 
 LONG_LISTS = "ROAMCAST_TEST_LONG_LISTS"
 """Environment variable: lists and texts are filled to their limits, for minutes (make soak)."""

@@ -50,7 +50,7 @@ BODIES: dict[str, Any] = {
 MEANT = (
     *("makeToken", "revokeToken", "putContexts", "makeWebhook"),
     *("postRegistration", "postDeposit", "postCast", "postUpdate", "postDrain"),
-    *("putDevice", "putItem", "postHandles", "postDeparted"),
+    *("putDevice", "putItem", "postHandles", "postDeparted", "postWhatIf"),
 )
 """Operations whose bodies mean something beyond their schema: their own tests have the limits."""
 

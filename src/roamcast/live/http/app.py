@@ -29,11 +29,13 @@ from roamcast.live.http import (
     presence,
     tokens,
     webhooks,
+    what_if,
     writing,
 )
 from roamcast.live.http.problems import litestars, mistake, ours
 from roamcast.live.http.routes import ROUTES, Gate, route_of
 from roamcast.live.service.service import Service
+from roamcast.live.what_if.office import WhatIfOffice
 
 MODULES: Final = (
     about,
@@ -50,6 +52,7 @@ MODULES: Final = (
     mail,
     casts,
     overlay,
+    what_if,
     page,
 )
 """Importing them registers their routes."""
@@ -67,7 +70,7 @@ def make_http(service: Service) -> Litestar:
     """Make the HTTP part from the registered routes."""
     made = Litestar(
         list(ROUTES),
-        state=State({"service": service}),
+        state=State({"service": service, "what_if": WhatIfOffice(service)}),
         exception_handlers={RoamcastError: ours, HTTPException: litestars, Exception: mistake},
         request_max_body_size=service.settings.limits.body_bytes_max,
         logging_config=None,

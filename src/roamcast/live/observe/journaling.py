@@ -19,7 +19,7 @@ from typing import Final
 from msgspec import structs
 
 from roamcast.journal.book import Entry
-from roamcast.journal.segments import SEGMENT_RECORDS_MAX, Segments
+from roamcast.journal.segments import SEGMENT_RECORDS_MAX, Segments, segments_of
 from roamcast.live.config.settings import DAY_S, JournalSection
 from roamcast.model.records import Delivery, Drop, QueryStep, Record, Transmission
 
@@ -95,6 +95,8 @@ class Journaling:
     ) -> None:
         """`retention_s`: age at which a segment is deleted; 0: none is."""
         self._segments = Segments(folder, name, records_max=records_max, private=True)
+        self._folder = folder
+        self._name = name
         self._pseudonyms = Pseudonyms(secret)
         self._retention_s = retention_s
         self._clock = clock
@@ -143,8 +145,15 @@ class Journaling:
         if self._retention_s:
             self._segments.prune(self._clock() - self._retention_s)
 
-    async def close(self) -> None:
+    @property
+    def segments(self) -> list[Path]:
+        """The segments that are written, in order."""
+        return segments_of(self._folder, self._name)
+
+    async def flush(self) -> None:
         """Write the records that are held, and wait for the disk."""
         self._roll()
         while self._writing is not None:
             await self._writing
+
+    close = flush

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from roamcast.broker import Broker
-from roamcast.channels.past.asking import Asked, found
+from roamcast.channels.past.asking import Asked, found, runs
 from roamcast.channels.past.leaving import StepsMissingError, contexts, ended
 from roamcast.channels.past.messages import (
     BatchLanded,
@@ -20,6 +20,7 @@ from roamcast.channels.past.messages import (
     LookForEnded,
 )
 from roamcast.channels.past.part import STEPS, vid_of
+from roamcast.channels.past.pieces import read
 from roamcast.errors import RoamcastError
 from roamcast.identity.rules import Viewer
 from roamcast.live.observe.logs import Log
@@ -111,6 +112,22 @@ class PastWorker:
                 blur=None if exact else blur,
             )
             return list(answers.values())
+
+        return await asyncio.get_running_loop().run_in_executor(self._asking, work)
+
+    async def stays(
+        self, viewer: Viewer, window: tuple[int, int]
+    ) -> list[tuple[str, list[Context]]]:
+        """Give all contexts of each vid in a window, in order, as this viewer may see them."""
+        memory = self._broker.remembers(viewer, self._clock())
+        asked, blur = Asked(Filter.parse("true"), window), self._broker.blur
+
+        def work() -> list[tuple[str, list[Context]]]:
+            rows = dict(memory.waiting)
+            rows.update(self._log())
+            archived = self._archived(asked)
+            pieces = read(sorted(rows.items()), memory.known).pieces
+            return list(runs(asked, memory.seen, pieces, archived, blur))
 
         return await asyncio.get_running_loop().run_in_executor(self._asking, work)
 

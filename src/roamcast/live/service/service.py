@@ -153,7 +153,7 @@ class Service:
             self.held_keys = HeldKeys(Path(settings.server.data), trust, self.keep_vid_key)
         self._serving = False
         self._disk = disk
-        self._journal = journal
+        self.journal = journal
         now = self.clock()
         self.broker = broker_of(
             settings,
@@ -290,8 +290,8 @@ class Service:
         self._store.stop()
         self._audit.close()
         await asyncio.to_thread(self.past.close)
-        if self._journal is not None:
-            await self._journal.close()
+        if self.journal is not None:
+            await self.journal.close()
         await self._disk.close()
 
     def _carriers(self) -> Carriers:
@@ -343,8 +343,8 @@ class Service:
 
     def note(self, record: Record) -> None:
         """Write down what is not a broker's own doing."""
-        if self._journal is not None:
-            self._journal.write(self.clock(), self.broker.name, record)
+        if self.journal is not None:
+            self.journal.write(self.clock(), self.broker.name, record)
 
     def _send(self, effect: Send) -> None:
         """Let a message go to a client, or to a part of another host."""

@@ -56,6 +56,11 @@ class Replay:
         """All transmissions caused by updates."""
         return self.transmissions + self.announcements
 
+    def count_anew(self) -> None:
+        """Forget what was counted so far, and nothing else."""
+        self.transmissions = self.announcements = 0
+        self.channels_max = self._channels
+
     def restart(self) -> None:
         """Begin a new epoch, without any subscription."""
         self._asked.clear()
