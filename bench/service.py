@@ -33,8 +33,13 @@ def ended() -> Iterator[None]:
         Process.end_all()
 
 
-def crowd(url: str, token: str, subscriptions: int, step: Any, first: int = 0) -> list[Any]:
-    """Place distinct queries through sessions that then only keep their connection."""
+def crowd(
+    url: str, token: str, subscriptions: int, step: Any, first: int = 0, *, together: int = 1
+) -> list[Any]:
+    """Place distinct queries through sessions that then only keep their connection.
+
+    So many `together` in a message, whose answers are awaited before the next.
+    """
     links = []
     address = url.replace("http", "ws", 1) + "/session?device=crowd"
     headers = {"Authorization": f"Bearer {token}"}
@@ -43,14 +48,24 @@ def crowd(url: str, token: str, subscriptions: int, step: Any, first: int = 0) -
             f"{address}{session}", additional_headers=headers, compression=None, ping_interval=None
         )
         links.append(link)
-        for number in range(PER_SESSION):
-            where = f"type = 'printer' AND place = 'b{session}/{number}'"
-            link.send(json.dumps({"type": "subscribe", "re": str(number), "filter": where}))
+        for start in range(0, PER_SESSION, together):
+            numbers = range(start, min(start + together, PER_SESSION))
+            link.send(json.dumps(_placing(session, numbers)))
             answered = 0
-            while answered < 2:  # the current set, and that it is complete
+            while answered < 2 * len(numbers):  # the current set, and that it is complete
                 answered += json.loads(link.recv())["type"] in ("subscribed", "current")
         step(PER_SESSION)
     return links
+
+
+def _placing(session: int, numbers: range) -> dict[str, Any]:
+    filters = {
+        str(number): f"type = 'printer' AND place = 'b{session}/{number}'" for number in numbers
+    }
+    if len(filters) > 1:
+        return {"type": "subscribe_many", "filters": filters}
+    ((name, text),) = filters.items()
+    return {"type": "subscribe", "re": name, "filter": text}
 
 
 def measured(
@@ -88,7 +103,7 @@ def run(quick: bool, progress: Steps) -> Report:
         settle(readers)
         alone = measured(readers, publisher, 20, seconds, rows, "listeners alone, 20/s")
         with progress("subscriptions", subscriptions) as step:
-            links = crowd(url, token, subscriptions, step)
+            links = crowd(url, token, subscriptions, step, together=PER_SESSION)
         unloaded = measured(readers, publisher, 20, seconds, rows, "all subscriptions, 20/s")
         most, core_us = saturation(service, readers, publisher, rows, "all, saturated")
         half = measured(readers, publisher, most / 2, seconds, rows, "all, half of saturation")

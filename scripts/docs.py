@@ -267,6 +267,7 @@ FILTER_LIMITS = {
 
 FIXED_LIMITS = {
     "batch.features_max": BATCH_MAX,
+    "session.subscriptions_a_message_max": messages.SUBSCRIPTIONS_A_MESSAGE_MAX,
     "token.filter_length_max": BOUND_LENGTH_MAX,
     "token.ancestors_max": ANCESTORS_MAX,
     "webhook.webhooks_max": WebhookSettings().webhooks_max,
@@ -311,7 +312,7 @@ def _limits() -> list[str]:
         "For a size or a number the test takes what is at the limit and refuses what is one past",
         "it (`items_max` is lowered instead, as OGC API wants). For a time (`…_s`) on a running",
         "service, a rate or a default it shows the effect. Limits of `filter`, `batch`,",
-        "`token` and `webhook` are fixed.",
+        "`session`, `token` and `webhook` are fixed.",
         "",
         "| limit | default | test |",
         "|---|---|---|",

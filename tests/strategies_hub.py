@@ -22,7 +22,9 @@ from roamcast.broker import (
     SessionDrained,
     SessionSlow,
     SetRules,
+    SubscribedMany,
     SubscribeSession,
+    SubscribeSessionMany,
     UnpublishFor,
     UnsubscribeSession,
 )
@@ -30,6 +32,7 @@ from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.sessions import messages
 from roamcast.channels.sessions.publications import PublicationSettings
 from roamcast.channels.sessions.settings import HubSettings
+from roamcast.errors import RoamcastError
 from roamcast.identity.rules import Rule, Viewer
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -127,7 +130,12 @@ class Desk:
                     self.readers[session].cut = reason
                 case Retired(view_class):
                     self.retired.append(view_class)
-                case Acknowledged(ticket) | Failed(ticket) | Admitted(ticket):
+                case (
+                    Acknowledged(ticket)
+                    | Failed(ticket)
+                    | Admitted(ticket)
+                    | SubscribedMany(ticket)
+                ):
                     self.answers[ticket] = effect
 
     def give(self, given: Input) -> None:
@@ -184,6 +192,15 @@ class Desk:
 
     def watch(self, session: str, text: str, about: str = "w") -> None:
         self.request(SubscribeSession, session, about, Filter.parse(text))
+
+    def watch_many(self, session: str, texts: dict[str, str]) -> dict[str, RoamcastError]:
+        """Place many; give those that were refused, and why."""
+        filters = tuple((about, Filter.parse(text)) for about, text in texts.items())
+        answer = self.request(SubscribeSessionMany, session, filters)
+        assert isinstance(answer, SubscribedMany)
+        for frame in answer.frames:
+            self.readers[session].read(frame, self.now)
+        return dict(answer.refused)
 
     def unwatch(self, session: str, about: str = "w") -> None:
         self.request(UnsubscribeSession, session, about)

@@ -285,7 +285,7 @@ def test_one_class_name_has_one_home() -> None:
 
 
 BROKER_READS = (
-    *("find", "get", "page", "count", "price", "nearest", "prepared"),  # what people ask
+    *("find", "get", "page", "count", "price", "steps", "nearest", "prepared"),  # what people ask
     *(
         "rules_for",
         "default_rules",

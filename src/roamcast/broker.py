@@ -34,7 +34,9 @@ from roamcast.channels.sessions.hub import (
     LimitSession,
     SessionDrained,
     SessionSlow,
+    SubscribedMany,
     SubscribeSession,
+    SubscribeSessionMany,
     UnsubscribeSession,
 )
 from roamcast.channels.sessions.publications import (
@@ -697,6 +699,11 @@ class Broker(Router):
         """Give the price of a question before it is asked."""
         return self._server.contexts.live.price(self._policy.name_of(viewer), wanted, now)
 
+    def steps(self, viewer: Viewer, wanted: Sequence[Filter], now: int) -> list[int]:
+        """Give the steps of each of some questions: what their prices charge."""
+        live, view_class = self._server.contexts.live, self._policy.name_of(viewer)
+        return [live.work(view_class, each, now)[1] for each in wanted]
+
     def _seen_by(self, viewer: Viewer) -> Callable[[Context, int], Context | None]:
         return lambda context, now: self._policy.visible_to(context, viewer, now)
 
@@ -771,6 +778,8 @@ __all__ = [
     "SessionSlow",
     "SetRules",
     "SubscribeSession",
+    "SubscribeSessionMany",
+    "SubscribedMany",
     "TokenRevoked",
     "UnpublishFor",
     "UnsubscribeSession",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.sessions import hub as module
 from roamcast.channels.sessions.settings import HubSettings
-from roamcast.errors import InputError, LimitError
+from roamcast.errors import InputError, LimitError, NotFoundError
 from roamcast.identity.rules import Viewer
 from roamcast.model.filters import Filter
 from tests.strategies_hub import Desk, Reader
@@ -203,6 +203,44 @@ def test_sessions_and_watches_are_bounded() -> None:
         desk.unwatch("a", "9")
     for name in ("a", "b"):
         desk.close(name)
+    assert not desk.broker._hub.queries
+    assert not desk.broker._server.subscriptions.records
+
+
+def test_many_subscriptions_are_placed_as_if_each_came_alone() -> None:
+    texts = {"hq": "within(place, 'hq')", "one": "n = '1'", "same": "n = '1'", "none": "n = '2'"}
+    alone, together = Desk(), Desk()
+    for desk in (alone, together):
+        desk.keep("p", "hq/1", n="1")
+        desk.open("s")
+    for about, text in texts.items():
+        alone.watch("s", text, about)
+    assert together.watch_many("s", texts) == {}
+    assert together.readers["s"].frames == alone.readers["s"].frames
+    for desk in (alone, together):
+        desk.keep("q", "hq/2", n="2")
+        desk.run(SECOND)
+        assert desk.sees("s", "hq") == {"p": "hq/1", "q": "hq/2"}
+        assert desk.sees("s", "one") == desk.sees("s", "same") == {"p": "hq/1"}
+        assert desk.sees("s", "none") == {"q": "hq/2"}
+    assert together.readers["s"].frames == alone.readers["s"].frames
+
+
+def test_of_many_subscriptions_each_is_refused_by_itself() -> None:
+    desk = Desk(
+        HubSettings(subscriptions_per_session_max=3), map_settings=MapSettings(standing_steps_max=4)
+    )
+    desk.open("s#1")
+    refused = desk.watch_many(
+        "s#1", {"1": "a = 'x'", "2": "a = 'x' AND b = 'y'", "3": "a IN ('v', 'w')", "4": "b = 'z'"}
+    )
+    assert {about: str(why)[:30] for about, why in refused.items()} == {
+        "3": "this subscription may cost eve"
+    }
+    assert desk.watch_many("s#1", {"1": "c = 'x'", "5": "d = 'x'"}).keys() == {"5"}  # 1 is replaced
+    assert desk.broker._server.subscriptions.records == 3
+    assert isinstance(desk.watch_many("gone", {"1": "true"})["1"], NotFoundError)
+    desk.close("s#1")
     assert not desk.broker._hub.queries
     assert not desk.broker._server.subscriptions.records
 

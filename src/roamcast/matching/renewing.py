@@ -17,7 +17,6 @@ from roamcast.matching.filter_set import FilterSet
 from roamcast.matching.layout import Array
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
-from roamcast.model.filters.price import terms_of
 
 TERMS_MIN: Final = 4_096
 """Removed terms below which a set is not renewed."""
@@ -61,8 +60,10 @@ class RenewingSet:
 
     def add(self, name: str, wanted: Filter) -> None:
         """Add a filter under a new id."""
-        terms = terms_of(wanted.normal)
-        if terms <= LATER_TERMS_MAX and self._set.roomy(LATER_MAX, LATER_TERMS_MAX):
+        terms = wanted.terms
+        # Where some wait already there was room for as many as may.
+        roomy = self._later or self._set.roomy(LATER_MAX, LATER_TERMS_MAX)
+        if terms <= LATER_TERMS_MAX and roomy:
             self._wait(name, wanted)
         else:
             self._place()
@@ -112,11 +113,11 @@ class RenewingSet:
     def remove(self, name: str) -> None:
         """Remove the filter with this id."""
         if name in self._later:
-            self._standing -= terms_of(self._filters.pop(name).normal)
+            self._standing -= self._filters.pop(name).terms
             del self._later[name]
             return
         self._set.remove(name)
-        terms = terms_of(self._filters.pop(name).normal)
+        terms = self._filters.pop(name).terms
         self._standing -= terms
         self._removed += terms
         if self._next is not None and name in self._next:

@@ -263,6 +263,8 @@ class Vocabulary:
         row = Row()
         for atom in conjunction:
             if isinstance(atom, Values):
+                if atom.kind == "string" and self._text(atom, row):  # most terms are of one text
+                    continue
                 if not atom.intervals:
                     return None
                 self._values(atom, row)
@@ -285,6 +287,23 @@ class Vocabulary:
             found = self.properties[name] = PropertyColumns()
             self._properties_made.append(name)
         return found
+
+    def _text(self, atom: Values, row: Row) -> bool:
+        """Encode a term that is of one text, if its property is compared so already."""
+        known = self.properties.get(atom.property)
+        if known is None or known.codes < 0 or len(atom.intervals) != 1:
+            return False
+        interval, codes = atom.intervals[0], known.codes
+        if interval.low is None or interval.low != interval.high:
+            return False
+        if len(row.words) >= 3 * PREDICATES_MAX:
+            return False
+        code = known.text_tokens.get(interval.low)
+        if code is None:
+            code = self._token(known.text_tokens, interval.low, codes, sets=codes)
+        row.words += (codes, code, code)
+        row.tokens.append(code)
+        return True
 
     def _values(self, atom: Values, row: Row) -> None:
         if len(row.words) // 3 + len(atom.intervals) > PREDICATES_MAX:

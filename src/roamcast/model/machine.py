@@ -41,6 +41,10 @@ class Received(Input, frozen=True, gc=False):
     group: str = ""
 
 
+ENTRY_BYTES: Final = 16
+"""About what an entry takes in a message beside its key and its value."""
+
+
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One key of a store with its value, None once it is deleted, and the stamp of the write.
 
@@ -59,7 +63,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def size(self) -> int:
         """About how many bytes it takes in a message."""
-        return len(self.key) + len(self.value or b"") + 16
+        return len(self.key) + len(self.value or b"") + ENTRY_BYTES
 
 
 class Stored(Input, frozen=True, gc=False):

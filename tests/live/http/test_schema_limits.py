@@ -76,8 +76,8 @@ MESSAGES: dict[str, Any] = {
         "last": True,
     },
 }
-CASTS = {"cast", "preview", "progress", "cancel"}
-"""Messages that mean something beyond their schema: `test_session_casts.py` has their limits."""
+APART = {"cast", "preview", "progress", "cancel", "subscribe_many"}
+"""Messages with another answer: `test_session_casts.py` and `test_session_limits.py` have them."""
 
 QUERIES: dict[str, Callable[[int], str]] = {"filter": "true".ljust}
 """Parameters whose text means something: how to make one of a length."""
@@ -192,7 +192,7 @@ def test_messages_of_a_session_are_taken_at_every_limit_and_refused_beyond_it(
         for option in components["SessionMessage"]["anyOf"]:
             schema = components[option["$ref"].rpartition("/")[2]]
             (kind,) = schema["properties"]["type"]["enum"]
-            if kind in CASTS:
+            if kind in APART:
                 continue
             base = {"type": kind, **MESSAGES[kind]}
             for case in cases(schema, base, components):
@@ -201,7 +201,7 @@ def test_messages_of_a_session_are_taken_at_every_limit_and_refused_beyond_it(
                 for message, refused in ((case.at, False), (case.beyond, True)):
                     assert (answer(held, message) == "error") is refused, (kind, case[:2])
                 found += 1
-    assert set(MESSAGES) | CASTS == {
+    assert set(MESSAGES) | APART == {
         one.__struct_config__.tag for one in messages.Anything.__args__
     }
     assert found > 50

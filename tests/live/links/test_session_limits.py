@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
+from roamcast.channels.sessions.messages import SUBSCRIPTIONS_A_MESSAGE_MAX
 from roamcast.errors import LimitError
 from roamcast.live.config.settings import Limits, Settings
 from roamcast.live.links.session import IN_FLIGHT_MAX, SessionSocket
+from roamcast.live.service.reading import READ_STEPS
 from tests.live.in_process import Asked, gate
 from tests.running_service import feature
 
 DEADLINE_S = 60.0
+STEPS_BURST_MIN = 10_000
+"""The smallest burst of steps that settings allow."""
 
 
 class Socket:
@@ -31,8 +35,12 @@ class Socket:
         await asyncio.get_running_loop().create_future()
 
     def write(self, framed: bytes) -> None:
-        if not self.closed:
-            self.said.append(json.loads(framed[framed.index(b'{"') :]))
+        while framed and not self.closed:  # several frames may come together
+            start, size = 2, framed[1]
+            if size == 126:
+                start, size = 4, int.from_bytes(framed[2:4], "big")
+            self.said.append(json.loads(framed[start : start + size]))
+            framed = framed[start + size :]
 
     def hold(self, seconds: float) -> None:
         self.held_s = max(seconds, self.held_s)
@@ -223,3 +231,87 @@ def test_a_session_that_can_not_be_opened_is_closed_with_the_reason(
             assert socket.closed == "1013 there is no room: come again later"
 
     asyncio.run(body())
+
+
+@pytest.mark.limit("session.subscriptions_a_message_max")
+def test_a_message_places_so_many_subscriptions_and_not_one_more(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        most = SUBSCRIPTIONS_A_MESSAGE_MAX
+        filters = {f"{number}": f"n = '{number}'" for number in range(most)}
+        talk.say("subscribe_many", re="m", filters={**filters, "one more": "true"})
+        (told,) = talk.socket.kinds("error")
+        assert told["re"] == "m"
+        talk.say("subscribe_many", filters=filters)
+        await talk.hears("current", most)
+        assert [one["re"] for one in talk.socket.kinds("subscribed")] == [*filters]
+        talk.say("subscribe_many", filters={"0": "true", "one more": "true"})
+        told = (await talk.hears("error", 2))[1]
+        assert told["re"] == "one more"
+        assert f"at most {most} subscriptions" in told["detail"]
+        assert (await talk.hears("subscribed", most + 1))[-1]["re"] == "0"
+
+    run(tmp_path, Limits(subscriptions_per_client_max=SUBSCRIPTIONS_A_MESSAGE_MAX), scene)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"long": "n = 1 OR " * 200 + "n = 2"}, {"longer": "n" * 4_001}]
+)
+def test_of_many_subscriptions_each_is_answered_by_itself(
+    tmp_path: Path, more: dict[str, str]
+) -> None:
+    async def scene(talk: Talk) -> None:
+        filters = {"good": "n = 'x'", "bad": "n = ", **more, "better": "n > 1 AND n < 3"}
+        talk.say("subscribe_many", filters=filters)
+        placed = {"good", "better", *({"long"} & more.keys())}
+        await talk.hears("current", len(placed))
+        refused = filters.keys() - placed
+        assert {one["re"] for one in await talk.hears("error", len(refused))} == refused
+        assert {one["re"] for one in talk.socket.kinds("subscribed")} == placed
+
+    run(tmp_path, Limits(filter_length_max=4_000), scene)
+
+
+@pytest.mark.parametrize("contexts", [1, 3])
+def test_many_subscriptions_begin_with_their_current_sets(tmp_path: Path, contexts: int) -> None:
+    async def scene(talk: Talk) -> None:
+        for number in range(contexts):
+            talk.say("publish", feature=feature(f"v{number}"))
+        await talk.hears("done", contexts)
+        talk.say("subscribe_many", filters={"all": "true", "none": "n = 'x'", "one": "vid = 'v0'"})
+        told = {one["re"]: one["count"] for one in await talk.hears("subscribed", 3)}
+        assert told == {"all": contexts, "none": 0, "one": 1}
+
+    run(tmp_path, Limits(), scene)
+
+
+def test_each_of_many_subscriptions_counts_as_a_message(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        now = talk.service.clock()
+        talk.service.clock = lambda: now
+        filters = {f"{number}": f"n = '{number}'" for number in range(20)}
+        talk.say("subscribe_many", filters=filters)
+        assert talk.socket.held_s == 0
+        talk.say("subscribe_many", filters=filters)
+        assert talk.socket.held_s == pytest.approx(2, rel=1e-4)
+        talk.say("subscribe_many", re="m", filters={"a": "true", "b": "true"})
+        assert len(await talk.hears("subscribed", 40)) == 40
+        (told,) = talk.socket.kinds("error")
+        assert told["detail"] == "too many messages: at most 10 a second"
+        assert talk.socket.closed
+
+    run(tmp_path, Limits(frames_per_s=10, frames_burst=20), scene)
+
+
+def test_of_many_subscriptions_as_many_are_placed_as_are_paid_for(tmp_path: Path) -> None:
+    async def scene(talk: Talk) -> None:
+        now = talk.service.clock()
+        talk.service.reader._clock = talk.service.clock = lambda: now
+        filters = {f"{number}": f"n = '{number}'" for number in range(5)}
+        price = READ_STEPS * len(filters["0"]) + 1
+        assert price * 3 <= STEPS_BURST_MIN < price * 4
+        talk.say("subscribe_many", filters=filters)
+        assert [one["re"] for one in await talk.hears("subscribed", 3)] == ["0", "1", "2"]
+        assert [one["re"] for one in await talk.hears("error", 2)] == ["3", "4"]
+        assert {one["status"] for one in talk.socket.kinds("error")} == {429}
+
+    run(tmp_path, Limits(steps_per_s=1, steps_burst=STEPS_BURST_MIN), scene)

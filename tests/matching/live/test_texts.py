@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,19 +20,49 @@ def test_like_agrees_with_the_reference(words: list[str], pattern: str) -> None:
     known = Texts()
     numbers = np.array([known.take(word) for word in words], np.int64)
     codes = texts.pattern_codes(pattern)
-    need = texts.needed(codes)
     out = np.empty(len(numbers), np.bool_)
     texts.like_each(known.data, known.spans, numbers, codes, out)
     expected = [bool(like(pattern).fullmatch(word)) for word in words]
     assert out.tolist() == expected
-    if len(need):
-        found = np.empty(known.count + 1, np.int64)
-        count = texts.like_all(
-            known.data, known.spans, known.lines, known.lines.shape[1], codes, need, found
-        )
+    found = np.empty(known.count + 1, np.int64)
+    count = known.liking(pattern, found)
+    if count is not None:
         assert set(found[:count].tolist()) == {
             int(number) for number, fits in zip(numbers, expected, strict=True) if fits
         }
+
+
+def test_many_texts_are_searched_in_the_blocks_that_have_a_patterns_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(texts, "BLOCKS_FROM", 256)
+    draw = random.Random(5)
+    known = Texts()
+    for word in (words := _random_words(draw, 1_500)):
+        known.take(word)
+    assert known.blocks is not None
+    for word in (gone := draw.sample(words, 1_200)):
+        known.drop(word)
+    for word in (fresh := _random_words(draw, 900)):
+        known.take(word)
+    standing = {*words} - {*gone} | {*fresh}
+    found = np.empty(known.count + 1, np.int64)
+    for word in [*gone[:40], *draw.sample(sorted(standing), 80)]:
+        pattern = f"%{word[3:6]}%" if len(word) % 2 else f"{word[:4]}_%"
+        count = known.liking(pattern, found)
+        wanted = like(pattern)
+        assert {*found[:count].tolist()} == {
+            known.numbers[text] for text in standing if wanted.fullmatch(text)
+        }
+    assert known.liking("%" + fresh[0] + "%", found[:1]) == 1
+    # What was dropped leaves no bits behind for good.
+    marked = int(np.bitwise_count(known.blocks).sum())
+    assert marked <= 4 * sum(max(0, len(word) - 2) for word in standing)
+
+
+def _random_words(draw: random.Random, count: int) -> list[str]:
+    made = ("".join(draw.choices("abcdefgh", k=draw.randrange(6, 12))) for _ in range(count))
+    return list(dict.fromkeys(made))
 
 
 def test_many_wildcards_cost_no_more_than_pattern_times_text() -> None:

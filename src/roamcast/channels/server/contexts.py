@@ -964,6 +964,8 @@ class MapContexts:
 
     def found(self, view: ViewClass, wanted: Filter) -> list[Context]:
         """Give what a class sees now and a filter wants, by vid."""
+        if not self.map.contexts:
+            return []
         name = view.name
         return run(self.live.every(name, self._seen_by(name), wanted, self._desk.now))
 

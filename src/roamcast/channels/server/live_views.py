@@ -24,8 +24,7 @@ from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter, syntax
 from roamcast.model.filters.atoms import T_R, TRUE, All, Any, Normal, Residual, Values
 from roamcast.model.filters.normal import all_of, any_of
-from roamcast.model.filters.price import REFERENCE_STEPS, Price, price
-from roamcast.model.filters.price import steps as price_steps
+from roamcast.model.filters.price import REFERENCE_STEPS, Price, price, touched, unindexed
 from roamcast.model.nearest import Found, nearest
 
 SMALL_MAX: Final = 256
@@ -184,31 +183,36 @@ class LiveViews:
         self._classes.pop(view_class, None)
 
     def price(self, view_class: str, wanted: Filter, now: int) -> Price:
-        """Give the price of a question to both indexes.
+        """Give the price of a question to both indexes, with all that it is made of."""
+        contexts, steps = self.work(view_class, wanted, now)
+        return Price(wanted.terms, unindexed(wanted.normal, self._shared), contexts, steps)
+
+    def work(self, view_class: str, wanted: Filter, now: int) -> tuple[int, int]:
+        """Give how many contexts a question to both indexes may touch, and its steps.
 
         Bringing them up to date is the service's own work. It is not charged: otherwise nobody
         could ask first. What is not up to date may all be touched.
         """
-        each = 2 * price_steps(wanted.normal)
-        terms = price(wanted.normal, self._shared)
+        each = 2 * wanted.looks
         if self.stale is None:
             count = len(self._vids())
             if self._small():
                 each += REFERENCE_STEPS
-            return Price(terms.terms, terms.unindexed, count, terms.terms + count * each)
+            return count, wanted.terms + count * each
+        contexts = touched(wanted.normal, self._shared)
+        steps = wanted.terms + contexts * each
         views = self._classes.get(view_class)
         fresh = len(self.stale)
-        touched, steps = terms.contexts, terms.steps
         if views is None:
             fresh += len(self._ruled)
         else:
             own = price(_weakened(wanted.normal), views.index)
             fresh += views.pending(now)
-            touched += own.contexts
+            contexts += own.contexts
             steps += own.steps
             if _asks_begin(wanted.normal):
                 steps += own.contexts * REFERENCE_STEPS
-        return Price(terms.terms, terms.unindexed, touched + fresh, steps + fresh * each)
+        return contexts + fresh, steps + fresh * each
 
     def prepared(self, view_class: str, seen: Seen, now: int) -> Question[None] | None:
         """Bring the indexes up to date; None if a question may as well do it by itself."""

@@ -37,7 +37,8 @@ class Standing:
 
     def add(self, client: str, wanted: Filter) -> None:
         """Count a subscription in."""
-        self._held[_subject_of(client)] = self.held(client) + wanted.standing_steps
+        subject = _subject_of(client)
+        self._held[subject] = self._held.get(subject, 0) + wanted.standing_steps
 
     def give_back(self, client: str, wanted: Filter) -> None:
         """Count a subscription out."""

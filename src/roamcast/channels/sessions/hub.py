@@ -50,6 +50,8 @@ K = TypeVar("K")
 Key = tuple[str, int, Format]
 """(view class, query number, format): who shares frames."""
 
+SESSION_OVER: Final = "this session is over: connect again"
+
 EVERYWHERE: Final = 2**40
 """Added to the number of a query whose contexts may be on any node's map."""
 
@@ -185,6 +187,24 @@ class SubscribeSession(Input, frozen=True):
     subscription: str
     filter: Filter
     everywhere: bool = False
+
+
+class SubscribeSessionMany(Input, frozen=True):
+    """Place some subscriptions of a session, each as if alone; answered by `SubscribedMany`."""
+
+    ticket: int
+    session: str
+    filters: tuple[tuple[str, Filter], ...]
+    """By their names."""
+    everywhere: bool = False
+
+
+class SubscribedMany(Effect, frozen=True):
+    """Subscriptions are placed, but for those that were refused; the frames that answer them."""
+
+    ticket: int
+    frames: tuple[bytes, ...]
+    refused: tuple[tuple[str, RoamcastError], ...]
 
 
 class UnsubscribeSession(Input, frozen=True):
@@ -354,6 +374,7 @@ class Hub(Part):
     part: ClassVar[str] = "sessions"
     inputs: ClassVar = (
         SubscribeSession,
+        SubscribeSessionMany,
         UnsubscribeSession,
         LimitSession,
         SessionSlow,
@@ -427,13 +448,35 @@ class Hub(Part):
                 except RoamcastError as error:
                     return [*self._done(), Failed(given.ticket, error)]
                 return [*self._done(), Acknowledged(given.ticket)]
+            case SubscribeSessionMany():
+                return self._subscribe_many(given, now)
             case _:
                 raise AssertionError(f"the hub takes no {type(given).__name__}")
         return self._done()
 
+    def _subscribe_many(self, given: SubscribeSessionMany, now: int) -> list[Effect]:
+        refused: list[tuple[str, RoamcastError]] = []
+        everywhere = given.everywhere and self.remote is not None
+        for about, wanted in given.filters:
+            try:
+                if given.session not in self.sessions:
+                    raise NotFoundError(SESSION_OVER)
+                self._subscribe(given.session, about, wanted, everywhere, now)
+            except RoamcastError as error:
+                refused.append((about, error))
+        # Frames of shared queries come first, as each did before the answer of its own query.
+        frames: list[bytes] = []
+        others: list[Effect] = []
+        for effect in self._done():
+            if type(effect) is Frame and not effect.events:
+                frames.append(effect.data)
+            else:
+                others.append(effect)
+        return [*others, SubscribedMany(given.ticket, tuple(frames), tuple(refused))]
+
     def _ask(self, given: "SubscribeSession | UnsubscribeSession | LimitSession", now: int) -> None:
         if given.session not in self.sessions:
-            raise NotFoundError("this session is over: connect again")
+            raise NotFoundError(SESSION_OVER)
         if isinstance(given, SubscribeSession):
             everywhere = given.everywhere and self.remote is not None
             self._subscribe(given.session, given.subscription, given.filter, everywhere, now)
@@ -522,7 +565,8 @@ class Hub(Part):
         self._local.standing.add(name, wanted)
         self._touched = True
         session.subscriptions[about] = key, wanted
-        self._forget_waiting(session, key, now)
+        if key in session.uses:
+            self._forget_waiting(session, key, now)
         vids = self._local.listing(key[0], key[1] % EVERYWHERE, session.viewer)
         shown = self._number(key, wanted)
         page = self.settings.page_features_max if session.ledger is None else 0

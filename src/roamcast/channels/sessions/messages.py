@@ -29,7 +29,12 @@ SubscriptionName = Annotated[
     str, Meta(min_length=1, max_length=128, description="the subscription's name in this session")
 ]
 AnsweredRe = Annotated[str, Meta(description="the `re` of the request")]
+Scope = Annotated[
+    Literal["everywhere", "here"],
+    Meta(description="the maps of all nodes of the overlay, or of this one alone"),
+]
 FILTER_LENGTH_MAX = 65_536
+SUBSCRIPTIONS_A_MESSAGE_MAX = 1_000
 EVENT_DATA_BYTES_MAX = 1024 * 1024
 """Opaque bytes of one event."""
 
@@ -98,10 +103,25 @@ class SubscribeRequest(SessionRequest, frozen=True, tag="subscribe"):
 
     re: SubscriptionName
     filter: Annotated[str, Meta(max_length=FILTER_LENGTH_MAX, description="CQL2 text")]
-    scope: Annotated[
-        Literal["everywhere", "here"],
-        Meta(description="the maps of all nodes of the overlay, or of this one alone"),
-    ] = "everywhere"
+    scope: Scope = "everywhere"
+
+
+class SubscribeManyRequest(SessionRequest, frozen=True, tag="subscribe_many"):
+    """Place many subscriptions: each is answered, charged and refused as if it came alone."""
+
+    filters: Annotated[
+        dict[
+            SubscriptionName,
+            Annotated[str, Meta(max_length=FILTER_LENGTH_MAX, description="CQL2 text")],
+        ],
+        Meta(
+            min_length=1,
+            max_length=SUBSCRIPTIONS_A_MESSAGE_MAX,
+            description="by the subscriptions' names",
+        ),
+    ]
+    scope: Scope = "everywhere"
+    re: Re = ""
 
 
 class UnsubscribeRequest(SessionRequest, frozen=True, tag="unsubscribe"):
@@ -275,6 +295,7 @@ Anything = (
     | ChangeRequest
     | UnpublishRequest
     | SubscribeRequest
+    | SubscribeManyRequest
     | UnsubscribeRequest
     | CountRequest
     | NumbersRequest

@@ -70,6 +70,8 @@ def document_of(app: Litestar) -> dict[str, Any]:
     asked = ("SubscribeRequest", "SubscribeEventsRequest", "CountRequest")
     for name in (*asked, "WebhookWish", "CastOrder", "PreviewOrder"):
         components[name]["properties"]["filter"]["maxLength"] = limits.filter_length_max
+    many = components["SubscribeManyRequest"]["properties"]["filters"]
+    many["additionalProperties"]["maxLength"] = limits.filter_length_max
     document["components"]["schemas"] = components
     return document
 

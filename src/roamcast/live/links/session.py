@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from roamcast.broker import LimitSession, SubscribeSessionMany
 from roamcast.channels.sessions import messages as say
 from roamcast.errors import InputError, LimitError, RoamcastError
 from roamcast.identity.rules import Viewer
@@ -28,7 +29,7 @@ from roamcast.live.service.service import Service
 from roamcast.matching.live.slices import Question
 from roamcast.model import time
 from roamcast.model.contexts import check_place, to_context
-from roamcast.model.filters import Filter
+from roamcast.model.filters import Filter, recent
 from roamcast.model.filters.here import depends_on_place
 from roamcast.overlay.casts.messages import CastView
 from roamcast.overlay.consumers.events import SubscribeSessionEvents
@@ -42,10 +43,23 @@ IN_FLIGHT_MAX = 256
 
 TURN_S = 0.005
 """After a message that took longer others have their turn."""
+MANY_AT_ONCE = 32
+"""Subscriptions of one message that are placed together: a few milliseconds."""
+
+STEPS_TOGETHER_MAX = 128
+"""Steps of a current set up to which a subscription is placed together with others."""
+
 LOOK_AGAIN_S = 0.01
 """So often it is looked whether a session that was too fast may go on, if nothing else says so."""
 
 _LOG = Log("session")
+
+
+class Many(msgspec.Struct, frozen=True):
+    """Subscriptions of one message that wait for their turn."""
+
+    filters: list[tuple[str, str]]
+    scope: say.Scope
 
 
 class SessionSocket:
@@ -60,7 +74,7 @@ class SessionSocket:
         limits = service.settings.limits
         self._bucket = Bucket(limits.frames_per_s, limits.frames_burst, service.clock())
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: deque[bytes | str] = deque()
+        self._waiting: deque[bytes | str | Many] = deque()
         self._again: asyncio.TimerHandle | None = None
         self._over = False
         self._parts: list[str] = []
@@ -118,10 +132,10 @@ class SessionSocket:
             self._waiting.append(data)
             self._go_on()
 
-    def _counted_in(self) -> bool:
+    def _counted_in(self, messages: int = 1) -> bool:
         """Hold a program to its rate: read it more slowly, and end what goes on regardless."""
         limits = self._service.settings.limits
-        wait_us = self._bucket.owe(self._service.clock())
+        wait_us = self._bucket.owe(self._service.clock(), messages)
         if self._bucket.owed > limits.frames_burst:
             self._service.metrics.cut_off.labels("too many messages").inc()
             self.cut(f"too many messages: at most {limits.frames_per_s:g} a second")
@@ -140,7 +154,11 @@ class SessionSocket:
                 self._rest(LOOK_AGAIN_S)
                 return
             began = thread_time()
-            self._take(self._waiting.popleft())
+            first = self._waiting.popleft()
+            if isinstance(first, Many):
+                self._take_many(first)
+            else:
+                self._take(first)
             spent = thread_time() - began
             if spent > TURN_S:  # as a large current set takes: half of the time is for others
                 self._rest(spent)
@@ -165,17 +183,20 @@ class SessionSocket:
 
     def _take(self, data: bytes | str) -> None:
         """Do what a message says; a wrong one is answered and changes nothing."""
-        re = ""
         try:
             message = say.read(data)
-            re = message.re
-            self._do(message)
         except msgspec.DecodeError as error:
             self._problem(_re_of(data), 400, "the message can not be read", str(error))
+        else:
+            self._attempt(message)
+
+    def _attempt(self, message: say.Anything) -> None:
+        try:
+            self._do(message)
         except RoamcastError as error:
-            self._refuse(re, error)
+            self._refuse(message.re, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody shall wait for ever
-            self._mistake(re, error)
+            self._mistake(message.re, error)
 
     def _do(self, message: say.Anything) -> None:
         service = self._service
@@ -183,7 +204,7 @@ class SessionSocket:
             case say.HeartbeatRequest(re):
                 self._say(say.HeartbeatAnswer(re, time.format_instant(service.clock())))
             case say.RegisterRequest(re, limit_bytes):
-                service.limit(self.name, limit_bytes)
+                service.ask_now(lambda ticket: LimitSession(ticket, self.name, limit_bytes))
                 self._say(say.Done(re))
             case say.SubscribeRequest(re, text, scope):
                 self._grant.require("subscribe")
@@ -191,6 +212,10 @@ class SessionSocket:
                 self._with_filter(
                     re, text, lambda wanted: self._subscribe(re, wanted, scope), prepared
                 )
+            case say.SubscribeManyRequest(filters, scope):
+                self._grant.require("subscribe")
+                if self._counted_in(len(filters) - 1):
+                    self._waiting.appendleft(Many([*filters.items()], scope))
             case say.CountRequest(re, text):
                 self._grant.require("read")
                 self._with_filter(re, text, lambda wanted: self._count(re, wanted))
@@ -315,6 +340,65 @@ class SessionSocket:
                 tuple(filter(None, message.trail)),
             )
         )
+
+    def _take_many(self, many: Many) -> None:
+        """Place the next of many subscriptions, together where that is soon done."""
+        some, rest = many.filters[:MANY_AT_ONCE], many.filters[MANY_AT_ONCE:]
+        if self._paid(some):
+            others = self._place(some, many.scope)
+            self._waiting.extendleft(Many([one], many.scope) for one in others)
+        else:
+            for at, (name, text) in enumerate(some, 1):
+                self._attempt(say.SubscribeRequest(name, text, many.scope))
+                if self._reading:
+                    rest = some[at:] + rest
+                    break
+        if rest:
+            self._waiting.appendleft(Many(rest, many.scope))
+
+    def _paid(self, some: list[tuple[str, str]]) -> bool:
+        """Charge for reading some filters together; whether that was possible."""
+        service, texts = self._service, [text for _, text in some]
+        short = len(some) > 1 and max(map(len, texts)) <= AT_ONCE_MAX
+        if not short or service.broker.prepared(self._viewer, service.clock()) is not None:
+            return False
+        try:
+            service.reader.charge(self._grant.subject, *texts)
+        except LimitError:  # not for all of them: each is charged by itself
+            return False
+        return True
+
+    def _place(self, some: list[tuple[str, str]], scope: say.Scope) -> list[tuple[str, str]]:
+        """Place subscriptions with small current sets together; give the others."""
+        service, viewer, now = self._service, self._viewer, self._service.clock()
+        read: list[tuple[str, str, Filter]] = []
+        for name, text in some:
+            try:
+                read.append((name, text, self._grant.bound(recent.read(text))))
+            except RoamcastError as error:
+                self._refuse(name, error)
+        placed: list[tuple[str, Filter]] = []
+        others: list[tuple[str, str]] = []
+        total, each = 0, service.broker.steps(viewer, [wanted for _, _, wanted in read], now)
+        for (name, text, wanted), steps in zip(read, each, strict=True):
+            if steps > STEPS_TOGETHER_MAX:
+                others.append((name, text))
+            else:
+                placed.append((name, wanted))
+                total += steps
+        try:
+            service.reader.work.take(viewer.name, now, total)
+        except LimitError:  # not for all of them: each is charged by itself
+            return [(name, text) for name, text, _ in read]
+        everywhere = scope == "everywhere"
+        done: Any = service.ask_now(
+            lambda ticket: SubscribeSessionMany(ticket, self.name, tuple(placed), everywhere)
+        )
+        if done.frames:
+            self._socket.write(b"".join([text_frame(frame) for frame in done.frames]))
+        for name, why in done.refused:
+            self._refuse(name, why)
+        return others
 
     def _subscribe(self, re: str, wanted: Filter, scope: str) -> None:
         """Charge for the current set, with which a subscription begins, and place it."""

@@ -54,12 +54,13 @@ class FilterReader:
         again = self._read_by.get((subject, text)) and recent.recent.get(text)
         return len(text) if again else READ_STEPS * len(text)
 
-    def charge(self, subject: str, text: str) -> None:
-        """Charge a subject for a text before it is read; what it has no steps for is refused."""
-        if len(text) > self._length_max:
+    def charge(self, subject: str, *texts: str) -> None:
+        """Charge a subject for texts before they are read; what it has no steps for is refused."""
+        if max(map(len, texts)) > self._length_max:
             raise LimitError(f"a filter has at most {self._length_max} characters")
-        self.work.take(subject, self._clock(), self.price(subject, text))
-        self._read_by.put((subject, text), True, len(text))
+        self.work.take(subject, self._clock(), sum([self.price(subject, text) for text in texts]))
+        for text in texts:
+            self._read_by.put((subject, text), True, len(text))
 
     def owe(self, subject: str, text: str) -> int:
         """Charge for a text that is read whatever it costs; give how many microseconds to wait."""

@@ -23,7 +23,6 @@ from roamcast.broker import (
     Failed,
     Frame,
     KeepVidKey,
-    LimitSession,
     OpenSession,
     PostWebhook,
     PublishFor,
@@ -34,6 +33,7 @@ from roamcast.broker import (
     SessionDrained,
     SessionSlow,
     SetRules,
+    SubscribedMany,
     SubscribeSession,
     TokenRevoked,
     UnpublishFor,
@@ -312,6 +312,7 @@ class Service:
                 ReadPayload: self._deposits.read,
                 DepositMail: self._deposits.deposit,
                 Acknowledged: lambda effect: tickets.answer(effect.ticket, effect.fresh),
+                SubscribedMany: lambda effect: tickets.answer(effect.ticket, effect),
                 Admitted: lambda effect: tickets.answer(effect.ticket, effect.view_class),
                 Failed: lambda effect: tickets.refuse(effect.ticket, effect.error),
                 **self.events.carriers(),
@@ -472,7 +473,7 @@ class Service:
 
     def open_session(self, name: str, viewer: Viewer, sink: Sink, form: Format = "json") -> None:
         """Let a viewer's connection get frames; another with the same name is replaced."""
-        self._ask_now(lambda ticket: OpenSession(ticket, name, viewer, form))
+        self.ask_now(lambda ticket: OpenSession(ticket, name, viewer, form))
         self._sinks[name] = sink
 
     def close_session(self, name: str, sink: Sink) -> None:
@@ -484,15 +485,11 @@ class Service:
 
     def subscribe(self, session: str, about: str, wanted: Filter, everywhere: bool = True) -> None:
         """Place a session's subscription: on the maps of all nodes, or on this one's alone."""
-        self._ask_now(lambda ticket: SubscribeSession(ticket, session, about, wanted, everywhere))
+        self.ask_now(lambda ticket: SubscribeSession(ticket, session, about, wanted, everywhere))
 
     def unsubscribe(self, session: str, subscription: str) -> None:
         """End a session's subscription."""
-        self._ask_now(lambda ticket: UnsubscribeSession(ticket, session, subscription))
-
-    def limit(self, session: str, limit_bytes: int) -> None:
-        """Hold a session to a bandwidth."""
-        self._ask_now(lambda ticket: LimitSession(ticket, session, limit_bytes))
+        self.ask_now(lambda ticket: UnsubscribeSession(ticket, session, subscription))
 
     def slow(self, session: str) -> None:
         """A session's connection takes no more for now."""
@@ -502,7 +499,7 @@ class Service:
         """A session's connection takes more again."""
         self.driver.give(SessionDrained(session))
 
-    def _ask_now(self, make: Callable[[int], Input]) -> object:
+    def ask_now(self, make: Callable[[int], Input]) -> object:
         """Give an input that the broker answers at once; raise if it refuses."""
         return self._tickets.ask_now(lambda ticket: self.driver.give(make(ticket)))
 
@@ -511,7 +508,7 @@ class Service:
         assert self.links is not None
         grant.require_unbound("use a link: open a session")  # keys of channels know no filter
         viewer = Viewer(grant.subject, grant.groups)
-        view_class = self._ask_now(lambda ticket: AdmitClient(ticket, name, viewer))
+        view_class = self.ask_now(lambda ticket: AdmitClient(ticket, name, viewer))
         scopes: tuple[str, ...] = SCOPES if "admin" in grant.scopes else grant.scopes
         if "admin" in grant.scopes or grant.subject in self.settings.channels.relays:
             scopes = (*scopes, RELAY)
@@ -575,8 +572,8 @@ class Service:
         relay asks for many clients at once, and pays a share for each.
         """
         now = self.clock()
-        steps = times * self.broker.price(viewer, wanted, now).steps // shares
-        self.reader.work.take(viewer.name, now, steps)
+        (steps,) = self.broker.steps(viewer, (wanted,), now)
+        self.reader.work.take(viewer.name, now, times * steps // shares)
 
     def charge_past(self, viewer: Viewer, wanted: Filter) -> None:
         """Charge a viewer for a question about the past; too dear is refused."""

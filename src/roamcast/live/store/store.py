@@ -27,6 +27,7 @@ import msgspec
 from roamcast.errors import LimitError, RoamcastError, StoreError
 from roamcast.live.store.file import GONE_MAX, connect, prune
 from roamcast.model.machine import (
+    ENTRY_BYTES,
     KEY_LENGTH_MAX,
     Entry,
     Input,
@@ -188,12 +189,11 @@ class SqliteStore:
                     "SELECT key, value, stamp FROM entries WHERE key > ? AND key <= ? ORDER BY key",
                     (after, until or _LAST),
                 )
-                for row in rows:
-                    entry = Entry(*row)
-                    size += entry.size
+                for key, value, stamp in rows:
+                    size += len(key) + len(value or b"") + ENTRY_BYTES
                     if bytes_max is not None and found and size > bytes_max:
                         break
-                    found.append(entry)
+                    found.append(Entry(key, value, stamp))
                 rows.close()
             except sqlite3.Error as error:
                 raise StoreError(f"the store can not be read: {error}") from None

@@ -406,17 +406,14 @@ class LiveIndex:
         None if the pattern's literal runs are too short to rule texts out by their signatures, or
         more than `count_max` texts satisfy it.
         """
-        codes, known = texts.pattern_codes(pattern), self.texts
-        need = texts.needed(codes)
         column = self._columns.get((name, "string"))
-        if not len(need) or column is None:
+        if column is None:
             return None
         numbers = np.empty(count_max + 1, np.int64)
-        words = (known.count + 63) >> 6
-        found = texts.like_all(known.data, known.spans, known.lines, words, codes, need, numbers)
-        if found > count_max:
+        found = self.texts.liking(pattern, numbers)
+        if found is None or found > count_max:
             return None
-        labels = np.sort(known.labels[numbers[:found]])
+        labels = np.sort(self.texts.labels[numbers[:found]])
         return self.gather(column, (labels, labels))
 
     def _spatial(self, spatial: syntax.Spatial, wanted: bool, slots: Array, out: Array) -> None:

@@ -8,7 +8,8 @@ a gap is used up. Only when blocks have no room between them are all of them spr
 The bytes (UTF-8) serve LIKE. Beside them stand signatures: a text has two bits of 256 for each
 group of three bytes that it contains, and a pattern's literal runs need certain bits. Signatures
 lie in bit slices, a line for each bit with a place for each text, so a pattern reads a few lines
-and not all texts.
+and not all texts. Where there are many texts it does not read whole lines either: texts lie in
+blocks of 256 by number, and a line for each of 16,384 groups says in which blocks it occurs.
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,6 +33,15 @@ WAYS = 2
 NEEDED_MAX = 16
 """Lines that a pattern reads: more rule out hardly any text."""
 
+GROUP_BITS = 14
+"""Groups of three bytes are told apart by so many bits in lines of blocks."""
+
+BLOCK_BITS = 8
+"""2⁸ short texts of letters have a tenth of all groups: two groups leave one block of a hundred."""
+
+BLOCKS_FROM = 1 << 16
+"""Texts from which on there are lines of blocks; of fewer, all signatures are soon read."""
+
 ANY_ONE, ANY_RUN = 256, 257
 """Codes of a pattern beside its bytes: `_` and `%`."""
 
@@ -48,6 +58,12 @@ def _bit(first: int, second: int, third: int, way: int) -> int:
     return (mixed ^ (mixed >> 7)) % SIGNATURE_BITS
 
 
+@inlined
+def _group(first: int, second: int, third: int) -> int:
+    mixed = ((first << 16 | second << 8 | third) * 0x9E3779B1) & 0xFFFFFFFF
+    return mixed >> (32 - GROUP_BITS)
+
+
 @kernel
 def sign(data: Array, start: int, stop: int, lines: Array, number: int, present: bool) -> None:
     """Set or clear the bits of a text's groups of three bytes."""
@@ -59,6 +75,38 @@ def sign(data: Array, start: int, stop: int, lines: Array, number: int, present:
                 lines[bit, word] |= mask
             else:
                 lines[bit, word] &= ~mask
+
+
+@kernel
+def mark(data: Array, spans: Array, first: int, last: int, blocks: Array) -> None:
+    """Set the bits of the groups of some texts in the lines of their blocks."""
+    for number in range(first, min(last, len(spans))):
+        block = number >> BLOCK_BITS
+        word, mask = block >> 6, np.uint64(1) << np.uint64(block & 63)
+        for at in range(spans[number, 0], spans[number, 1] - 2):
+            blocks[_group(data[at], data[at + 1], data[at + 2]), word] |= mask
+
+
+@kernel
+def mark_anew(data: Array, spans: Array, block: int, blocks: Array) -> None:
+    """Clear the bits of a block, and set those of the texts that it has now."""
+    word, mask = block >> 6, np.uint64(1) << np.uint64(block & 63)
+    for group in range(len(blocks)):
+        blocks[group, word] &= ~mask
+    mark(data, spans, block << BLOCK_BITS, (block + 1) << BLOCK_BITS, blocks)
+
+
+@kernel
+def groups_of(pattern: Array) -> Array:
+    """Return the groups of three bytes that every text has which satisfies a pattern."""
+    groups = np.empty(NEEDED_MAX, np.int64)
+    count = 0
+    for at in range(len(pattern) - 2):
+        first, second, third = pattern[at], pattern[at + 1], pattern[at + 2]
+        if max(first, second, third) < 256 and count < NEEDED_MAX:
+            groups[count] = _group(first, second, third)
+            count += 1
+    return groups[:count]
 
 
 @kernel
@@ -121,16 +169,22 @@ def like_each(data: Array, spans: Array, numbers: Array, pattern: Array, out: Ar
 
 
 @kernel
-def like_all(
-    data: Array, spans: Array, lines: Array, words: int, pattern: Array, need: Array, found: Array
+def like_in(
+    data: Array,
+    spans: Array,
+    lines: Array,
+    words: tuple[int, int],
+    pattern: Array,
+    need: Array,
+    found: Array,
+    total: int,
 ) -> int:
-    """Copy the numbers of texts that satisfy a pattern; return how many there are.
+    """Copy the numbers of texts that satisfy a pattern; return how many there are by now.
 
-    `need` has at least one bit; `words` of each line are in use. The search ends when `found` is
-    full.
+    `need` has at least one bit; of each line the words from the first to before the last are read.
+    The search ends when `found` is full.
     """
-    total = 0
-    for word in range(words):
+    for word in range(words[0], words[1]):
         bits = lines[need[0], word]
         for at in range(1, len(need)):
             bits &= lines[need[at], word]
@@ -144,6 +198,34 @@ def like_all(
                     return total
                 found[total] = number
                 total += 1
+    return total
+
+
+@kernel
+def like_blocks(
+    data: Array,
+    spans: Array,
+    lines: Array,
+    blocks: Array,
+    words: int,
+    pattern: Array,
+    need: Array,
+    groups: Array,
+    found: Array,
+) -> int:
+    """Do as `like_in` with all words, in the blocks only that have all groups of a pattern."""
+    total, width = 0, (1 << BLOCK_BITS) >> 6
+    for at in range((words // width >> 6) + 1):
+        bits = blocks[groups[0], at]
+        for other in range(1, len(groups)):
+            bits &= blocks[groups[other], at]
+        while bits:
+            first = ((at << 6) + lowest_bit(bits)) * width
+            bits &= bits - np.uint64(1)
+            part = (first, min(first + width, words))
+            total = like_in(data, spans, lines, part, pattern, need, found, total)
+            if total == len(found):
+                return total
     return total
 
 
@@ -189,6 +271,8 @@ class Texts:
         self.labels: Array = np.zeros(64, np.int64)
         self.spans: Array = np.full((64, 2), -1, np.int64)
         self.lines: Array = np.zeros((SIGNATURE_BITS, 1), np.uint64)
+        self.blocks: Array | None = None
+        """For each group of three bytes the blocks with it: at least those, None if few texts."""
         self.data: Array = np.empty(1024, np.uint8)
         self.count = 0
         """Numbers ever given, free ones included."""
@@ -199,6 +283,8 @@ class Texts:
         self._blocks: list[list[str]] = [[]]
         self._firsts: list[str] = [""]
         self._bases: list[int] = [0]
+        self._dropped: dict[int, int] = {}
+        """Blocks of numbers → texts that are gone and may have left bits behind."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -235,6 +321,8 @@ class Texts:
         sign(self.data, start, stop, self.lines, number, False)
         self.spans[number] = -1
         self._free.append(number)
+        if self.blocks is not None:
+            self._drop_from_block(number >> BLOCK_BITS)
         place = max(bisect_right(self._firsts, text) - 1, 0)
         block = self._blocks[place]
         del block[bisect_left(block, text)]
@@ -245,6 +333,35 @@ class Texts:
             self._compact()
         if not self.numbers:
             self.__init__()  # type: ignore[misc]
+
+    def liking(self, pattern: str, found: Array) -> int | None:
+        """Copy the numbers of texts that satisfy a LIKE pattern, as many as there is room for.
+
+        Return how many; None if the pattern's literal runs are too short to rule texts out.
+        """
+        codes = pattern_codes(pattern)
+        need = needed(codes)
+        if not len(need):
+            return None
+        words = (self.count + 63) >> 6
+        if self.blocks is None:
+            return int(
+                like_in(self.data, self.spans, self.lines, (0, words), codes, need, found, 0)
+            )
+        return int(
+            like_blocks(
+                self.data, self.spans, self.lines, self.blocks, words, codes, need,
+                groups_of(codes), found,
+            )
+        )  # fmt: skip
+
+    def _drop_from_block(self, block: int) -> None:
+        """Mark a block anew when as many texts are gone as it may hold."""
+        assert self.blocks is not None
+        dropped = self._dropped[block] = self._dropped.get(block, 0) + 1
+        if dropped >= 1 << BLOCK_BITS:
+            del self._dropped[block]
+            mark_anew(self.data, self.spans, block, self.blocks)
 
     def from_on(self, text: str, *, after: bool) -> int:
         """Return the label of the first text from this one on, or after it."""
@@ -261,6 +378,12 @@ class Texts:
         self.labels = np.concatenate([self.labels, np.zeros_like(self.labels)])
         self.spans = np.concatenate([self.spans, np.full_like(self.spans, -1)])
         self.lines = np.concatenate([self.lines, np.zeros_like(self.lines)], axis=1)
+        if self.blocks is not None:
+            self.blocks = np.concatenate([self.blocks, np.zeros_like(self.blocks)], axis=1)
+        elif len(self.labels) >= BLOCKS_FROM:
+            words = max(1, len(self.labels) >> (BLOCK_BITS + 6))
+            self.blocks = np.zeros((1 << GROUP_BITS, words), np.uint64)
+            mark(self.data, self.spans, 0, self.count, self.blocks)
 
     def _store(self, number: int, encoded: bytes) -> None:
         start = self._used_bytes
@@ -272,6 +395,8 @@ class Texts:
         self.data[start:stop] = np.frombuffer(encoded, np.uint8)
         self.spans[number] = (start, stop)
         sign(self.data, start, stop, self.lines, number, True)
+        if self.blocks is not None:
+            mark(self.data, self.spans, number, number + 1, self.blocks)
 
     def _compact(self) -> None:
         fresh = np.empty(max(1024, 2 * (self._used_bytes - self._freed_bytes)), np.uint8)

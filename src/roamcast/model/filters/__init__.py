@@ -20,7 +20,7 @@ from roamcast.model.filters.evaluate import evaluate
 from roamcast.model.filters.hints import unquoted
 from roamcast.model.filters.normal import merge, normalise
 from roamcast.model.filters.parse import parse_json, parse_text
-from roamcast.model.filters.price import standing
+from roamcast.model.filters.price import standing, steps, terms_of
 from roamcast.model.filters.syntax import And, Expression
 
 __all__ = ["CONJUNCTIONS_MAX", "Filter"]
@@ -34,6 +34,9 @@ _decode_stored = msgspec.msgpack.Decoder(Normal | str).decode
 class Filter:
     """One filter. Filters are equal if their canonical texts are, and then they are equivalent."""
 
+    at_a_glance: plain.Plain | None = None
+    """What is known of a plain filter, if it was read as one."""
+
     def __init__(self, expression: Expression, source: str, given: Any = None) -> None:
         self.expression = expression
         self.source = source
@@ -46,14 +49,21 @@ class Filter:
             known = plain.read(source)
             if known is None:
                 return cls(parse_text(source), source)
-            made = cls(known.expression, source)
-            made.normal, made.text = known.normal, known.text
-            return made
+            return cls._of_plain(known, source)
         if isinstance(source, dict | bool):
             made = cls(parse_json(source), "", source)
             made.source = made.text
             return made
         raise FilterError("a filter is CQL2 text, or a CQL2 JSON object")
+
+    @classmethod
+    def _of_plain(cls, known: plain.Plain, source: str) -> "Filter":
+        made, terms = cls.__new__(cls), len(known.equations)
+        made.at_a_glance, made.source = known, source
+        made.normal, made.text = known.normal, known.text
+        # Each term is of one row, is looked at once and has one value.
+        made.terms = made.looks = made.standing_steps = terms
+        return made
 
     @classmethod
     def of_normal(cls, normal: Normal) -> "Filter":
@@ -85,7 +95,8 @@ class Filter:
     @cached_property
     def expression(self) -> Expression:
         """The expression tree, as written; of a normal form the one of its canonical text."""
-        return parse_text(self.text)
+        known = self.at_a_glance
+        return parse_text(self.text) if known is None else known.expression
 
     @cached_property
     def source(self) -> str:
@@ -118,6 +129,16 @@ class Filter:
     def digest(self) -> str:
         """A 128-bit hash of the canonical text, in hex: the same on every machine."""
         return blake2b(self.text.encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def terms(self) -> int:
+        """How many terms its normal form has; each value of a list counts."""
+        return terms_of(self.normal)
+
+    @cached_property
+    def looks(self) -> int:
+        """The steps of looking at one context."""
+        return steps(self.normal)
 
     @cached_property
     def standing_steps(self) -> int:

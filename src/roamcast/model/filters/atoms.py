@@ -3,7 +3,8 @@
 An atom is *true* or *not true* of a context. Unknown counts as not true, which is exact because
 nothing is negated (docs/filters.md). Matching, covering, expiration and the canonical text all work
 on this form. Nodes remember their hash: normalising looks each of them up once for every level
-above it. They are arrays in MessagePack: that is how filters are stored (decision 0145).
+above it. They are arrays in MessagePack: that is how filters are stored (decision 0145). A tree has
+no cycles, so the collector of garbage need not look at the nodes of a hundred thousand filters.
 """
 
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ T_D = "t_d"
 """Pseudo-properties: the context's begin and end. Reserved, so no attribute has these names."""
 
 
-class Values(msgspec.Struct, frozen=True, cache_hash=True, tag="values", array_like=True):
+class Values(msgspec.Struct, frozen=True, cache_hash=True, tag="values", array_like=True, gc=False):
     """The property is of this kind and its value is in the set.
 
     A string that parses as an RFC 3339 timestamp is an instant as well (decision 0004). `place` and
@@ -30,14 +31,14 @@ class Values(msgspec.Struct, frozen=True, cache_hash=True, tag="values", array_l
     intervals: Intervals
 
 
-class Presence(msgspec.Struct, frozen=True, tag="presence", array_like=True):
+class Presence(msgspec.Struct, frozen=True, tag="presence", array_like=True, gc=False):
     """The property has a value, or has none (IS NOT NULL, IS NULL)."""
 
     property: str
     present: bool
 
 
-class Box(msgspec.Struct, frozen=True, tag="box", array_like=True):
+class Box(msgspec.Struct, frozen=True, tag="box", array_like=True, gc=False):
     """The context has a point, and it lies in the box or on its border."""
 
     west: float
@@ -46,7 +47,9 @@ class Box(msgspec.Struct, frozen=True, tag="box", array_like=True):
     north: float
 
 
-class Residual(msgspec.Struct, frozen=True, cache_hash=True, tag="residual", array_like=True):
+class Residual(
+    msgspec.Struct, frozen=True, cache_hash=True, tag="residual", array_like=True, gc=False
+):
     """Any other predicate: true if the reference evaluator returns exactly `wanted` for it.
 
     `envelope`, if set, contains every point for which that is possible.
@@ -60,13 +63,13 @@ class Residual(msgspec.Struct, frozen=True, cache_hash=True, tag="residual", arr
 Atom = Values | Presence | Box | Residual
 
 
-class All(msgspec.Struct, frozen=True, cache_hash=True, tag="all", array_like=True):
+class All(msgspec.Struct, frozen=True, cache_hash=True, tag="all", array_like=True, gc=False):
     """True if every part is; with no part, always."""
 
     parts: "tuple[Normal, ...]"
 
 
-class Any(msgspec.Struct, frozen=True, cache_hash=True, tag="any", array_like=True):
+class Any(msgspec.Struct, frozen=True, cache_hash=True, tag="any", array_like=True, gc=False):
     """True if some part is; with no part, never."""
 
     parts: "tuple[Normal, ...]"
@@ -74,6 +77,8 @@ class Any(msgspec.Struct, frozen=True, cache_hash=True, tag="any", array_like=Tr
 
 Normal = Atom | All | Any
 Conjunction = tuple[Atom, ...]
+
+_JOINED = frozenset({All, Any})
 
 TRUE = All(())
 FALSE = Any(())
@@ -90,6 +95,8 @@ def conjunctions(normal: Normal, limit: int) -> list[Conjunction] | None:
             found += inner
         return found if len(found) <= limit else None
     if isinstance(normal, All):
+        if limit >= 1 and _JOINED.isdisjoint(map(type, normal.parts)):
+            return [normal.parts]  # type: ignore[list-item] # all of them are atoms
         return _product((conjunctions(part, limit) for part in normal.parts), limit)
     return [(normal,)] if limit >= 1 else None
 

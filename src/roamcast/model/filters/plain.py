@@ -18,21 +18,34 @@ from roamcast.model.filters.values import point
 
 LENGTH_MAX: Final = 512
 
-_EQUATION: Final = re.compile(r" *([A-Za-z][A-Za-z0-9_]*) *= *'([ !#-&(-\[\]-~]*)' *")
-"""A name and a text in printable ASCII, without quotes and backslashes."""
+_TERM: Final = re.compile(
+    r" *([A-Za-z][A-Za-z0-9_]*) *= *'([ !#-&(-\[\]-~]*)' *(?:(?:AND|and) |(\Z))"
+)
+"""A name, a text in printable ASCII without quotes and backslashes, and what follows."""
 
-_AND: Final = re.compile(r"(?<=[' ])(?:AND|and) ")
+_END: Final = 3
+"""The group of a term that nothing follows."""
 
 _names: dict[str, bool] = {}
 _NAMES_MAX: Final = 4_096
 
 
-class Plain(msgspec.Struct, frozen=True):
+class Plain(msgspec.Struct, frozen=True, gc=False):
     """What is derived from a plain filter."""
 
-    expression: syntax.Expression
+    equations: dict[str, str]
+    """Names and their texts, in the order as written."""
     normal: Normal
     text: str
+
+    @property
+    def expression(self) -> syntax.Expression:
+        """The expression as written: made when it is asked for, which a compiled set never does."""
+        parts = tuple(
+            syntax.Comparison("=", syntax.Property(name), syntax.Constant(value))
+            for name, value in self.equations.items()
+        )
+        return parts[0] if len(parts) == 1 else syntax.And(parts)
 
 
 def read(text: str) -> Plain | None:
@@ -40,31 +53,21 @@ def read(text: str) -> Plain | None:
     if len(text) > LENGTH_MAX:
         return None
     found: dict[str, str] = {}
-    at, end = 0, len(text)
-    while True:
-        equation = _EQUATION.match(text, at)
-        if equation is None:
+    at, end = 0, None
+    while end != _END:
+        term = _TERM.match(text, at)
+        if term is None:
             return None
-        name, value = equation.groups()
+        name, value = term.group(1, 2)
         if name in found or not _is_plain(name):
             return None
         found[name] = value
-        at = equation.end()
-        if at == end:
-            break
-        joined = _AND.match(text, at)
-        if joined is None:
-            return None
-        at = joined.end()
-    parts = tuple(
-        syntax.Comparison("=", syntax.Property(name), syntax.Constant(value))
-        for name, value in found.items()
-    )
-    written = sorted((f"{name} = '{value}'", name, value) for name, value in found.items())
-    atoms = tuple(Values(name, "string", point(value)) for _, name, value in written)
-    if len(parts) == 1:
-        return Plain(parts[0], atoms[0], written[0][0])
-    return Plain(syntax.And(parts), All(atoms), " AND ".join(term for term, _, _ in written))
+        at, end = term.end(), term.lastindex
+    written = sorted([(f"{name} = '{value}'", name, value) for name, value in found.items()])
+    atoms = tuple([Values(name, "string", point(value)) for _, name, value in written])
+    if len(atoms) == 1:
+        return Plain(found, atoms[0], written[0][0])
+    return Plain(found, All(atoms), " AND ".join([term for term, _, _ in written]))
 
 
 def _is_plain(name: str) -> bool:

@@ -75,9 +75,14 @@ class Price(msgspec.Struct, frozen=True):
 def price(normal: Normal, statistics: IndexCounts) -> Price:
     """Return the price of a question over the contexts that the statistics describe."""
     terms = terms_of(normal)
-    unindexed = sum(statistics.bound(atom) is None for atom in _atoms(normal))
     contexts = touched(normal, statistics)
-    return Price(terms, unindexed, contexts, terms + 2 * contexts * steps(normal))
+    work = terms + 2 * contexts * steps(normal)
+    return Price(terms, unindexed(normal, statistics), contexts, work)
+
+
+def unindexed(normal: Normal, statistics: IndexCounts) -> int:
+    """Count the terms that no index answers."""
+    return sum(statistics.bound(atom) is None for atom in _atoms(normal))
 
 
 def terms_of(normal: Normal) -> int:
@@ -99,8 +104,9 @@ def standing(normal: Normal) -> int:
 
 def touched(normal: Normal, statistics: IndexCounts) -> int:
     """Return at most how many contexts a plan by index looks at."""
-    found = bound(normal, statistics)
-    return len(statistics) if found is None else found
+    every = len(statistics)
+    found = bound(normal, statistics) if every else 0
+    return every if found is None else found
 
 
 def bound(normal: Normal, statistics: IndexCounts) -> int | None:

@@ -18,7 +18,7 @@ Kind = kinds.Comparison
 """How values are compared; the table of attribute kinds is `model.kinds`."""
 
 
-class Interval(msgspec.Struct, frozen=True, array_like=True):
+class Interval(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Values from `low` to `high`; None is unbounded, and that side counts as closed."""
 
     low: Scalar | None = None
