@@ -10,7 +10,7 @@ worlds that differ in hidden things alone are compared in all that reaches a str
 """
 
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import ClassVar, Final
 
@@ -32,7 +32,9 @@ from roamcast.broker import (
     SessionDrained,
     SessionSlow,
     SetRules,
+    SubscribedMany,
     SubscribeSession,
+    SubscribeSessionMany,
     TokenRevoked,
     UnpublishFor,
 )
@@ -142,8 +144,8 @@ class BrokerWorkload(Workload):
     name: ClassVar[str] = "broker"
     registry = Registry((*MESSAGES, *MAP_MESSAGES, *FAILOVER_MESSAGES, *REPLICA_MESSAGES))
     effects: ClassVar = (
-        Acknowledged, Admitted, Failed, Frame, CutOff, Retired, DropReplica, TokenRevoked,
-        FeedArchive, LookForEnded,
+        Acknowledged, Admitted, Failed, Frame, SubscribedMany, CutOff, Retired, DropReplica,
+        TokenRevoked, FeedArchive, LookForEnded,
         Appeared, Changed, Left, Current, Pending, Refusal, Cut, Overtaken, Stale,
     )  # fmt: skip
     sizes: ClassVar = {
@@ -351,8 +353,8 @@ class BrokerWorkload(Workload):
         if program.limit_bytes:
             limit = program.limit_bytes
             self._request(world, host, server, lambda t: LimitSession(t, program.name, limit))
-        for about in program.wanted:
-            self._subscribe(world, program, about)
+        filters = tuple((about, Filter.parse(text)) for about, text in program.wanted.items())
+        self._request(world, host, server, lambda t: SubscribeSessionMany(t, program.name, filters))
 
     def _subscribe(self, world: World, program: Program, about: str) -> None:
         server = program.server
@@ -463,6 +465,8 @@ class BrokerWorkload(Workload):
                     self._refused(ticket)
                 case Frame():
                     self._frame(host, effect, now)
+                case SubscribedMany(ticket, frames):
+                    self._subscribed(host, ticket, frames, now)
                 case CutOff(session):
                     program = self._programs[session]
                     if program.host == host.name and not program.opening:
@@ -533,6 +537,13 @@ class BrokerWorkload(Workload):
         if asked is not None and asked.attempt is not None:
             asked.attempt.fate = Fate.REFUSED
             self._counts["refused"] += 1
+
+    def _subscribed(self, host: Host, ticket: int, frames: Sequence[bytes], now: int) -> None:
+        asked = self._asked.pop(ticket, None)
+        if asked is not None:
+            assert isinstance(asked.given, SubscribeSessionMany)
+            for frame in frames:
+                self._frame(host, Frame((asked.given.session,), frame, "json"), now)
 
     def _frame(self, host: Host, effect: Frame, now: int) -> None:
         post = host.machine
