@@ -59,7 +59,8 @@ def read(rows: Iterable[tuple[str, bytes]], known: Lives) -> Pieces:
     for key, value in rows:
         vid, step = vid_of(key), decode_step(value)
         before = lasting.get(vid)
-        if before is not None and _lost(before, step, key, known):
+        # Most steps are of stored publications, which have no life: every step asks.
+        if before is not None and before.life and _lost(before, step, key, known):
             before.end = _fell(before, known)
             ended.append(before)
             del lasting[vid]
@@ -95,7 +96,7 @@ def read(rows: Iterable[tuple[str, bytes]], known: Lives) -> Pieces:
 
 def _lost(piece: Piece, step: Step, key: str, known: Lives) -> bool:
     """Whether a piece of an earlier life had ended with that when the next step was written."""
-    if not piece.life or not step.life or step.life == piece.life:
+    if not step.life or step.life == piece.life:
         return False
     life = known.lives.get(step.life)
     return life is not None and written_of(key) > life.began + known.return_us

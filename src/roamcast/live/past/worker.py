@@ -32,7 +32,7 @@ from roamcast.model.machine import Input
 from roamcast.overlay.casts.looking import look_up, paged
 from roamcast.overlay.casts.messages import LookUpPast, PastUnread
 
-PAGE_BYTES: Final = 256 * 1024
+PAGE_STEPS: Final = 1_000
 STEP_STEPS: Final = 60
 """What reading one step of the log costs, in the steps of docs/queries.md: about 3 µs."""
 
@@ -180,16 +180,11 @@ class PastWorker:
     def _log(self) -> Iterator[tuple[str, bytes]]:
         """Read the log in its order; steps that come meanwhile come last."""
         after, count = STEPS, 0
-        while True:
-            page = self._disk.page(after, AFTER, PAGE_BYTES)
-            if not page:
-                self._steps = count
-                return
-            after = page[-1].key
+        while page := self._disk.values(after, AFTER, PAGE_STEPS):
+            after = page[-1][0]
             count += len(page)
-            for entry in page:
-                if entry.value is not None:
-                    yield entry.key, entry.value
+            yield from page
+        self._steps = count
 
     async def erase(self, vid: str, ask: Callable[[Callable[[int], Input]], Any]) -> int:
         """Delete everything of a vid that has ended, in the log and in the archive."""

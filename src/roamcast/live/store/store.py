@@ -199,6 +199,18 @@ class SqliteStore:
                 raise StoreError(f"the store can not be read: {error}") from None
         return found
 
+    def values(self, after: str, until: str, count: int) -> list[tuple[str, bytes]]:
+        """Read at most so many keys with their values, beyond one name; any thread may ask."""
+        with self._using:
+            try:
+                return self._connection.execute(
+                    "SELECT key, value FROM entries WHERE key > ? AND key <= ?"
+                    " AND value IS NOT NULL ORDER BY key LIMIT ?",
+                    (after, until, count),
+                ).fetchall()
+            except sqlite3.Error as error:
+                raise StoreError(f"the store can not be read: {error}") from None
+
     def checkpoint(self) -> None:
         """Empty the write-ahead log into the file: what was deleted is then in neither."""
         with self._using:
