@@ -21,7 +21,8 @@ def test_everybody_in_a_real_meeting_sees_everybody() -> None:
         row = measure(way, PEOPLE, 0.2, network.around)
     assert row["missing"] == 0
     assert row["by"] == WAYS[way][1] or not network.around
-    assert row["service_us_per_update"] > 0
+    # The kernel divides the time by its ticks, of which a short meeting may have none.
+    assert row["service_us_per_update"] + row["kernel_us_per_update"] > 0
     assert row["mean_ms"] > 0
 
 

@@ -58,6 +58,7 @@ const twins = new Set<MapLibre>();
 
 function begin(
   container: HTMLElement,
+  name: string,
   picture: ReadonlySignal<ReturnType<typeof draw>>,
 ): () => void {
   const camera = state.camera.peek();
@@ -74,6 +75,7 @@ function begin(
     fadeDuration: 0,
   });
   twins.add(made);
+  made.getCanvas().setAttribute("aria-label", `Map, ${name.toLowerCase()}`);
   made.touchZoomRotate.disableRotation();
   made.keyboard.disableRotation();
   const layer = layered(made);
@@ -114,12 +116,12 @@ function TwinMap({ side, name }: { side: "was" | "would"; name: string }) {
   const failed = useRef(false);
   useEffect(() => {
     try {
-      return begin(holder.current as HTMLElement, pictures[side]);
+      return begin(holder.current as HTMLElement, name, pictures[side]);
     } catch {
       failed.current = true; // without WebGL the counts still stand beside it
       return undefined;
     }
-  }, [side]);
+  }, [side, name]);
   const shown = maps[side].value?.size ?? 0;
   return (
     <section class="map twin" aria-label={name}>
