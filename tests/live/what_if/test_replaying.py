@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roamcast.errors import LimitError
 from roamcast.identity.rules import Viewer
 from roamcast.journal.book import Entry
 from roamcast.live.what_if.comparing import differences
+from roamcast.live.what_if.office import BYTES_MAX, STEPS_MAX, check_size
 from roamcast.live.what_if.replaying import ReplaySetting, ShownState, WatchedReplay
 from roamcast.live.what_if.timeline import TimelineStep, from_entries, from_runs
 from roamcast.model.contexts import Context, body_of, context_of
@@ -184,3 +186,13 @@ def test_differences_are_counted_over_the_time(
     found = differences(was, states(would), (START, START + 4 * SECOND))
     assert (found.seconds, found.mean_contexts) == (seconds, mean)
     assert (found.contexts_max, found.at_ms) == (most, at_ms)
+
+
+def test_changes_and_their_bytes_at_the_limit_and_one_past_it() -> None:
+    step = TimelineStep(1, "v", b"")
+    check_size([step] * STEPS_MAX)
+    with pytest.raises(LimitError, match="changed 20,001 times"):
+        check_size([step] * (STEPS_MAX + 1))
+    check_size([TimelineStep(1, "v", bytes(BYTES_MAX))])
+    with pytest.raises(LimitError, match="of 16 MiB are replayed at once"):
+        check_size([TimelineStep(1, "v", bytes(BYTES_MAX + 1))])

@@ -6,6 +6,7 @@ contexts, rounded times and the horizon hold here as they do there. One question
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from roamcast.identity.rules import LEVELS, Viewer
 from roamcast.live.service.service import Service
 from roamcast.live.what_if.channels import ThresholdSetting, check_segments, records_in
 from roamcast.live.what_if.comparing import ReplayTask, TriedSettings
-from roamcast.live.what_if.timeline import Window, from_runs
+from roamcast.live.what_if.timeline import TimelineStep, Window, from_runs
 from roamcast.live.what_if.worker import REFUSED
 from roamcast.model.filters import Filter
 from roamcast.model.places_geojson import write_places
@@ -93,11 +94,7 @@ class WhatIfOffice:
             price = RECORD_STEPS * await asyncio.to_thread(records_in, segments)
         service.charge_past(viewer, Filter.parse("true"))
         steps = from_runs(await service.past.stays(viewer, window), window)
-        if len(steps) > STEPS_MAX or sum(len(step.body) for step in steps) > BYTES_MAX:
-            raise LimitError(
-                f"the map changed {len(steps):,} times then, and {STEPS_MAX:,} changes of "
-                f"{BYTES_MAX >> 20} MiB are replayed at once: ask for a shorter time"
-            )
+        check_size(steps)
         price += STEP_STEPS * len(steps)
         service.reader.work.take(viewer.name, service.clock(), price)
         rules_for = service.broker.rules_for
@@ -115,6 +112,15 @@ class WhatIfOffice:
             places=places,
             grid_s=settings.privacy.grid_s,
             segments=[str(path) for path in segments],
+        )
+
+
+def check_size(steps: Sequence[TimelineStep]) -> None:
+    """Refuse more changes than one question may replay, or larger ones."""
+    if len(steps) > STEPS_MAX or sum(len(step.body) for step in steps) > BYTES_MAX:
+        raise LimitError(
+            f"the map changed {len(steps):,} times then, and {STEPS_MAX:,} changes of "
+            f"{BYTES_MAX >> 20} MiB are replayed at once: ask for a shorter time"
         )
 
 
