@@ -58,6 +58,10 @@ def coarse(place: str | None, level: int, places: Places | None) -> str | None:
     around = ["/".join(parts[: n + 1]) for n in range(len(parts))]
     kinds = {path: places[path].kind for path in around if path in places} if places else {}
     if kinds:
+        if FINER[level] == "room":  # what is right inside of a level, of whatever kind, is a room
+            levels = {path for path, kind in kinds.items() if kind in FINER[1:4]}
+            others = [path for path in kinds if path.rpartition("/")[0] in levels]
+            kinds |= {path: "room" for path in others if path not in levels}
         finer = [path for path, kind in kinds.items() if kind in FINER[level + 1 :]]
         wide = [path for path, kind in kinds.items() if kind in FINER[1 : level + 1]]
         outside = [path for path in wide if not any(path.startswith(one + "/") for one in finer)]

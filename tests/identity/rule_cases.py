@@ -23,6 +23,9 @@ PLACES = Places(
         Place("c/b/w", "wing", SQUARE),
         Place("c/b/w/2", "floor", SQUARE),
         Place("c/b/w/2/7", "office"),
+        Place("c/b/w/2/7/d", "desk"),
+        Place("c/b/w/2/r", "wing"),
+        Place("c/b/w/2/r/8", "room"),
         Place("c/yard", "outside"),
     ]
 )
@@ -54,7 +57,9 @@ def drawn(draw: random.Random) -> tuple[Any, ...]:
     begin = moment()
     lasts = draw.choice((None, None, MINUTE, 60 * MINUTE, 1440 * MINUTE))
     end = None if lasts is None else begin + lasts
-    place = draw.choice((None, "c", "c/b", "c/b/w/2/7", "c/yard", "x/y/z/1/2"))
+    place = draw.choice(
+        (None, "c", "c/b", "c/b/w/2/7", "c/b/w/2/7/d", "c/b/w/2/r/8", "c/yard", "x/y/z/1/2")
+    )
     point = (1.25, 0.5)
     context = Context("v@t", place, point, {"role": "guest", "age": 5}, begin, end)
     some = [rule() for _ in range(draw.randrange(4))]

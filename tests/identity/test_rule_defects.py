@@ -95,6 +95,9 @@ DEFECTS = {
         "if DEPTHS[kind] > DEPTHS[precision]:",
         "if False:",
     ),
+    "an office is no room": ('elif precision == "room" and 0', "elif 0 > 1 and 0"),
+    "a desk is a room": ('0 < depth < DEPTHS["room"]', "0 < depth"),
+    "an office is a floor, too": ('elif precision == "room" and 0', "elif 0"),
     "one segment more than the precision": ("keep = min(", "keep = 1 + min("),
     "groups name nobody": (
         "viewer.name in named or not viewer.groups.isdisjoint(named)",

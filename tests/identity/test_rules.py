@@ -170,6 +170,25 @@ def test_a_known_hierarchy_cuts_by_kind_and_snaps_to_the_centre() -> None:
     assert shown.point == PLACES.centre(shown.place)
 
 
+@pytest.mark.parametrize(
+    ("place", "precision", "shown"),
+    [(ROOM, "room", ROOM), ("campus/hall", "room", "campus/hall"),
+     ("campus/hall", "floor", "campus"),
+     (f"{ROOM}/desk", "room", ROOM), ("campus/b35/1/wing/9", "room", "campus/b35/1/wing/9"),
+     ("campus/b35/1/wing/8/desk", "room", "campus/b35/1/wing"),
+     ("campus/b35/1/wing/9", "floor", "campus/b35/1"), ("sea/reef", "room", None)],
+)  # fmt: skip
+def test_a_place_of_any_other_kind_is_a_room(place: str, precision: str, shown: str | None) -> None:
+    more = [
+        Place("campus/hall", "hall"), Place(f"{ROOM}/desk", "desk"),
+        Place("campus/b35/1/wing", "wing"), Place("campus/b35/1/wing/9", "room"),
+        Place("campus/b35/1/wing/8", "office"), Place("campus/b35/1/wing/8/desk", "desk"),
+        Place("sea", "ocean"), Place("sea/reef", "reef"),
+    ]  # fmt: skip
+    places = Places([*PLACES.as_given, *more])
+    assert truncated(place, precision, places) == shown  # type: ignore[arg-type]
+
+
 def test_working_hours_hide_the_evening_and_the_weekend() -> None:
     rule = Rule(
         viewers=("*",), precision="room", hours=Hours((0, 1, 2, 3, 4), 540, 1020), past=True

@@ -288,13 +288,15 @@ def truncated(place: str | None, precision: Precision, places: Places | None) ->
 
 def _of_kind(known: Sequence[tuple[str, str]], precision: Precision) -> str | None:
     """Give the innermost place that is of a kind or wider, of those on a path, outermost first."""
-    found = None
+    found, depth = None, 0
     for path, kind in known:
-        if kind not in DEPTHS:
-            continue
-        if DEPTHS[kind] > DEPTHS[precision]:
-            break
-        found = path
+        if kind in DEPTHS:
+            if DEPTHS[kind] > DEPTHS[precision]:
+                break
+            found, depth = path, DEPTHS[kind]
+        elif precision == "room" and 0 < depth < DEPTHS["room"]:
+            # 0400: whatever else is on a storey, in a building or a region is a room there
+            found, depth = path, DEPTHS["room"]
     return found
 
 
