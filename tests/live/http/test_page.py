@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from roamcast.live.http import page
-from roamcast.live.http.page import NOT_BUILT, POLICY, PageFile
+from roamcast.live.http.page import POLICY, PageFile
 from roamcast.live.http.places import document_of
 from roamcast.model.buildings import FloorPlan, campus
 from roamcast.model.places_geojson import read_places
@@ -53,12 +53,15 @@ def test_without_the_page_the_root_says_why_and_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page, "built", dict)
+    monkeypatch.setattr(page, "why_missing", lambda: "npm <failed>")
 
     async def body() -> None:
         async with gate(tmp_path) as asked:
             answer = await asked.ask("GET", "/", headers={"accept": "text/html"})
-            assert (answer.status, answer.body) == (200, NOT_BUILT)
+            assert answer.status == 200
+            assert b"not built" in answer.body
             assert b"make web" in answer.body
+            assert b"npm &lt;failed&gt;" in answer.body
             assert answer.headers["content-security-policy"] == POLICY
 
     asyncio.run(body())

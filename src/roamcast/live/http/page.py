@@ -6,6 +6,7 @@ policy (CSP) lets it load nothing: what others wrote into a context can not brin
 """
 
 import gzip
+from html import escape
 from importlib.resources import files
 from typing import Final
 
@@ -33,9 +34,10 @@ GUARDS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-NOT_BUILT: Final = b"""<!doctype html>
+NOT_BUILT: Final = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Roamcast</title>
 <h1>Roamcast runs. Its map page is not built.</h1>
+<p>{reason}</p>
 <p>In a clone of the repository <code>make web</code> builds it; that needs npm's registry once.
 A released wheel contains it.</p>
 <p>Everything else works: <a href="/docs">the API</a>, <code>roamcast who</code>,
@@ -63,6 +65,12 @@ def built() -> dict[str, PageFile]:
     return found
 
 
+def why_missing() -> str:
+    """Give the reason that the build left, if it was tried."""
+    reason = files("roamcast") / "page" / "missing.txt"
+    return reason.read_text("utf-8") if reason.is_file() else "Nobody has tried to build it yet."
+
+
 def _files(request: Asked) -> dict[str, PageFile]:
     """Give the files, read once."""
     state = request.app.state
@@ -79,7 +87,8 @@ def map_page(request: Asked) -> Response[bytes]:
         # 200: the service is well, and so is this address
         kind = KINDS["html"]
         headers = {**GUARDS, "Cache-Control": "no-cache", "Vary": "Accept"}
-        return Response(NOT_BUILT, media_type=kind, headers=headers)
+        text = NOT_BUILT.format(reason=escape(why_missing()))
+        return Response(text.encode(), media_type=kind, headers=headers)
     return _answer(request, page, {"Cache-Control": "no-cache", "Vary": "Accept, Accept-Encoding"})
 
 
