@@ -17,6 +17,7 @@ from hypothesis.internal.conjecture import providers
 
 import roamcast
 from roamcast.pipeline.spark import java_classes
+from tests import nursery
 
 COMMON: dict[str, Any] = {
     "deadline": None,  # speed is measured in bench/, never timed in a test
@@ -166,7 +167,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Fail a test that starts a process and is not marked so: `make quick` leaves those out."""
     if any(mark.name in MAY_START_PROCESSES for mark in item.iter_markers()):
         return (yield)
-    start = subprocess.Popen.__init__
+    start, fork = subprocess.Popen.__init__, nursery.Forked.__init__
 
     def refuse(self: Any, args: Any, *more: Any, **named: Any) -> None:
         if isinstance(args, list) and str(args[0]) in TOOLS:
@@ -175,10 +176,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         raise AssertionError(f"this test starts {args}: mark it pytest.mark.process")
 
     subprocess.Popen.__init__ = refuse  # type: ignore[method-assign]
+    nursery.Forked.__init__ = refuse  # type: ignore[method-assign]
     try:
         return (yield)
     finally:
         subprocess.Popen.__init__ = start  # type: ignore[method-assign]
+        nursery.Forked.__init__ = fork  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="session")

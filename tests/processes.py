@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from tests.nursery import Forked, can_fork, environment
+
 ANSWER_DEADLINE_S = 300.0
 """The first start on a machine compiles the matching kernel."""
 
@@ -28,25 +29,31 @@ class Child:
         commands: bool = False,
         log: Path | None = None,
         quiet: bool = False,
+        words: Sequence[str] | None = None,
     ) -> None:
         """Start it.
 
         `around`: a command that runs it elsewhere, such as `ip netns exec NAME`. `commands`: it
         reads them as lines of JSON, and ends with its input; without, it ends by SIGTERM. `log`:
-        where its errors go. `quiet`: nobody reads what it writes.
+        where its errors go. `quiet`: nobody reads what it writes. `words`: what follows
+        `roamcast`, if that is the command: then it is forked, where that is the same.
         """
-        # a checkout's tests run its own sources, whatever the environment has installed
-        paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         errors = log.open("ab") if log else None
+        stdin = subprocess.PIPE if commands else subprocess.DEVNULL
+        stdout = subprocess.DEVNULL if quiet else subprocess.PIPE
+        stderr = errors.fileno() if errors else subprocess.DEVNULL if quiet else None
+        self.process: subprocess.Popen[bytes] | Forked
         try:
-            self.process = subprocess.Popen(
-                [*around, *command],
-                stdin=subprocess.PIPE if commands else subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL if quiet else subprocess.PIPE,
-                stderr=errors or (subprocess.DEVNULL if quiet else None),
-                env=environment,
-            )
+            if words is not None and not around and can_fork():
+                self.process = Forked(words, stdin=stdin, stdout=stdout, stderr=stderr)
+            else:
+                self.process = subprocess.Popen(
+                    [*around, *command],
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    env=environment(),
+                )
         finally:
             if errors:
                 errors.close()
@@ -115,5 +122,4 @@ class Child:
 
 def roamcast(*words: str, **how: Any) -> Child:
     """Start a command of this checkout."""
-    around = how.pop("around", ())
-    return Child(sys.executable, "-m", "roamcast", *words, around=around, **how)
+    return Child(sys.executable, "-m", "roamcast", *words, words=words, **how)

@@ -36,8 +36,8 @@ SEEDS = 24
 """`make soak` tries ten thousand."""
 
 TRIED_MORE: Final = (
-    "broker", "casts", "filters", "homes", "map", "overlay", "recovery", "relay", "roaming",
-    "sessions", "states", "trust",
+    "broker", "casts", "drains", "filters", "homes", "map", "overlay", "recovery", "relay",
+    "roaming", "sessions", "states", "trust",
 )  # fmt: skip
 """Workloads of which a file of their own tries these very seeds, and more."""
 

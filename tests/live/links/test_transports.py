@@ -20,7 +20,8 @@ from tests.live.certificates import write_certificate
 from tests.live.members import DEADLINE_S, OBJECTS, PRIVATE, members, wait_until_equal
 from tests.live.namespaces import RELAY_FROM, RELAY_TO, SERVER, Namespaces
 from tests.nats_server import BINARY, MISSING, NatsServer
-from tests.processes import ROOT, Child
+from tests.nursery import ROOT
+from tests.processes import Child
 from tests.running_service import RunningService
 
 pytestmark = pytest.mark.process

@@ -22,7 +22,7 @@ SEGMENTS_MAX: Final = 2_000
 """Segments that one question reads: a week of a quiet service."""
 
 _MATCHED: Final = kind_of(UpdateMatched)
-_KINDS: Final = pa.array([_MATCHED, kind_of(QueryStep)])
+_KINDS: Final = (_MATCHED, kind_of(QueryStep))
 _COLUMNS: Final = ("time_us", "kind", "epoch", "matched", "query", "step", "receiver")
 
 
@@ -90,7 +90,8 @@ def records_in(segments: Sequence[Path]) -> int:
 
 
 def _rows(segments: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    wanted = pa.array(_KINDS)  # not at import: it loads pandas, a tenth of a service's start
     for path in segments:
         table = pq.ParquetFile(path).read([*_COLUMNS, "view_class", "remote"])
         kinds = table["kind"].cast(pa.string())
-        yield from table.filter(pc.is_in(kinds, _KINDS)).to_pylist()
+        yield from table.filter(pc.is_in(kinds, wanted)).to_pylist()
