@@ -1,7 +1,6 @@
 """How is the service started, and how does it end? Open what it needs, serve, close in order."""
 
 import asyncio
-import gc
 import secrets
 import signal
 import socket
@@ -29,6 +28,7 @@ from roamcast.live.links.sockets import WebSocket, binary_frame
 from roamcast.live.observe.journaling import JOURNAL_FOLDER, journaling_of
 from roamcast.live.observe.metrics import Metrics
 from roamcast.live.overlay.node import node_of
+from roamcast.live.service.collecting import Collector
 from roamcast.live.service.service import Service
 from roamcast.live.store.store import SqliteStore
 from roamcast.live.trust.host import RunningTrust
@@ -156,11 +156,13 @@ async def serve(
             tasks.append(asyncio.get_running_loop().create_task(attend(service)))
 
     server = UvicornServer(uvicorn_config(settings, make_gate(service)), service, began)
-    _set_aside()
+    collector = Collector(asyncio.get_running_loop().call_soon)
+    collector.start()
     service.on_over = server.leave
     try:
         await server.serve(sockets=[listening])
     finally:
+        collector.stop()
         address_file.unlink(missing_ok=True)
         for task in tasks:
             task.cancel()
@@ -168,12 +170,6 @@ async def serve(
         await service.stop()
         if trust is not None:
             await trust.stop()
-
-
-def _set_aside() -> None:
-    """Let later collections pass over what was restored: it stays, and may be a lot."""
-    gc.collect()
-    gc.freeze()
 
 
 def listen(server: ServerSection) -> socket.socket:
