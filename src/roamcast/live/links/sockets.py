@@ -132,6 +132,15 @@ class WebSocket(WebSocketsSansIOProtocol):
 
     async def serve(self, endpoint: Endpoint, *, high_bytes: int, low_bytes: int) -> None:
         """Let an endpoint talk on the accepted connection until it is over."""
+        try:
+            await self._serve(endpoint, high_bytes, low_bytes)
+        finally:  # what is over refers to nothing that refers to it, and needs no collector (0380)
+            self.endpoint = None
+            self.scope["extensions"].pop(EXTENSION, None)
+            if self.disconnected:
+                self.conn.parser.close()
+
+    async def _serve(self, endpoint: Endpoint, high_bytes: int, low_bytes: int) -> None:
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
         self.transport.set_write_buffer_limits(high=high_bytes, low=low_bytes)
