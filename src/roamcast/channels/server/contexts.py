@@ -12,6 +12,7 @@ update in a class (AMS 10), so that clients drop duplicates and older states.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
+from operator import attrgetter
 from typing import Final, Protocol
 
 import msgspec
@@ -908,7 +909,8 @@ class MapContexts:
             # A number before the present: an update of this moment counts as without it, for that a
             # class got another query is hidden (0098).
             view.number = max(view.number, now - self._desk.started - 1)
-        return self._note_at(query, Unnoted(view, view.number, {seen.vid: seen for seen in found}))
+        contexts = dict(zip(map(_vid_of, found), found, strict=True))
+        return self._note_at(query, Unnoted(view, view.number, contexts))
 
     def watch(self, view: ViewClass, alone: str, wanted: Filter, query: int) -> None:
         """Note a query of a viewer at the contexts that lie apart for it."""
@@ -959,7 +961,7 @@ class MapContexts:
         else:
             for vid in vids:
                 self.settle(vid)
-                self._note_query(query, unnoted, vid)
+                self._note_queries([query], [unnoted], vid)
         return vids
 
     def found(self, view: ViewClass, wanted: Filter) -> list[Context]:
@@ -969,39 +971,55 @@ class MapContexts:
         name = view.name
         return run(self.live.every(name, self._seen_by(name), wanted, self._desk.now))
 
-    def _note_query(self, query: int, unnoted: Unnoted, vid: str) -> None:
-        view, seen, known = unnoted.view, unnoted.contexts.pop(vid), self.map.contexts[vid]
-        watcher = unnoted.viewer
+    def _note_queries(self, queries: list[int], unnoted: list[Unnoted], vid: str) -> None:
+        """Note queries of one class, or of one viewer, at a context, in their order."""
+        first, seen = unnoted[0], unnoted[0].contexts[vid]
+        for one in unnoted:
+            del one.contexts[vid]
+        view, watcher, known = first.view, first.viewer, self.map.contexts[vid]
         if watcher is not None and vid not in watcher.vids:
             return  # it has returned to its class
         before = known.views.get(view.name) if watcher is None else known.shown_apart(watcher.key)
         if before is None:
             # Somebody may know an older state, told before the class lost sight of it.
             own = seen is known.context
-            before = ClassView(unnoted.number, known.body if own else body_of(seen))
+            before = ClassView(first.number, known.body if own else body_of(seen))
             before.seen = None if own else seen
             if watcher is None:
                 known.views[view.name] = before
             else:
                 known.set_apart(watcher.key, before)
         standing = view.table.records if watcher is None else watcher.queries
-        noted = [number for number in before.matched if number in standing and number != query]
-        before.matched = tuple(sorted([*noted, query]))
+        noted = [number for number in before.matched if number in standing]
+        before.matched = tuple(sorted({*noted, *queries}))
 
-    def settle(self, vid: str) -> None:
-        """Note the queries at a context that are not noted there yet, in their order."""
-        if self.unnoted:
-            for (query, _), unnoted in self.unnoted.items():
-                if not unnoted.stands(query):
-                    unnoted.contexts.clear()
-                elif vid in unnoted.contexts:
-                    self._note_query(query, unnoted, vid)
+    def settle(self, vid: str) -> int:
+        """Note the queries at a context that are not noted there yet; give how many.
+
+        Together: one after the other would cost each of them as much as all before it.
+        """
+        if not self.unnoted:
+            return 0
+        groups: dict[tuple[str, str], tuple[list[int], list[Unnoted]]] = {}
+        for (query, alone), unnoted in self.unnoted.items():
+            if not unnoted.stands(query):
+                unnoted.contexts.clear()
+            elif vid in unnoted.contexts:
+                group = groups.setdefault((unnoted.view.name, alone), ([], []))
+                group[0].append(query)
+                group[1].append(unnoted)
+        for queries, waiting in groups.values():
+            self._note_queries(queries, waiting, vid)
+        return sum([len(queries) for queries, _ in groups.values()])
 
     def _notes_due(self, timer: NotesDue) -> None:
-        """Note the queries at some more contexts."""
+        """Note the queries at some more contexts: as many notes as may be made at once."""
+        room = self._desk.settings.notes_max
         for unnoted in islice(self.unnoted.values(), 1):
-            for vid in [*islice(unnoted.contexts, self._desk.settings.notes_max)]:
-                self.settle(vid)
+            for vid in [*islice(unnoted.contexts, room)]:
+                room -= 1 + self.settle(vid)
+                if room <= 0:
+                    break
         self.unnoted = {query: left for query, left in self.unnoted.items() if left.contexts}
         if self.unnoted:
             self._desk.timers.set(timer, self._desk.now + NOTES_US)
@@ -1067,16 +1085,25 @@ class MapContexts:
         """Give a context's present state if it satisfies a query, for a viewer of a class."""
         self.settle(vid)
         known = self.map.contexts.get(vid)
-        if known is None:
-            return None
-        watcher = self.named.known.get((view.name, alone)) if alone else None
-        if watcher is not None and vid in watcher.vids:
-            now = known.shown_apart(watcher.key)
-        else:
-            now = known.views.get(view.name)
+        now = None if known is None else self._shown_to(view, known, alone)
         if now is None or record.number not in now.matched:
             return None
         return State(now.number, vid, now.body)
+
+    def decoded(self, view: ViewClass, state: State, alone: str = "") -> Context | None:
+        """Give a state that `state_of` gave, decoded, if that is at hand."""
+        known = self.map.contexts.get(state.vid)
+        now = None if known is None else self._shown_to(view, known, alone)
+        if known is None or now is None or now.body is not state.body:
+            return None
+        return known.context if now.seen is None and now.body is known.body else now.seen
+
+    def _shown_to(self, view: ViewClass, known: MapContext, alone: str) -> ClassView | None:
+        """Give what a viewer of a class was last told of a context."""
+        watcher = self.named.known.get((view.name, alone)) if alone else None
+        if watcher is not None and known.context.vid in watcher.vids:
+            return known.shown_apart(watcher.key)
+        return known.views.get(view.name)
 
     def listed_for(self, view: ViewClass, query: int, vids: list[str], alone: str) -> list[str]:
         """Give the current set of a class as one viewer of it sees it, by vid."""
@@ -1092,6 +1119,9 @@ class MapContexts:
             if vid in later or (now is not None and query in now.matched):
                 own.append(vid)
         return sorted([*with_class, *own])
+
+
+_vid_of = attrgetter("vid")
 
 
 def taken(vid: str) -> ConflictError:

@@ -33,6 +33,7 @@ from roamcast.channels.server.standing import Standing
 from roamcast.channels.server.view_class import ViewClass
 from roamcast.channels.spread.dissemination import Dissemination
 from roamcast.errors import InputError, LimitError
+from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter, recent
 from roamcast.model.machine import Effect
 from roamcast.model.parts import Timer
@@ -403,6 +404,11 @@ class LocalQueries:
         """Give a context's present state if it satisfies a query, for a viewer of a class."""
         view = self._server.dissemination.classes[view_class]
         return self._server.contexts.state_of(view, view.table.records[number], vid, alone)
+
+    def decoded(self, view_class: str, state: State, alone: str = "") -> Context | None:
+        """Give a state that `state` gave, decoded, if that is at hand."""
+        view = self._server.dissemination.classes[view_class]
+        return self._server.contexts.decoded(view, state, alone)
 
     def apart(self, view_class: str, vid: str) -> list[str]:
         """Name the viewers of a class for whom a context lies apart."""

@@ -147,10 +147,19 @@ class EventWriter:
         return b'{"type":"changes","query":%d,"events":[' % query + b",".join(events) + b"]" + tail
 
     def current(
-        self, form: Format, *, about: str, query: int, count: int, states: list[State]
+        self,
+        form: Format,
+        *,
+        about: str,
+        query: int,
+        count: int,
+        states: list[tuple[State, Context | None]],
     ) -> bytes:
-        """Give the reply to a subscription: how many objects match, and the first of them."""
-        features = [_raw(self.feature(state.body)) for state in states]
+        """Give the reply to a subscription: how many objects match, and the first of them.
+
+        The states come decoded, where that is at hand.
+        """
+        features = [_raw(self.feature(state.body, context)) for state, context in states]
         frame = _encode(Subscribed(about, query, count, features))
         return b"event: current\ndata: " + frame + b"\n\n" if form == "sse" else frame
 
@@ -576,7 +585,11 @@ class Hub(Part):
             about=about,
             query=shown,
             count=len(vids),
-            states=[state for state in states if state is not None],
+            states=[
+                (state, self._local.decoded(key[0], state, session.viewer))
+                for state in states
+                if state is not None
+            ],
         )
         self._send(session, frame, now)
         if key not in session.uses:
@@ -980,7 +993,8 @@ class Hub(Part):
             if number > listing.present:
                 at_us = self._local.time_of(number)
             listed = State(number, vid, state.body)
-            due.append((vid, ContextEvent(EventKind.APPEARED, listed, at_us)))
+            context = self._local.decoded(key[0], state, session.viewer)
+            due.append((vid, ContextEvent(EventKind.APPEARED, listed, at_us, context)))
         return due
 
     def _wait(self, session: HubSession, now: int) -> None:

@@ -301,7 +301,7 @@ def _labels(index: LiveIndex, slots: Array) -> Array:
 
 
 def _contexts(index: LiveIndex, slots: Array) -> list[Context]:
-    found = (index.contexts[slot] for slot in slots.tolist())
+    found = map(index.contexts.__getitem__, slots.tolist())
     return [context for context in found if context is not None]
 
 
