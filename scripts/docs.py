@@ -25,14 +25,25 @@ from roamcast.channels.reliable.receiver import RECEIVER_TABLE, ReceiverState
 from roamcast.channels.reliable.sender import SENDER_TABLE, SenderState
 from roamcast.channels.server.messages import MAP_MESSAGES
 from roamcast.channels.sessions import messages
+from roamcast.channels.sessions.settings import HubSettings
 from roamcast.channels.sessions.webhooks import WebhookSettings
-from roamcast.live.auth.admission import ANCESTORS_MAX, BOUND_LENGTH_MAX
+from roamcast.identity import rules
+from roamcast.live.auth.admission import (
+    ANCESTORS_MAX,
+    BOUND_LENGTH_MAX,
+    GROUPS_MAX,
+    LIFETIME_S_MAX,
+)
 from roamcast.live.config.settings import Settings
 from roamcast.live.http.writing import BATCH_MAX
+from roamcast.live.links.session import IN_FLIGHT_MAX
+from roamcast.live.what_if import office
+from roamcast.model.contexts import ATTRIBUTES_MAX
 from roamcast.model.filters.parse import DEPTH_MAX, PATTERN_LENGTH_MAX
 from roamcast.model.filters.scan import LENGTH_MAX, PARENTHESES_DEPTH_MAX, TERMS_MAX
 from roamcast.model.filters.shapes import VERTICES_MAX
 from roamcast.model.wire import FRAME_BYTES_MAX, Reason, Registry, page_of
+from roamcast.overlay.casts.settings import CastSettings
 from roamcast.overlay.custody.held import PARCEL_TABLE, ParcelState
 from roamcast.overlay.filters.states import FILTER_TABLE, FilterState
 from roamcast.overlay.handoff.states import (
@@ -267,13 +278,24 @@ FILTER_LIMITS = {
 
 FIXED_LIMITS = {
     "batch.features_max": BATCH_MAX,
+    "casts.waiting_per_sender_max": CastSettings().sender_max,
+    "rules.rules_max": rules.RULES_MAX,
+    "rules.viewers_max": rules.VIEWERS_MAX,
+    "rules.viewer_length_max": rules.VIEWER_LENGTH_MAX,
+    "rules.attributes_max": ATTRIBUTES_MAX,
+    "session.sessions_max": HubSettings().sessions_max,
+    "session.publications_waiting_max": IN_FLIGHT_MAX,
     "session.subscriptions_a_message_max": messages.SUBSCRIPTIONS_A_MESSAGE_MAX,
     "token.filter_length_max": BOUND_LENGTH_MAX,
     "token.ancestors_max": ANCESTORS_MAX,
+    "token.groups_max": GROUPS_MAX,
+    "token.lifetime_s_max": LIFETIME_S_MAX,
     "webhook.webhooks_max": WebhookSettings().webhooks_max,
     "webhook.waiting_max": WebhookSettings().waiting_max,
     "webhook.events_max": WebhookSettings().events_max,
     "webhook.url_length_max": URL_LENGTH_MAX,
+    "what_if.changes_max": office.STEPS_MAX,
+    "what_if.bytes_max": office.BYTES_MAX,
 }
 
 
@@ -312,7 +334,7 @@ def _limits() -> list[str]:
         "For a size or a number the test takes what is at the limit and refuses what is one past",
         "it (`items_max` is lowered instead, as OGC API wants). For a time (`…_s`) on a running",
         "service, a rate or a default it shows the effect. Limits of `filter`, `batch`,",
-        "`session`, `token` and `webhook` are fixed.",
+        "`casts`, `rules`, `session`, `token`, `webhook` and `what_if` are fixed.",
         "",
         "| limit | default | test |",
         "|---|---|---|",

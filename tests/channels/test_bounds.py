@@ -44,6 +44,7 @@ def context_of_bytes(size: int, t_r: int) -> Context:
     return made
 
 
+@pytest.mark.limit("session.sessions_max")
 def test_ledgers_of_closed_sessions_are_forgotten_at_the_bound_and_open_ones_are_not() -> None:
     desk = Desk(HubSettings(sessions_max=3))
     hub = desk.broker._hub

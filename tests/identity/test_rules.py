@@ -206,6 +206,7 @@ def test_working_hours_hide_the_evening_and_the_weekend() -> None:
     assert visible(overtime, [rule], BOB, 240 * HOUR) is None
 
 
+@pytest.mark.limit("rules.rules_max", "rules.viewers_max")
 def test_rules_have_limits() -> None:
     rule = Rule(viewers=("*",), precision="room")
     assert check_rules([rule] * RULES_MAX)
@@ -260,6 +261,7 @@ def test_hours_at_their_limits_are_taken(right: Hours) -> None:
             check_rules([*first, after])
 
 
+@pytest.mark.limit("rules.viewer_length_max", "rules.attributes_max")
 def test_names_and_attributes_have_limits() -> None:
     for length in (1, VIEWER_LENGTH_MAX):
         assert check_rules([Rule(viewers=("v" * length,), precision="room")])

@@ -273,6 +273,7 @@ def test_more_casts_than_the_bound_are_refused() -> None:
     assert node.casts.occupancy()["casts"] == (3, 3)
 
 
+@pytest.mark.limit("casts.waiting_per_sender_max")
 def test_one_sender_has_so_many_casts_and_no_more_until_one_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -238,10 +238,15 @@ def test_what_no_token_may_say_is_refused(
         token_of(keys, **said)
 
 
-def test_what_is_at_the_limits_is_issued_and_accepted(keys: TokenKeys) -> None:
+@pytest.mark.limit("token.groups_max", "token.lifetime_s_max")
+def test_what_is_at_the_limits_is_issued_and_one_past_them_is_not(keys: TokenKeys) -> None:
     groups = [f"{n:02d}" + "g" * 60 for n in range(GROUPS_MAX)]
     token = token_of(keys, subject="é" * 128, groups=groups, lifetime_s=LIFETIME_S_MAX)
     assert len(keys.check(token, NOW).groups) == GROUPS_MAX
+    with pytest.raises(InputError, match="at most 64 groups"):
+        token_of(keys, groups=[*groups, "more"])
+    with pytest.raises(InputError, match="at most 31622400 seconds"):
+        token_of(keys, lifetime_s=LIFETIME_S_MAX + 1)
 
 
 def test_rotation_keeps_old_tokens_until_they_expire(keys: TokenKeys, tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def test_who_sends_no_faster_than_it_is_read_is_never_ended(tmp_path: Path) -> N
     run(tmp_path, Limits(frames_per_s=10, frames_burst=20), scene)
 
 
+@pytest.mark.limit("session.publications_waiting_max")
 def test_with_too_much_under_way_no_more_is_begun_until_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

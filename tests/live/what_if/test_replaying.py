@@ -188,6 +188,7 @@ def test_differences_are_counted_over_the_time(
     assert (found.contexts_max, found.at_ms) == (most, at_ms)
 
 
+@pytest.mark.limit("what_if.changes_max", "what_if.bytes_max")
 def test_changes_and_their_bytes_at_the_limit_and_one_past_it() -> None:
     step = TimelineStep(1, "v", b"")
     check_size([step] * STEPS_MAX)
