@@ -7,6 +7,7 @@ import pytest
 
 from roamcast.pipeline.archive import table
 from roamcast.pipeline.archive.layout import ArchiveSettings
+from roamcast.pipeline.ingest import few
 from roamcast.pipeline.spark.session import Settings, started
 from tests.pipeline.clusters import OPTIONS, Cluster, environment, need_java, stop_running
 
@@ -19,6 +20,13 @@ def exact_times() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table, "DEFAULT", EXACT)
         yield
+
+
+@pytest.fixture(autouse=True)
+def small_batches_on_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tests of Spark's jobs have them, however few rows; test_ingest_few.py has others."""
+    if request.node.get_closest_marker("spark"):
+        monkeypatch.setattr(few, "HERE_ROWS", -1)
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,11 @@ from roamcast.errors import InputError, RoamcastError
 from roamcast.identity.sightings import decode
 from roamcast.model.time import EARLIEST, parse_instant
 from roamcast.pipeline.ingest.dead_letters import counted, dead_letters, readable
-from roamcast.pipeline.ingest.files import Reading
+from roamcast.pipeline.ingest.few_read import read_here, readable_here
+from roamcast.pipeline.ingest.files import Reading, listed
+from roamcast.pipeline.ingest.read import read_sightings
 from roamcast.pipeline.ingest.run import IngestSettings
+from roamcast.pipeline.ingest.scan import Spoken
 from roamcast.pipeline.ingest.trusted import people_behind
 from tests.pipeline.test_spark_ingest import NOW, line, once, open_state, table_of
 
@@ -219,6 +222,44 @@ def test_rows_of_all_kinds_are_contexts_or_dead_letters_as_the_live_checks_say(
     assert "ok" in people
     assert sum(letter["reason"] == "not UTF-8" for letter in letters) == 2
     assert "time lies outside the years 1 to 9999" in {letter["reason"] for letter in letters}
+
+
+def test_few_rows_are_read_here_as_spark_reads_them(spark: Any, tmp_path: Path) -> None:
+    lines = [json.dumps(row) for row in nasty(11, 1_500)]
+    lines += ["[" * 5_000, '{"person":' * 2_000, "1" * 5_000, "{}", "null", '"x"', "{'person':1}"]
+    lines += ['{"person":"ann","lon":NaN}', "\x00", "}", '{"a":"}{"}', '{"a":1} {"a":2}']
+    lines += ['{"person":5.0,"person":6}', '{"lon":" 1.5 ","lat":"2d"}', '{"time":"\\u0000"}']
+    (tmp_path / "1.jsonl").write_text("\n".join(lines))
+    (tmp_path / "2.jsonl").write_bytes(b"\xef\xbb\xbf{}\r\n\xff\r{}\n\n \t\n{}")
+    moments = {unit: stamps(unit) for unit in ("ms", "us", "ns")}
+    for unit, times in moments.items():
+        table = {"person": [f"{unit}{n}" for n in range(len(times))], "time": times}
+        table |= {"source": ["gps"] * len(times), "place": ["a/1"] * len(times)}
+        pq.write_table(pa.table(table), tmp_path / f"3{unit}.parquet")
+    texts = pa.array([b"\xff", b"M\xfcller", b"ok"], pa.binary()).view(pa.string())
+    degrees = {"lon": [float("nan"), float("inf"), 1.0], "lat": [0.0, -float("inf"), 1.0]}
+    fixed = {"person": texts, "source": ["gps"] * 3, "time": [GOOD_TIME] * 3}
+    pq.write_table(pa.table({**fixed, **degrees}), tmp_path / "4.parquet")
+    for reading in (Reading(), Reading(zone="-01:30", constants={"place": "b/2"})):
+        files = listed([tmp_path], reading)
+        assert all(readable_here(file, reading) for file in files)
+        here = told(read_here(files, reading, LATEST))
+        there = told(read_sightings(spark, files, reading, LATEST).toArrow())
+        assert len(here) == len(there)
+        other = set(there)
+        assert [row[:200] for row in here if row not in other] == []
+
+
+def told(table: pa.Table) -> list[str]:
+    """Give rows without the numbers of their files; of dead ones the reason and the text."""
+    names = ("person", "source", "time", "place", "lon", "lat")
+    spoken = Spoken([1, 1, 1, 1])
+    found = []
+    for row in table.to_pylist():
+        said = None if row["attributes"] is None else spoken.canonical(row["attributes"])
+        fields = [*(row[name] for name in names), said]
+        found.append(repr((row["reason"], row["raw"]) if row["reason"] else fields))
+    return sorted(found)
 
 
 def test_wall_times_of_parquet_in_every_unit_are_moments_of_the_zone(

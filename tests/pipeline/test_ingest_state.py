@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
@@ -22,12 +21,13 @@ from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.archive.table import Archive
+from roamcast.pipeline.ingest import few, rows
 from roamcast.pipeline.ingest import job as ingest_job
-from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest import run as ingest
 from roamcast.pipeline.ingest import state as ingest_done
 from roamcast.pipeline.ingest.dead_letters import dead_letters, replayed
 from roamcast.pipeline.ingest.files import Reading, SightingFile, listed
+from roamcast.pipeline.ingest.layers import KINDS
 from roamcast.pipeline.ingest.pack import packed
 from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
 from roamcast.pipeline.ingest.state import BatchMark, IngestState, SightingBatch, opened
@@ -43,7 +43,6 @@ from tests.pipeline.test_archive import everything
 
 NOW = 1_800_000_000_000_000  # 2027-01-15
 TAKEN = pa.schema([*rows.TAKEN, ("bucket", pa.int32())])
-RANKS = {rows.PERSON: 0, rows.OPEN: 1, rows.PENDING: 2}
 
 
 def _row(text: str) -> dict[str, Any]:
@@ -59,11 +58,11 @@ def _row(text: str) -> dict[str, Any]:
 def _parts(_: Any, state: IngestState, files: Sequence[SightingFile], *__: Any) -> list[pa.Table]:
     """Do what Spark does before the shuffle: what is remembered, and the files' lines."""
     found = []
-    for kind, rank in RANKS.items():
-        folder = state.rows(state.last.number, kind)
-        if folder is not None:
-            stored = ds.dataset(folder, format="parquet").to_table().to_pylist()
-            found += [{**row, "rank": rank, "fresh": False, "bucket": 0} for row in stored]
+    for kind, rank in KINDS.items():
+        for layer, path in state.layers.files(kind):
+            stored = pq.read_table(path, partitioning=None).to_pylist()
+            own = {"rank": rank, "fresh": False, "bucket": 0, "layer": layer}
+            found += [{**row, **own} for row in stored]
     for file in files:
         found += [_row(text) for text in Path(file.path).read_text().splitlines()]
     return [pa.Table.from_pylist(found, schema=TAKEN)]
@@ -71,11 +70,16 @@ def _parts(_: Any, state: IngestState, files: Sequence[SightingFile], *__: Any) 
 
 def _write(parts: Sequence[pa.Table], task: WriteTask, _: int) -> ingest_job.Written:
     told = ScanAndWrite(task)([packed(part) for part in parts if part.num_rows])
-    return ingest_job._taken(pa.Table.from_batches(list(told)))
+    return ingest_job.taken(pa.Table.from_batches(list(told)))
 
 
-@pytest.fixture(autouse=True)
-def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["as on Spark", "few rows", "thin layers"])
+def without_spark(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Run batches in the parts of a job on Spark; as few rows; and with a layer for each batch."""
+    if request.param != "as on Spark":
+        monkeypatch.setattr(few, "STATE_ROWS", few.STATE_ROWS if request.param == "few rows" else 0)
+        return
+    monkeypatch.setattr(few, "HERE_ROWS", -1)
     monkeypatch.setattr(ingest_job, "parts", _parts)
     monkeypatch.setattr(ingest_job, "write", _write)
     monkeypatch.setattr(ingest_job, "names", lambda _, paths: dict.fromkeys([1], paths[0]))
@@ -87,7 +91,7 @@ def state_of(tmp_path: Path, archive: str = "archive", private: str = "private")
 
 def seen(person: str, minute: int, place: str = "a/1") -> str:
     at = f"2026-01-01T{minute // 60:02d}:{minute % 60:02d}:00Z"
-    return json.dumps({"person": person, "time": at, "place": place})
+    return json.dumps({"person": person, "source": "badge", "time": at, "place": place})
 
 
 def write(tmp_path: Path, name: str, *lines: str) -> Path:
@@ -105,6 +109,10 @@ def run(state: IngestState, *paths: Path, finish: bool = True, **chosen: Any) ->
 
 def bytes_below(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def kept(private: Path) -> set[int]:
+    return {int(path.name) for path in (private / "batches").iterdir()}
 
 
 def behind(state: IngestState) -> list[str]:
@@ -274,7 +282,7 @@ def with_everything_of(tmp_path: Path, person: str) -> None:
         batch = run(state, write(tmp_path, "2.jsonl", *minutes), finish=False, late_s=0)
         assert all(batch.counts[kind] for kind in ("open", "pending"))
     # as after kill -9 between the archive's commit and the cleaning up
-    shutil.copytree(tmp_path / "old", old)
+    shutil.copytree(tmp_path / "old", old, dirs_exist_ok=True)
     unfinished = private / "batches" / "00000003" / "rows"
     shutil.copytree(tmp_path / "old", unfinished)
     hidden = private / "batches" / "00000002" / "rows" / "kind=person" / ".half.parquet"
@@ -434,7 +442,7 @@ def test_a_batch_that_is_killed_after_any_step_happens_once_and_loses_nobody(
             assert state.last.number == 2
         committed = Archive.open(tmp_path / "archive").files()["path"].to_pylist()
         assert sorted(committed) == Storage(tmp_path / "archive").files()
-        assert [path.name for path in (tmp_path / "private" / "batches").iterdir()] == ["00000002"]
+        assert kept(tmp_path / "private") == {2, *state.last.layers}
     raise AssertionError("it never ended")
 
 
@@ -655,7 +663,7 @@ def test_folding_that_the_disk_refuses_is_done_later(
         assert run(state, *paths).counts["sightings"] == 1
     with state_of(tmp_path) as state:
         assert all(file in state.done for file in listed(paths, Reading()))
-        assert [p.name for p in (state.folder / "batches").iterdir()] == ["00000003"]
+        assert kept(state.folder) == {3, *state.last.layers}
 
 
 def test_a_quiet_watch_ends_its_last_contexts_by_the_clock(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from roamcast.commands._progress import QuietOption, bar
+from roamcast.commands._spark import OnOption, SparkOption, check_on, later
 
 CrowdOption = Annotated[
     int,
@@ -99,7 +100,8 @@ def ingest(
     ] = None,
     grid_s: GridOption = None,
     crowd_min: CrowdOption = 0,
-    spark: Annotated[str | None, typer.Option(help="Spark master; default local[*].")] = None,
+    on: OnOption = "auto",
+    spark: SparkOption = None,
     quiet: QuietOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -109,6 +111,7 @@ def ingest(
     `roamcast pipeline dead-letters`.
     """
     import time
+    from contextlib import ExitStack
     from secrets import token_bytes
 
     from roamcast.errors import InputError
@@ -119,7 +122,7 @@ def ingest(
     from roamcast.pipeline.ingest.files import Reading
     from roamcast.pipeline.ingest.state import opened, private_folder
     from roamcast.pipeline.ingest.streams import SCHEMES, check_stream, parse_stream
-    from roamcast.pipeline.spark.session import Settings, check_reachable, started
+    from roamcast.pipeline.spark.session import Settings, check_reachable
 
     settings = work.check_settings(
         work.IngestSettings(
@@ -131,6 +134,7 @@ def ingest(
             places=None if places is None else str(places.resolve()),
             resolution=resolution,
             archive=settings_for(archive, resolution=archive_resolution, grid_s=grid_s),
+            here_rows={"auto": None, "driver": work.EVERYTHING, "spark": -1}[check_on(on)],
         )
     )
 
@@ -165,20 +169,16 @@ def ingest(
     keys = None if client is None else client.keys(name)
     with opened(folder, archive, trusted_node, token_bytes, keys) as state:
         _ask_handles(state, client)
-        with (
-            bar("ingest", json=json, quiet=quiet) as shown,
-            started(where) as session,
-            shown.watch(session),
-        ):
+        with ExitStack() as stack:
+            shown = stack.enter_context(bar("ingest", json=json, quiet=quiet))
+            start = later(stack, spark, shown, where.name)
             if watch:
                 source = address or paths[0]
-                _watch(session, state, source, settings, clock, until_idle, files_a_batch, json)
+                _watch(start(), state, source, settings, clock, until_idle, files_a_batch, json)
             else:
-                batch = work.ingest_once(
-                    session, state, paths, settings, clock, finish=not keep_open
-                )
+                batch = work.ingest_once(start, state, paths, settings, clock, finish=not keep_open)
             if crowd_min:
-                thicken(archive, crowd_min, session)
+                thicken(archive, crowd_min, start() if watch or on == "spark" else None)
         if not watch:
             _print(batch, json=json)
 
@@ -214,21 +214,20 @@ def _replay(
     quiet: bool,
     json: bool,
 ) -> None:
+    from contextlib import ExitStack
+
     from roamcast.pipeline.ingest.dead_letters import replayed
     from roamcast.pipeline.ingest.run import ingest_once
-    from roamcast.pipeline.spark.session import started
 
     with opened_private(archive, private) as state, replayed(state) as found:
         _ask_handles(state, client)
         if not found:
             typer.echo("no dead letter holds a row to ingest again")
             return
-        with (
-            bar("replay", json=json, quiet=quiet) as shown,
-            started(where) as session,
-            shown.watch(session),
-        ):
-            batch = ingest_once(session, state, found, settings, clock)
+        with ExitStack() as stack:
+            shown = stack.enter_context(bar("replay", json=json, quiet=quiet))
+            start = later(stack, where.master, shown, where.name)
+            batch = ingest_once(start, state, found, settings, clock)
         _print(batch, json=json)
 
 

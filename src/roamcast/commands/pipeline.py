@@ -8,30 +8,18 @@ import typer
 
 from roamcast.commands._pipeline_ingest import CrowdOption, GridOption
 from roamcast.commands._progress import QuietOption, bar
+from roamcast.commands._spark import OnOption, SparkOption, check_on, later, workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import ExitStack
 
     from pyspark.sql import SparkSession
 
-    from roamcast.pipeline.archive.care import Workers
     from roamcast.pipeline.archive.layout import ArchiveSettings
-    from roamcast.pipeline.spark.progress import Bar
 
 app = typer.Typer(no_args_is_help=True, help="Run the data pipeline; large jobs run on Spark.")
 
 ArchiveOption = Annotated[str, typer.Option("--archive", help="The archive's folder or URI.")]
-SparkOption = Annotated[
-    str | None,
-    typer.Option(
-        "--spark", help="Spark master: local[*], spark://host:port, sc://host. [$ROAMCAST_SPARK]"
-    ),
-]
-OnOption = Annotated[
-    str,
-    typer.Option("--on", help="auto: Spark if the job is large; or always driver, or spark."),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -88,6 +76,7 @@ def load_contexts(
         bool,
         typer.Option("--finish", help="For journals that have ended: load open contexts as well."),
     ] = False,
+    on: OnOption = "auto",
     spark: SparkOption = None,
     quiet: QuietOption = False,
     json: JsonOption = False,
@@ -98,16 +87,19 @@ def load_contexts(
     from roamcast.errors import InputError
     from roamcast.pipeline.archive.retention import thicken
     from roamcast.pipeline.archive.table import settings_for
-    from roamcast.pipeline.load import load
+    from roamcast.pipeline.load import HERE_BYTES, load
 
+    check_on(on)
     settings = settings_for(archive, resolution=resolution, grid_s=grid_s)
     with ExitStack() as stack:
         shown = stack.enter_context(bar("load", json=json, quiet=quiet))
         if contexts.is_dir():
             if batch is not None:
                 raise InputError("journals count their own batches: leave --batch out")
-            later = _later(stack, spark, shown)
-            _load_journals(later, contexts, archive, settings, finish=finish, json=json)
+            if on == "driver":
+                raise InputError("journals are read by Spark: leave --on driver out")
+            start = later(stack, spark, shown)
+            _load_journals(start, contexts, archive, settings, finish=finish, json=json)
             if crowd_min:
                 thicken(archive, crowd_min, progress=shown)
             return
@@ -118,7 +110,8 @@ def load_contexts(
             archive,
             settings=settings,
             transaction=_transaction(batch),
-            spark=_later(stack, spark, shown),
+            spark=None if on == "driver" else later(stack, spark, shown),
+            here_bytes=-1 if on == "spark" else HERE_BYTES,
             progress=shown,
         )
         if crowd_min:
@@ -187,12 +180,12 @@ def lookup_messages(
 
     from roamcast.errors import InputError
 
-    _check_on(on)
+    check_on(on)
     with ExitStack() as stack:
         if watch:
             if out is None:
                 raise InputError("--watch needs --out: the folder that answers go to")
-            _watch(_later(stack, spark), messages, password_file, archive, out, once=once)
+            _watch(later(stack, spark), messages, password_file, archive, out, once=once)
             return
         if messages.startswith(("nats://", "tls://")):
             raise InputError("a stream is answered by --watch, or --watch --once", source=messages)
@@ -204,11 +197,11 @@ def lookup_messages(
         if out is not None:
             from roamcast.pipeline.lookup.tables import write_pairs
 
-            start = None if on == "driver" else _later(stack, spark, shown)
+            start = None if on == "driver" else later(stack, spark, shown)
             count = write_pairs(start, archive, asked, out)
             typer.echo(f"{count:,} pairs of message and vid in {out}")
             return
-        session = None if on == "driver" else _later(stack, spark, shown)
+        session = None if on == "driver" else later(stack, spark, shown)
         rows = 0 if on == "spark" else None
         found = Lookup(archive, session, driver_rows=rows, progress=shown).ask(asked)
     write_answers(found, by_node=by_node)
@@ -248,7 +241,7 @@ def compact_archive(
 
     with ExitStack() as stack:
         shown = stack.enter_context(bar("compact", json=json, quiet=quiet))
-        done = compact(archive, _workers(stack, on, spark, shown), shown)
+        done = compact(archive, workers(stack, on, spark, shown), shown)
     _tell(done, f"{done.files_replaced:,} files became {done.files_written:,}", json=json)
 
 
@@ -305,7 +298,7 @@ def retain_archive(
             archive,
             reduce_before=before[0],
             drop_before=before[1],
-            spark=_workers(stack, on, spark, shown),
+            spark=workers(stack, on, spark, shown),
             progress=shown,
         )
     _tell(done, f"{done.rows_dropped:,} dropped, {done.files_replaced:,} files changed", json=json)
@@ -330,8 +323,8 @@ def blur_archive(
 
     with ExitStack() as stack:
         shown = stack.enter_context(bar("blur", json=json, quiet=quiet))
-        workers = _workers(stack, on, spark, shown)
-        done = blur(archive, grid_s, workers, shown, crowd_min=crowd_min)
+        found = workers(stack, on, spark, shown)
+        done = blur(archive, grid_s, found, shown, crowd_min=crowd_min)
     _tell(done, f"{done.rows:,} contexts rounded, {done.files_deleted:,} files deleted", json=json)
 
 
@@ -358,7 +351,7 @@ def erase_vids(
     wanted = [line.strip() for line in text.splitlines() if line.strip()]
     with ExitStack() as stack:
         shown = stack.enter_context(bar("erase", json=json, quiet=quiet))
-        done = erase(archive, wanted, _workers(stack, on, spark, shown), shown)
+        done = erase(archive, wanted, workers(stack, on, spark, shown), shown)
     _tell(done, f"{done.rows_erased:,} contexts erased, {done.files_left:,} files left", json=json)
     if done.files_left:
         raise RoamcastError(
@@ -376,44 +369,6 @@ def _transaction(batch: str | None) -> tuple[str, int] | None:
     if not name or not number.isdigit():
         raise InputError(f"{batch!r} is not NAME:NUMBER, such as nightly:17")
     return name, int(number)
-
-
-def _later(
-    stack: "ExitStack", master: str | None, shown: "Bar | None" = None
-) -> "Callable[[], SparkSession]":
-    """Start Spark when, and only if, a job needs it; stop it when the command ends."""
-
-    def start() -> "SparkSession":
-        from roamcast.pipeline.spark.session import Settings, started
-
-        session = stack.enter_context(started(Settings(master=master)))
-        if shown is not None:
-            stack.enter_context(shown.watch(session))
-        return session
-
-    return start
-
-
-def _check_on(on: str) -> None:
-    from roamcast.errors import InputError
-
-    if on not in {"auto", "driver", "spark"}:
-        raise InputError(f"--on is auto, driver or spark, not {on!r}")
-
-
-def _workers(
-    stack: "ExitStack", on: str, master: str | None, shown: "Bar | None" = None
-) -> "Workers | None":
-    """Use Spark for upkeep where it is asked for or a master was named: else it would not pay."""
-    import os
-
-    from roamcast.pipeline.archive.care import SPARK_BYTES, Workers
-    from roamcast.pipeline.spark.session import MASTER_VARIABLE
-
-    _check_on(on)
-    if on == "driver" or (on == "auto" and master is None and MASTER_VARIABLE not in os.environ):
-        return None
-    return Workers(_later(stack, master, shown)(), 0 if on == "spark" else SPARK_BYTES)
 
 
 def _tell(result: Any, text: str, *, json: bool) -> None:

@@ -39,6 +39,7 @@ def load(
     settings: ArchiveSettings | None = None,
     transaction: tuple[str, int] | None = None,
     spark: "Callable[[], SparkSession] | None" = None,
+    here_bytes: int = HERE_BYTES,
     progress: Bar = QUIET,
 ) -> Appended:
     """Append the contexts of a file of GeoJSON Features; all of them, or none if one is bad."""
@@ -46,7 +47,7 @@ def load(
         size = contexts.stat().st_size
     except OSError as error:
         raise MissingError(f"{contexts}: {error.strerror}") from None
-    if spark is None or size <= HERE_BYTES:
+    if spark is None or size <= here_bytes:
         table = _table(read_contexts(contexts), progress)
         return append(table, archive, transaction=transaction, settings=settings)
     found = _read_there(spark(), contexts.resolve(), size, Storage(archive))

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 from uuid import uuid4
 
@@ -50,6 +51,11 @@ class Storage:
         system, root = self._open()
         full = f"{root}/{path}"
         if self.local:
+            if not Path(root).is_dir():  # files written here would be in no archive
+                raise MissingError(
+                    f"{gethostname()} does not see the archive at {self.uri}: Spark's workers "
+                    "need it under the same path"
+                )
             Path(full).parent.mkdir(parents=True, exist_ok=True)
         return system.open_output_stream(full)
 

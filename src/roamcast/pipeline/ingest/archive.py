@@ -26,9 +26,10 @@ from roamcast.pipeline.archive.layout import PLACING
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.spark.errors import collected
+from roamcast.pipeline.spark.session import session_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from roamcast.pipeline.spark.session import Sessions
 
 HERE_ROWS = 100_000
 """Up to so many contexts a Spark job would only add its own time."""
@@ -57,7 +58,7 @@ class ArchiveWriter(msgspec.Struct, frozen=True):
 
 
 def write_contexts(
-    spark: "SparkSession", writer: ArchiveWriter, found: Iterable[Run]
+    spark: "Sessions", writer: ArchiveWriter, found: Iterable[Run]
 ) -> list[DataFile]:
     """Write a batch's contexts into files of the archive, not yet committed."""
     tasks, storage = divided(found), writer.storage
@@ -69,7 +70,7 @@ def write_contexts(
         yield files_batch(write_runs(writer, batches))
 
     listed = [(number, run.path, run.at) for number, task in enumerate(tasks) for run in task]
-    plan = spark.createDataFrame(listed, _RUN_SQL).repartitionById(len(tasks), "task")
+    plan = session_of(spark).createDataFrame(listed, _RUN_SQL).repartitionById(len(tasks), "task")
     written = plan.mapInArrow(work, FILE_SCHEMA).select(
         "path", "size", "rows", "partition", "stats"
     )

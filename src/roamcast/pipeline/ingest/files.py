@@ -28,7 +28,7 @@ COLUMNS_MAX = 20_000
 """Of a table; Spark's parser takes 20,480."""
 
 _ZONE = re.compile(r"[+-](?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
-_DAMAGE = (OSError, EOFError, zlib.error, pa.ArrowException)
+DAMAGE = (OSError, EOFError, zlib.error, pa.ArrowException)
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,9 +173,9 @@ def csv_header(path: str) -> Header:
     import csv
 
     try:
-        with _opened(path) as file:
+        with opened_bytes(path) as file:
             start = file.read(HEADER_LENGTH_MAX + 1)
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise InputError(f"cannot read it: {error}", source=path) from None
     lines = [line for line in start.removeprefix(BOM_UTF8).splitlines() if line.strip()]
     if not lines:
@@ -194,7 +194,8 @@ def csv_header(path: str) -> Header:
     return Header(line, tuple(names))
 
 
-def _opened(path: str) -> IO[bytes]:
+def opened_bytes(path: str) -> IO[bytes]:
+    """Open a file for its bytes, unpacked."""
     if path.lower().endswith(".gz"):
         return gzip.open(path, "rb")  # type: ignore[return-value]  # it reads bytes all the same
     return Path(path).open("rb")
@@ -208,10 +209,10 @@ def damage(path: str, reading: Reading) -> str | None:
                 for _ in table.iter_batches():
                     pass
         else:
-            with _opened(path) as file:
+            with opened_bytes(path) as file:
                 while file.read(1 << 20) and path.lower().endswith(".gz"):
                     pass
-    except _DAMAGE as error:
+    except DAMAGE as error:
         reason = str(error).splitlines() or ["no reason given"]
         return f"the file is cut or damaged: {reason[0]}"
     return None

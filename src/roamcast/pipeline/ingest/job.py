@@ -14,7 +14,9 @@ import pyarrow as pa
 from roamcast.identity import agent_core as core
 from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.archive import Run
+from roamcast.pipeline.ingest.few_read import number_of
 from roamcast.pipeline.ingest.files import Reading, SightingFile, format_of, parquet_rows
+from roamcast.pipeline.ingest.layers import KINDS
 from roamcast.pipeline.ingest.pack import BUCKET_ROWS, PACKET_SQL, Packer
 from roamcast.pipeline.ingest.read import read_sightings
 from roamcast.pipeline.ingest.scan import UNSEEN
@@ -22,9 +24,12 @@ from roamcast.pipeline.ingest.state import HandlesOf, IngestState
 from roamcast.pipeline.ingest.write import COLUMNS, REPORT, REPORT_SQL, ScanAndWrite, WriteTask
 from roamcast.pipeline.spark.errors import translated
 from roamcast.pipeline.spark.paths import literal, with_colons
+from roamcast.pipeline.spark.session import session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from roamcast.pipeline.spark.session import Sessions
 
 BUCKETS_MIN, BUCKETS_MAX = 4, 10_000
 FAILED = "the ingest failed, the archive is as before"
@@ -64,20 +69,17 @@ def remembered(spark: "SparkSession", state: IngestState) -> list["DataFrame"]:
     """Read people, open intervals and waiting sightings of the last batch."""
     from pyspark.sql.types import StructType
 
-    ranks = {
-        rows.PERSON: rows.RANK_PERSON,
-        rows.OPEN: rows.RANK_OPEN,
-        rows.PENDING: rows.RANK_SIGHTING,
-    }
     kinds: Any = StructType.fromDDL(rows.TAKEN_SQL)
     found = []
-    for kind, rank in ranks.items():
-        folder = state.rows(state.last.number, kind)
-        if folder is not None:
+    for kind, rank in KINDS.items():
+        layers: dict[int, list[str]] = {}
+        for layer, path in state.layers.files(kind):
+            layers.setdefault(layer, []).append(str(path))
+        for layer, paths in layers.items():
             schema = StructType([kinds[name] for name in COLUMNS[kind]])
-            reader = with_colons(spark.read, [str(folder)]).schema(schema)
-            stored = reader.parquet(literal(str(folder)))
-            found.append(ranked(stored, rank, fresh=False))
+            reader = with_colons(spark.read, paths).schema(schema)
+            stored = reader.parquet(*map(literal, paths))
+            found.append(ranked(stored, rank, fresh=False, layer=layer))
     return found
 
 
@@ -104,7 +106,7 @@ def strangers(
     return ranked(made, rows.RANK_PERSON, fresh=False)
 
 
-def ranked(taken: "DataFrame", rank: int, *, fresh: bool) -> "DataFrame":
+def ranked(taken: "DataFrame", rank: int, *, fresh: bool, layer: int | None = None) -> "DataFrame":
     """Add each row's rank among its person's rows, and the key of its bucket."""
     from pyspark.sql import functions as f
 
@@ -118,6 +120,7 @@ def ranked(taken: "DataFrame", rank: int, *, fresh: bool) -> "DataFrame":
         *taken.columns,
         ranks.cast("tinyint").alias("rank"),
         f.lit(fresh).alias("fresh"),
+        f.lit(layer).cast("tinyint").alias("layer"),
         f.xxhash64(sent).alias("bucket"),
     )
 
@@ -154,10 +157,10 @@ def write(parts: Sequence["DataFrame"], task: WriteTask, buckets: int) -> Writte
             .mapInArrow(ScanAndWrite(task), REPORT_SQL)
             .select(*REPORT.names)
         )
-        return _taken(reports.toArrow())
+        return taken(reports.toArrow())
 
 
-def _taken(reports: pa.Table) -> Written:
+def taken(reports: pa.Table) -> Written:
     """Take the files that tasks report, and add up their counts."""
     contexts, counts, columns = [], [], set()
     for row in reports.to_pylist():
@@ -175,10 +178,32 @@ def _taken(reports: pa.Table) -> Written:
     return Written(totals, tuple(sorted(columns)), int(counted[:, -1].max()), tuple(contexts))
 
 
+def few_sightings(
+    spark: "Sessions", files: Sequence[SightingFile], reading: Reading, latest: int
+) -> pa.Table:
+    """Let Spark read files whose rows are few, into this process, in the columns of `rows.TAKEN`.
+
+    Files are numbered as `few_read` does.
+    """
+    with translated(FAILED):
+        read = read_sightings(session_of(spark), files, reading, latest).toArrow()
+    numbers = names(session_of(spark), [file.path for file in files])
+    known = {number: number_of(path) for number, path in numbers.items()}
+    file = pa.array([known.get(number) for number in read["file"].to_pylist()], pa.int64())
+    read = read.set_column(read.schema.get_field_index("file"), "file", file)
+    empty = rows.TAKEN.empty_table()
+    return pa.concat_tables([empty, read], promote_options="default").select(rows.TAKEN.names)
+
+
+def expected(files: Sequence[SightingFile], reading: Reading) -> int:
+    """Estimate the number of rows of files."""
+    return sum(_rows(file, reading) for file in files)
+
+
 def buckets(files: Sequence[SightingFile], remembered_rows: int, reading: Reading) -> int:
     """Return the number of buckets that keeps each bucket's rows few."""
-    expected = remembered_rows + sum(_rows(file, reading) for file in files)
-    return max(BUCKETS_MIN, min(BUCKETS_MAX, -(-expected // BUCKET_ROWS)))
+    count = remembered_rows + expected(files, reading)
+    return max(BUCKETS_MIN, min(BUCKETS_MAX, -(-count // BUCKET_ROWS)))
 
 
 def _rows(file: SightingFile, reading: Reading) -> int:

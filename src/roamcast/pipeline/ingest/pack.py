@@ -15,6 +15,7 @@ import pyarrow as pa
 from roamcast.errors import LimitError
 from roamcast.pipeline.archive.files import ranks
 from roamcast.pipeline.ingest import rows
+from roamcast.pipeline.ingest.layers import newest
 
 CHUNK_ROWS = 262_144
 PACKET_ROWS = 2_048
@@ -90,7 +91,11 @@ def unpacked(batches: Iterable[pa.RecordBatch], rows_max: int = BUCKET_ROWS_MAX)
                     f"more than {rows_max} sightings of one person at once; ingest fewer files"
                 )
     table = pa.concat_tables([rows.TAKEN.empty_table(), *parts], promote_options="default")
-    table = table.combine_chunks()
+    return sorted_rows(newest(table.combine_chunks()))
+
+
+def sorted_rows(table: pa.Table) -> pa.Table:
+    """Give rows in the order that the scan needs."""
     return table.take(pa.array(in_order(table)))
 
 

@@ -48,8 +48,10 @@ _SHARED = {
     "reason": pa.string(),
     "raw": pa.string(),
 }
-TAKEN = pa.schema([*_SHARED.items(), ("rank", pa.int8()), ("fresh", pa.bool_())])
-"""What the scan takes."""
+TAKEN = pa.schema(
+    [*_SHARED.items(), ("rank", pa.int8()), ("fresh", pa.bool_()), ("layer", pa.int8())]
+)
+"""What the scan takes; `layer` numbers the layer of what is remembered."""
 GIVEN = pa.schema(
     [*_SHARED.items(), ("t_d", pa.int64()), ("vid", pa.string()), ("kind", pa.string())]
 )

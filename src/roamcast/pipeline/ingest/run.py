@@ -24,7 +24,7 @@ from roamcast.pipeline.archive import append as archive
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.layout import check_settings as check_layout
 from roamcast.pipeline.archive.table import Archive
-from roamcast.pipeline.ingest import job, rows
+from roamcast.pipeline.ingest import few, job, rows
 from roamcast.pipeline.ingest.archive import (
     ArchiveWriter,
     Run,
@@ -39,11 +39,17 @@ from roamcast.pipeline.ingest.scan import EVER, ScanTask
 from roamcast.pipeline.ingest.state import IngestState, SightingBatch, existing
 from roamcast.pipeline.ingest.write import WriteTask
 from roamcast.pipeline.spark.errors import translated
+from roamcast.pipeline.spark.session import session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from roamcast.pipeline.spark.session import Sessions
+
 LATE_MAX_S = 3_660 * 86_400
+EVERYTHING = 1 << 62
+"""As `here_rows`: no batch is too large to be done without Spark's jobs."""
+
 Clock = Callable[[], int]
 
 
@@ -51,7 +57,8 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for reading sightings and deciding contexts; durations in seconds.
 
     `late_s`: how long a stream waits for rows that come out of order. `future_s`: how far ahead
-    of now a row's time may lie.
+    of now a row's time may lie. `here_rows`: up to how many rows a batch is done without Spark's
+    jobs; -1 for none, None for the default.
     """
 
     agent: AgentSettings = AgentSettings()
@@ -61,6 +68,7 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     places: str | None = None
     resolution: int = CELL_RESOLUTION
     archive: ArchiveSettings | None = None
+    here_rows: int | None = None
 
 
 def check_settings(settings: IngestSettings) -> IngestSettings:
@@ -102,7 +110,7 @@ def check_files(paths: Sequence[Path], settings: IngestSettings) -> list[Sightin
 
 
 def ingest_once(
-    spark: "SparkSession",
+    spark: "Sessions",
     state: IngestState,
     paths: Sequence[Path],
     settings: IngestSettings,
@@ -120,7 +128,7 @@ def ingest_once(
 
 
 def ingest_batch(
-    spark: "SparkSession",
+    spark: "Sessions",
     state: IngestState,
     files: Sequence[SightingFile],
     settings: IngestSettings,
@@ -147,12 +155,14 @@ def ingest_batch(
         if again:
             discard_unfinished(writer)
         task = WriteTask(scan, str(state.batch_folder(number)), target.settings)
-        parts = job.parts(spark, state, files, settings.reading, latest, unreadable)
-        if state.handles_of is not None:
-            parts.append(job.strangers(spark, parts, state.handles_of))
-        kept = sum(last.counts.get(kind, 0) for kind in ("people", "open", "pending"))
-        buckets = job.buckets(files, kept, settings.reading)
-        done = _scanned(state, target, task, lambda task: job.write(parts, task, buckets))
+        reading, most = settings.reading, _here_rows(settings)
+        found = few.few_rows(spark, state, files, reading, latest, unreadable, task, most)
+        if found is not None:
+            done = _scanned(state, target, task, lambda task: found.written(task, last.counts))
+        else:
+            done = _by_spark(
+                session_of(spark), state, target, task, files, reading, latest, unreadable
+            )
         newest = max(last.newest, done.newest)
         dead = done.counts["malformed"] + done.counts["late"]
         batch = SightingBatch(
@@ -163,11 +173,44 @@ def ingest_batch(
             released=newest if finish else release_until,
             counts=done.counts,
             columns=done.columns,
-            names=job.names(spark, [f.path for f in files]) if dead else {},
+            names=_names(spark, files, found) if dead else {},
+            layers=() if found is None else found.layers,
         )
         state.prepare(batch)
     _commit(spark, target, state, batch, done.contexts)
     return batch
+
+
+def _here_rows(settings: IngestSettings) -> int:
+    return few.HERE_ROWS if settings.here_rows is None else settings.here_rows
+
+
+def _names(
+    spark: "Sessions", files: Sequence[SightingFile], found: few.FewRows | None
+) -> dict[int, str]:
+    if found is not None:
+        return found.names
+    return job.names(session_of(spark), [file.path for file in files])
+
+
+def _by_spark(
+    spark: "SparkSession",
+    state: IngestState,
+    target: Archive,
+    task: WriteTask,
+    files: Sequence[SightingFile],
+    reading: Reading,
+    latest: int,
+    unreadable: Sequence[tuple[str, str]],
+) -> job.Written:
+    """Run a batch as jobs of Spark: everything that is remembered, and the files' rows."""
+    parts = job.parts(spark, state, files, reading, latest, unreadable)
+    if state.handles_of is not None:
+        parts.append(job.strangers(spark, parts, state.handles_of))
+    counts = state.last.counts
+    kept = sum(counts.get(kind, 0) for kind in ("people", "open", "pending"))
+    buckets = job.buckets(files, kept, reading)
+    return _scanned(state, target, task, lambda task: job.write(parts, task, buckets))
 
 
 def _scanned(
@@ -189,7 +232,7 @@ def _scanned(
 
 
 def _commit(
-    spark: "SparkSession",
+    spark: "Sessions",
     target: Archive,
     state: IngestState,
     batch: SightingBatch,

@@ -360,7 +360,8 @@ class _Scan:
         self.counts["open"] += len(lasting)
         names = people.take(pa.array(lasting))
         held = rows.held_columns(states[lasting], texts)
-        yield rows.given(rows.OPEN, len(lasting), {"person": names, **held})
+        seen = pa.array(states[lasting, core.SEEN])  # by which it is found when it is due
+        yield rows.given(rows.OPEN, len(lasting), {"person": names, "time": seen, **held})
 
     def _contexts(self, closed: Any, texts: pa.Array, handles: Any) -> Iterator[pa.RecordBatch]:
         if not len(closed):

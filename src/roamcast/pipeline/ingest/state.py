@@ -5,13 +5,14 @@
     ingest.json          the name under which batches are committed, and to which archive
     lock                 held by the one ingest that runs
     batches/00000012/    batch.json, rows/kind=person|open|pending; contexts/ until committed
+    batches/00000007/    rows/ of an older batch that is still a layer of what is remembered
     done.sqlite          files of earlier batches, and names for their dead letters
     dead_letters/        batch=00000012/…
 
 A batch is written here first, whole. It counts from the moment the archive commits its number:
 there is no second truth that could disagree (decision 0052). A batch that was not committed is
-written again. People's ids stand in this folder and nowhere else, and of batches other than the
-last nothing of them is left.
+written again. People's ids stand in this folder and nowhere else, and of batches that are no layer
+(`layers`) of the last nothing of them is left.
 
 `Bond` ties the folder to one archive by the id of the archive's table. Another archive knows
 nothing of this folder's batches: an ingest into it would begin at 1 and overwrite the register of
@@ -40,6 +41,8 @@ from roamcast.identity.sealing import SEED_BYTES
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.ingest.files import SightingFile
+from roamcast.pipeline.ingest.layers import Layers
+from roamcast.pipeline.ingest.rows import PERSON
 
 SEALING_FILE = "sealing.key"
 
@@ -208,7 +211,8 @@ class BusyError(RoamcastError):
 
 class SightingBatch(msgspec.Struct, frozen=True, kw_only=True):
     """What a batch did. `released`: sightings up to here have been worked in; `names`: the paths
-    behind the numbers by which its dead letters name their files.
+    behind the numbers by which its dead letters name their files; `layers`: the older batches whose
+    rows still count, the oldest first.
     """
 
     number: int
@@ -219,6 +223,7 @@ class SightingBatch(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int] = {}
     columns: tuple[str, ...] = ()
     names: dict[int, str] = {}
+    layers: tuple[int, ...] = ()
 
 
 HandlesOf = Callable[[Sequence[str]], list[bytes]]
@@ -239,8 +244,10 @@ class IngestState:
         """Asks a trusted node for the handles of people; without it they are drawn here."""
         number = self._committed_in(existing(archive))
         self.last = self.batch(number) if number else SightingBatch(number=0)
-        if self.last.counts.get("people") and self.rows(number, "person") is None:
-            raise InputError(f"the register of batch {number} is missing", source=str(folder))
+        whole = not self.last.layers and self.last.counts.get("people")
+        for layer in (*self.last.layers, *([number] if whole else [])):
+            if not (self.batch_folder(layer) / "rows" / f"kind={PERSON}").is_dir():
+                raise InputError(f"the register of batch {layer} is missing", source=str(folder))
         self._tidy()
 
     @property
@@ -271,10 +278,16 @@ class IngestState:
         """The name under which batches are committed."""
         return self._bond.application
 
-    def rows(self, number: int, kind: str) -> Path | None:
-        """Give where a batch's rows of one kind lie, or none if it has none."""
-        found = self.batch_folder(number) / "rows" / f"kind={kind}"
-        return found if found.is_dir() else None
+    @property
+    def numbers(self) -> list[int]:
+        """The batches whose rows are what is remembered, the oldest first."""
+        found = (*self.last.layers, self.last.number)
+        return [n for n in found if (self.batch_folder(n) / "rows" / f"kind={PERSON}").is_dir()]
+
+    @property
+    def layers(self) -> Layers:
+        """What is remembered of people."""
+        return Layers([self.batch_folder(number) / "rows" for number in self.numbers])
 
     def batch_folder(self, number: int) -> Path:
         """Give a batch's folder."""
@@ -330,7 +343,8 @@ class IngestState:
         self.done.recent.update(batch.files)
         with suppress(OSError, RoamcastError):  # the batch has happened: opening cleans up, too
             if before.number:
-                self._fold([before.number])
+                replaced = {*before.layers, before.number} - set(batch.layers)
+                self._fold(sorted(replaced | {before.number}))
                 self.done.recent.difference_update(before.files)
             files.remove_tree(self.batch_folder(batch.number) / "contexts")
 
@@ -359,10 +373,11 @@ class IngestState:
         for number, folder in folders.items():
             if number > self.last.number:
                 _empty(folder)  # the folder stays: it says that the batch was begun
-        rows = self.batch_folder(self.last.number) / "rows"
-        for folder in (rows / "kind=dead", rows.with_name("contexts")):
-            files.remove_tree(folder)
-        files.remove_hidden(rows)
+        for number in (*self.last.layers, self.last.number):
+            rows = self.batch_folder(number) / "rows"
+            for folder in (rows / "kind=dead", rows.with_name("contexts")):
+                files.remove_tree(folder)
+            files.remove_hidden(rows)
         for folder in (self.folder / "dead_letters").glob("batch=*"):
             if int(folder.name.partition("=")[2]) > self.last.number:
                 files.remove_tree(folder)
@@ -376,7 +391,11 @@ class IngestState:
         said = (self.batch(number) for number in whole)
         self.done.fold((batch.number, batch.files, batch.names) for batch in said)
         for number in numbers:
-            files.remove_tree(self.batch_folder(number))
+            if number in self.last.layers:
+                (self.batch_folder(number) / "batch.json").unlink(missing_ok=True)
+                files.remove_tree(self.batch_folder(number) / "contexts")
+            else:
+                files.remove_tree(self.batch_folder(number))
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from roamcast import files
@@ -28,6 +27,7 @@ from roamcast.identity.pseudonyms import HANDLE, REGISTER, resolve, vids_of
 from roamcast.identity.sealing import agent_secrets
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.ingest import rows
+from roamcast.pipeline.ingest.layers import GROUP_ROWS
 from roamcast.pipeline.ingest.state import IngestState
 
 
@@ -74,11 +74,13 @@ _ESCAPED = re.compile(r'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')
 
 def register_of(state: IngestState) -> pa.Table:
     """Read who is known, with the handle that stands for each of them."""
-    folder = state.rows(state.last.number, rows.PERSON)
-    if folder is None:
-        return REGISTER.empty_table()
-    table = ds.dataset(folder, format="parquet").to_table(columns=["person", "handle"])
-    return pa.table([table["person"], table["handle"].cast(HANDLE)], schema=REGISTER)
+    parts = [REGISTER.empty_table()]
+    for _, path in state.layers.files(rows.PERSON):
+        table = pq.read_table(path, columns=["person", "handle"], partitioning=None)
+        handles = table["handle"].cast(HANDLE)
+        parts.append(pa.table([table["person"], handles], schema=REGISTER))
+    # a handle is for ever: lines of one person in several layers are the same
+    return pa.concat_tables(parts).group_by(["person", "handle"]).aggregate([])
 
 
 def people_behind(state: IngestState, vids: pa.Array) -> pa.Array:
@@ -118,8 +120,12 @@ def forget_person(state: IngestState, person: str) -> int:
     was removed when the folder was opened.
     """
     letters = sorted((state.folder / "dead_letters").glob("batch=*"))
-    kinds = (state.rows(state.last.number, kind) for kind in (rows.OPEN, rows.PENDING, rows.PERSON))
-    return sum(_delete(folder, person) for folder in (*letters, *kinds) if folder is not None)
+    kinds = [
+        folder / f"kind={kind}"
+        for kind in (rows.OPEN, rows.PENDING, rows.PERSON)
+        for folder in state.layers.folders
+    ]
+    return sum(_delete(folder, person) for folder in (*letters, *kinds))
 
 
 def archived_vids(archive: str | Path) -> Iterator[pa.Array]:
@@ -144,7 +150,7 @@ def _delete(folder: Path, person: str) -> int:
         if kept.num_rows == table.num_rows:
             continue
         beside = path.with_name(f".{path.name}.new")
-        pq.write_table(kept, beside)
+        pq.write_table(kept, beside, row_group_size=GROUP_ROWS)
         files.move_into_place(beside, path)
         deleted += table.num_rows - kept.num_rows
     return deleted

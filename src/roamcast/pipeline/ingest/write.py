@@ -6,6 +6,7 @@ have reported. A task that runs twice, or dies halfway, leaves files that nobody
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 from uuid import uuid4
 
@@ -13,11 +14,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from roamcast.errors import RoamcastError
+from roamcast.errors import MissingError, RoamcastError
 from roamcast.model.context_arrow import STAMP
 from roamcast.pipeline.archive.files import runs
 from roamcast.pipeline.archive.layout import PARTITIONS, ArchiveSettings, placed
 from roamcast.pipeline.ingest import rows
+from roamcast.pipeline.ingest.layers import GROUP_ROWS
 from roamcast.pipeline.ingest.pack import BUCKET_ROWS_MAX, unpacked
 from roamcast.pipeline.ingest.scan import Scanner, ScanTask
 
@@ -38,7 +40,7 @@ REPORT = pa.schema(
 _SIGHTING = ("person", "time", "source", "place", "lon", "lat", "attributes", "file")
 COLUMNS = {
     rows.PERSON: ("person", "handle", "time", "file"),
-    rows.OPEN: ("person", "numbers", "texts"),
+    rows.OPEN: ("person", "time", "numbers", "texts"),
     rows.PENDING: _SIGHTING,
     rows.DEAD: (*_SIGHTING, "reason", "raw"),
 }
@@ -65,8 +67,16 @@ class ScanAndWrite:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Scan one bucket and write the results."""
-        taken = unpacked(batches, self.task.rows_max)
+        yield self.written(unpacked(batches, self.task.rows_max))
+
+    def written(self, taken: pa.Table) -> pa.RecordBatch:
+        """Scan sorted rows and write the results; give what was written."""
         reports: list[dict[str, Any]] = []
+        if not Path(self.task.target).is_dir():  # a folder made here would hold people's names
+            raise MissingError(
+                f"{gethostname()} does not see {self.task.target}: Spark's workers need the "
+                "private folder under the same path"
+            )
         try:
             with _Files(self.task) as files:
                 for batch in Scanner(self.task.scan)(iter(taken.to_batches())):
@@ -76,7 +86,7 @@ class ScanAndWrite:
             raise RoamcastError(
                 f"cannot write to {self.task.target}: {error.strerror or error}"
             ) from None
-        yield pa.RecordBatch.from_pylist(reports, schema=REPORT)
+        return pa.RecordBatch.from_pylist(reports, schema=REPORT)
 
 
 class _Files:
@@ -113,7 +123,7 @@ class _Files:
                 self._flush()
         else:
             chosen = batch.select(COLUMNS[kind])
-            self._writer(kind, chosen.schema).write_batch(chosen)
+            self._writer(kind, chosen.schema).write_batch(chosen, row_group_size=GROUP_ROWS)
 
     def _writer(self, kind: str, schema: pa.Schema) -> Any:
         if kind not in self._writers:

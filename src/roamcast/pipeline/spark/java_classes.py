@@ -45,6 +45,7 @@ def make(file: Path = FILE) -> None:
         (folder / "in" / "one.jsonl").write_text(SIGHTING)
         written = folder / "classes.jsa"
         words = ["pipeline", "ingest", "in", "--archive", "archive", "--watch", "--until-idle"]
+        words += ["--on", "spark"]
         told = {
             "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={written} {_QUIET}",
             "ROAMCAST_SPARK": "local[2]",

@@ -63,6 +63,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.where.startswith("sc://")
 
 
+Sessions = Any
+"""A SparkSession, or a function that starts one when it is needed."""
+
+
+def session_of(spark: Sessions) -> "SparkSession":
+    """Give the session, started now if it was not needed before."""
+    found: SparkSession = spark() if callable(spark) else spark
+    return found
+
+
 def start(settings: Settings | None = None) -> "SparkSession":
     """Give the session for these settings; a running one with the same master is used again."""
     chosen = settings or Settings()
