@@ -2,16 +2,19 @@
 
 import functools
 import itertools
+import random
 
 import numpy as np
 import pytest
+import rustworkx as rx
 
 from roamcast.lab import _oo as oo
 from roamcast.lab import oo_8, registry
 from roamcast.lab.report import QUIET, to_json
 from roamcast.overlay.topology.items import LinkItem, TopologyTable
 from roamcast.overlay.topology.trees import path_of, tree_from
-from roamcast.sim.movement.waypoint import RoamingArea
+from roamcast.sim.movement.waypoint import RandomWaypoint, RoamingArea
+from roamcast.sim.topology.radio import radio_graph
 
 FIGURES = [f"oo-{number}" for number in range(6, 14)]
 TRIED = [
@@ -83,6 +86,16 @@ def test_the_arrays_are_the_real_tables_and_trees():
                 walk = sum(hops[second][a, b] for a, b in itertools.pairwise(path))
                 assert lengths[one, other] == walk
     assert fast.items_sent * 2 == real.items_sent > 100
+
+
+@pytest.mark.parametrize("nodes", [1, 64, 100])
+def test_hops_are_those_of_a_search_in_each_seconds_graph(nodes, monkeypatch):
+    monkeypatch.setattr(oo, "ROWS_AT_ONCE", 3 * nodes)  # several parts
+    walked = oo.trace(5, nodes=nodes, seconds=10)
+    model = RandomWaypoint(nodes, RoamingArea(), random.Random(5))
+    for second, hops in enumerate(walked.hops):
+        graph = radio_graph(model.positions(second * 1_000_000), 250.0).graph()
+        assert np.array_equal(hops, rx.distance_matrix(graph, null_value=np.inf))
 
 
 def test_a_broker_has_its_nearest_as_neighbours():

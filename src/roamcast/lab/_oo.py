@@ -16,17 +16,18 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import rustworkx as rx
 
 from roamcast.lab._cbm import mean_error
 from roamcast.sim.movement.waypoint import RandomWaypoint, RoamingArea
-from roamcast.sim.topology.radio import OO_RANGE_M, radio_graph
+from roamcast.sim.topology.radio import OO_RANGE_M
 
 NODES = 100
 BROKERS = 40
 SECONDS = 600
 NEIGHBOURS = 6
 SEEDS, SEEDS_QUICK = 10, 2
+ROWS_AT_ONCE = 4_000
+"""Nodes times seconds whose hops are searched for at once, so that memory is bounded."""
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -62,10 +63,40 @@ def trace(
     model = RandomWaypoint(nodes, area or RoamingArea(), random.Random(seed))
     wanted = first or nodes
     hops = np.empty((seconds + 1, wanted, wanted))
-    for second in range(seconds + 1):
-        graph = radio_graph(model.positions(second * 1_000_000), range_m).graph()
-        hops[second] = rx.distance_matrix(graph, null_value=np.inf)[:wanted, :wanted]
+    at_once = max(1, ROWS_AT_ONCE // nodes)
+    for begin in range(0, seconds + 1, at_once):
+        part = range(begin, min(begin + at_once, seconds + 1))
+        points = np.stack([model.positions(second * 1_000_000) for second in part])
+        hops[part.start : part.stop] = radio_hops(points, range_m)[:, :wanted, :wanted]
     return Trace(hops)
+
+
+def radio_hops(points_m: Floats, range_m: float) -> Floats:
+    """Give the hops between nodes at most `range_m` apart, in each of several seconds.
+
+    All nodes of all seconds search at once, a step a round: each has a row of bits, the nodes that
+    it has found, and takes over those of its neighbours. It is `radio_graph` and a search in each.
+    """
+    seconds, nodes, _ = points_m.shape
+    across, up = (points_m[:, :, None, axis] - points_m[:, None, :, axis] for axis in (0, 1))
+    near = across * across + up * up <= range_m * range_m  # each is near itself, too
+    second, _, to = np.nonzero(near)
+    ends = second * nodes + to
+    starts = np.concatenate([[0], near.sum(axis=2).ravel().cumsum()[:-1]])
+    words = -(-nodes // 64)
+    bits = np.zeros((nodes, words), dtype="<u8")
+    everyone = np.arange(nodes)
+    bits[everyone, everyone // 64] = np.uint64(1) << (everyone % 64).astype(np.uint64)
+    found = np.tile(bits, (seconds, 1))
+    rounds = np.zeros((seconds, nodes, nodes), dtype=np.int16)
+    while True:
+        unpacked = np.unpackbits(found.view(np.uint8), axis=1, count=nodes, bitorder="little")
+        unseen = unpacked.reshape(seconds, nodes, nodes) == 0
+        rounds += unseen
+        more = np.bitwise_or.reduceat(found[ends], starts, axis=0)
+        if (more == found).all():
+            return np.where(unseen, np.inf, rounds)
+        found = more
 
 
 class Trees(msgspec.Struct, frozen=True):

@@ -61,6 +61,13 @@ def broker_lengths(found: Trace, roles: Roles, seed: int, update_s: int) -> Leng
     return Lengths(static, follow(overlay, hops, update_s), fresh)
 
 
+def followed_lengths(found: Trace, roles: Roles, seed: int, update_s: int) -> Floats:
+    """Compute the paths of the overlay that follows the network alone."""
+    hops = found.hops[:, : roles.brokers, : roles.brokers]
+    overlay = RoamingOverlay(hops[0], NEIGHBOURS, np.random.default_rng(seed))
+    return follow(overlay, hops, update_s)
+
+
 class ClientHomes:
     """The homes of all clients of one run."""
 
@@ -130,11 +137,11 @@ class ClientHomes:
         """Let a client report the nearest broker that takes clients; its home chooses."""
         home = int(self._home[client])
         bounded = self._limit < UNBOUNDED and client >= len(self._roles.producers)
+        near = int(away.argmin())
         if bounded:
             self._measure(home)
-        near = next(
-            (int(b) for b in np.argsort(away, kind="stable") if not bounded or self._free(b)), home
-        )
+            order = np.argsort(away, kind="stable").tolist()
+            near = next((broker for broker in order if self._free(broker)), home)
         current = self._candidate(home, before, away) if home >= 0 else None
         found = [] if near == home else [self._candidate(near, before, away)]
         choice = choose_home(current, found)

@@ -28,10 +28,10 @@ def run(quick: bool, progress: Steps) -> Report:
             area = RoamingArea(speed_min_m_s=0.9 * speed, speed_max_m_s=1.1 * speed)
             for seed in range(seeds):
                 walked = oo.trace(seed, area=area)
-                lengths = clients.broker_lengths(walked, clients.OO_ROLES, seed, UPDATE_S)
+                lengths = clients.followed_lengths(walked, clients.OO_ROLES, seed, UPDATE_S)
                 for period in PERIODS_S:
                     homes = clients.ClientHomes(
-                        walked, clients.OO_ROLES, lengths.opportunistic, discovery_s=period
+                        walked, clients.OO_ROLES, lengths, discovery_s=period
                     )
                     hops.setdefault((speed, period), []).append(float(np.nanmean(homes.hops)))
                 step(1)
