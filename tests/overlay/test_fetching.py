@@ -19,6 +19,7 @@ from roamcast.overlay.modulators.events import (
 )
 from roamcast.overlay.modulators.fetching import AGAIN_US, FETCHES_MAX, WAITING_MAX, ModuleFetching
 from roamcast.overlay.modulators.messages import ModuleHad, ModulePiece
+from roamcast.overlay.topology.topology import NodeTopology
 
 CODE = b"\0asm" + Random(1).randbytes(130_000)
 NAME = sha256(CODE).hexdigest()
@@ -34,6 +35,8 @@ class Line:
     def hop(self, to):
         here, there = self._names.index(self.node), self._names.index(to)
         return self._names[here + (1 if there > here else -1)] if here != there else None
+
+    towards = NodeTopology.towards
 
     @property
     def tree_links(self):

@@ -44,6 +44,7 @@ from roamcast.overlay.homes.managers import (
     ResourceMonitor,
 )
 from roamcast.overlay.homes.messages import BrokerInformation, HomeRequest
+from roamcast.overlay.topology.topology import NodeTopology
 from roamcast.overlay.topology.trees import branches, shared_tree
 
 SECOND = 1_000_000
@@ -169,6 +170,8 @@ class FakeTopology:
 
     def hop(self, node):
         return self._hops.get(node)
+
+    towards = NodeTopology.towards
 
     @property
     def tree_links(self):

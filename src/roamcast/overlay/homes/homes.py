@@ -29,7 +29,6 @@ from roamcast.overlay.homes.managers import (
     ResourceMonitor,
 )
 from roamcast.overlay.homes.messages import (
-    HOPS_MAX,
     BrokerInformation,
     HomeAnswer,
     HomeRequest,
@@ -228,7 +227,7 @@ class Homes(Part):
         client.number = self._number
         self._asked[self._number] = client.name
         self.timers.set(client.name, now + self.settings.ask_us)
-        return self._forward(
+        return self._topology.towards(
             HomeRequest(
                 choice.broker, self.node, self._epoch, self._number, client.weight,
                 client=client.name, reason=choice.reason,
@@ -336,19 +335,12 @@ class Homes(Part):
 
     # --- requests, hop by hop
 
-    def _forward(self, message: Routed) -> list[Effect]:
-        """Send it one hop nearer; without a way it is lost, and whoever asked waits in vain."""
-        hop = self._topology.hop(message.to)
-        if hop is None or message.hops >= HOPS_MAX:
-            return []
-        return [SendOnLink(hop, msgspec.structs.replace(message, hops=message.hops + 1))]
-
     def _routed(self, message: Routed, now: int) -> list[Effect]:
         if message.to != self.node:
-            return self._forward(message)
+            return self._topology.towards(message)
         if isinstance(message, HomeAnswer):
             return self._answered(message, now)
         accepted = self.monitor.admits(message, now)
         self._watch_reservations()
         answer = HomeAnswer(message.origin, self.node, message.epoch, message.number, accepted)
-        return self._forward(answer)
+        return self._topology.towards(answer)

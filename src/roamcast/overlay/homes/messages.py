@@ -8,13 +8,10 @@ from roamcast.model.wire import NAME_LENGTH_MAX, Count, Message, Name, messages_
 from roamcast.overlay.flows.vector import ORIGINS_MAX, Pairs
 from roamcast.overlay.handoff.messages import Attachment
 from roamcast.overlay.links.messages import NodeName
-
-HOPS_MAX: Final = 64
-"""A request or answer that wandered so far is lost: its way changed under it."""
+from roamcast.overlay.topology.messages import Hops
 
 Load = Annotated[float, Meta(ge=0, le=1_000, description="share of capacity in use")]
 Weight = Annotated[float, Meta(ge=0, le=1_000, description="share of capacity that a client needs")]
-Hops = Annotated[int, Meta(ge=0, le=HOPS_MAX)]
 
 
 class BrokerInformation(Message, frozen=True, tag="homes.information", gc=False):

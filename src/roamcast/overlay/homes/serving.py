@@ -26,7 +26,6 @@ from roamcast.overlay.events import (
     ParcelId,
     ParcelPosted,
     PostParcel,
-    SendOnLink,
 )
 from roamcast.overlay.flows.events import ForModulators
 from roamcast.overlay.flows.vector import ORIGINS_MAX, pairs
@@ -34,7 +33,7 @@ from roamcast.overlay.handoff.messages import FILTER_LENGTH_MAX, Attachment
 from roamcast.overlay.homes import events as given_by
 from roamcast.overlay.homes.claims import HomeClaiming
 from roamcast.overlay.homes.managers import HomeSettings
-from roamcast.overlay.homes.messages import HOPS_MAX, HomeClaim, HomeGiven
+from roamcast.overlay.homes.messages import HomeClaim, HomeGiven
 from roamcast.overlay.homes.records import (
     BASE,
     GONE,
@@ -388,7 +387,7 @@ class Serving(ServingWork):
         had = () if served is None else pairs(served.work.had)
         effects: list[Effect] = []
         for message in claim.messages(self.node, had):
-            effects += self._forward(message)
+            effects += self._topology.towards(message)
         return effects
 
     def _end_claim(self, name: str, *, everywhere: bool = False) -> None:
@@ -400,16 +399,9 @@ class Serving(ServingWork):
             del self.claims[name]
             self.timers.cancel(("claim", name))
 
-    def _forward(self, message: HomeClaim | HomeGiven) -> list[Effect]:
-        """Send it one hop nearer; without a way it is lost, and said again."""
-        hop = self._topology.hop(message.to)
-        if hop is None or message.hops >= HOPS_MAX:
-            return []
-        return [SendOnLink(hop, msgspec.structs.replace(message, hops=message.hops + 1))]
-
     def _routed(self, message: HomeClaim | HomeGiven, now: int) -> list[Effect]:
         if message.to != self.node:
-            return self._forward(message)
+            return self._topology.towards(message)
         if isinstance(message, HomeClaim):
             return self._claimed(message, now)
         return self._learned(message, now)
@@ -428,7 +420,7 @@ class Serving(ServingWork):
             return [*effects, *self._say_given(claim, self._sent_to(name, claim.served))]
         if claim.attachment <= served.attachment:
             answer = HomeGiven(claim.origin, self.node, name, served.attachment, self.node)
-            return self._forward(answer)
+            return self._topology.towards(answer)
         if not (claim.state and served.work.keeps):
             effects = self._drop(served, "claimed")
             elsewhere = given_by.ServedElsewhere(name, claim.origin)
@@ -445,7 +437,7 @@ class Serving(ServingWork):
         return [*effects, *self._flow_off(served), *self._go_on(served, now)]
 
     def _say_given(self, claim: HomeClaim, at: str) -> list[Effect]:
-        return self._forward(
+        return self._topology.towards(
             HomeGiven(claim.origin, self.node, claim.consumer, claim.attachment, at)
         )
 

@@ -25,13 +25,13 @@ from roamcast.overlay.modulators.events import (
     ShelveModule,
 )
 from roamcast.overlay.modulators.messages import (
-    HOPS_MAX,
     PIECE_BYTES,
     ModuleHad,
     ModulePiece,
     ModuleSought,
     ModuleWanted,
 )
+from roamcast.overlay.topology.messages import HOPS_MAX
 from roamcast.overlay.topology.topology import NodeTopology
 
 FETCHES_MAX: Final = 16
@@ -135,8 +135,10 @@ class ModuleFetching(Part):
         module, to = found.module, found.to
         if to and found.size:
             if found.piece:
-                return self._forward(ModulePiece(to, self.node, module, found.at, found.piece))
-            return self._forward(ModuleHad(to, self.node, module, found.size))
+                return self._topology.towards(
+                    ModulePiece(to, self.node, module, found.at, found.piece)
+                )
+            return self._topology.towards(ModuleHad(to, self.node, module, found.size))
         if to or module not in self._looking:
             return []
         del self._looking[module]
@@ -162,7 +164,7 @@ class ModuleFetching(Part):
         fetch.tries += 1
         if fetch.giver:
             wanted = ModuleWanted(fetch.giver, self.node, module, len(fetch.code))
-            return self._forward(wanted)
+            return self._topology.towards(wanted)
         links = self._topology.tree_links
         if not links:  # alone it need not be sought again
             fetch.tries = TRIES_MAX
@@ -225,16 +227,9 @@ class ModuleFetching(Part):
             ]
         return effects
 
-    def _forward(self, message: Routed) -> list[Effect]:
-        """Send it one hop nearer; without a way it is lost, and asked for again."""
-        hop = self._topology.hop(message.to)
-        if hop is None or message.hops >= HOPS_MAX:
-            return []
-        return [SendOnLink(hop, msgspec.structs.replace(message, hops=message.hops + 1))]
-
     def _routed(self, message: Routed, now: int) -> list[Effect]:
         if message.to != self.node:
-            return self._forward(message)
+            return self._topology.towards(message)
         match message:
             case ModuleHad():
                 return self._had(message, now)

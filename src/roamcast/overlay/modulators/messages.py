@@ -7,16 +7,13 @@ from msgspec import Meta
 from roamcast.model.wire import Message, messages_of
 from roamcast.overlay.links.messages import NodeName
 from roamcast.overlay.modulators.sandbox import SandboxLimits
+from roamcast.overlay.topology.messages import Hops
 
 PIECE_BYTES: Final = 48_000
 """Bytes of a module in one message."""
 
-HOPS_MAX: Final = 64
-"""A message that wandered so far is lost: its way changed under it."""
-
 ModuleName = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="SHA-256 of its bytes")]
 Bytes = Annotated[int, Meta(ge=0, le=SandboxLimits().module_bytes)]
-Hops = Annotated[int, Meta(ge=0, le=HOPS_MAX)]
 
 
 class ModuleSought(Message, frozen=True, tag="modules.sought", gc=False):

@@ -26,7 +26,7 @@ from roamcast.overlay.events import (
     TreeChanged,
 )
 from roamcast.overlay.topology.items import Ends, Graph, LinkItem, TopologyTable
-from roamcast.overlay.topology.messages import ITEMS_MAX, TopologyItems
+from roamcast.overlay.topology.messages import HOPS_MAX, ITEMS_MAX, TopologyItems
 from roamcast.overlay.topology.trees import Tree, branches, shared_tree, tree_from
 
 BURST: Final = 32
@@ -87,6 +87,16 @@ class NodeTopology(Part):
     def hop(self, node: str) -> str | None:
         """Give the link on the shared tree that leads to a node, None while none does."""
         return self._hops.get(node)
+
+    def towards(self, message: Any) -> list[Effect]:
+        """Send a message on to the next node before the one it is for (`to`, `hops`).
+
+        Without a way it is lost; whoever sent it says it again, or waits in vain.
+        """
+        hop = self.hop(message.to)
+        if hop is None or message.hops >= HOPS_MAX:
+            return []
+        return [SendOnLink(hop, msgspec.structs.replace(message, hops=message.hops + 1))]
 
     def tree_of(self, source: str) -> Tree:
         """Give the tree of shortest paths from a source."""
