@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from roamcast.commands._ending import ends_what_it_starts
+
 app = typer.Typer(
     no_args_is_help=True, help="Compare our speed with other software in the same run."
 )
@@ -27,6 +29,7 @@ def list_benches(
 
 
 @app.command("run")
+@ends_what_it_starts()
 def run_bench(
     name: Annotated[str, typer.Argument(help="A name from `roamcast bench list`.")],
     quick: Annotated[bool, typer.Option(help="Smaller sizes.")] = False,

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from roamcast.commands._ending import ends_what_it_starts
+
 app = typer.Typer(no_args_is_help=True, help="Reproduce the papers' figures.")
 
 
@@ -26,6 +28,7 @@ def list_figures(
 
 
 @app.command("run")
+@ends_what_it_starts()
 def run_figure(
     name: Annotated[str, typer.Argument(help="A name from `roamcast figure list`.")],
     quick: Annotated[bool, typer.Option(help="Fewer runs, smaller sizes.")] = False,

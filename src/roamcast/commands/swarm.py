@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from roamcast.commands._ending import ends_what_it_starts
+
 if TYPE_CHECKING:
     from roamcast.journal.segments import Segments
     from roamcast.sim.scenario import Narrowing, RunOutcome
@@ -25,6 +27,7 @@ def register(root: typer.Typer) -> None:
     root.command("swarm", rich_help_panel="Experiments")(swarm)
 
 
+@ends_what_it_starts()
 def swarm(
     seeds: Annotated[
         int | None, typer.Option(help="Number of seeds; 1000 without --minutes.")
