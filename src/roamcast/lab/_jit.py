@@ -72,8 +72,8 @@ LEASE_CELLS: Final = 3
 LEGS: Final = OverlaySettings(
     LinkSettings(
         acknowledge_us=1_000_000,
-        silent_us=600_000_000,
-        channel=ChannelSettings(sync_interval_us=5_000_000, sync_interval_us_max=60_000_000),
+        silent_us=3_600_000_000,
+        channel=ChannelSettings(sync_interval_us=30_000_000, sync_interval_us_max=600_000_000),
     )
 )
 """Nothing is lost here: links need no more than now and then a sign of life."""
