@@ -24,6 +24,7 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from cProfile import Profile
 from dataclasses import dataclass
 from functools import _lru_cache_wrapper
 from hashlib import blake2b
@@ -424,29 +425,45 @@ class Copy:
 class Watcher:
     """A pytest plugin: how long each test took, whether it passed, and what it reached."""
 
-    def __init__(self, cover: Any = None) -> None:
-        self.cover = cover
+    def __init__(self, root: Path | None = None) -> None:
         self.seconds: dict[str, float] = {}
         self.failed: list[str] = []
+        self.reached: dict[str, set[str]] = {}
+        """Tests → functions under `root`, as file::qualified name."""
+        # Entries of functions are enough: coverage, which traces lines, took twice as long.
+        self.profile = None if root is None else Profile(subcalls=False, builtins=False)
+        self._source = f"{root}/"
 
     def pytest_runtest_logstart(self, nodeid: str, location: Any) -> None:
         """A test begins."""
         del location
         self.seconds[nodeid] = -time.process_time()
-        if self.cover is not None:
-            self.cover.switch_context(nodeid)
+        if self.profile is not None:
+            self.profile.clear()
+            self.profile.enable()
 
     def pytest_runtest_logfinish(self, nodeid: str, location: Any) -> None:
         """A test has ended."""
         del location
         self.seconds[nodeid] += time.process_time()
-        if self.cover is not None:
-            self.cover.switch_context("")
+        if self.profile is not None:
+            self.profile.disable()
+            self.reached[nodeid] = set(self._places())
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Note a failure."""
         if report.failed:
             self.failed.append(report.nodeid)
+
+    def _places(self) -> Iterator[str]:
+        assert self.profile is not None
+        for entry in self.profile.getstats():
+            if isinstance(entry.code, str) or not entry.code.co_filename.startswith(self._source):
+                continue
+            parts = [part for part in entry.code.co_qualname.split(".") if part[0] != "<"]
+            if parts:  # a comprehension or a lambda belongs to the function around it
+                inside = entry.code.co_filename.removeprefix(self._source)
+                yield f"{inside}::{'.'.join(parts)}"
 
 
 def move_into(root: Path, output: Path) -> None:
@@ -549,15 +566,9 @@ class Warm:
 
     def trace(self, file: str, result: str) -> int:
         """In a fork: write which functions the tests of a file reach."""
-        import coverage
-
-        source = str(self.copy.root / SOURCE)
-        cover = coverage.Coverage(data_file=None, source=[source], config_file=False)
-        watcher = Watcher(cover)
-        cover.start()
+        watcher = Watcher(self.copy.root)
         run_tests([file], watcher)
-        cover.stop()
-        Path(result).write_text(json.dumps(read_trace(self.copy.root, cover.get_data(), watcher)))
+        Path(result).write_text(json.dumps(read_trace(watcher)))
         return 0
 
     def _serve(self, theirs: Any, files: list[str]) -> None:
@@ -638,11 +649,13 @@ class Reach:
 
     def of(self, mutant: Mutant, seconds_max: float) -> list[str]:
         """Give the tests for a mutant: of its own package first, then the shortest."""
-        tests = self.tests.get(f"{mutant.file}::{mutant.owner}", set())
-        if not tests:  # in a module or a class: whatever reaches the file
-            tests = set().union(
-                *(found for place, found in self.tests.items() if place.startswith(mutant.file))
-            )
+        # In a class: whatever reaches one of its methods. In a module: whatever reaches the file.
+        for place in (f"{mutant.file}::{mutant.owner}", f"{mutant.file}::"):
+            inside = place if place.endswith("::") else f"{place}."
+            reached = [t for p, t in self.tests.items() if p == place or p.startswith(inside)]
+            tests = set().union(*reached)
+            if tests:
+                break
         words = set(re.split(r"\W|_", mutant.file.removeprefix(SOURCE)))
 
         def distance(test: str) -> tuple[int, float]:
@@ -704,19 +717,9 @@ class Reach:
         return set() if mutant.owner else None
 
 
-def read_trace(root: Path, data: Any, watcher: Watcher) -> dict[str, Any]:
+def read_trace(watcher: Watcher) -> dict[str, Any]:
     """Give the functions that each test reached, as numbers into the list of them."""
-    reached: dict[str, set[str]] = defaultdict(set)
-    for path in data.measured_files():
-        inside = Path(path).relative_to(root)
-        owners: dict[int, str] = {}
-        for name, node in functions_of(Path(path)):
-            for line in range(node.body[0].lineno, (node.end_lineno or 0) + 1):
-                owners[line] = name
-        for line, contexts in data.contexts_by_lineno(path).items():
-            for test in contexts:
-                if test and line in owners:
-                    reached[test].add(f"{inside}::{owners[line]}")
+    reached = watcher.reached
     places = sorted(set().union(*reached.values())) if reached else []
     numbers = {place: number for number, place in enumerate(places)}
     return {
