@@ -195,6 +195,7 @@ class Field:
         }
         self.now = 0
         self.at: dict[str, str] = {}
+        self.since: dict[str, int] = {}
         self.weights: dict[str, float] = {}
         self.loads: Counter = Counter()
         self.moves: Counter = Counter()
@@ -211,6 +212,7 @@ class Field:
 
     def add(self, client, broker, weight):
         self.at[client], self.weights[client] = broker, weight
+        self.since[client] = self.now
         self.loads[broker] += weight
         self.give(broker, AddHomeClient(client, weight))
 
@@ -228,12 +230,15 @@ class Field:
                     came = CameByLink(broker, effect.message)
                     self._later(after, lambda to=effect.node, came=came: self.give(to, came))
             elif isinstance(effect, MoveClient):
+                stayed = self.now - self.since[effect.client]
+                dwell = self.homes[broker].settings.dwell_us
+                assert stayed >= dwell or effect.reason is not HomeReason.SHORTER
                 self._later(200_000, lambda b=broker, e=effect: self._move(b, e))
 
     def _move(self, broker, effect):
         assert self.at[effect.client] == broker
         self.give(broker, DropHomeClient(effect.client))
-        self.at[effect.client] = effect.to
+        self.at[effect.client], self.since[effect.client] = effect.to, self.now
         self.loads[broker] -= self.weights[effect.client]
         self.loads[effect.to] += self.weights[effect.client]
         self.moves[effect.client] += 1
@@ -284,6 +289,20 @@ def test_a_client_moves_to_the_nearer_broker_after_its_dwell_time():
     assert field.reasons == {HomeReason.SHORTER: 1}
     field.run(60, toward("b2"))
     assert field.moves["c"] == 1
+
+
+def test_a_load_that_is_over_does_not_cut_the_dwell_time():
+    field = Field(2)
+    field.add("c", "b0", 0.01)
+    field.run(1, lambda _: (("b0", 2.0), ("b1", 2.0)))
+    field.give("b0", MeasureLoad(0.9))
+    assert field.homes["b0"].clients.clients["c"].reason is HomeReason.LOAD
+    field.give("b0", MeasureLoad(0.01))
+    field.give("b0", ReportBrokers("c", toward("b1")("c")))
+    field.run(7, toward("b1"))
+    assert field.at["c"] == "b0"
+    field.run(8, toward("b1"))
+    assert field.at["c"] == "b1"
 
 
 def test_a_client_whose_home_is_out_of_reach_moves_at_once():

@@ -217,9 +217,12 @@ class Homes(Part):
         """Choose again after the delay; ask the candidate for room."""
         leave = client.name in self._leaving and self.monitor.loaded
         choice = self._known.choice(client, leave=leave)
-        if choice.broker == self.node:
+        # What hurried it may be over: then a shorter path alone does not cut its dwell time.
+        early = now < client.since + self.settings.dwell_us
+        early = early and choice.reason is HomeReason.SHORTER
+        if choice.broker == self.node or early:
             client.step(ChangeEvent.STALE)
-            self._settle(client, choice.reason)
+            self._settle(client, HomeReason.STAYS if early else choice.reason)
             return []
         client.step(ChangeEvent.DUE)
         client.target, client.reason = choice.broker, choice.reason

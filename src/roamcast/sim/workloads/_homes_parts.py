@@ -26,6 +26,7 @@ from roamcast.overlay.flows.events import (
 )
 from roamcast.overlay.flows.messages import Event
 from roamcast.overlay.flows.vector import Position
+from roamcast.overlay.homes.choice import HomeReason
 from roamcast.overlay.homes.events import (
     AttachModulated,
     ConfirmModulated,
@@ -60,6 +61,9 @@ COLOURS: Final = ("red", "green", "blue")
 WANTED: Final = ("true", "colour <> 'blue'", "colour = 'red' OR colour = 'green'")
 WIRELESS_US: Final = 10_000
 """The longest way between a consumer and its home."""
+
+DWELL_US: Final = 800_000
+"""Nobody leaves a home earlier only because another is nearer."""
 
 PATIENCE_US: Final = 1_500_000
 """A consumer that is not served looks for another home after so long."""
@@ -273,6 +277,8 @@ class HomesConsumer:
         self._record = record
         self._reaches = reaches
         self._since = 0
+        self._came = 0
+        """When it went to the home it has."""
         self._arrives = 0
 
     @property
@@ -329,9 +335,10 @@ class HomesConsumer:
 
     def attach(self, node: str) -> None:
         """Go to a home."""
+        world = self._world
         if self.home != node:
             self.leave()
-        world = self._world
+            self._came = world.now
         host = world.hosts[node]
         if host.state is not HostState.UP:
             return
@@ -362,6 +369,10 @@ class HomesConsumer:
         attachment, boots = self.trail.attachment, host.boots
         if host.name != self.home:
             return
+        if isinstance(effect, MoveClient) and effect.reason is HomeReason.SHORTER:
+            stayed = now - self._came
+            if stayed < DWELL_US:
+                raise Violation("nobody flaps", f"{self.name} stayed at {host} for {stayed} us")
         at = max(now + self._draw.randrange(WIRELESS_US), self._arrives)
         self._arrives = at
 

@@ -54,6 +54,7 @@ from roamcast.sim.radio import RadioField
 from roamcast.sim.storage import DiskState
 from roamcast.sim.workload import Sizes, Workload
 from roamcast.sim.workloads._homes_parts import (
+    DWELL_US,
     HomesConsumer,
     HomesProducer,
     HomesRecord,
@@ -99,7 +100,7 @@ def home_settings(policy: int) -> HomeSettings:
     """Shorter times, short records, and one of the policies."""
     return HomeSettings(
         policy=(LATENCY, BYTES, POWER)[policy],
-        dwell_us=800_000,
+        dwell_us=DWELL_US,
         delay_us=400_000,
         ask_us=500_000,
         move_us=1_500_000,
