@@ -91,9 +91,8 @@ def pieces_of(
     logged = {(vid, one.t_r, one.attributes["n"]) for vid, some in by_vid.items() for one in some}
     for row in archive.rows:
         # A batch that has landed and not yet left the log. After a split the ends may differ: each
-        # side writes when it heard of a client last. Both are sightings, so neither is wrong. The
-        # log counts, because the end of an archived piece is rounded to the archive's grid (0089)
-        # and cannot be told from a later sighting.
+        # side writes when it heard of a client last, and each end is judged. The log counts here:
+        # in a real archive ends are rounded to its grid (0089), and answers take the log's.
         if (row.vid, row.t_r, row.attributes["n"]) not in logged:
             by_vid.setdefault(row.vid, []).append(row)
     return {vid: sorted(some, key=lambda one: (one.t_r, one.end)) for vid, some in by_vid.items()}
@@ -109,7 +108,7 @@ class PastRecord:
         self.fell: dict[str, int] = {}
         """Vids of clients' earlier lives → when their client was last up."""
         self.trouble: list[int] = []
-        """When a server started, stood still or handed over: who heard what when is not clear."""
+        """When a server started, stood still or handed over, in order."""
 
     def check(
         self,
@@ -135,7 +134,8 @@ class PastRecord:
             if not vid.partition("/")[0].endswith("#link"):
                 self._check_found(host, vid, history, pieces, exact=exact)
             elif not skewed and vid in self.fell:
-                self._check_sighting(vid, pieces)
+                archived = (row for row in self.archive.rows if row.vid == vid)
+                self._check_sighting(vid, [*pieces, *archived])
 
     def _check_found(
         self, host: Host, vid: str, history: ViewHistory, pieces: list[Context], *, exact: bool
@@ -174,16 +174,16 @@ class PastRecord:
     def _check_sighting(self, vid: str, pieces: list[Context]) -> None:
         """What a client published before it fell ended when it was last heard of."""
         fell = self.fell[vid]
+        # A server that falls before it notices the silence does not know it in its next life, nor
+        # does the one that takes over: to both the piece ended with that server, at the last moment
+        # at which it was known to be up. They may fall before they notice in turn. So a piece may
+        # last until the last such trouble, but no longer: nobody has heard of the client since.
+        heard, noticed = fell, fell + NOTICED_US
+        for trouble in self.trouble:
+            if fell - LATE_US <= trouble <= noticed:
+                heard, noticed = max(heard, trouble), max(noticed, trouble + NOTICED_US)
         for piece in pieces:
-            if piece.t_d is None:
-                continue
-            # A server that falls before it notices the silence does not know it in its next life,
-            # nor does the one that takes over: to both the piece ended with that server, at the
-            # last moment at which it was known to be up. So it may last until the trouble, but no
-            # longer: from then on nobody has heard of the client.
-            noticed = max(piece.t_d, fell + NOTICED_US)
-            trouble = [one for one in self.trouble if fell - LATE_US <= one <= noticed]
-            if piece.t_d > max([fell, *trouble]) + LATE_US:
+            if piece.t_d is not None and piece.t_d > heard + LATE_US:
                 detail = f"{vid} ended at {piece.t_d}, its client was last up at {fell}"
                 raise Violation("silence ends a context at the last sighting", detail)
 
