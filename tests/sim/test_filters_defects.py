@@ -29,11 +29,15 @@ def test_an_older_batch_that_wins_is_found() -> None:
         planted(PART + "_ordered", "if order.rank < self.rank:", "if False:"),
         planted(PART + "_install", "if asked.rank < self.rank:", "if False:"),
     ):
-        assert promise_broken(FiltersWorkload, sizes=sizes, mistakes=True) in (
+        assert promise_broken(FiltersWorkload, sizes=sizes) in (
             "the newer batch wins",
-            "own assertion",
             "make before break",
         )
+
+
+def test_two_batches_of_one_number_are_found() -> None:
+    with planted(PART + "_batch", "self._planned = rank.number", "pass"):
+        assert promise_broken(FiltersWorkload, sizes=BUSY) == "two batches never share a number"
 
 
 def test_a_passive_node_that_drops_is_found() -> None:

@@ -14,7 +14,8 @@ from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect
 from roamcast.model.parts import Load
 from roamcast.model.records import OverlayStep
-from roamcast.overlay.filters.messages import NodeReport
+from roamcast.overlay.events import SendOnLink
+from roamcast.overlay.filters.messages import FilterOrder, NodeReport
 from roamcast.overlay.filters.part import NodeFilters
 from roamcast.overlay.filters.states import MATCHING, FilterState
 from roamcast.overlay.flows.messages import Event
@@ -75,13 +76,23 @@ class FilterRecord:
         self._moving: dict[str, tuple[str, int]] = {}
         """Nodes whose filter migrates → the node it goes to, and since when."""
         self._batch: dict[str, int] = {}
+        self._planned: dict[str, int] = {}
+        """Nodes → the number of the last batch they planned in this life."""
         self.steps = 0
 
     def booted(self, node: str, matches: bool, now: int) -> None:
         """Take a node's new life: its filter and its orders are gone."""
         self._set(node, matches, now)
         self._moving.pop(node, None)
-        self._batch[node] = 0
+        self._batch[node] = self._planned[node] = 0
+
+    def planned(self, node: str, numbers: Collection[int]) -> None:
+        """Judge a batch by its orders: two of one number would both be obeyed."""
+        for number in numbers:
+            if number <= self._planned[node]:
+                detail = f"{node} plans batch {number} after {self._planned[node]}"
+                raise Violation("two batches never share a number", detail)
+        self._planned[node] = max((self._planned[node], *numbers))
 
     def moved(self, node: str, step: OverlayStep, matches: bool, now: int) -> None:
         """Judge a step."""
@@ -106,6 +117,20 @@ class FilterRecord:
         if self._matched.get(node) and not matches:
             self._left_us[node] = now
         self._matched[node] = matches
+
+
+def tell_batches(filters: NodeFilters, tell: Callable[[set[int]], None]) -> None:
+    """Tell the numbers that a batch gives its orders; only here they are known as one batch's."""
+    real = filters._batch  # noqa: SLF001
+
+    def batch(now: int) -> list[Effect]:
+        effects = real(now)
+        orders = [one.message for one in effects if isinstance(one, SendOnLink)]
+        ordered = {one.rank.number for one in orders if isinstance(one, FilterOrder)}
+        tell(ordered | {one.number for one in effects if isinstance(one, OverlayStep)})
+        return effects
+
+    filters._batch = batch  # type: ignore[method-assign]  # noqa: SLF001
 
 
 class CountedForwarding:

@@ -3,9 +3,10 @@
 Trees of up to 31 nodes, on hosts that crash and lose what was not synced, with failing disks and
 links that lose, reorder and part; subscriptions come, change and go; one node may lie about its
 flows and one may never report. Judged by a record of its own: every item reaches exactly those who
-want it; a filter that moves matches until the other one does; the newer batch wins. Once everything
-is healed one root plans, nothing is half-moved, no more nodes match than may; then a static hour is
-counted on the links and compared with what `placement` computes; and at rest nothing is held.
+want it; a filter that moves matches until the other one does; the newer batch wins, and no two of
+one root share a number. Once everything is healed one root plans, nothing is half-moved, no more
+nodes match than may; then a static hour is counted on the links and compared with what `placement`
+computes; and at rest nothing is held.
 """
 
 import random
@@ -49,6 +50,7 @@ from roamcast.sim.workloads._filter_parts import (
     ItemSource,
     lie,
     problem_of,
+    tell_batches,
 )
 from roamcast.sim.workloads._overlay_parts import key_pair, overlay_of
 from roamcast.sim.workloads._roaming_parts import TICKETS, Consumer
@@ -165,6 +167,7 @@ class FiltersWorkload(Workload):
         if node in self._liars:
             lie(built.overlay.filters, boot.generator.randrange)
         self._filters.booted(node, built.overlay.filters.matches, world.now)
+        tell_batches(built.overlay.filters, partial(self._filters.planned, node))
         return built
 
     def _cross(self, links: int) -> None:
