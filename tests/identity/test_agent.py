@@ -38,6 +38,18 @@ def run_live(rows: list[Sighting], chosen: AgentSettings) -> list[tuple[str, Any
     return closed
 
 
+def test_a_person_never_seen_has_no_time_no_place_and_no_point() -> None:
+    state = np.full(core.STATE_WIDTH, 7)
+    core.clear(state)
+    reports = [core.REPORT + n * core.REPORT_WIDTH for n in range(len(SOURCES))]
+    points = [core.LON, core.LAT, core.CANDIDATE_LON, core.CANDIDATE_LAT]
+    points += [one + at for one in reports for at in (core.REPORT_LON, core.REPORT_LAT)]
+    times = [core.SEEN, *(one + core.REPORT_TIME for one in reports)]
+    right = np.zeros(core.STATE_WIDTH, np.int64)
+    right[points], right[times] = core.NO_POINT, core.NEVER
+    assert state.tolist() == right.tolist()
+
+
 def run_scan(rows: list[Sighting], chosen: AgentSettings) -> list[tuple[str, Any]]:
     """The same through one columnar scan; keys are numbered as an Arrow dictionary would."""
     people = sorted({row.person for row in rows})

@@ -1,13 +1,23 @@
 """Who sets the rules of which vid, by the part alone."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from roamcast.errors import ConflictError, RoamcastError
 from roamcast.identity.policy import PUBLIC, RuleBook
 from roamcast.identity.rule_sets import RuleSets, SetRules
 from roamcast.identity.rules import Hours, Rule
 from roamcast.model.events import Failed
-from roamcast.model.machine import Store, Stored
+from roamcast.model.machine import Entry, Store, Stored
 
 DAY = 86_400_000_000
+EVERYBODY = (Rule(viewers=("*",), precision="exact"),)
+SAID = st.tuples(
+    st.sampled_from(("ada", "bob", "op")),
+    st.sampled_from("uvw"),
+    st.sampled_from((None, (), EVERYBODY)),
+    st.booleans(),
+)
 
 
 def rule_sets() -> RuleSets:
@@ -65,3 +75,25 @@ def test_rules_that_an_operator_sets_for_a_vid_bind_no_publisher() -> None:
     made.receive(Stored(store.token), 0)
     assert made.publishers == {}
     assert made.owner_of("v") == "op"
+
+
+def known(made: RuleSets) -> object:
+    rules = {vid: (made.owner_of(vid), made._book.own(vid)) for vid in "uvw"}
+    return rules, made.publishers, made.occupancy()
+
+
+@given(st.lists(SAID, max_size=12))
+def test_a_restart_and_a_replica_know_what_is_on_disk(said: list[tuple]) -> None:
+    made, replica, again = rule_sets(), rule_sets(), rule_sets()
+    disk: dict[str, bytes] = {}
+    for ticket, (owner, vid, rules, any_owner) in enumerate(said):
+        (effect,) = made.receive(SetRules(ticket, owner, vid, rules, any_owner), 0)
+        if isinstance(effect, Store):
+            ((key, value),) = effect.writes
+            disk.pop(key, None)
+            disk |= {} if value is None else {key: value}
+            made.receive(Stored(effect.token), 0)
+            assert made._book.own(vid) == rules
+            replica.adopt([Entry(key, value, ticket)], 0)
+    again.restore(disk, 0)
+    assert known(again) == known(replica) == known(made)

@@ -1,5 +1,6 @@
 """Sightings: what is one, what is not, and why."""
 
+import h3
 import pytest
 from hypothesis import given
 
@@ -82,6 +83,12 @@ def test_a_point_becomes_its_deepest_place_and_a_place_its_centre() -> None:
     assert whereabouts.locate("elsewhere", None) == ("elsewhere", None)
     text, point = whereabouts.locate(None, (10.0, 50.0))
     assert (text[0], point) == ("/", (10.0, 50.0))
+
+
+@pytest.mark.parametrize("resolution", [0, 15])
+def test_a_place_is_a_cell_of_the_resolution(resolution: int) -> None:
+    place, _ = Whereabouts(None, resolution).locate(None, (8.4, 49.0))
+    assert h3.get_resolution(place.rpartition("/")[2]) == resolution
 
 
 @pytest.mark.parametrize("resolution", [-1, 16])

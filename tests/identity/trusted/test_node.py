@@ -32,7 +32,13 @@ from roamcast.identity.trusted.mailboxes import (
     OpenInbox,
     SealedParcel,
 )
-from roamcast.identity.trusted.reach import Reach
+from roamcast.identity.trusted.reach import (
+    NAME_LENGTH_MAX,
+    NAMES_MAX,
+    PAST_S_MAX,
+    QUIET_MAX,
+    Reach,
+)
 from roamcast.identity.trusted.register import EnrolPerson, ErasePerson, ErasureDone, SetReach
 from roamcast.identity.trusted.settings import PARCELS_MAX, SEALED_BYTES_MAX
 from roamcast.model.events import Acknowledged, Failed
@@ -177,6 +183,17 @@ def test_mail_is_pushed_to_who_is_connected_and_kept_until_acknowledged() -> Non
     assert casts(scene, "ada") == ["c1", "c2", "c3"]
 
 
+def test_a_mailbox_lasts_while_mail_is_on_its_way_to_it() -> None:
+    scene = Scene()
+    (vid, *_) = scene.vids("ada")
+    scene.give(OpenInbox, "ada", "phone")
+    scene.held = True
+    scene.deposit("c1", vid)
+    scene.tell(CloseInbox("phone"))
+    assert counts(scene.release()) == (1, 0, 0, 0)
+    assert casts(scene, "ada") == ["c1"]
+
+
 def test_a_repeated_acknowledgement_deletes_nothing_else() -> None:
     scene = Scene()
     (vid, *_) = scene.vids("ada")
@@ -279,6 +296,35 @@ def test_reach_rules_beyond_a_bound_change_nothing(reach: Reach) -> None:
     scene.vids("ada")
     assert isinstance(refusal(scene.give(SetReach, "ada", reach)), InputError)
     assert scene.node.reach_of("ada") == Reach()
+
+
+def test_reach_rules_at_their_bounds_are_taken() -> None:
+    scene = Scene()
+    scene.vids("ada")
+    most = Reach(
+        senders=("a" * NAME_LENGTH_MAX,) * NAMES_MAX,
+        past_s=PAST_S_MAX,
+        quiet=(Hours(start_min=0, end_min=24 * 60),) * QUIET_MAX,
+    )
+    for reach in (most, Reach(past_s=0)):
+        scene.give(SetReach, "ada", reach)
+        assert scene.node.reach_of("ada") == reach
+
+
+def test_two_changes_for_a_person_are_not_on_their_way_at_once() -> None:
+    """The second was made without the first in sight: an enrolment would draw another handle."""
+    scene = Scene()
+    scene.held = True
+    scene.give(EnrolPerson, "ada")
+    assert isinstance(refusal(scene.give(EnrolPerson, "ada")), RateError)
+    scene.give(EnrolPerson, "bob")
+    scene.release()
+    scene.held = True
+    scene.give(SetReach, "ada", Reach(kinds=("text",)))
+    assert isinstance(refusal(scene.give(SetReach, "ada", Reach())), RateError)
+    assert isinstance(refusal(scene.give(ErasePerson, "ada")), RateError)
+    scene.release()
+    assert scene.node.reach_of("ada") == Reach(kinds=("text",))
 
 
 # --- erasing, rotating, destroying --------------------------------------------------------------

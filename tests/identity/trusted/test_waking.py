@@ -67,6 +67,18 @@ def test_mail_that_waits_wakes_every_device_once_until_the_person_came(scene: Sc
     assert len(woken(scene)) == 2
 
 
+def test_an_inbox_that_leaves_no_mail_behind_wakes_nobody_later(scene: Scene) -> None:
+    send(scene, "c1")
+    assert len(woken(scene)) == 1
+    scene.give(OpenInbox, "ada", "i1")
+    scene.give(AckMail, "ada", "c1")
+    scene.tell(CloseInbox("i1"))
+    scene.tell(CloseInbox("never opened"))
+    assert scene.node._wakes.deadline() is None
+    send(scene, "c2")
+    assert len(woken(scene)) == 1
+
+
 def test_who_loses_the_connection_before_the_mail_is_fetched_is_woken_later(scene: Scene) -> None:
     send(scene, "c1")
     assert len(woken(scene)) == 1

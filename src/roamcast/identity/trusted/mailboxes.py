@@ -281,8 +281,9 @@ class Mailboxes(Part):
                 handle = self._inboxes.get(inbox)
                 self._close(inbox)
                 # It may have ended before the mail arrived: the device is woken later once more.
-                left = handle is not None and self.waits_unseen(handle)
-                return [MailLeft(handle)] if handle is not None and left else ()
+                if handle is None or not self.waits_unseen(handle):
+                    return ()
+                return [MailLeft(handle)]
             case PersonErased(handle):
                 return self._forget(handle)
             case ReachChanged(handle):
