@@ -184,6 +184,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         nursery.Forked.__init__ = fork  # type: ignore[method-assign]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Watch what a test of planted defects plants: if nothing calls it, it found nothing."""
+    patch = getattr(item, "funcargs", {}).get("monkeypatch")
+    if patch is None or not item.path.name.endswith("_defects.py"):
+        return (yield)
+    from tests.planting import watched
+
+    with watched(patch):
+        return (yield)
+
+
 @pytest.fixture(scope="session")
 def stopped_at_the_end() -> Iterator[None]:
     yield

@@ -1,9 +1,11 @@
 """Plant a defect: replace a piece of a function's source for one test.
 
 A defect is found when a checker, or a test's own assertion, says which promise is broken. That a
-machine stumbles over its own assertion says nothing about promises: it does not count by itself.
+machine, or what is planted in it, stumbles says nothing about promises: it does not count. Nor does
+a failure while nothing ran of what was planted: the function has moved.
 """
 
+import functools
 import importlib
 import inspect
 import os
@@ -13,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -25,6 +27,10 @@ from roamcast.sim.workload import Workload
 SEEDS = 1_000
 """Within so many seeds the swarm finds what is planted."""
 
+OURS = Path(roamcast.__file__).parent
+EXECUTED = "<string>"
+"""What `exec` calls the file of planted code."""
+
 LAST_FOUND: dict[str, int] = {
     "test_a_batch_that_is_named_anew_after_a_crash_is_found": 20,
     "test_a_cast_that_is_sent_before_anybody_consents_is_found": 8,
@@ -34,7 +40,6 @@ LAST_FOUND: dict[str, int] = {
     "test_a_client_on_a_wide_area_group_that_does_not_filter_is_found": 9,
     "test_a_clock_that_nobody_looks_at_is_found": 7,
     "test_a_cursor_that_slips_when_an_object_before_it_leaves_is_found": 23,
-    "test_a_departed_client_that_stays_a_listener_is_found": 105,
     "test_a_duplicate_that_is_not_answered_is_found": 6,
     "test_a_hand_over_that_loses_the_last_publication_is_found": 6,
     "test_a_hidden_context_in_a_current_set_is_found": 3,
@@ -47,6 +52,7 @@ LAST_FOUND: dict[str, int] = {
     "test_a_relay_that_keeps_departures_to_itself_is_found": 7,
     "test_a_row_lost_between_two_places_during_a_question_is_found": 6,
     "test_a_server_that_takes_a_remote_client_for_a_local_one_is_found": 9,
+    "test_a_session_resumed_without_its_viewers_name_is_found": 17,
     "test_a_session_opened_twice_that_keeps_its_first_queries_is_found": 6,
     "test_a_step_written_after_the_acknowledgement_is_found": 6,
     "test_a_summary_that_forgets_at_once_who_ended_is_found": 6,
@@ -82,21 +88,16 @@ def first_failure(
     *,
     sizes: dict[str, int] | None = None,
     promise: str = "",
-    mistakes: bool = False,
 ) -> tuple[int, str] | None:
-    """Look for a seed that breaks a promise, or this very one; first at the last one that did.
-
-    `mistakes`: what a machine raises itself counts, too.
-    """
+    """Look for a seed that breaks a promise, or this very one; first at the last one that did."""
     test = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].partition(" ")[0]
     last = LAST_FOUND.get(test, 0)
     assert last < seeds
     for seed in dict.fromkeys((last, *range(seeds))):
         scenario = narrow(draw_scenario(make.name, make, seed), Narrowing(settings=sizes or {}))
         outcome = play(scenario, make)
-        if not outcome.failed or (not mistakes and is_mistake(outcome.promise)):
-            continue
-        if promise in ("", outcome.promise):
+        found = outcome.failed and not is_mistake(outcome.promise)
+        if found and promise in ("", outcome.promise):
             return seed, outcome.promise
     return None
 
@@ -106,10 +107,9 @@ def promise_broken(
     seeds: int = SEEDS,
     *,
     sizes: dict[str, int] | None = None,
-    mistakes: bool = False,
 ) -> str:
     """Give the promise that the first such seed breaks."""
-    found = first_failure(make, seeds, sizes=sizes, mistakes=mistakes)
+    found = first_failure(make, seeds, sizes=sizes)
     assert found is not None, f"{seeds} seeds did not find it"
     return found[1]
 
@@ -121,12 +121,41 @@ def is_mistake(promise: str) -> bool:
 
 @contextmanager
 def refuted() -> Iterator[None]:
-    """Expect that an assertion of a test fails, and not one of the machine that is tested."""
+    """Expect that a checker's assertion fails: no machine, nor what is planted, is on the way."""
     with pytest.raises((AssertionError, pytest.fail.Exception)) as caught:
         yield
-    raised_in = Path(traceback.extract_tb(caught.tb)[-1].filename)
-    ours = Path(roamcast.__file__).parent
-    assert not raised_in.is_relative_to(ours), f"no test found it: {raised_in.name} stumbled"
+    for frame in traceback.extract_tb(caught.tb):
+        stumbled = frame.filename == EXECUTED or Path(frame.filename).is_relative_to(OURS)
+        assert not stumbled, f"no checker found it: {frame.name} stumbled"
+
+
+@contextmanager
+def watched(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail a test that passes although no function ran that it planted."""
+    real = patch.setattr
+    plants: list[str] = []
+    ran: set[str] = set()
+
+    def plant(*given: Any, **how: Any) -> None:
+        *where, value = given
+        if isinstance(value, FunctionType):
+            plants.append(f"{where[-1]}")
+            value = _noted(value, plants[-1], ran)
+        real(*where, value, **how)
+
+    patch.setattr = plant  # type: ignore[method-assign]
+    yield
+    assert ran or not plants, f"nothing calls {plants}: plant this defect elsewhere"
+
+
+def _noted(function: Callable[..., Any], name: str, ran: set[str]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def noted(*given: Any, **named: Any) -> Any:
+        ran.add(name)
+        return function(*given, **named)
+
+    del vars(noted)["__wrapped__"]  # nobody unwraps it
+    return noted
 
 
 @contextmanager
@@ -134,7 +163,8 @@ def planted(where: str, old: str, new: str) -> Iterator[None]:
     """Run with `module:function` or `module:Class.method` changed.
 
     Whoever imported the function, or holds it in a table, gets the changed one. Decorators are left
-    out, so kernels run as plain Python, and caches of the filters' modules are emptied.
+    out, so kernels run as plain Python, and caches of the filters' modules are emptied. If nobody
+    calls the changed one, that is a failure.
     """
     module, _, path = where.partition(":")
     home: Any = importlib.import_module(module)
@@ -143,7 +173,8 @@ def planted(where: str, old: str, new: str) -> Iterator[None]:
     for part in owners:
         owner = getattr(owner, part)
     original = getattr(owner, name)
-    changed = _changed(home, original, name, old, new)
+    ran: set[str] = set()
+    changed = _noted(_changed(home, original, name, old, new), name, ran)
     with pytest.MonkeyPatch.context() as patch:
         if owners:
             patch.setattr(owner, name, changed)
@@ -155,6 +186,7 @@ def planted(where: str, old: str, new: str) -> Iterator[None]:
             yield
         finally:
             _empty_caches()
+    assert ran, f"nothing calls {where}: plant this defect elsewhere"
 
 
 def _changed(

@@ -296,8 +296,10 @@ TABLE_DEFECTS: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize("name", TABLE_DEFECTS)
 def test_the_model_finds_what_is_planted_in_the_hash_table(name: str) -> None:
     function, old, new = TABLE_DEFECTS[name]
+    pairs = test_hashing.COLLIDING[:9] + test_hashing.AT_THE_END[:9]
+    test_hashing.churned(pairs)
     with planted(f"{MATCHING}hashing:{function}", old, new), refuted():
-        test_hashing.churned([(0, 0), *test_hashing.COLLIDING[:9], *test_hashing.AT_THE_END[:9]])
+        test_hashing.churned(pairs)
 
 
 LABEL_DEFECTS: dict[str, tuple[str, str, str]] = {
@@ -321,8 +323,6 @@ LABEL_DEFECTS: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize("name", LABEL_DEFECTS)
 def test_the_model_finds_what_is_planted_in_labels(name: str) -> None:
     function, old, new = LABEL_DEFECTS[name]
-    with (
-        planted(f"{MATCHING}vocabulary:TextOrder.{function}", old, new),
-        pytest.raises((AssertionError, KeyError, OverflowError)),
-    ):
+    test_vocabulary.driven()
+    with planted(f"{MATCHING}vocabulary:TextOrder.{function}", old, new), refuted():
         test_vocabulary.driven()

@@ -124,10 +124,9 @@ def test_a_session_resumed_without_its_viewers_name_is_found(
         return effects
 
     monkeypatch.setattr(Admission, "_open", resumed)
-    assert broken(mistakes=True) in (
+    assert broken() in (
         "nobody sees what rules hide",
         "every view is right in the end",
-        "own assertion",
     )
 
 

@@ -41,7 +41,7 @@ CROWDED |= {"casts": 14, "endings": 0}
 
 def found(sizes: Mapping[str, int] = PLAIN) -> str:
     """Give the first broken promise."""
-    return promise_broken(CastsWorkload, sizes=dict(sizes), mistakes=True)
+    return promise_broken(CastsWorkload, sizes=dict(sizes))
 
 
 def test_a_cast_for_each_vid_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,8 @@ def test_an_older_batch_that_wins_is_found() -> None:
 
 
 def test_two_batches_of_one_number_are_found() -> None:
-    with planted(PART + "_batch", "self._planned = rank.number", "pass"):
+    old = "Rank(max(highest, self.rank.number, self._planned) + 1, self.node)"
+    with planted(PART + "_batch", old, "Rank(1, self.node)"):
         assert promise_broken(FiltersWorkload, sizes=BUSY) == "two batches never share a number"
 
 
