@@ -263,7 +263,7 @@ function Strip() {
         value={rates?.transmissions == null ? "–" : rates.transmissions.toFixed(1)}
       />
       <Figure name="watchers" value={String(numbers.sessions)} />
-      <Figure name="channels" value={String(numbers.channels)} />
+      {numbers.channels > 0 && <Figure name="channels" value={String(numbers.channels)} />}
     </div>
   );
 }

@@ -214,6 +214,7 @@ function begin(container: HTMLElement): () => void {
   });
 
   let themed = state.theme.peek();
+  let looked: string | null = null;
   const stops = [
     effect(() => {
       const theme = state.theme.value;
@@ -235,6 +236,16 @@ function begin(container: HTMLElement): () => void {
         placed = state.picture.value.points.size > 0 || state.places.value.byPath.size > 0;
         if (placed) fitAll(false);
       }
+    }),
+    effect(() => {
+      // another question was answered, and all of the answer is elsewhere: go and see it
+      const filter = state.answered.value;
+      const points = [...state.picture.value.points.values()];
+      if (filter === looked) return;
+      const first = looked === null;
+      looked = filter;
+      const view = made.getBounds();
+      if (!first && points.length > 0 && !points.some((point) => view.contains(point))) fitAll();
     }),
     effect(() => {
       const to = state.goTo.value;

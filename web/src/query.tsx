@@ -132,7 +132,6 @@ export function QueryBar() {
       <div class="query-row">
         <Templates />
         <Views />
-        <span class="grow" />
         {state.filter.value !== EVERYTHING && (
           <button
             type="button"

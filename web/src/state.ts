@@ -47,6 +47,7 @@ export const rates = signal<{ updates: number; transmissions: number | null } | 
 export const objects = new Objects();
 export const version = signal(0);
 export const complete = signal(false);
+export const answered = signal<string | null>(null); // the filter whose current set is on the map
 export const feed = signal<Move[]>([]);
 export let heard = 0; // changes that have come by the session
 
@@ -111,6 +112,7 @@ let session: Session | null = null;
 let api: Api | null = null;
 let returning = false; // whether the next current set is the first of a new connection
 let asked = false; // whether a frame is already ordered
+let arrived: string | null = null; // the filter whose current set came last
 
 function changed(): void {
   if (asked) return;
@@ -119,6 +121,7 @@ function changed(): void {
     asked = false;
     batch(() => {
       complete.value = objects.complete;
+      answered.value = arrived;
       version.value++;
       remember();
     });
@@ -192,6 +195,7 @@ async function askPast(): Promise<void> {
       if (when.value.tense !== "past") return;
       objects.begin(features, Date.now(), true);
       objects.end();
+      arrived = text;
       asOf.value = at.toMs;
       trouble.value = null;
       changed();
@@ -254,6 +258,7 @@ function take(answer: Answer): void {
     case "current":
       if (when.value.tense === "past") return;
       objects.end();
+      arrived = filter.value;
       changed();
       return;
     case "changes":
