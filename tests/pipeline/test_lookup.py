@@ -203,13 +203,18 @@ def test_only_files_and_row_groups_that_can_match_are_read(
     shares = plan(Statistics(opened), Needs([Filter.parse(text)]))
     assert 0 < len(shares) <= len(opened.files()) / 3
     read: set[tuple[int, int]] = set()
-    original = pq.ParquetFile.read_row_groups
 
-    def counted(file: pq.ParquetFile, groups: list[int], **options: object) -> pa.Table:
-        read.update((id(file.metadata), group) for group in groups)
-        return original(file, groups, **options)
+    def counting(name: str) -> None:
+        original = getattr(lookup_read.FilePart, name)
 
-    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", counted)
+        def counted(part: lookup_read.FilePart, *given: Any) -> Any:
+            read.update((id(part._footer), group) for group in part.groups.tolist())
+            return original(part, *given)
+
+        monkeypatch.setattr(lookup_read.FilePart, name, counted)
+
+    for name in ("read", "column", "numbers", "vids"):
+        counting(name)
     assert Lookup(tmp_path / "a").ask(single(text)) == expected(table, single(text))
     footers = [lookup_read._footer(opened.storage.uri, share.path) for share in shares]
     assert 0 < len(read) < sum(footer.metadata.num_row_groups for footer in footers) / 2

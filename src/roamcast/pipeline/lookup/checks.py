@@ -32,6 +32,9 @@ NOWHERE = -2
 """The code of a text that a file does not hold."""
 
 
+_TEXTS = {"place", "vid"}
+
+
 class Columns(Protocol):
     """Columns of the row groups of a file that have candidates."""
 
@@ -169,24 +172,21 @@ class Checks:
 
     def add(self, need: int, part: Normal) -> None:
         """Note a part of a need's conjunction."""
-        match part:
-            case Values(name, "number", intervals) if len(intervals) == 1 and name not in {
-                "place",
-                "vid",
-            }:
-                span = _closed(intervals[0])
-                own = self._ranges.setdefault(name, {})
+        if isinstance(part, Values):
+            if part.kind == "string":
+                self._add_text(need, part.property, part)
+                return
+            if part.kind == "number" and len(part.intervals) == 1 and part.property not in _TEXTS:
+                span = _closed(part.intervals[0])
+                own = self._ranges.setdefault(part.property, {})
                 if span is not None and need not in own:
                     own[need] = span
                     return
-            case Values(name, "string"):
-                self._add_text(need, name, part)
+        else:
+            known = text_test(part)
+            if known is not None:
+                self._add_text(need, known[0], part)
                 return
-            case _:
-                known = text_test(part)
-                if known is not None:
-                    self._add_text(need, known[0], part)
-                    return
         self._others[need] = (*self._others.get(need, ()), part)
 
     def _add_text(self, need: int, name: str, part: Normal) -> None:

@@ -6,8 +6,8 @@ is left (`lookup.checks`). Ranges and rules may be too wide and are never too na
 `archive.bounds` compares needs with files.
 """
 
+import typing
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from roamcast.model.filters.atoms import (
     T_D,
     T_R,
     All,
+    Any,
     Box,
     Conjunction,
     Normal,
@@ -34,6 +35,8 @@ from roamcast.pipeline.lookup.checks import Checks
 
 EVERYWHERE = (-np.inf, np.inf, -np.inf, np.inf)
 ALWAYS = (FIRST, FOREVER)
+_MOMENTS = {T_R, T_D}
+_JOINED = {All, Any}
 
 
 class Needs:
@@ -72,24 +75,25 @@ class Needs:
         starts = ends = ALWAYS
         box: tuple[float, float, float, float] | None = None
         rules: list[int] = []
-        for atom in conjunction:
-            match atom:
-                case Values(name, _, intervals) if name in {T_R, T_D}:
-                    span = _whole(hull(intervals))
-                    starts = _narrowed(starts, span) if name == T_R else starts
-                    ends = _narrowed(ends, span) if name == T_D else ends
-                    if len(intervals) > 1:
-                        self.checks.add(need, atom)
-                case Box():
-                    box = _common(box, atom)
-                case Residual(envelope=Box() as envelope):
-                    box = _common(box, envelope)
-                    self.checks.add(need, atom)
-                case _:
-                    self.checks.add(need, atom)
-                    rule = _rule(atom)
-                    if rule is not None:
-                        rules.append(self._rules.setdefault(rule, len(self._rules)))
+        for atom in conjunction:  # no patterns: they cost several times that, for each message
+            if isinstance(atom, Box):
+                box = _common(box, atom)
+                continue
+            if isinstance(atom, Values) and atom.property in _MOMENTS:
+                if atom.property == T_R:
+                    starts = _narrowed(starts, atom.intervals)
+                else:
+                    ends = _narrowed(ends, atom.intervals)
+                if len(atom.intervals) < 2:
+                    continue
+            elif isinstance(atom, Residual):
+                if atom.envelope is not None:
+                    box = _common(box, atom.envelope)
+            else:
+                rule = _rule(atom)
+                if rule is not None:
+                    rules.append(self._rules.setdefault(rule, len(self._rules)))
+            self.checks.add(need, atom)
         if rest is not None:
             self.checks.add(need, rest)
         self._times.append((*starts, *ends))
@@ -104,9 +108,9 @@ def _alternatives(message: Filter) -> list[tuple[Conjunction, Normal | None]]:
     """
     normal = message.normal
     parts = normal.parts if isinstance(normal, All) else (normal,)
+    if _JOINED.isdisjoint(map(type, parts)):  # one conjunction, as most are: it is merged already
+        return [(parts, None)]  # type: ignore[list-item] # all of them are atoms
     atoms = tuple(part for part in parts if isinstance(part, Values | Presence | Box | Residual))
-    if len(atoms) == len(parts):  # one conjunction, as most messages are: it is merged already
-        return [(atoms, None)]
     found = message.conjunctions()
     return [(atoms, normal)] if found is None else [(one, None) for one in found]
 
@@ -128,14 +132,15 @@ def hull(intervals: Intervals) -> Hull:
     return intervals[0].low, intervals[-1].high
 
 
-def _whole(ends: Hull) -> tuple[int, int]:
-    low = FIRST if ends[0] is None else max(FIRST, int(ends[0]))
-    high = FOREVER if ends[1] is None else min(FOREVER, int(ends[1]))
-    return low, high
-
-
-def _narrowed(span: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    return max(span[0], other[0]), min(span[1], other[1])
+def _narrowed(span: tuple[int, int], intervals: Intervals) -> tuple[int, int]:
+    """Give the part of a span of moments that a set of moments may lie in."""
+    first, last = span
+    low, high = hull(intervals)
+    if low is not None:
+        first = max(first, int(low))
+    if high is not None:
+        last = min(last, int(high))
+    return first, last
 
 
 def _common(
@@ -158,7 +163,7 @@ def properties(messages: Sequence[Filter]) -> list[str]:
     return sorted(names)
 
 
-def named(node: Normal | Any) -> Iterator[str]:
+def named(node: Normal | typing.Any) -> Iterator[str]:
     """Name the properties of which a part of a normal form speaks."""
     match node:
         case Values(name) | Presence(name) | syntax.Property(name) | syntax.IsNull(name):

@@ -24,6 +24,7 @@ from roamcast.pipeline.archive.bounds import FIRST, GroupBounds
 from roamcast.pipeline.archive.files import check_columns, damage, times
 from roamcast.pipeline.archive.layout import Array, context_name
 from roamcast.pipeline.archive.storage import Storage
+from roamcast.pipeline.lookup.pages import PlainPages
 from roamcast.pipeline.lookup.plan import Needs, Share, named, properties
 from roamcast.pipeline.lookup.scan import (
     ASK_ENDS,
@@ -47,6 +48,7 @@ ANSWERED_TOGETHER = 1 << 22
 FOOTERS_KEPT = 4_096
 ANSWER = pa.schema([("message", pa.int32()), ("vid", pa.string())])
 _WHERE = {"t_r": ASK_STARTS, "t_d": ASK_ENDS, "lon": ASK_POINT, "lat": ASK_POINT}
+_TIMES = {"t_r", "t_d"}
 _NOTHING: Array = np.zeros(0)
 _NO_TIMES: Array = np.zeros(0, np.int64)
 
@@ -60,6 +62,7 @@ class Footer:
             schema = self.metadata.schema.to_arrow_schema()
         self.columns = check_columns(path, schema)
         self.bounds = GroupBounds(self.metadata, self.columns)
+        self.pages = PlainPages(self.metadata)
         groups = range(self.metadata.num_row_groups)
         self.rows: Array = np.array([self.metadata.row_group(g).num_rows for g in groups], np.int64)
 
@@ -70,14 +73,38 @@ def _footer(uri: str, path: str) -> Footer:
     return Footer(Storage(uri), path)
 
 
+class OpenFile:
+    """A data file that is being read; coded: columns whose texts are read as codes."""
+
+    def __init__(self, source: Any, footer: Footer, coded: Sequence[str]) -> None:
+        self.footer = footer
+        self._source = source
+        self._coded = coded
+
+    @cached_property
+    def raw(self) -> pa.Buffer | None:
+        """The whole file if it is in memory, as a local one is."""
+        if not isinstance(self._source, pa.MemoryMappedFile):
+            return None
+        self._source.seek(0)
+        return self._source.read_buffer(self._source.size())
+
+    @cached_property
+    def parquet(self) -> pq.ParquetFile:
+        """The file for pyarrow, which reads what is not plain."""
+        return pq.ParquetFile(
+            self._source, metadata=self.footer.metadata, read_dictionary=self._coded
+        )
+
+
 class FilePart:
     """Some row groups of an open file; rows are counted through them."""
 
-    def __init__(self, file: pq.ParquetFile, footer: Footer, groups: Array) -> None:
+    def __init__(self, file: OpenFile, groups: Array) -> None:
         self._file = file
-        self._footer = footer
+        self._footer = file.footer
         self.groups = groups
-        self.starts: Array = np.concatenate([[0], np.cumsum(footer.rows[groups])])
+        self.starts: Array = np.concatenate([[0], np.cumsum(file.footer.rows[groups])])
 
     @property
     def rows(self) -> int:
@@ -86,7 +113,7 @@ class FilePart:
 
     def of(self, chosen: Array) -> "FilePart":
         """Give some of the row groups."""
-        return FilePart(self._file, self._footer, self.groups[chosen])
+        return FilePart(self._file, self.groups[chosen])
 
     def narrowed(self, at: Array) -> tuple["FilePart", Array]:
         """Give the groups in which some of these rows lie, and the rows' numbers there."""
@@ -104,8 +131,31 @@ class FilePart:
         """Read columns by their names in `model.context_arrow`, as far as the file has them."""
         stored = {name: self._footer.columns.get(name) for name in names}
         there = [column for column in stored.values() if column is not None]
-        table = self._file.read_row_groups(self.groups.tolist(), columns=there, use_threads=False)
+        groups = self.groups.tolist()
+        table = self._file.parquet.read_row_groups(groups, columns=there, use_threads=False)
         return table.select(there).rename_columns([context_name(column) for column in there])
+
+    def column(self, name: str) -> Array:
+        """Read degrees, or moments in µs with FOREVER where there is none."""
+        raw = self._file.raw
+        found = None if raw is None else self._plain(raw, name)
+        if found is not None:
+            return found
+        values = self.read([name]).column(0)
+        return times(values) if name in _TIMES else np.asarray(values)
+
+    def vids(self, at: Array) -> pa.Array:
+        """Read the vids of some rows."""
+        raw = self._file.raw
+        if raw is not None:
+            stored = self._footer.columns["vid"]
+            found = self._footer.pages.texts(raw, stored, self.groups, at)
+            if found is not None:
+                return found
+        return self.read(["vid"]).column(0).take(pa.array(at)).combine_chunks()
+
+    def _plain(self, raw: pa.Buffer, name: str) -> Array | None:
+        return self._footer.pages.numbers(raw, self._footer.columns[name], self.groups)
 
     def of_property(self, name: str) -> list[str]:
         """Name the columns that hold a property."""
@@ -116,7 +166,13 @@ class FilePart:
     def numbers(self, name: str) -> Array:
         """Give an attribute's numbers, NaN where there is none."""
         asked = [f"{kind}:{name}" for kind in holding("number")]
-        table = self.read(asked)
+        there = [column for column in asked if column in self._footer.columns]
+        raw = self._file.raw
+        if raw is not None and len(there) == 1:
+            plain = self._plain(raw, there[0])
+            if plain is not None:
+                return plain.astype(np.float64, copy=False)
+        table = self.read(there)
         found: Array | None = None
         for column in table.columns:
             values = np.asarray(column.cast(pa.float64(), safe=False))
@@ -195,8 +251,7 @@ class Reader:
             return
         texts = [name if name == "place" else f"string:{name}" for name in self.needs.checks.texts]
         coded = [footer.columns[name] for name in texts if name in footer.columns]
-        file = pq.ParquetFile(source, metadata=footer.metadata, read_dictionary=coded)
-        part = FilePart(file, footer, groups)
+        part = FilePart(OpenFile(source, footer, coded), groups)
         pairs = self._candidates(footer, part, share.needs, possible[:, groups])
         if pairs is not None:
             which, at = pairs
@@ -285,30 +340,20 @@ def plain(table: pa.Table) -> pa.Table:
 
 def _where(part: FilePart, asked: Array) -> list[Array]:
     """Read times and points of the row groups where they are asked for; elsewhere is anything."""
-    read: dict[bytes, list[str]] = {}
+    found: list[Array] = []
     for name, ask in _WHERE.items():
-        wanted = ((asked >= 0) & (asked & ask > 0)).any(axis=0)
-        read.setdefault(wanted.tobytes(), []).append(name)
-    found: dict[str, Array] = {}
-    for mask, names in read.items():
-        wanted = np.frombuffer(mask, bool)
+        wanted: Array = np.logical_or.reduce((asked >= 0) & (asked & ask > 0))
         if not wanted.any():
-            nothing = {name: _NO_TIMES if name[0] == "t" else _NOTHING for name in names}
-            found |= nothing
-            continue
-        some = part if wanted.all() else part.of(wanted)
-        table = some.read(names)
-        for name in names:
-            column = table[name]
-            values = times(column) if name[0] == "t" else np.asarray(column)
-            if some is not part:
-                spread = np.zeros(part.rows, values.dtype)
-                spread[np.repeat(wanted, np.diff(part.starts))] = values
-                values = spread
-            found[name] = values
-    return [found[name] for name in _WHERE]
+            found.append(_NO_TIMES if name in _TIMES else _NOTHING)
+        elif wanted.all():
+            found.append(part.column(name))
+        else:
+            values = part.of(wanted).column(name)
+            spread = np.zeros(part.rows, values.dtype)
+            spread[np.repeat(wanted, np.diff(part.starts))] = values
+            found.append(spread)
+    return found
 
 
 def _answer(messages: Array, part: FilePart, at: Array) -> pa.RecordBatch:
-    found = part.read(["vid"]).column(0).take(pa.array(at)).combine_chunks()
-    return pa.RecordBatch.from_arrays([pa.array(messages), found], schema=ANSWER)
+    return pa.RecordBatch.from_arrays([pa.array(messages), part.vids(at)], schema=ANSWER)
