@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roamcast.pipeline.analysis.questions import BY_PLACE
-from roamcast.pipeline.analysis.suppression import attack, groups_of, published
+from roamcast.pipeline.analysis.suppression import attack, published, shown
 
 K = 5
 HOUR_US = 3_600_000_000
@@ -34,8 +34,11 @@ def table_of(counts: Counter[Cell]) -> dict[Cell, int]:
             "count": pa.array([counts[cell] for cell in cells], pa.int64()),
         }
     )
-    keep = published(np.asarray(table["count"]), groups_of(table, BY_PLACE), K)
-    return {cell: counts[cell] for cell, kept in zip(cells, keep.tolist(), strict=True) if kept}
+    turned = table.take(pa.array(range(len(cells) - 1, -1, -1), pa.int64()))
+    told = shown(table, BY_PLACE, K)
+    assert told.equals(shown(turned, BY_PLACE, K)), "two runs tell the same cells"
+    names = zip(told["place"].to_pylist(), told["hour"].cast(pa.int64()).to_pylist(), strict=True)
+    return {cell: counts[cell] for cell in ((place, us // HOUR_US) for place, us in names)}
 
 
 def short(place: str, level: int) -> str:

@@ -37,11 +37,21 @@ def suppressed(counted: "DataFrame", margins: Sequence[Margin], k: int) -> "Data
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held = list(batches)
         if held:
-            table = pa.Table.from_batches(held).combine_chunks()
-            keep = published(np.asarray(table["count"]), groups_of(table, margins), k)
-            yield from table.filter(pa.array(keep)).to_batches()
+            yield from shown(pa.Table.from_batches(held), margins, k).to_batches()
 
     return counted.repartition(1).mapInArrow(work, counted.schema)
+
+
+def shown(counted: pa.Table, margins: Sequence[Margin], k: int) -> pa.Table:
+    """Give the cells that may be published, the same ones in whatever order cells come.
+
+    Spark's order differs from run to run: two runs that chose different cells would together show
+    what each of them hides.
+    """
+    names = [name for name in counted.column_names if name != "count"]
+    table = counted.sort_by([(name, "ascending") for name in names]).combine_chunks()
+    keep = published(np.asarray(table["count"]), groups_of(table, margins), k)
+    return table.filter(pa.array(keep))
 
 
 def groups_of(table: pa.Table, margins: Sequence[Margin]) -> list[Integers]:
