@@ -6,6 +6,7 @@ for 10^9 and 10^11 sightings is that line, on these cores; where a limit of ours
 claims say so. `--full` adds 10^8 sightings.
 """
 
+import os
 import sys
 import tempfile
 import time
@@ -17,6 +18,8 @@ import numpy as np
 
 from roamcast.identity.agent_settings import AgentSettings
 from roamcast.lab.report import Claim, Report, Steps
+from roamcast.model.filters import Filter
+from roamcast.model.time import MICROSECONDS, format_instant
 from roamcast.pipeline.archive.care import compact, vacuum
 from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.retention import erase
@@ -69,7 +72,7 @@ def _measured(spark: Any, work: Path, size: int) -> dict[str, float]:
     generate(source, size, max(1_000, size // PEOPLE_SHARE), max(1, size // 1_000_000))
     settings = IngestSettings(agent=AgentSettings(heartbeat_s=HEARTBEAT_S, dwell_s=0, margin=0))
     found: dict[str, float] = {}
-    with watched(_me()) as watch:
+    with watched(os.getpid()) as watch:
         before = watch.core_s
         with opened(private_folder(archive), archive, "bench.example.org", token_bytes) as state:
             ingest_once(spark, state, [source], settings, lambda: time.time_ns() // 1_000)
@@ -90,28 +93,21 @@ def _measured(spark: Any, work: Path, size: int) -> dict[str, float]:
     return found
 
 
-def _me() -> int:
-    import os
-
-    return os.getpid()
-
-
 def _core_s(work: Any) -> float:
     before = time.process_time()
     work()
     return time.process_time() - before
 
 
-def _messages() -> dict[str, str]:
+def _messages() -> dict[str, Filter]:
     """Ask who was on a floor in a quarter of an hour."""
-    from roamcast.model.time import MICROSECONDS, format_instant
-
     found = {}
     for number in range(MESSAGES):
         start = START_US + number % 20 * 60 * MICROSECONDS
         span = f"'{format_instant(start)}', '{format_instant(start + 900 * MICROSECONDS)}'"
         place = f"campus/b{number % 20}/{number // 20 % 5}"
-        found[str(number)] = f"within(place, '{place}') AND overlaps(time, INTERVAL({span}))"
+        text = f"within(place, '{place}') AND overlaps(time, INTERVAL({span}))"
+        found[str(number)] = Filter.parse(text)
     return found
 
 
