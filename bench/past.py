@@ -4,6 +4,9 @@ Writers put, change and remove contexts by HTTP, sessions of the SDK move about;
 the service starts again. Right after that everything acknowledged since the last kill is asked for:
 the last state of each vid by one question about the time since, earlier states by questions about
 some moments of it, each of which tells where everybody was then.
+
+A second table has the time of an answer against the length of the log: a store with so many steps
+is made and opened anew, and asked for ten seconds in the middle of its time.
 """
 
 import asyncio
@@ -13,20 +16,25 @@ import random
 import signal
 import tempfile
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from time import monotonic, time_ns
+from time import monotonic, process_time, time_ns
 from typing import Any
 
 import msgspec
 
+from bench._placement_parts import exponent
 from bench.kill import Ready, kept
+from roamcast.channels.past.asking import Asked, found
+from roamcast.channels.past.part import Lives, Step, encode_step, key_of
 from roamcast.client import Session, connect
 from roamcast.client.asking import Asking
 from roamcast.errors import RoamcastError
 from roamcast.lab.report import Claim, Report, Steps
-from roamcast.model.contexts import Context
+from roamcast.live.store.store import SqliteStore
+from roamcast.model.contexts import Context, body_of
+from roamcast.model.filters import Filter
 from roamcast.model.time import format_instant
 from roamcast.transport.address import ServiceAddress
 from roamcast.transport.http import HttpClient
@@ -39,6 +47,16 @@ MOMENTS = 3
 """Earlier moments that are asked for after each kill."""
 
 BAR_S = 1.0
+LENGTHS = (10_000, 100_000, 1_000_000)
+LENGTHS_QUICK = (5_000, 20_000)
+STEP_US = 10_000
+"""Between two steps of a log that is made: 100 a second."""
+OPEN_VIDS = 500
+"""Vids that are there all the time; each other one comes, changes once and goes."""
+WINDOW_US = 10_000_000
+GROWTH_MAX = 0.2
+"""An answer's time grows at most with this power of the log's length."""
+ASKED_TIMES = 5
 SLACK_US = 1_000_000
 """How far the session's clock may be from the service's; both are this machine's."""
 
@@ -231,11 +249,88 @@ def _right(last: Context, told: Told) -> bool:
     return last.t_d is not None and asked - SLACK_US <= last.t_d <= answered + SLACK_US
 
 
+def steps_of(length: int) -> Iterator[tuple[str, bytes]]:
+    """Make a log: some are there from the first moment on, others come, change and go."""
+    for number in range(OPEN_VIDS):
+        vid = f"there-{number}"
+        yield key_of(number, vid), encode_step(Step(number, body_of(Context(vid, "hq/1"))))
+    for number in range(length - OPEN_VIDS):
+        at, vid, part = STEP_US * number + OPEN_VIDS, f"thing-{number // 3}", number % 3
+        body = b"" if part == 2 else body_of(Context(vid, f"hq/{part}", None, {"n": number}))
+        yield key_of(at, vid), encode_step(Step(at, body))
+
+
+async def grown(folder: Path, length: int) -> dict[str, Any]:
+    """Make a log of this length, open it again, and ask for a time in its middle."""
+    path = folder / f"{length}.db"
+    store = SqliteStore.open(path)
+    began = process_time()
+    batch: list[tuple[str, bytes]] = []
+    for row in steps_of(length):
+        batch.append(row)
+        if len(batch) == 5_000:
+            await store.write(batch)
+            batch = []
+    await store.write(batch)
+    written_s = process_time() - began
+    await store.close()
+    store = SqliteStore.open(path)
+    end = STEP_US * length
+    window = (end - WINDOW_US) // 2, (end + WINDOW_US) // 2
+    asked, known = Asked(Filter.parse("TRUE"), window), Lives(1, {}, (), end)
+    times = []
+    for _ in range(ASKED_TIMES):
+        asked_at = monotonic()
+        answers = found(
+            asked, lambda one, _: one, waiting=(), log=store.steps, archive=tuple, known=known
+        )
+        times.append(monotonic() - asked_at)
+    row = {
+        "steps_in_log": length,
+        "steps_read": store.steps.count_within(*window),
+        "vids_found": len(answers),
+        "first_ms": round(times[0] * 1e3, 2),
+        "answer_ms": round(sorted(times)[ASKED_TIMES // 2] * 1e3, 2),
+        "write_us_a_step": round(written_s / length * 1e6, 1),
+    }
+    await store.close()
+    path.unlink()
+    return row
+
+
+def growth(rows: Sequence[dict[str, Any]]) -> list[Claim]:
+    """Fit how an answer's time grows with the log."""
+    lengths = [float(row["steps_in_log"]) for row in rows]
+    fitted = exponent(lengths, [row["answer_ms"] for row in rows])
+    first_s = max(row["first_ms"] for row in rows) / 1e3
+    return [
+        Claim(
+            "growth of an answer's time with the log, exponent",
+            round(fitted, 2),
+            fitted <= GROWTH_MAX,
+            bar=GROWTH_MAX,
+            note=f"{lengths[0]:,.0f} to {lengths[-1]:,.0f} steps",
+        ),
+        Claim(
+            "slowest first answer of a store just opened, seconds",
+            round(first_s, 3),
+            first_s <= BAR_S,
+            bar=BAR_S,
+        ),
+    ]
+
+
 def run(quick: bool, progress: Steps) -> Report:
-    """Kill, and look for what was acknowledged."""
+    """Kill, and look for what was acknowledged; then ask logs of several lengths."""
     kills = 10 if quick else 200
     with tempfile.TemporaryDirectory() as folder, progress("kills", kills) as step:
         found = asyncio.run(storm(Path(folder), kills=kills, seed=1, step=step))
+    lengths = LENGTHS_QUICK if quick else LENGTHS
+    with tempfile.TemporaryDirectory() as folder, progress("lengths", len(lengths)) as step:
+        grew = []
+        for length in lengths:
+            grew.append(asyncio.run(grown(Path(folder), length)))
+            step(1)
     total = {name: sum(getattr(one, name) for one in found) for name in Round.__struct_fields__}
     slowest = max(one.answer_s for one in found)
     claims = [
@@ -248,10 +343,11 @@ def run(quick: bool, progress: Steps) -> Report:
             slowest <= BAR_S,
             bar=BAR_S,
         ),
+        *growth(grew),
     ]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"kill": number, **msgspec.to_builtins(one), "answer_s": round(one.answer_s, 3)}
         for number, one in enumerate(found, start=1)
     ]
     parameters = {"kills": kills, "writers": WRITERS, "people": PEOPLE, "load_s": LOAD_S}
-    return Report("past", parameters, rows, claims)
+    return Report("past", parameters, [*rows, *grew], claims)

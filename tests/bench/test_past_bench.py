@@ -2,9 +2,10 @@
 
 import asyncio
 from itertools import count
+from pathlib import Path
 from typing import Any
 
-from bench.past import Crowd
+from bench.past import OPEN_VIDS, Crowd, grown, growth
 from roamcast.errors import RoamcastError
 from roamcast.model.contexts import Context
 
@@ -33,3 +34,10 @@ def test_no_state_is_written_twice_in_any_round() -> None:
     assert first
     assert not {vid for vid, _ in first} & {vid for vid, _ in second}
     assert not {step for _, step in first} & {step for _, step in second}
+
+
+def test_what_a_question_reads_does_not_grow_with_the_log(tmp_path: Path) -> None:
+    rows = [asyncio.run(grown(tmp_path, length)) for length in (3_000, 9_000)]
+    assert rows[0]["steps_read"] == rows[1]["steps_read"] < OPEN_VIDS + 1_100
+    assert rows[0]["vids_found"] == rows[1]["vids_found"]
+    assert [claim.bar for claim in growth(rows)] == [0.2, 1.0]

@@ -47,6 +47,7 @@ from roamcast.model.contexts import Context, body_of
 from roamcast.model.events import Acknowledged, Failed
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Received, Send, Store, Stored, StoreFailed
+from roamcast.sim.step_log import SimStepLog
 from roamcast.sim.workloads._map_parts import ScanMatcher
 
 SECOND = 1_000_000
@@ -131,7 +132,7 @@ class World:
             Asked(wanted, window),
             memory.seen,
             waiting=memory.waiting,
-            log=self.log,
+            log=SimStepLog().of(dict(self.log())),
             archive=list,
             known=memory.known,
         )
@@ -428,11 +429,11 @@ def test_a_log_that_is_too_long_lets_the_first_to_end_go() -> None:
         at = 10 * number
         rows.append((key_of(at, f"p{number}"), encode_step(Step(at, body))))
         rows.append((key_of(at + 5, f"p{number}"), encode_step(Step(at + 5))))
-    known = Lives(1, {}, (), 100)
+    known, log = Lives(1, {}, (), 100), SimStepLog().of(dict(rows))
     for steps_max, gone in ((6, 0), (5, 1), (4, 1), (3, 2), (0, 3)):
-        found = find_ended(rows, known, LookForEnded(0, steps_max))
+        found = find_ended(log, known, LookForEnded(0, steps_max))
         assert [one.end for one in found.pieces] == [5, 15, 25][:gone], steps_max
-    assert len(find_ended(rows, known, LookForEnded(16, 6)).pieces) == 2
+    assert len(find_ended(log, known, LookForEnded(16, 6)).pieces) == 2
 
 
 @pytest.mark.parametrize("depending", [0, 1])

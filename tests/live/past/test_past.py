@@ -82,12 +82,15 @@ def test_a_question_that_is_too_dear_is_refused_with_its_price(tmp_path: Path) -
     async def body() -> None:
         settings = Settings(limits=Limits(steps_burst=10_000, steps_per_s=1))
         async with gate(tmp_path, settings) as asked:
-            for number in range(2):
-                await asked.ask("PUT", f"/contexts/p{number}", feature("hq/1", 0))
-            asked.service.past._steps = 200  # as the last look at the log counted them
-            answer = await asked.ask("GET", ITEMS, datetime="2026-01-01T00:00:00Z/..")
+            for number in range(200):
+                moved = feature(f"hq/{number % 2}", (1_000 + number) * SECOND)
+                await asked.ask("PUT", "/contexts/p", moved)
+            answer = await asked.ask("GET", ITEMS, datetime="../..")
             assert answer.status == 400
             assert "12,261 steps of work, and 10,000 at once are allowed" in answer.problem
+            # one about a time costs what it reads, not what there is
+            minute = f"{format_instant(2_000 * SECOND)}/{format_instant(2_060 * SECOND)}"
+            assert (await asked.ask("GET", ITEMS, datetime=minute)).status == 200
 
     asyncio.run(body())
 

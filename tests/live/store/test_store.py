@@ -210,7 +210,7 @@ def test_foreign_and_newer_files_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"text\.db: not a store of ours"):
         connect(tmp_path / "text.db")
     newer = sqlite3.connect(tmp_path / "newer.db")
-    newer.execute("PRAGMA user_version = 3")
+    newer.execute("PRAGMA user_version = 4")
     newer.close()
     with pytest.raises(InputError, match="newer Roamcast"):
         connect(tmp_path / "newer.db")

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 import msgspec
 
 from roamcast.channels.past.part import Lives
-from roamcast.channels.past.pieces import Piece, read
+from roamcast.channels.past.pieces import Piece, StepLog, pieces_within
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import T_D, T_R, All, Any, Conjunction, Normal, Values
@@ -174,12 +174,18 @@ def within(pieces: Iterable[Piece], reach: tuple[int, int]) -> list[Piece]:
     ]
 
 
+def widened(reach: tuple[int, int], blur: Blur | None) -> tuple[int, int]:
+    """Give the span whose pieces may come to lie within another one when they are rounded."""
+    low, high = reach
+    return reach if blur is None else (low - blur.step, high + blur.step)
+
+
 def found(
     asked: Asked,
     seen: Seen,
     *,
     waiting: Rows,
-    log: Callable[[], Iterable[tuple[str, bytes]]],
+    log: StepLog,
     archive: Callable[[], Iterable[Context]],
     known: Lives,
     blur: Blur | None = None,
@@ -192,10 +198,8 @@ def found(
     `waiting` was read before this is called, then the log is, then the archive: a step is in the
     log before it leaves memory, and a piece in the archive before it leaves the log.
     """
-    rows = dict(waiting)
-    rows.update(log())
+    pieces = pieces_within(log, widened(asked.reach, blur), waiting, known)
     archived = archive()
-    pieces = read(sorted(rows.items()), known).pieces
     answers = {}
     for vid, run in runs(asked, seen, pieces, archived, blur):
         answer = asked.answer(run)
@@ -212,11 +216,8 @@ def runs(
     blur: Blur | None = None,
 ) -> Iterable[tuple[str, list[Context]]]:
     """Give the contexts of each vid that a question may be about, in order, as they may be seen."""
-    low, high = asked.reach
-    if blur is not None:  # an interval that is rounded may come to lie within it
-        low, high = low - blur.step, high + blur.step
     exact: dict[str, list[Context]] = {}
-    for piece in within(pieces, (low, high)):
+    for piece in within(pieces, widened(asked.reach, blur)):
         shown = seen(piece.context(), piece.rules)
         if shown is not None:
             exact.setdefault(piece.vid, []).append(shown)

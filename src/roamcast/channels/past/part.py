@@ -100,6 +100,8 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The epoch of the broker whose client published it; 0 if the broker stores it."""
     adopted: int = 0
     """When the step of another host was written that this one repeats; 0 if there is none."""
+    settled: bool = False
+    """Written when all who came back had done so: a state of an earlier life had ended by then."""
 
 
 class FirstStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -474,6 +476,8 @@ class Past(Part):
         """Let a step be written soon; give its number and when it was written, as its key says."""
         self._row += 1
         written = self._stamp(now)
+        if stated.life and written > self._began + self.settings.return_us:
+            stated = msgspec.structs.replace(stated, settled=True)
         self._rows[key_of(written, vid)] = self._row, encode_step(stated)
         return self._row, written
 

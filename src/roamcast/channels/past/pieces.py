@@ -1,18 +1,21 @@
 """Pieces of the past: what the steps in the log mean.
 
 `read` makes pieces of steps: a state of a vid with its interval. Pieces of a vid that follow each
-other without a gap are one run.
+other without a gap are one run. `pieces_within` gives those that overlap a time, without reading
+the others (0350).
 
 A piece of an earlier life of the broker whose publisher does not come back in time ended when that
 life did: at the last moment at which it is known to have been up.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from itertools import pairwise
+from typing import Final, Protocol
 
 import msgspec
 
 from roamcast.channels.past.part import Lives, Step, after, key_of, vid_of, written_of
+from roamcast.channels.past.spans import ENDED_MAX, LOST, StepSpan, lost
 from roamcast.model.contexts import Context, context_of
 
 
@@ -51,16 +54,74 @@ class Pieces(msgspec.Struct):
 decode_step: Final = msgspec.msgpack.Decoder(Step).decode
 
 
-def read(rows: Iterable[tuple[str, bytes]], known: Lives) -> Pieces:
-    """Make pieces of steps that come in the order of their keys."""
-    lasting: dict[str, Piece] = {}
+class StepLog(Protocol):
+    """The log as questions read it; `StepIndex` is one."""
+
+    def within(self, low: int, high: int) -> Iterable[tuple[str, StepSpan, bytes]]:
+        """Give the steps whose spans overlap a time, as far as the log alone tells."""
+
+    def since(self, vid: str, written: int) -> Iterable[tuple[str, StepSpan, bytes]]:
+        """Give the steps of a vid from the last one before a moment of writing on, in order."""
+
+
+def pieces_within(
+    log: StepLog, reach: tuple[int, int], waiting: Iterable[tuple[str, bytes]], known: Lives
+) -> list[Piece]:
+    """Give the pieces that overlap a time, and some more, of the log and of what waits for it."""
+    pieces: dict[str, list[tuple[int, Piece]]] = {}
+    for vid, span, value in log.within(*reach):
+        pieces.setdefault(vid, []).append((span.written, piece_of(vid, span, value, known)))
+    rows_of: dict[str, dict[str, bytes]] = {}
+    for key, value in waiting:
+        rows_of.setdefault(vid_of(key), {})[key] = value
+    for some in pieces.values():
+        some.sort(key=lambda one: one[0])
+        for (_, piece), (_, later) in pairwise(some):
+            if piece.end is None:  # it lasted when its page was read, and not at the next one
+                piece.end = later.begin
+    found = [piece for vid, some in pieces.items() if vid not in rows_of for _, piece in some]
+    for vid, rows in rows_of.items():
+        # What the log says of this vid from the step before on is read again, with what waits.
+        first = min(map(written_of, rows))
+        lasting: dict[str, Piece] = {}
+        for _, span, value in log.since(vid, first):
+            if span.written >= first:
+                rows[key_of(span.written, vid)] = value
+                continue
+            first = span.written
+            if span.stated:
+                lasting[vid] = _stated(vid, span, value)
+        found += [piece for written, piece in pieces.get(vid, ()) if written < first]
+        found += read(sorted(rows.items()), known, lasting).pieces
+    return found
+
+
+def piece_of(vid: str, span: StepSpan, value: bytes, known: Lives) -> Piece:
+    """Give the piece that ends with the span of a step; its earlier steps are not named."""
+    piece = _stated(vid, span, value)
+    if span.level <= ENDED_MAX:
+        piece.end = span.mark
+    elif span.level == LOST or _forsaken(piece, known):
+        piece.end = _fell(piece, known)
+    return piece
+
+
+def _stated(vid: str, span: StepSpan, value: bytes) -> Piece:
+    step = decode_step(value)
+    return Piece(vid, [key_of(span.written, vid)], span.begin, step.body, step.rules, step.life)
+
+
+def read(
+    rows: Iterable[tuple[str, bytes]], known: Lives, lasting: dict[str, Piece] | None = None
+) -> Pieces:
+    """Make pieces of steps that come in the order of their keys; `lasting`: what came before."""
+    lasting = {} if lasting is None else lasting
     ended: list[Piece] = []
     strays: list[str] = []
     for key, value in rows:
         vid, step = vid_of(key), decode_step(value)
         before = lasting.get(vid)
-        # Most steps are of stored publications, which have no life: every step asks.
-        if before is not None and before.life and _lost(before, step, key, known):
+        if before is not None and lost(before.life, step):
             before.end = _fell(before, known)
             ended.append(before)
             del lasting[vid]
@@ -92,14 +153,6 @@ def read(rows: Iterable[tuple[str, bytes]], known: Lives) -> Pieces:
     ended.sort(key=lambda piece: (piece.end or 0, piece.keys[0]))
     ended += [piece for piece in lasting.values() if piece.end is None]
     return Pieces(ended, strays)
-
-
-def _lost(piece: Piece, step: Step, key: str, known: Lives) -> bool:
-    """Whether a piece of an earlier life had ended with that when the next step was written."""
-    if not step.life or step.life == piece.life:
-        return False
-    life = known.lives.get(step.life)
-    return life is not None and written_of(key) > life.began + known.return_us
 
 
 def _forsaken(piece: Piece, known: Lives) -> bool:

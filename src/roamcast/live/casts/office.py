@@ -7,7 +7,7 @@ line. What a sender is told are counts with noise, out of a budget (`preview`).
 import asyncio
 import random
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import msgspec
@@ -48,6 +48,7 @@ from roamcast.model.machine import Input
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.casts.consents import AskConsent, ConsentRequest, EndConsent, GiveConsent
 from roamcast.overlay.casts.held import planned
+from roamcast.overlay.casts.looking import window_of
 from roamcast.overlay.casts.messages import (
     CancelCast,
     CastBody,
@@ -85,7 +86,7 @@ class CastOffice:
         tickets: Tickets,
         give: Callable[[Input], None],
         clock: Clock,
-        charge: Callable[[Viewer, Filter], None],
+        charge: Callable[[Viewer, Filter, tuple[int, int]], Awaitable[None]],
         reader: FilterReader,
         settings: CastSection,
         audit: AuditLog,
@@ -183,7 +184,7 @@ class CastOffice:
                 await self._ask(lambda t: AskConsent(t, request))
                 return pending_view(request)
         if told["tense"] in ("historic", "hybrid", "present"):
-            self._charge(viewer, wanted)
+            await self._charge(viewer, wanted, window_of(area_of(wanted)))
         self._note("sent", grant, **told)
         try:
             await self._ask(lambda t: SendCast(t, cast, viewer, wish.kind, wish.policy, rank))

@@ -1,7 +1,7 @@
 """Whom a cast would reach at this node: who was there, is there, and may come."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -41,7 +41,10 @@ class Whom:
     """Finds whom filters address."""
 
     def __init__(
-        self, broker: Broker, past: PastWorker, charge: Callable[[Viewer, Filter], None]
+        self,
+        broker: Broker,
+        past: PastWorker,
+        charge: Callable[[Viewer, Filter, tuple[int, int]], Awaitable[None]],
     ) -> None:
         self._broker = broker
         self._past = past
@@ -49,7 +52,7 @@ class Whom:
 
     async def find(self, viewer: Viewer, wanted: Filter, now: int) -> Addressees:
         """Find whom a cast would reach, at the price of a question about the past."""
-        self._charge(viewer, wanted)
+        await self._charge(viewer, wanted, window_of(area_of(wanted)))
         tense = casts.tense(wanted, now)
         found: list[Context] = []
         here: list[Context] = []

@@ -148,8 +148,7 @@ async def get_contexts(
     now = service.clock()
     viewer = viewer_of(request)
     window = window_of(request)
-    past = window is not None
-    wanted = await charged_filter(request, times=2, past=past)  # a page, and how many in all
+    wanted = await charged_filter(request, times=2, past=window)  # a page, and how many in all
     broker = service.broker
     if window is None:
         found = await answered(broker.page(viewer, wanted, now, after=after, limit=offset + size))
@@ -235,7 +234,7 @@ async def count_contexts(
     del filter_text, filter_language, box, span
     service = service_of(request)
     viewer, window = viewer_of(request), window_of(request)
-    wanted = await charged_filter(request, past=window is not None)
+    wanted = await charged_filter(request, past=window)
     if window is not None:
         return as_json(Count(len(await service.past.ask(viewer, wanted, window)), hint_of(request)))
     question = service.broker.count(viewer, wanted, service.clock())

@@ -108,18 +108,20 @@ def _other_text(request: Asked, *, past: bool) -> str:
     return parts[0] if len(parts) == 1 else " AND ".join(f"({part})" for part in parts)
 
 
-async def charged_filter(request: Asked, times: int = 1, *, past: bool = False) -> Filter:
+async def charged_filter(
+    request: Asked, times: int = 1, *, past: tuple[int, int] | None = None
+) -> Filter:
     """Read what a request asks for; refuse it if its price exceeds what the subject has.
 
-    `past`: with a window of time that begins before now (`window_of`). Then the price is that of
+    `past`: a window of time that begins before now (`window_of`). Then the price is that of
     reading the past, and the window is no part of the filter.
     """
     service = service_of(request)
-    wanted = await read_filter(request, past=past)
-    if past:
-        service.charge_past(viewer_of(request), wanted)
-    else:
+    wanted = await read_filter(request, past=past is not None)
+    if past is None:
         service.charge(viewer_of(request), wanted, times=times)
+    else:
+        await service.charge_past(viewer_of(request), wanted, past)
     return wanted
 
 

@@ -1,16 +1,17 @@
 """What a running service does about its past, beside its loop: answer questions, feed the archive.
 
-Questions and batches read the log page by page in a worker thread; between two pages the store's
-writer goes on, and the loop never waits. One thread feeds, so that batches land in their order.
+Questions and batches read what they need of the log, page by page in a worker thread; between two
+pages the store's writer goes on, and the loop never waits. One thread feeds, so that batches land
+in their order.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from roamcast.broker import Broker
-from roamcast.channels.past.asking import Asked, found, runs
+from roamcast.channels.past.asking import Asked, found, runs, widened
 from roamcast.channels.past.leaving import StepsMissingError, contexts, ended
 from roamcast.channels.past.messages import (
     BatchLanded,
@@ -19,8 +20,7 @@ from roamcast.channels.past.messages import (
     FeedArchive,
     LookForEnded,
 )
-from roamcast.channels.past.part import STEPS, vid_of
-from roamcast.channels.past.pieces import read
+from roamcast.channels.past.pieces import pieces_within
 from roamcast.errors import RoamcastError
 from roamcast.identity.rules import Viewer
 from roamcast.live.observe.logs import Log
@@ -32,7 +32,6 @@ from roamcast.model.machine import Input
 from roamcast.overlay.casts.looking import look_up, paged
 from roamcast.overlay.casts.messages import LookUpPast, PastUnread
 
-PAGE_STEPS: Final = 1_000
 STEP_STEPS: Final = 60
 """What reading one step of the log costs, in the steps of docs/queries.md: about 3 µs."""
 
@@ -40,7 +39,6 @@ QUESTIONS_MAX: Final = 2
 """Questions about the past that are answered at a time; others wait."""
 
 ANYBODY: Final = Viewer("")
-AFTER: Final = STEPS + "\U0010fffe"
 ERASED_TOGETHER: Final = 1_000
 
 _LOG = Log("past")
@@ -74,7 +72,6 @@ class PastWorker:
         self._feeding = ThreadPoolExecutor(1, "past-feed")
         self._asking = ThreadPoolExecutor(QUESTIONS_MAX, "past-ask")
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._steps = 0
         self._closed = False
 
     def close(self) -> None:
@@ -83,11 +80,14 @@ class PastWorker:
         self._feeding.shutdown(cancel_futures=True)
         self._asking.shutdown(cancel_futures=True)
 
-    def price(self, wanted: Filter) -> int:
-        """Give the steps that a question may take: every step of the log, and of the archive."""
+    async def price(self, wanted: Filter, window: tuple[int, int]) -> int:
+        """Give the steps that a question may take: those of the log that it reads, the archive."""
+        reach = widened(Asked(wanted, window).reach, self._broker.blur)
+        run = asyncio.get_running_loop().run_in_executor
+        reads = await run(self._asking, self._disk.steps.count_within, *reach)
         archived = 0 if self._archive is None else self._archive.rows
         matching = max(1, steps(wanted.normal))
-        return (1 + self._steps) * (STEP_STEPS + matching) + archived * matching
+        return (1 + reads) * (STEP_STEPS + matching) + archived * matching
 
     async def ask(
         self, viewer: Viewer, wanted: Filter, window: tuple[int, int], *, exact: bool = False
@@ -106,7 +106,7 @@ class PastWorker:
                 asked,
                 memory.seen,
                 waiting=memory.waiting,
-                log=self._log,
+                log=self._disk.steps,
                 archive=lambda: self._archived(asked),
                 known=memory.known,
                 blur=None if exact else blur,
@@ -123,10 +123,9 @@ class PastWorker:
         asked, blur = Asked(Filter.parse("true"), window), self._broker.blur
 
         def work() -> list[tuple[str, list[Context]]]:
-            rows = dict(memory.waiting)
-            rows.update(self._log())
+            reach = widened(asked.reach, blur)
+            pieces = pieces_within(self._disk.steps, reach, memory.waiting, memory.known)
             archived = self._archived(asked)
-            pieces = read(sorted(rows.items()), memory.known).pieces
             return list(runs(asked, memory.seen, pieces, archived, blur))
 
         return await asyncio.get_running_loop().run_in_executor(self._asking, work)
@@ -158,7 +157,7 @@ class PastWorker:
                     effect.questions,
                     [memories[one.viewer].seen for one in effect.questions],
                     waiting=memory.waiting,
-                    log=self._log,
+                    log=self._disk.steps,
                     archive=lambda asked: self._archived(asked, keys),
                     known=memory.known,
                     now=now,
@@ -177,21 +176,10 @@ class PastWorker:
     def _archived(self, asked: Asked, keys: dict[str, bytes] | None = None) -> Iterable[Context]:
         return () if self._archive is None else self._archive.contexts(asked, keys)
 
-    def _log(self) -> Iterator[tuple[str, bytes]]:
-        """Read the log in its order; steps that come meanwhile come last."""
-        after, count = STEPS, 0
-        while page := self._disk.values(after, AFTER, PAGE_STEPS):
-            after = page[-1][0]
-            count += len(page)
-            yield from page
-        self._steps = count
-
     async def erase(self, vid: str, ask: Callable[[Callable[[int], Input]], Any]) -> int:
         """Delete everything of a vid that has ended, in the log and in the archive."""
         run = asyncio.get_running_loop().run_in_executor
-        keys = await run(
-            self._asking, lambda: [key for key, _ in self._log() if vid_of(key) == vid]
-        )
+        keys = await run(self._asking, self._disk.steps.keys, vid)
         for start in range(0, len(keys), ERASED_TOGETHER):
             some = tuple(keys[start : start + ERASED_TOGETHER])
             await ask(lambda ticket, some=some: ErasePast(ticket, vid, some))  # type: ignore[misc]
@@ -212,7 +200,7 @@ class PastWorker:
 
         def look() -> Input:
             assert isinstance(effect, LookForEnded)
-            return ended(self._log(), memory.known, effect)
+            return ended(self._disk.steps, memory.known, effect)
 
         def feed() -> Input:
             assert isinstance(effect, FeedArchive)
@@ -221,7 +209,9 @@ class PastWorker:
                 return BatchRefused(number, "the settings name no archive: [past] archive")
             try:
                 if not self._archive.has(number):
-                    rows = dict(self._log())
+                    firsts = [piece.keys[0] for piece in effect.batch.pieces]
+                    values = [(key, self._disk.value(key)) for key in firsts]
+                    rows = {key: value for key, value in values if value is not None}
                     shown = contexts(effect.batch, rows, memory.seen)
                     self._archive.append(effect.batch, shown)
                 self._archive.retain(now)

@@ -575,9 +575,10 @@ class Service:
         (steps,) = self.broker.steps(viewer, (wanted,), now)
         self.reader.work.take(viewer.name, now, times * steps // shares)
 
-    def charge_past(self, viewer: Viewer, wanted: Filter) -> None:
-        """Charge a viewer for a question about the past; too dear is refused."""
-        self.reader.work.take(viewer.name, self.clock(), self.past.price(wanted))
+    async def charge_past(self, viewer: Viewer, wanted: Filter, window: tuple[int, int]) -> None:
+        """Charge a viewer for a question about a time of the past; too dear is refused."""
+        price = await self.past.price(wanted, window)
+        self.reader.work.take(viewer.name, self.clock(), price)
 
     async def erase_past(self, vid: str) -> int:
         """Delete what the past has of a vid; give how many rows that were."""

@@ -1,17 +1,20 @@
 """What does the store's file look like? One table of entries in SQLite, durable by every commit.
 
+Beside it are the tables of the index of the log of steps, which follow from the entries (0350).
 An entry is a name, its value and the stamp of the write. Where other hosts may take over, a name
 that was forgotten stays for a while without a value, so that no copy of it brings the value back.
 """
 
 import os
 import sqlite3
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
+from roamcast.channels.past.index import StepIndex, make_tables
 from roamcast.errors import InputError
 
-VERSION: Final = 2
+VERSION: Final = 3
 WAL_BYTES_KEPT: Final = 64 * 1024 * 1024
 GONE_US_MAX: Final = 7 * 86_400_000_000
 """So long a name is known to be forgotten; a host that was away for longer may bring it back."""
@@ -67,6 +70,9 @@ def _make_tables(connection: sqlite3.Connection, version: int) -> None:
     if version == 1:  # as it was before stores had copies
         connection.execute("INSERT INTO entries SELECT key, value, 1 FROM pairs")
         connection.execute("DROP TABLE pairs")
+    make_tables(connection)
+    if version < 3:  # as it was before the log of steps had an index
+        StepIndex(connection, nullcontext()).build()
 
 
 def prune(connection: sqlite3.Connection, now: int) -> int:

@@ -24,6 +24,7 @@ from typing import Final
 
 import msgspec
 
+from roamcast.channels.past.index import StepIndex
 from roamcast.errors import LimitError, RoamcastError, StoreError
 from roamcast.live.store.file import GONE_MAX, connect, prune
 from roamcast.model.machine import (
@@ -83,6 +84,8 @@ class SqliteStore:
         self._using = threading.Lock()
         self._closing = False
         self._problem: str | None = None
+        self.steps = StepIndex(connection, self._using)
+        """The index of the log of steps (0350)."""
         self._gone = prune(connection, _now())
         newest = connection.execute("SELECT MAX(stamp) FROM entries").fetchone()[0]
         self.stamp: int = newest or 0
@@ -199,18 +202,6 @@ class SqliteStore:
                 raise StoreError(f"the store can not be read: {error}") from None
         return found
 
-    def values(self, after: str, until: str, count: int) -> list[tuple[str, bytes]]:
-        """Read at most so many keys with their values, beyond one name; any thread may ask."""
-        with self._using:
-            try:
-                return self._connection.execute(
-                    "SELECT key, value FROM entries WHERE key > ? AND key <= ?"
-                    " AND value IS NOT NULL ORDER BY key LIMIT ?",
-                    (after, until, count),
-                ).fetchall()
-            except sqlite3.Error as error:
-                raise StoreError(f"the store can not be read: {error}") from None
-
     def checkpoint(self) -> None:
         """Empty the write-ahead log into the file: what was deleted is then in neither."""
         with self._using:
@@ -284,6 +275,7 @@ class SqliteStore:
                     "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)",
                     [(entry.key, entry.value, entry.stamp) for entry in kept],
                 )
+                self.steps.update({entry.key: entry.value for entry in latest.values()})
                 if not self._copied:
                     self._connection.executemany("DELETE FROM entries WHERE key = ?", gone)
                 elif gone:

@@ -92,7 +92,7 @@ class WhatIfOffice:
             segments = service.journal.segments
             check_segments(segments)
             price = RECORD_STEPS * await asyncio.to_thread(records_in, segments)
-        service.charge_past(viewer, Filter.parse("true"))
+        await service.charge_past(viewer, Filter.parse("true"), window)
         steps = from_runs(await service.past.stays(viewer, window), window)
         check_size(steps)
         price += STEP_STEPS * len(steps)

@@ -16,7 +16,7 @@ import msgspec
 
 from roamcast.channels.past.asking import EVER, Asked, Rows, Seen, runs, stretches
 from roamcast.channels.past.part import Lives
-from roamcast.channels.past.pieces import read
+from roamcast.channels.past.pieces import StepLog, pieces_within
 from roamcast.model.areas import Area
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -84,7 +84,7 @@ def look_up(
     seen: Sequence[Seen],
     *,
     waiting: Rows,
-    log: Callable[[], Iterable[tuple[str, bytes]]],
+    log: StepLog,
     archive: Callable[[Asked], Iterable[Context]],
     known: Lives,
     now: int,
@@ -93,12 +93,12 @@ def look_up(
 
     `waiting` was read before this is called, then the log is, once for all, then the archive.
     """
-    rows = dict(waiting)
-    rows.update(log())
-    pieces = read(sorted(rows.items()), known).pieces
+    all_asked = [asked_of(question.filter, question.window) for question in questions]
+    reaches = [asked.reach for asked in all_asked]
+    reach = min(low for low, _ in reaches), max(high for _, high in reaches)
+    pieces = pieces_within(log, reach, waiting, known)
     answers = []
-    for question, sees in zip(questions, seen, strict=True):
-        asked = asked_of(question.filter, question.window)
+    for question, asked, sees in zip(questions, all_asked, seen, strict=True):
         answer = PastAnswer([], [])
         for _, run in runs(asked, sees, pieces, archive(asked)):
             answer_run(asked, run, now, question.until, answer)

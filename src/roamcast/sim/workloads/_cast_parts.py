@@ -35,6 +35,7 @@ from roamcast.overlay.casts.messages import (
 from roamcast.sim.checkers import Violation
 from roamcast.sim.clocks import Clock
 from roamcast.sim.host import Boot
+from roamcast.sim.step_log import SimStepLog
 from roamcast.sim.workloads._trust_parts import TrustAnswer, TrustCall
 
 LOOK_US_MAX: Final = 80_000
@@ -58,6 +59,7 @@ class CastNode:
         self.broker = broker
         self.overlay = broker.overlay
         self._disk = boot.disk
+        self._log = SimStepLog()
         self._draw = random.Random(boot.generator.random())
         self._number = boot.number << 32
         self._calls: dict[int, tuple[int, int]] = {}
@@ -131,7 +133,7 @@ class CastNode:
             effect.questions,
             [one.seen for one in memories],
             waiting=memories[0].waiting,
-            log=lambda: self._disk.load(STEPS).items(),
+            log=self._log.of(self._disk.load(STEPS)),
             archive=lambda _: (),
             known=memories[0].known,
             now=now,

@@ -11,17 +11,20 @@ from typing import Final
 import msgspec
 
 from roamcast.broker import Broker
-from roamcast.channels.past.asking import EVER, Asked, coalesced, found
+from roamcast.channels.past.asking import EVER, Asked, coalesced, found, within
+from roamcast.channels.past.index import StepIndex
 from roamcast.channels.past.leaving import StepsMissingError, contexts
 from roamcast.channels.past.messages import ArchiveBatch, BatchLanded, BatchRefused
 from roamcast.channels.past.part import STEPS
-from roamcast.channels.past.pieces import Pieces, read
+from roamcast.channels.past.pieces import Piece, Pieces, pieces_within, read
 from roamcast.channels.past.settings import PastSettings
 from roamcast.identity.rules import Viewer
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
+from roamcast.model.time import FOREVER
 from roamcast.sim.checkers import Violation
 from roamcast.sim.host import Host
+from roamcast.sim.step_log import SimStepLog
 from roamcast.sim.workloads._broker_parts import Attempt, Fate, ViewHistory
 
 PAST: Final = PastSettings(
@@ -37,6 +40,8 @@ ANYBODY: Final = Viewer("")
 ALL: Final = Filter.parse("TRUE")
 NOTICED_US: Final = 2_500_000
 """When the silence of a client that fell is noticed at the latest, and a server is back."""
+MOMENTS_MAX: Final = 8
+"""Moments that a check asks the log about: the last at which something began."""
 LATE_US: Final = 700_000
 """How late a heartbeat may arrive that was sent before its client fell."""
 
@@ -103,12 +108,17 @@ class PastRecord:
 
     def __init__(self) -> None:
         self.archive = SimArchive()
+        self._logs: dict[str, SimStepLog] = {}
         self.acknowledged: dict[tuple[str, int], int] = {}
         """(vid, number of the attempt) → when it was acknowledged."""
         self.fell: dict[str, int] = {}
         """Vids of clients' earlier lives → when their client was last up."""
         self.trouble: list[int] = []
         """When a server started, stood still or handed over, in order."""
+
+    def log(self, host: Host) -> StepIndex:
+        """Give the log on a host's disk with its index."""
+        return self._logs.setdefault(host.name, SimStepLog()).of(dict(steps_of(host)))
 
     def check(
         self,
@@ -125,6 +135,7 @@ class PastRecord:
             raise Violation("nothing is archived twice", f"by {host.name}")
         by_vid = pieces_of(host, server, self.archive, host.local(now))
         self._check_question(host, server, by_vid, host.local(now))
+        self._check_reading(host, server, host.local(now))
         for vid, history in states.items():
             pieces = by_vid.get(vid, [])
             for piece in pieces:
@@ -196,7 +207,7 @@ class PastRecord:
             Asked(ALL, EVER),
             lambda one, _: one,
             waiting=memory.waiting,
-            log=lambda: steps_of(host),
+            log=self.log(host),
             archive=lambda: self.archive.rows,
             known=memory.known,
         )
@@ -205,6 +216,26 @@ class PastRecord:
             vid: _identity(one) for vid, one in right.items()
         }:
             raise Violation("a question about the past finds all of it", f"{answers}, not {right}")
+
+    def _check_reading(self, host: Host, server: Broker, now: int) -> None:
+        """What a question reads of the log is what the whole log says of its time."""
+        memory = server.remembers(ANYBODY, now)
+        log, pieces = self.log(host), log_of(host, server, now).pieces
+        moments = sorted({one.begin for one in pieces})[-MOMENTS_MAX:]
+        for reach in [EVER, *pairwise(moments), *((one, one) for one in moments)]:
+            some = within(pieces_within(log, reach, memory.waiting, memory.known), reach)
+            if sorted(map(_interval, some)) != sorted(map(_interval, within(pieces, reach))):
+                raise Violation("a question reads all that matters", f"{host.name} {reach}")
+
+
+def _interval(piece: Piece) -> tuple[str, int, int, bytes, str]:
+    return (
+        piece.vid,
+        piece.begin,
+        FOREVER if piece.end is None else piece.end,
+        piece.body,
+        piece.rules,
+    )
 
 
 def _identity(context: Context) -> bytes:

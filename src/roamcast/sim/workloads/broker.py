@@ -647,7 +647,7 @@ class BrokerWorkload(Workload):
                 self._counts["fed"] += isinstance(given, BatchLanded)
             else:
                 memory = server.remembers(ANYBODY, host.local(now))
-                given = ended(steps_of(host), memory.known, effect)
+                given = ended(self._past.log(host), memory.known, effect)
             world.kernel.call(now + WORK_US, lambda _: self._worked(world, host, boots, given))
 
         world.kernel.call(world.now + WORK_US, work)
