@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 from typing import Any
 from weakref import ref
 
@@ -176,6 +177,7 @@ def test_so_many_overdue_are_closed_at_once() -> None:
     async def go() -> None:
         door = Door(first_bytes_s=0.05)
         wires = [door.open()[0] for _ in range(OVERDUE_AT_ONCE + 1)]
+        time.sleep(0.06)  # so that all of them are overdue when the loop looks
         seen = []
         while not wires[-1].closing:
             seen.append(sum(wire.closing for wire in wires))
