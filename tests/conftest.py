@@ -124,6 +124,11 @@ def pytest_sessionstart() -> None:
                 importlib.import_module(module.name)
 
 
+def pytest_sessionfinish() -> None:
+    """End what forked the commands of tests."""
+    nursery.close()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put long files first: one that began last would let the other workers wait for it."""
     seconds: dict[str, float] = {}

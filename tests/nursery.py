@@ -106,10 +106,23 @@ class Nursery:
         )
         its.close()
 
+    def close(self) -> None:
+        """Let it end."""
+        self._socket.close()
+        self._process.wait()
+
     def ask(self, words: Sequence[str], descriptors: Sequence[int]) -> None:
         """Ask for a command with these streams, and where its pid and code are to be written."""
         request = {"words": words, "folder": str(Path.cwd()), "environment": environment()}
         socket.send_fds(self._socket, [json.dumps(request).encode()], list(descriptors))
+
+
+def close() -> None:
+    """End the nursery of this process, if it has one."""
+    global _running
+    if _running is not None:
+        _running.close()
+        _running = None
 
 
 def environment() -> dict[str, str]:

@@ -5,7 +5,6 @@ its own thread's time, and is stopped. Each consumer has at most one job here.
 """
 
 import asyncio
-import os
 import queue
 import sys
 import threading
@@ -25,9 +24,6 @@ from roamcast.overlay.modulators.workshop import Order, Workshop
 ORDERS: Final = (StartModulation, Modulate, EndModulation)
 SWITCH_S: Final = 0.001
 """After so long the loop that serves everybody has the interpreter again; Python's own is 5 ms."""
-
-NICE: Final = 10
-"""So much less than the loop the thread counts where there are too few cores, on Linux (0391)."""
 
 
 class ModulatorWorker:
@@ -67,8 +63,6 @@ class ModulatorWorker:
             self._thread = None
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        if sys.platform == "linux":  # there a priority is a thread's own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         engine = Engine()
 
         def find(name: str) -> Compiled | None:
