@@ -28,6 +28,7 @@ from bench._placement_parts import exponent
 from bench.kill import Ready, kept
 from roamcast.channels.past.asking import Asked, found
 from roamcast.channels.past.part import Lives, Step, encode_step, key_of
+from roamcast.channels.past.spans import Reach
 from roamcast.client import Session, connect
 from roamcast.client.asking import Asking
 from roamcast.errors import RoamcastError
@@ -287,7 +288,7 @@ async def grown(folder: Path, length: int) -> dict[str, Any]:
         times.append(monotonic() - asked_at)
     row = {
         "steps_in_log": length,
-        "steps_read": store.steps.count_within(*window),
+        "steps_read": store.steps.count_within(Reach(*window)),
         "vids_found": len(answers),
         "first_ms": round(times[0] * 1e3, 2),
         "answer_ms": round(sorted(times)[ASKED_TIMES // 2] * 1e3, 2),

@@ -16,12 +16,13 @@ from roamcast.channels.past.leaving import ended
 from roamcast.channels.past.messages import LookForEnded
 from roamcast.channels.past.part import Lives, Step, Uptime, encode_step, key_of, written_of
 from roamcast.channels.past.pieces import Piece, pieces_within, read
+from roamcast.channels.past.spans import ENDED_MAX, Reach
 from roamcast.errors import StoreError
 from roamcast.model.contexts import Context, body_of
 from roamcast.sim.step_log import SimStepLog
 
 BODIES = [body_of(Context("v", place)) for place in ("hq/1", "hq/2")]
-VIDS = ("a", "b")
+VIDS = ("a", "b", "long")
 TIMES = st.integers(0, 12) | st.sampled_from([-1_000_000, 40, 5_000, 10**15])
 
 STEPS = st.builds(Step, TIMES) | st.builds(
@@ -46,7 +47,12 @@ KNOWN = st.builds(
     TIMES,
     st.sampled_from([0, 5]),
 )
-REACHES = st.tuples(TIMES, TIMES).map(lambda ends: (min(ends), max(ends))) | st.just(EVER)
+REACHES = st.builds(
+    lambda ends, margin, letters: Reach(min(ends), max(ends), margin, letters),
+    st.tuples(TIMES, TIMES) | st.just(EVER),
+    st.sampled_from([0, 0, 1, 3, 10**6]),
+    st.sampled_from([0, 2, 4, 5]),
+)
 
 
 def intervals(pieces: list[Piece]) -> list[tuple[Any, ...]]:
@@ -71,7 +77,7 @@ def test_a_question_reads_a_part_of_the_log_and_finds_what_all_of_it_says(
     batches: list[dict[str, bytes | None]],
     memory: dict[str, bytes | None],
     known: Lives,
-    reach: tuple[int, int],
+    reach: Reach,
 ) -> None:
     """Whatever was written, came late from another host, was archived, erased, lost in a crash."""
     disk, rows = SimStepLog(), dict[str, bytes]()
@@ -86,7 +92,12 @@ def test_a_question_reads_a_part_of_the_log_and_finds_what_all_of_it_says(
     part = pieces_within(log, reach, sorted(waiting.items()), known)
     assert intervals(within(part, reach)) == intervals(within(whole, reach))
     assert log.count() == len(rows)
-    assert log.count_within(*reach) == len(log.within(*reach))
+    read_steps = log.within(reach)
+    assert log.count_within(reach) == len(read_steps)
+    assert all(
+        reach.touches(vid, span.begin, span.mark if span.level <= ENDED_MAX else None)
+        for vid, span, _ in read_steps
+    )
 
 
 @settings(max_examples=100)
@@ -128,9 +139,9 @@ def test_a_question_reads_no_more_when_the_log_grows() -> None:
         rows[key_of(begin + 900, vid)] = encode_step(Step(begin + 900))
     rows[key_of(0, "there")] = encode_step(Step(0, BODIES[0]))
     log = disk.of(rows)
-    assert len(log.within(1_500_000, 1_510_000)) == 12
-    assert log.count_within(1_500_000, 1_510_000) == 12
-    assert len(log.within(*EVER)) == 3_001 > 2 * PAGE_STEPS
+    assert len(log.within(Reach(1_500_000, 1_510_000))) == 12
+    assert log.count_within(Reach(1_500_000, 1_510_000)) == 12
+    assert len(log.within(Reach(*EVER))) == 3_001 > 2 * PAGE_STEPS
     assert len(log.keys("p7")) == 120
 
 
@@ -148,7 +159,7 @@ def test_a_state_that_changes_between_two_pages_is_found_once(monkeypatch: Any) 
                 disk.of({**rows, key_of(9, "p1"): encode_step(Step(9, BODIES[1]))})
 
     monkeypatch.setattr(log, "_level", moving)
-    found = pieces_within(log, EVER, (), Lives(1, {}, (), 20))
+    found = pieces_within(log, Reach(*EVER), (), Lives(1, {}, (), 20))
     assert sorted((one.vid, one.begin, one.end) for one in found) == [
         ("p1", 1, 9),
         ("p1", 9, None),

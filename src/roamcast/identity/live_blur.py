@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from roamcast.model.contexts import Context, is_pseudonym
+from roamcast.model.contexts import PSEUDONYM_LETTERS_MIN, Context, is_pseudonym
 from roamcast.model.time import EARLIEST, LATEST, MICROSECONDS
 
 GRID_S: Final = 900
@@ -43,8 +43,16 @@ class LiveBlur(msgspec.Struct, frozen=True):
 
     @property
     def step(self) -> int:
-        """The step in microseconds: no interval grows by more at either end."""
+        """The step in microseconds."""
         return self.grid_s * MICROSECONDS
+
+    @property
+    def margin(self) -> tuple[int, int]:
+        """By how much an interval may grow at either end, and the letters that such a vid has.
+
+        Where few are, whoever is near in time counts, however named.
+        """
+        return self.step, 0 if self.crowd_min else PSEUDONYM_LETTERS_MIN
 
     def concerns(self, vid: str) -> bool:
         """Whether a vid stands for somebody who changes it."""

@@ -58,7 +58,12 @@ MEMBERS: Final = ("place", "t_r", "t_d")
 """The properties that are members of a context, not attributes."""
 
 
-PSEUDONYM: Final = re.compile(r"[A-Za-z0-9_-]{22,}(@.*)?", re.DOTALL)
+PSEUDONYM_LETTERS_MIN: Final = 22
+"""What 128 random bits take in base64url."""
+
+PSEUDONYM: Final = re.compile(
+    r"[A-Za-z0-9_-]{" + str(PSEUDONYM_LETTERS_MIN) + r",}(@.*)?", re.DOTALL
+)
 
 
 def is_pseudonym(vid: str) -> bool:
@@ -467,6 +472,12 @@ def body_of(context: Context) -> bytes:
             context.t_d,
         )
     )
+
+
+def stored_context(body: bytes, t_r: int, t_d: int | None) -> Context:
+    """Read bytes that `body_of` wrote of a checked context, with another interval."""
+    packed = _unpack(body)
+    return Context(packed.vid, packed.place, packed.point, packed.attributes, t_r, t_d)
 
 
 def context_of(body: bytes) -> Context:

@@ -20,6 +20,7 @@ import msgspec
 
 from roamcast.channels.past.part import Lives
 from roamcast.channels.past.pieces import Piece, StepLog, pieces_within
+from roamcast.channels.past.spans import Reach
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import T_D, T_R, All, Any, Conjunction, Normal, Values
@@ -39,8 +40,8 @@ class Blur(Protocol):
     """How what is shown of pseudonyms is rounded; `identity.blurring` has it (0220)."""
 
     @property
-    def step(self) -> int:
-        """By how much an interval may grow at either end."""
+    def margin(self) -> tuple[int, int]:
+        """By how much an interval may grow at either end, and the letters that such a vid has."""
 
     def concerns(self, vid: str) -> bool:
         """Whether a vid stands for somebody who changes it."""
@@ -166,18 +167,14 @@ def _alike(first: Context, other: Context) -> bool:
     ) == repr(sorted(other.attributes.items()))
 
 
-def within(pieces: Iterable[Piece], reach: tuple[int, int]) -> list[Piece]:
-    """Give the pieces that overlap a span."""
-    low, high = reach
-    return [
-        piece for piece in pieces if piece.begin <= high and (piece.end is None or piece.end >= low)
-    ]
+def within(pieces: Iterable[Piece], reach: Reach) -> list[Piece]:
+    """Give the pieces that touch a time."""
+    return [piece for piece in pieces if reach.touches(piece.vid, piece.begin, piece.end)]
 
 
-def widened(reach: tuple[int, int], blur: Blur | None) -> tuple[int, int]:
-    """Give the span whose pieces may come to lie within another one when they are rounded."""
-    low, high = reach
-    return reach if blur is None else (low - blur.step, high + blur.step)
+def widened(reach: tuple[int, int], blur: Blur | None) -> Reach:
+    """Give the time whose pieces may come to lie within another one when they are rounded."""
+    return Reach(*reach) if blur is None else Reach(*reach, *blur.margin)
 
 
 def found(

@@ -24,6 +24,7 @@ from roamcast.channels.past.spans import (
     OPEN,
     SOFT,
     STRAY,
+    Reach,
     StepSpan,
     following,
 )
@@ -35,6 +36,8 @@ PAGE_STEPS: Final = 1_000
 MOMENT_MAX: Final = 2**62
 """Half of it bounds every moment of a step, so that ends and lengths have 64 bits."""
 
+_EVER: Final = Reach(-MOMENT_MAX, MOMENT_MAX)
+
 Found = tuple[str, StepSpan, bytes]
 """A vid, the span of a step of it, and the step."""
 
@@ -44,6 +47,18 @@ _SINCE: Final = (
     "ORDER BY written"
 )
 _SINCE_SPANS: Final = _SINCE.replace(", value FROM steps", " FROM spans")
+
+_TOUCHES: Final = (
+    "mark <= :last AND begin <= :latest AND (length(vid) >= :letters "
+    f"OR (begin <= :high AND (level > {ENDED_MAX} OR mark >= :low)))"
+)
+"""Answered by the index alone: what is too far away costs neither its row nor its step."""
+
+_PAGE: Final = (
+    "SELECT vid, written, begin, level, mark, life, value FROM steps WHERE level = :level "  # noqa: S608
+    f"AND (mark, vid, written) > (:mark, :vid, :written) AND {_TOUCHES} "
+    "ORDER BY mark, vid, written LIMIT :most"
+)
 
 _decode: Final = msgspec.msgpack.Decoder(Step).decode
 
@@ -158,28 +173,28 @@ class StepIndex:
 
     # --- reading: in any thread -----------------------------------------------------------------
 
-    def within(self, low: int, high: int) -> list[Found]:
-        """Give the steps whose spans overlap a time, as far as the log alone tells; in any order.
+    def within(self, reach: Reach) -> list[Found]:
+        """Give the steps whose spans touch a time, as far as the log alone tells; in any order.
 
         Page by page. A span that lasts may end meanwhile: such levels come first, and what was
         found first counts, so none is missed.
         """
         found: dict[tuple[str, int], Found] = {}
-        for level, first, last in _ranges(low, high):
-            for vid, span, value in self._level(level, first, last, high):
+        for level, first, last in _ranges(reach):
+            for vid, span, value in self._level(level, first, last, reach):
                 found.setdefault((vid, span.written), (vid, span, value))
         return list(found.values())
 
-    def count_within(self, low: int, high: int) -> int:
+    def count_within(self, reach: Reach) -> int:
         """Count the steps that `within` would give."""
         with self._reading():
             return sum(
                 self._connection.execute(
-                    "SELECT count(*) FROM spans "
-                    "WHERE level = ? AND mark BETWEEN ? AND ? AND begin <= ?",
-                    (*each, _moment(high)),
+                    f"SELECT count(*) FROM spans WHERE level = :level AND mark >= :first "  # noqa: S608
+                    f"AND {_TOUCHES}",
+                    {"level": level, "first": first, **_bounds(last, reach)},
                 ).fetchone()[0]
-                for each in _ranges(low, high)
+                for level, first, last in _ranges(reach)
             )
 
     def since(self, vid: str, written: int) -> list[Found]:
@@ -220,7 +235,7 @@ class StepIndex:
         return [
             one
             for level in (SOFT, LOST)
-            for one in self._level(level, -MOMENT_MAX, MOMENT_MAX, MOMENT_MAX)
+            for one in self._level(level, -MOMENT_MAX, MOMENT_MAX, _EVER)
             if level == LOST or one[1].life != life
         ]
 
@@ -256,16 +271,19 @@ class StepIndex:
             found += [one for one in map(_found, later) if one[1].level == END]
         return found
 
-    def _level(self, level: int, first: int, last: int, begin: int) -> Iterator[Found]:
-        """Give the steps on a level with marks in a range that began by a moment, in order."""
+    def _level(self, level: int, first: int, last: int, reach: Reach) -> Iterator[Found]:
+        """Give the steps on a level with marks in a range that touch a time, in order."""
         after: tuple[int, str, int] = (first, "", -1)
         while True:
             with self._reading():
                 page = self._connection.execute(
-                    "SELECT vid, written, begin, level, mark, life, value FROM steps "
-                    "WHERE level = ? AND (mark, vid, written) > (?, ?, ?) AND mark <= ? "
-                    "AND begin <= ? ORDER BY mark, vid, written LIMIT ?",
-                    (level, *after, last, _moment(begin), PAGE_STEPS),
+                    _PAGE,
+                    {
+                        "level": level,
+                        **dict(zip(("mark", "vid", "written"), after, strict=True)),
+                        "most": PAGE_STEPS,
+                        **_bounds(last, reach),
+                    },
                 ).fetchall()
             yield from map(_found, page)
             if len(page) < PAGE_STEPS:
@@ -287,12 +305,24 @@ def _found(row: tuple[str, int, int, int, int, int, bytes]) -> Found:
     return vid, StepSpan(written, begin, level, mark, life), value
 
 
-def _ranges(low: int, high: int) -> Iterable[tuple[int, int, int]]:
-    """Give for each level the marks that spans have that may overlap a time."""
+def _ranges(reach: Reach) -> Iterable[tuple[int, int, int]]:
+    """Give for each level the marks that spans have that may touch a time."""
+    low, high = reach.low - reach.margin, reach.high + reach.margin
     for level in (OPEN, SOFT, LOST):
         yield level, -MOMENT_MAX, _moment(high)
     for level in range(ENDED_MAX, -1, -1):
         yield level, _moment(low), _moment(high + (1 << level))
+
+
+def _bounds(last: int, reach: Reach) -> dict[str, int]:
+    """Give the values that `_TOUCHES` names."""
+    return {
+        "last": last,
+        "low": _moment(reach.low),
+        "high": _moment(reach.high),
+        "latest": _moment(reach.high + reach.margin),
+        "letters": reach.letters,
+    }
 
 
 def _moment(moment: int) -> int:

@@ -15,8 +15,8 @@ from typing import Final, Protocol
 import msgspec
 
 from roamcast.channels.past.part import Lives, Step, after, key_of, vid_of, written_of
-from roamcast.channels.past.spans import ENDED_MAX, LOST, StepSpan, lost
-from roamcast.model.contexts import Context, context_of
+from roamcast.channels.past.spans import ENDED_MAX, LOST, Reach, StepSpan, lost
+from roamcast.model.contexts import Context, stored_context
 
 
 class Piece(msgspec.Struct, gc=False):
@@ -37,10 +37,7 @@ class Piece(msgspec.Struct, gc=False):
     def context(self) -> Context:
         """Give the context as the map showed it, with the interval that a whole log says."""
         if self._context is None:  # a batch of questions asks for it often
-            said = context_of(self.body)
-            self._context = Context(
-                said.vid, said.place, said.point, said.attributes, self.begin, self.end
-            )
+            self._context = stored_context(self.body, self.begin, self.end)
         return self._context
 
 
@@ -57,19 +54,19 @@ decode_step: Final = msgspec.msgpack.Decoder(Step).decode
 class StepLog(Protocol):
     """The log as questions read it; `StepIndex` is one."""
 
-    def within(self, low: int, high: int) -> Iterable[tuple[str, StepSpan, bytes]]:
-        """Give the steps whose spans overlap a time, as far as the log alone tells."""
+    def within(self, reach: Reach) -> Iterable[tuple[str, StepSpan, bytes]]:
+        """Give the steps whose spans touch a time, as far as the log alone tells."""
 
     def since(self, vid: str, written: int) -> Iterable[tuple[str, StepSpan, bytes]]:
         """Give the steps of a vid from the last one before a moment of writing on, in order."""
 
 
 def pieces_within(
-    log: StepLog, reach: tuple[int, int], waiting: Iterable[tuple[str, bytes]], known: Lives
+    log: StepLog, reach: Reach, waiting: Iterable[tuple[str, bytes]], known: Lives
 ) -> list[Piece]:
-    """Give the pieces that overlap a time, and some more, of the log and of what waits for it."""
+    """Give the pieces that touch a time, and some more, of the log and of what waits for it."""
     pieces: dict[str, list[tuple[int, Piece]]] = {}
-    for vid, span, value in log.within(*reach):
+    for vid, span, value in log.within(reach):
         pieces.setdefault(vid, []).append((span.written, piece_of(vid, span, value, known)))
     rows_of: dict[str, dict[str, bytes]] = {}
     for key, value in waiting:

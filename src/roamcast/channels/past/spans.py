@@ -6,7 +6,7 @@ reads only the steps whose spans it touches (0350). `following` says what one st
 span and for the one before it; `read` in `pieces.py` says the same of a whole log.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -26,6 +26,25 @@ END: Final = -2
 """A step that ended what the step before it says."""
 STRAY: Final = -3
 """A step that ended nothing."""
+
+
+class Reach(NamedTuple):
+    """The time whose pieces decide a question, both ends belonging to it.
+
+    What is shown of some vids is rounded, so pieces of theirs beyond it may come to lie within.
+    """
+
+    low: int
+    high: int
+    margin: int = 0
+    """How far beyond it such pieces may lie."""
+    letters: int = 0
+    """Vids with fewer letters are not rounded: pieces of theirs are asked for without a margin."""
+
+    def touches(self, vid: str, begin: int, end: int | None) -> bool:
+        """Whether a piece may matter."""
+        margin = self.margin if len(vid) >= self.letters else 0
+        return begin <= self.high + margin and (end is None or end >= self.low - margin)
 
 
 class StepSpan(msgspec.Struct, gc=False):

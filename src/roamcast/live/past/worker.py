@@ -84,7 +84,7 @@ class PastWorker:
         """Give the steps that a question may take: those of the log that it reads, the archive."""
         reach = widened(Asked(wanted, window).reach, self._broker.blur)
         run = asyncio.get_running_loop().run_in_executor
-        reads = await run(self._asking, self._disk.steps.count_within, *reach)
+        reads = await run(self._asking, self._disk.steps.count_within, reach)
         archived = 0 if self._archive is None else self._archive.rows
         matching = max(1, steps(wanted.normal))
         return (1 + reads) * (STEP_STEPS + matching) + archived * matching

@@ -18,6 +18,7 @@ from roamcast.channels.past.messages import ArchiveBatch, BatchLanded, BatchRefu
 from roamcast.channels.past.part import STEPS
 from roamcast.channels.past.pieces import Piece, Pieces, pieces_within, read
 from roamcast.channels.past.settings import PastSettings
+from roamcast.channels.past.spans import Reach
 from roamcast.identity.rules import Viewer
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -222,7 +223,8 @@ class PastRecord:
         memory = server.remembers(ANYBODY, now)
         log, pieces = self.log(host), log_of(host, server, now).pieces
         moments = sorted({one.begin for one in pieces})[-MOMENTS_MAX:]
-        for reach in [EVER, *pairwise(moments), *((one, one) for one in moments)]:
+        for span in [EVER, *pairwise(moments), *((one, one) for one in moments)]:
+            reach = Reach(*span)
             some = within(pieces_within(log, reach, memory.waiting, memory.known), reach)
             if sorted(map(_interval, some)) != sorted(map(_interval, within(pieces, reach))):
                 raise Violation("a question reads all that matters", f"{host.name} {reach}")
