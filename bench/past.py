@@ -28,7 +28,7 @@ from bench._placement_parts import exponent
 from bench.kill import Ready, kept
 from roamcast.channels.past.asking import Asked, found
 from roamcast.channels.past.part import Lives, Step, encode_step, key_of
-from roamcast.channels.past.spans import Reach
+from roamcast.channels.past.spans import ReachedTime
 from roamcast.client import Session, connect
 from roamcast.client.asking import Asking
 from roamcast.errors import RoamcastError
@@ -283,12 +283,18 @@ async def grown(folder: Path, length: int) -> dict[str, Any]:
     for _ in range(ASKED_TIMES):
         asked_at = monotonic()
         answers = found(
-            asked, lambda one, _: one, waiting=(), log=store.steps, archive=tuple, known=known
+            asked,
+            lambda one, _: one,
+            waiting=(),
+            log=store.steps,
+            archive=tuple,
+            known=known,
+            whole=lambda *_: True,
         )
         times.append(monotonic() - asked_at)
     row = {
         "steps_in_log": length,
-        "steps_read": store.steps.count_within(Reach(*window)),
+        "steps_read": store.steps.count_within(ReachedTime(*window)),
         "vids_found": len(answers),
         "first_ms": round(times[0] * 1e3, 2),
         "answer_ms": round(sorted(times)[ASKED_TIMES // 2] * 1e3, 2),

@@ -286,6 +286,8 @@ class Memory(msgspec.Struct, frozen=True):
     waiting: list[tuple[str, bytes]]
     known: Lives
     seen: Callable[[Context, str], Context | None]
+    whole: Callable[[str, str], bool]
+    """Whether everybody sees all of a vid, by the rules of then and of now."""
 
 
 @lru_cache(RULES_DECODED)
@@ -718,12 +720,18 @@ class Broker(Router):
         Read the log after this, and the archive after the log (`channels/past/asking.py`).
         """
         return Memory(
-            self._past.waiting, self._past.known(now), partial(self._seen_then, viewer, now)
+            self._past.waiting,
+            self._past.known(now),
+            partial(self._seen_then, viewer, now),
+            self._whole,
         )
+
+    def _whole(self, vid: str, rules: str) -> bool:
+        return not rules and self._rules.public and self._rules.is_public(vid)
 
     def _seen_then(self, viewer: Viewer, now: int, context: Context, rules: str) -> Context | None:
         """Give what a viewer may see of a past context: by its rules then, and by those of now."""
-        if not rules and self._rules.is_public(context.vid) and self._rules.public:
+        if self._whole(context.vid, rules):
             return context  # soon decided: questions about the past ask for every context
         then: Sequence[Rule] | None = self._rules.default
         if rules:

@@ -135,6 +135,7 @@ class World:
             log=SimStepLog().of(dict(self.log())),
             archive=list,
             known=memory.known,
+            whole=memory.whole,
         )
 
     def log(self) -> list[tuple[str, bytes]]:

@@ -16,7 +16,7 @@ from roamcast.channels.past.leaving import ended
 from roamcast.channels.past.messages import LookForEnded
 from roamcast.channels.past.part import Lives, Step, Uptime, encode_step, key_of, written_of
 from roamcast.channels.past.pieces import Piece, pieces_within, read
-from roamcast.channels.past.spans import ENDED_MAX, Reach
+from roamcast.channels.past.spans import ENDED_MAX, ReachedTime
 from roamcast.errors import StoreError
 from roamcast.model.contexts import Context, body_of
 from roamcast.sim.step_log import SimStepLog
@@ -48,7 +48,7 @@ KNOWN = st.builds(
     st.sampled_from([0, 5]),
 )
 REACHES = st.builds(
-    lambda ends, margin, letters: Reach(min(ends), max(ends), margin, letters),
+    lambda ends, margin, letters: ReachedTime(min(ends), max(ends), margin, letters),
     st.tuples(TIMES, TIMES) | st.just(EVER),
     st.sampled_from([0, 0, 1, 3, 10**6]),
     st.sampled_from([0, 2, 4, 5]),
@@ -77,7 +77,7 @@ def test_a_question_reads_a_part_of_the_log_and_finds_what_all_of_it_says(
     batches: list[dict[str, bytes | None]],
     memory: dict[str, bytes | None],
     known: Lives,
-    reach: Reach,
+    reach: ReachedTime,
 ) -> None:
     """Whatever was written, came late from another host, was archived, erased, lost in a crash."""
     disk, rows = SimStepLog(), dict[str, bytes]()
@@ -139,9 +139,9 @@ def test_a_question_reads_no_more_when_the_log_grows() -> None:
         rows[key_of(begin + 900, vid)] = encode_step(Step(begin + 900))
     rows[key_of(0, "there")] = encode_step(Step(0, BODIES[0]))
     log = disk.of(rows)
-    assert len(log.within(Reach(1_500_000, 1_510_000))) == 12
-    assert log.count_within(Reach(1_500_000, 1_510_000)) == 12
-    assert len(log.within(Reach(*EVER))) == 3_001 > 2 * PAGE_STEPS
+    assert len(log.within(ReachedTime(1_500_000, 1_510_000))) == 12
+    assert log.count_within(ReachedTime(1_500_000, 1_510_000)) == 12
+    assert len(log.within(ReachedTime(*EVER))) == 3_001 > 2 * PAGE_STEPS
     assert len(log.keys("p7")) == 120
 
 
@@ -159,7 +159,7 @@ def test_a_state_that_changes_between_two_pages_is_found_once(monkeypatch: Any) 
                 disk.of({**rows, key_of(9, "p1"): encode_step(Step(9, BODIES[1]))})
 
     monkeypatch.setattr(log, "_level", moving)
-    found = pieces_within(log, Reach(*EVER), (), Lives(1, {}, (), 20))
+    found = pieces_within(log, ReachedTime(*EVER), (), Lives(1, {}, (), 20))
     assert sorted((one.vid, one.begin, one.end) for one in found) == [
         ("p1", 1, 9),
         ("p1", 9, None),

@@ -5,11 +5,15 @@ both, asks everything she can ask, and tries what a stranger may try. What she g
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from roamcast.broker import AdmitClient, Failed, UnpublishFor
+from roamcast.channels.past import asking
+from roamcast.channels.past.asking import EVER, Asked, found
+from roamcast.channels.past.part import STEPS
 from roamcast.channels.server import contexts, live_views
 from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.server.messages import (
@@ -29,6 +33,7 @@ from roamcast.model.addresses import Client
 from roamcast.model.contexts import Context, body_of, encode
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Multicast, Received, Send
+from roamcast.sim.step_log import SimStepLog
 from tests.strategies_hub import START, Desk
 
 SECOND = 1_000_000
@@ -90,6 +95,26 @@ class World(Desk):
         for vid in ("x", "y"):
             seen = self.broker.get(EVE, vid, self.now)
             self.heard.append((self.now, None if seen is None else encode(seen)))
+        self._look_back()
+
+    def _look_back(self) -> None:
+        """Ask for the past: all of it, and moments and times that end or begin in the midst."""
+        log = SimStepLog().of(self.load(STEPS))
+        moments = range(START, self.now + SECOND, SECOND // 2)
+        windows = [*pairwise(moments), *((one, one) for one in moments)]
+        for window in [EVER, *windows, *((one, EVER[1]) for one in moments)]:
+            memory = self.broker.remembers(EVE, self.now)
+            answers = found(
+                Asked(Filter.parse("vid <> ''"), window),
+                memory.seen,
+                waiting=memory.waiting,
+                log=log,
+                archive=tuple,
+                known=memory.known,
+                whole=memory.whole,
+                blur=self.broker.blur,
+            )
+            self.heard.append((self.now, [window, *(encode(one) for one in answers.values())]))
 
     def pass_time(self) -> None:
         self.run(SECOND)
@@ -366,6 +391,11 @@ def test_planted_counting_hidden_updates(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_planted_the_contexts_own_t_r(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "_differ", lambda *_: True)  # as if every change showed
+    assert leaks(*moves_within_a_floor(past=True))
+
+
+def test_planted_times_of_the_past_beyond_the_asked_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "_cut", lambda run, _: run)
     assert leaks(*moves_within_a_floor(past=True))
 
 

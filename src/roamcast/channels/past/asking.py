@@ -20,7 +20,7 @@ import msgspec
 
 from roamcast.channels.past.part import Lives
 from roamcast.channels.past.pieces import Piece, StepLog, pieces_within
-from roamcast.channels.past.spans import Reach
+from roamcast.channels.past.spans import ReachedTime
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import T_D, T_R, All, Any, Conjunction, Normal, Values
@@ -32,6 +32,9 @@ from roamcast.model.time import FOREVER
 Rows = Sequence[tuple[str, bytes]]
 Seen = Callable[[Context, str], Context | None]
 """(a context, the id of its rules) → what whoever asks may see of it."""
+
+Whole = Callable[[str, str], bool]
+"""(a vid, the id of its rules) → whether everybody sees all of it."""
 
 EVER: Final = (-FOREVER, FOREVER)
 
@@ -167,14 +170,14 @@ def _alike(first: Context, other: Context) -> bool:
     ) == repr(sorted(other.attributes.items()))
 
 
-def within(pieces: Iterable[Piece], reach: Reach) -> list[Piece]:
+def within(pieces: Iterable[Piece], reach: ReachedTime) -> list[Piece]:
     """Give the pieces that touch a time."""
     return [piece for piece in pieces if reach.touches(piece.vid, piece.begin, piece.end)]
 
 
-def widened(reach: tuple[int, int], blur: Blur | None) -> Reach:
+def widened(reach: tuple[int, int], blur: Blur | None) -> ReachedTime:
     """Give the time whose pieces may come to lie within another one when they are rounded."""
-    return Reach(*reach) if blur is None else Reach(*reach, *blur.margin)
+    return ReachedTime(*reach) if blur is None else ReachedTime(*reach, *blur.margin)
 
 
 def found(
@@ -185,6 +188,7 @@ def found(
     log: StepLog,
     archive: Callable[[], Iterable[Context]],
     known: Lives,
+    whole: Whole,
     blur: Blur | None = None,
 ) -> dict[str, Context]:
     """Answer a question: vid → the last context of it in the window, as it may be seen.
@@ -198,7 +202,7 @@ def found(
     pieces = pieces_within(log, widened(asked.reach, blur), waiting, known)
     archived = archive()
     answers = {}
-    for vid, run in runs(asked, seen, pieces, archived, blur):
+    for vid, run in runs(asked, seen, pieces, archived, blur, whole):
         answer = asked.answer(run)
         if answer is not None:
             answers[vid] = answer
@@ -211,18 +215,28 @@ def runs(
     pieces: Iterable[Piece],
     archived: Iterable[Context],
     blur: Blur | None = None,
+    whole: Whole | None = None,
 ) -> Iterable[tuple[str, list[Context]]]:
-    """Give the contexts of each vid that a question may be about, in order, as they may be seen."""
+    """Give the contexts of each vid that a question may be about, in order, as they may be seen.
+
+    With `whole` they are shown: times beyond the question's own are cut off where something may be
+    hidden (0450).
+    """
     exact: dict[str, list[Context]] = {}
+    partly: set[str] = set()
     for piece in within(pieces, widened(asked.reach, blur)):
         shown = seen(piece.context(), piece.rules)
         if shown is not None:
             exact.setdefault(piece.vid, []).append(shown)
+            if whole is not None and not whole(piece.vid, piece.rules):
+                partly.add(piece.vid)
     visible = [one for contexts in exact.values() for one in contexts]
     for context in archived:
         shown = seen(context, "")
         if shown is not None and not _known(shown, exact.get(context.vid, ())):
             visible.append(shown)
+            if whole is not None and not whole(context.vid, ""):
+                partly.add(context.vid)
     if blur is not None:
         visible = blur.thickened(visible)
     # Most vids are not asked for: their contexts need not be put in order.
@@ -233,7 +247,25 @@ def runs(
             by_vid.setdefault(one.vid, []).append(one)
     for vid in sorted(by_vid):
         run = coalesced(by_vid[vid])
-        yield vid, run if blur is None or not blur.concerns(vid) else _blurred(run, blur)
+        if blur is not None and blur.concerns(vid):
+            run = _blurred(run, blur)
+        yield vid, _cut(run, asked.reach) if vid in partly else run
+
+
+def _cut(run: Iterable[Context], reach: tuple[int, int]) -> list[Context]:
+    """Give the contexts of a run without the times that a question does not reach.
+
+    Nothing beyond was read, so a change that rules hide would show as a begin or an end. No filter
+    can tell: its moments lie within.
+    """
+    low, high = reach
+    return [
+        msgspec.structs.replace(
+            one, t_r=max(one.t_r, low), t_d=one.t_d if one.end <= high else None
+        )
+        for one in run
+        if one.t_r <= high and one.end >= low
+    ]
 
 
 def _blurred(run: Sequence[Context], blur: Blur) -> list[Context]:

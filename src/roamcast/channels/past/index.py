@@ -24,7 +24,7 @@ from roamcast.channels.past.spans import (
     OPEN,
     SOFT,
     STRAY,
-    Reach,
+    ReachedTime,
     StepSpan,
     following,
 )
@@ -36,7 +36,7 @@ PAGE_STEPS: Final = 1_000
 MOMENT_MAX: Final = 2**62
 """Half of it bounds every moment of a step, so that ends and lengths have 64 bits."""
 
-_EVER: Final = Reach(-MOMENT_MAX, MOMENT_MAX)
+_EVER: Final = ReachedTime(-MOMENT_MAX, MOMENT_MAX)
 
 Found = tuple[str, StepSpan, bytes]
 """A vid, the span of a step of it, and the step."""
@@ -173,7 +173,7 @@ class StepIndex:
 
     # --- reading: in any thread -----------------------------------------------------------------
 
-    def within(self, reach: Reach) -> list[Found]:
+    def within(self, reach: ReachedTime) -> list[Found]:
         """Give the steps whose spans touch a time, as far as the log alone tells; in any order.
 
         Page by page. A span that lasts may end meanwhile: such levels come first, and what was
@@ -185,7 +185,7 @@ class StepIndex:
                 found.setdefault((vid, span.written), (vid, span, value))
         return list(found.values())
 
-    def count_within(self, reach: Reach) -> int:
+    def count_within(self, reach: ReachedTime) -> int:
         """Count the steps that `within` would give."""
         with self._reading():
             return sum(
@@ -271,7 +271,7 @@ class StepIndex:
             found += [one for one in map(_found, later) if one[1].level == END]
         return found
 
-    def _level(self, level: int, first: int, last: int, reach: Reach) -> Iterator[Found]:
+    def _level(self, level: int, first: int, last: int, reach: ReachedTime) -> Iterator[Found]:
         """Give the steps on a level with marks in a range that touch a time, in order."""
         after: tuple[int, str, int] = (first, "", -1)
         while True:
@@ -305,7 +305,7 @@ def _found(row: tuple[str, int, int, int, int, int, bytes]) -> Found:
     return vid, StepSpan(written, begin, level, mark, life), value
 
 
-def _ranges(reach: Reach) -> Iterable[tuple[int, int, int]]:
+def _ranges(reach: ReachedTime) -> Iterable[tuple[int, int, int]]:
     """Give for each level the marks that spans have that may touch a time."""
     low, high = reach.low - reach.margin, reach.high + reach.margin
     for level in (OPEN, SOFT, LOST):
@@ -314,7 +314,7 @@ def _ranges(reach: Reach) -> Iterable[tuple[int, int, int]]:
         yield level, _moment(low), _moment(high + (1 << level))
 
 
-def _bounds(last: int, reach: Reach) -> dict[str, int]:
+def _bounds(last: int, reach: ReachedTime) -> dict[str, int]:
     """Give the values that `_TOUCHES` names."""
     return {
         "last": last,

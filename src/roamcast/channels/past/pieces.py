@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from roamcast.channels.past.part import Lives, Step, after, key_of, vid_of, written_of
-from roamcast.channels.past.spans import ENDED_MAX, LOST, Reach, StepSpan, lost
+from roamcast.channels.past.spans import ENDED_MAX, LOST, ReachedTime, StepSpan, lost
 from roamcast.model.contexts import Context, stored_context
 
 
@@ -54,7 +54,7 @@ decode_step: Final = msgspec.msgpack.Decoder(Step).decode
 class StepLog(Protocol):
     """The log as questions read it; `StepIndex` is one."""
 
-    def within(self, reach: Reach) -> Iterable[tuple[str, StepSpan, bytes]]:
+    def within(self, reach: ReachedTime) -> Iterable[tuple[str, StepSpan, bytes]]:
         """Give the steps whose spans touch a time, as far as the log alone tells."""
 
     def since(self, vid: str, written: int) -> Iterable[tuple[str, StepSpan, bytes]]:
@@ -62,7 +62,7 @@ class StepLog(Protocol):
 
 
 def pieces_within(
-    log: StepLog, reach: Reach, waiting: Iterable[tuple[str, bytes]], known: Lives
+    log: StepLog, reach: ReachedTime, waiting: Iterable[tuple[str, bytes]], known: Lives
 ) -> list[Piece]:
     """Give the pieces that touch a time, and some more, of the log and of what waits for it."""
     pieces: dict[str, list[tuple[int, Piece]]] = {}

@@ -28,7 +28,7 @@ STRAY: Final = -3
 """A step that ended nothing."""
 
 
-class Reach(NamedTuple):
+class ReachedTime(NamedTuple):
     """The time whose pieces decide a question, both ends belonging to it.
 
     What is shown of some vids is rounded, so pieces of theirs beyond it may come to lie within.

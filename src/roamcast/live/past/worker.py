@@ -109,6 +109,7 @@ class PastWorker:
                 log=self._disk.steps,
                 archive=lambda: self._archived(asked),
                 known=memory.known,
+                whole=memory.whole,
                 blur=None if exact else blur,
             )
             return list(answers.values())
@@ -126,7 +127,7 @@ class PastWorker:
             reach = widened(asked.reach, blur)
             pieces = pieces_within(self._disk.steps, reach, memory.waiting, memory.known)
             archived = self._archived(asked)
-            return list(runs(asked, memory.seen, pieces, archived, blur))
+            return list(runs(asked, memory.seen, pieces, archived, blur, memory.whole))
 
         return await asyncio.get_running_loop().run_in_executor(self._asking, work)
 

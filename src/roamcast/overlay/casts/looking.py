@@ -17,7 +17,7 @@ import msgspec
 from roamcast.channels.past.asking import EVER, Asked, Rows, Seen, runs, stretches
 from roamcast.channels.past.part import Lives
 from roamcast.channels.past.pieces import StepLog, pieces_within
-from roamcast.channels.past.spans import Reach
+from roamcast.channels.past.spans import ReachedTime
 from roamcast.model.areas import Area
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -96,7 +96,7 @@ def look_up(
     """
     all_asked = [asked_of(question.filter, question.window) for question in questions]
     reaches = [asked.reach for asked in all_asked]
-    reach = Reach(min(low for low, _ in reaches), max(high for _, high in reaches))
+    reach = ReachedTime(min(low for low, _ in reaches), max(high for _, high in reaches))
     pieces = pieces_within(log, reach, waiting, known)
     answers = []
     for question, asked, sees in zip(questions, all_asked, seen, strict=True):

@@ -18,7 +18,7 @@ from roamcast.channels.past.messages import ArchiveBatch, BatchLanded, BatchRefu
 from roamcast.channels.past.part import STEPS
 from roamcast.channels.past.pieces import Piece, Pieces, pieces_within, read
 from roamcast.channels.past.settings import PastSettings
-from roamcast.channels.past.spans import Reach
+from roamcast.channels.past.spans import ReachedTime
 from roamcast.identity.rules import Viewer
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
@@ -211,6 +211,7 @@ class PastRecord:
             log=self.log(host),
             archive=lambda: self.archive.rows,
             known=memory.known,
+            whole=memory.whole,
         )
         right = {vid: coalesced(pieces)[-1] for vid, pieces in by_vid.items()}
         if {vid: _identity(one) for vid, one in answers.items()} != {
@@ -224,7 +225,7 @@ class PastRecord:
         log, pieces = self.log(host), log_of(host, server, now).pieces
         moments = sorted({one.begin for one in pieces})[-MOMENTS_MAX:]
         for span in [EVER, *pairwise(moments), *((one, one) for one in moments)]:
-            reach = Reach(*span)
+            reach = ReachedTime(*span)
             some = within(pieces_within(log, reach, memory.waiting, memory.known), reach)
             if sorted(map(_interval, some)) != sorted(map(_interval, within(pieces, reach))):
                 raise Violation("a question reads all that matters", f"{host.name} {reach}")
