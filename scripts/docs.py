@@ -278,6 +278,9 @@ FILTER_LIMITS = {
 
 FIXED_LIMITS = {
     "batch.features_max": BATCH_MAX,
+    "casts.candidates_max": CastSettings().candidates_max,
+    "casts.union_max": CastSettings().union_max,
+    "casts.update_max": CastSettings().update_max,
     "casts.waiting_per_sender_max": CastSettings().sender_max,
     "rules.rules_max": rules.RULES_MAX,
     "rules.viewers_max": rules.VIEWERS_MAX,

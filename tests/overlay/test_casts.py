@@ -324,8 +324,8 @@ def collecting() -> OneNode:
     return node
 
 
-def late_result(number: int) -> ParcelArrived:
-    body = CastResult("c", "far", (Pair(f"late-{number}@trust", b"key"),), complete=True)
+def late_result(number: int, *, complete: bool = True) -> ParcelArrived:
+    body = CastResult("c", "far", (Pair(f"late-{number}@trust", b"key"),), complete=complete)
     return ParcelArrived(ParcelId("far", 1, number), RESULT, msgspec.msgpack.encode(body))
 
 
@@ -408,6 +408,70 @@ def test_an_update_reaches_exactly_those_whom_the_cast_reached() -> None:
     assert {one.cast for one in node.mail} == {"all clear"}
     assert sorted(node.reached) == first
     assert node.disk[node.mail[0].payload] == b"over"
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, **limits: int) -> OneNode:
+    monkeypatch.setattr(
+        "tests.overlay.test_casts.SETTINGS", msgspec.structs.replace(SETTINGS, **limits)
+    )
+    return OneNode()
+
+
+@pytest.mark.limit("casts.candidates_max")
+@pytest.mark.parametrize(("people", "lost"), [(3, False), (4, True)])
+def test_who_is_one_candidate_too_many_is_found_by_one_more_look(
+    people: int, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = limited(monkeypatch, candidates_max=3)
+    node.send("during", f"role = 'red' AND during(time, {span(1_000, 1_500)})", expires=2_000)
+    node.run_until(1_050)
+    for number in range(people):
+        node.show(f"p{number}@trust", "hq")
+        node.run_until(1_060 + number)
+    assert node.casts.occupancy()["candidates"] == (3, 3)
+    assert ("during" in node.casts._desk.waiting.lost) == lost
+    node.run_until(1_200)
+    for number in range(people):
+        node.leave(f"p{number}@trust")
+    node.run_until(100_000_000)
+    assert sorted(node.reached) == [f"p{number}@trust" for number in range(people)]
+
+
+@pytest.mark.limit("casts.update_max")
+@pytest.mark.parametrize(("people", "updated"), [(4, 4), (6, 4)])
+def test_an_update_reaches_so_many_and_the_cast_itself_everybody(
+    people: int, updated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = limited(monkeypatch, update_max=4)
+    for number in range(people):
+        node.show(f"p{number}@trust", "hq")
+    node.send("alert", f"role = 'red' AND start_by(time, {span(500, 9_000)})")
+    node.run_until(1_200)
+    assert len(node.reached) == people
+    node.mail.clear()
+    assert isinstance(node.ask(UpdateCast(2, "alert", "all clear", b"over", SENDER)), Acknowledged)
+    node.run_until(1_500)
+    assert len(node.reached) == updated
+
+
+@pytest.mark.limit("casts.union_max")
+@pytest.mark.parametrize(("found", "passed_on"), [(3, False), (4, True)])
+def test_results_wait_to_be_united_up_to_so_many(
+    found: int, passed_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a branching point, while a neighbour has not answered (trap 9)."""
+    first = limited(monkeypatch, union_max=3)
+    text = "within(place, 'campus')"
+    sent = SendCast(1, Cast("c", text, b"hello", first.now, expires=90_000), SENDER, policy="FBTH")
+    assert isinstance(first.ask(sent), Acknowledged)
+    for neighbour in ("far", "away"):
+        first.disk[f"{SENT}{name_of('c')}/{neighbour}"] = neighbour.encode()
+    node = OneNode(first.disk, first.now)
+    node.run_until(1_100)
+    for number in range(found):
+        node.carry(node.casts.receive(late_result(number, complete=False), node.now))
+    assert bool(node.mail) == passed_on
+    assert len(node.reached) == (found if passed_on else 0)
 
 
 def body(filter_text: str, policy: str = "NH", expires: int = 100_000) -> CastBody:

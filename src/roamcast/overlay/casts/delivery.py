@@ -323,6 +323,8 @@ class CastDelivery:
             return self.pump(now)
         stored = page.page
         if stored.owes[0] == held.id:
+            held.updatable += len(stored.pairs)
+            page.beyond = held.updatable > self._settings.update_max
             stored.reached, stored.refused = given.reached, given.refused
             stored.unreachable = given.unreachable
         step = CastStep(held.id, "deposited", stored.to[1:], len(stored.pairs))
@@ -331,7 +333,8 @@ class CastDelivery:
         page.refusals = 0
         if stored.owes:
             self.owe(held, page)
-        elif page.page.number * self._settings.page_pairs > self._settings.update_max:
+        elif page.beyond:
+            held.updatable -= len(stored.pairs)
             held.unnamed += stored.reached
             self._drop(held, page)
             return [step, self._requests.store(((page.key, None),), _nothing), *self.pump(now)]
@@ -389,6 +392,8 @@ class CastDelivery:
         for pair in stored.pairs:
             held.whom[pair.vid] = None
         held.found += len(stored.pairs)
+        if held.id not in stored.owes:
+            held.updatable += len(stored.pairs)
         if not stored.owes:
             stored.pairs = ()
         self._hold(held, page)

@@ -199,7 +199,7 @@ class StoredPage(msgspec.Struct, array_like=True):
 class CastPage:
     """A page in memory; on disk from `stored` on."""
 
-    __slots__ = ("busy", "page", "refusals", "stored")
+    __slots__ = ("beyond", "busy", "page", "refusals", "stored")
 
     def __init__(self, page: StoredPage, *, stored: bool) -> None:
         self.page = page
@@ -207,6 +207,8 @@ class CastPage:
         self.busy = False
         """Something is under way for it: a deposit, a parcel, a write."""
         self.refusals = 0
+        self.beyond = False
+        """Beyond those whom an update can reach: it goes when it is delivered."""
 
     @property
     def key(self) -> str:
@@ -247,6 +249,7 @@ class HeldCast:
         "unnamed",
         "unreachable",
         "unwritten",
+        "updatable",
         "whom",
     )
 
@@ -269,6 +272,8 @@ class HeldCast:
         self.found = 0
         self.unreachable = 0
         self.unnamed = 0
+        self.updatable = 0
+        """Vids on disk that have the cast: an update reaches these."""
         """How many were reached beyond those whom an update can reach."""
         self.looked = False
         """Whether this node's past has been looked up, in this life."""
