@@ -259,6 +259,10 @@ class RulesPolicy:
         """Give a context as a class may see it, or nothing."""
         return self.visible_to(context, self._who(view_class), now)
 
+    def open_to_all(self, vid: str) -> bool:
+        """Whether every class sees all of a context, whenever it looks."""
+        return self._rules_of(vid) is PUBLIC
+
     def forms(self, context: Context, now: int) -> Collection[Rule]:
         """Give the rules by which somebody may see this context now: each is one form (0096)."""
         rules = self._rules_of(context.vid)

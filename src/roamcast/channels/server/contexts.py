@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import structs
 
-from roamcast.channels.server.desk import ClientState, Desk, Policy
+from roamcast.channels.server.desk import NOBODY, ClientState, Desk, Policy
 from roamcast.channels.server.live_views import SMALL_MAX, LiveViews, Seen
 from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, State, Superseded
 from roamcast.channels.server.named import NamedViewer, NamedViewers, ViewerKey
@@ -74,7 +74,7 @@ class MapContext(msgspec.Struct):
     """When the clock may change what some see of it."""
     seat: int = 0
     """Its index in `ActiveMap.seats`, the same for as long as it is on the map."""
-    names: frozenset[str] = frozenset()
+    names: frozenset[str] = NOBODY
     """Whom its rules name."""
     apart: dict[ViewerKey, ClassView] | None = None
     """Viewer for whom it lies apart → what that viewer was last told, as in `views`."""
@@ -373,7 +373,8 @@ class MapContexts:
         self.check_owner(context.vid, client.name)
         if self.past is not None:
             self.past.check_room()
-        client.unconfirmed.pop(context.vid, None)
+        if client.unconfirmed:
+            client.unconfirmed.pop(context.vid, None)
         client.publications[context.vid] = None
         if not self.put_for(client.name, context, body, stamp):
             known = self.map.contexts.get(context.vid) or self.map.removed.get(context.vid)
@@ -389,18 +390,19 @@ class MapContexts:
         """
         if not self.may_name(owner, vid):
             raise taken(vid)
-        subject = owner.partition("#")[0]
-        if subject != vid and subject.rpartition("@")[2] in self.trusted_nodes:
-            raise LimitError("who comes without a name publishes one context, under its own vid")
+        if self.trusted_nodes:
+            subject = owner.partition("#")[0]
+            if subject != vid and subject.rpartition("@")[2] in self.trusted_nodes:
+                said = "who comes without a name publishes one context, under its own vid"
+                raise LimitError(said)
+            if vid.rpartition("@")[2] in self.trusted_nodes and not self._may_take(owner, vid):
+                raise taken(vid)
         known = self.map.contexts.get(vid)
-        owners = (
-            None if known is None else known.owner,
-            self.publishers.get(vid),
-            self.claims.get(vid),
-            vid if vid.rpartition("@")[2] in self.trusted_nodes else None,
-        )
-        for other in owners:
-            if other is not None and not self._may_take(owner, other):
+        if known is not None and known.owner != owner and not self._may_take(owner, known.owner):
+            raise taken(vid)
+        for owners in (self.publishers, self.claims):
+            other = owners.get(vid, owner)
+            if other != owner and not self._may_take(owner, other):
                 raise taken(vid)
 
     def reconsider(self, vid: str) -> None:
@@ -411,15 +413,14 @@ class MapContexts:
             self._note(known, before=known.context)
         self.live.reconsider(vid)
         if known is not None:
-            self._record(known, known.context, known.body)
+            if self._desk.journal:
+                self._record(known, known.context, known.body)
             self._changed(known, known.context, known.body, "changed")
 
     def _record(
         self, known: MapContext, context: Context | None, body: bytes, ended: int = 0
     ) -> None:
         """Record what the journal may say of a context: what everybody may see, and the past of."""
-        if not self._desk.journal:
-            return
         vid, before = known.context.vid, known.recorded
         seen = None if context is None else self._policy.recorded(context, self._desk.now)
         if context is not None:
@@ -492,9 +493,11 @@ class MapContexts:
 
         `stored`: it is on disk, and so is its step of the past.
         """
-        exact, body = context, self.shown_body(context, body)
-        context = self.shown(context)
-        self.settle(context.vid)
+        exact, context = context, self.shown(context)
+        if context is not exact:
+            body = body_of(context)
+        if self.unnoted:
+            self.settle(context.vid)
         before = self.map.contexts.get(context.vid)
         owner_before, state_before = (before.owner, before.context) if before else (None, None)
         if before is None and self.map.removed:
@@ -506,11 +509,13 @@ class MapContexts:
             return False
         if self.past is not None and not stored:
             self.past.begin(exact, body, owner, self._desk.now)
-        self._note(known, state_before)
+        if not self._policy.open_to_all(context.vid):
+            self._note(known, state_before)
         if self.live.stale is not None:
             self.live.note(context.vid)
         fresh = owner_before is None
-        self._record(known, context, body)
+        if self._desk.journal:
+            self._record(known, context, body)
         if owner_before is not None and owner_before != owner:
             self._overtake(owner_before, context.vid, stamp)
         self._changed(known, context, body, "appeared" if fresh else "changed")
@@ -589,8 +594,9 @@ class MapContexts:
         self.map.remove(vid)
         self._policy.forget(vid)
         self.live.note(vid)
-        self._record(known, None, b"", ended)
-        apart = self._lying_apart(known)
+        if self._desk.journal:
+            self._record(known, None, b"", ended)
+        apart = self._lying_apart(known) if known.names or known.apart else ()
         self._changed(known, None, b"", "left")
         for watcher in apart:
             del watcher.vids[vid]
@@ -635,13 +641,25 @@ class MapContexts:
         desk = self._desk
         desk.number += 1
         vid = known.context.vid
-        place = "" if known.recorded is None else known.recorded.place or ""
         matched: list[int] = []
         clients = 0
-        returning = self._name_anew(known) if context is not None else {}
-        classes, viewers = touched or self._touched(known, context)
-        apart = [watcher.alone for watcher in self._lying_apart(known)]
-        without = frozenset([*apart, *(key[1] for key in returning)])
+        returning: dict[ViewerKey, ClassView] = {}
+        if context is not None and (known.apart or known.names is not self._policy.names_of(vid)):
+            returning = self._name_anew(known)
+        plain = not (known.names or known.apart or returning)
+        at: int | None = None
+        classes: Mapping[str, Touched]
+        viewers: Mapping[ViewerKey, Touched]
+        if plain and touched is None and context is not None and self._policy.open_to_all(vid):
+            classes, viewers = self._seen_by_all(known, context), {}
+        else:
+            classes, viewers = touched or self._touched(known, context)
+            if context is not None:
+                at = self._policy.changes_at(context, desk.now)
+        without = NOBODY
+        if not plain:
+            apart = [watcher.alone for watcher in self._lying_apart(known)]
+            without = frozenset([*apart, *(key[1] for key in returning)])
         stepped: dict[str, None] = {}
         for name, (seen, after) in classes.items():
             view = self._dissemination.classes[name]
@@ -650,16 +668,7 @@ class MapContexts:
                 stepped[name] = None
                 now = known.views[name]
                 state = State(now.number, vid, now.body)
-                if view.local and not view.local.keys().isdisjoint(update.queries):
-                    before, after = update.before, update.after
-                    desk.out.append(
-                        LocalUpdate(view.name, state, before, after, seen, without=without)
-                    )
-                placed = 0
-                for record in update.records:
-                    placed += len(record.clients)
-                if placed:  # queries of sessions have none: the hub serves those
-                    self._dissemination.spread(view, update, state)
+                placed = self._tell_class(view, update, state, seen, without)
                 if desk.journal:
                     matched += update.queries
                     clients += placed
@@ -667,10 +676,10 @@ class MapContexts:
                 known.views.pop(name, None)
         if without:
             self._spread_apart(known, context, body, viewers, returning, stepped)
-        at = None if context is None else self._policy.changes_at(context, desk.now)
         if at != known.changes_at:
             self._wake(known, at)
         if desk.journal:
+            place = "" if known.recorded is None else known.recorded.place or ""
             desk.out.append(
                 UpdateMatched(
                     str(desk.number),
@@ -683,6 +692,35 @@ class MapContexts:
                     desk.epoch,
                 )
             )
+
+    def _tell_class(
+        self,
+        view: ViewClass,
+        update: QueryChange,
+        state: State,
+        seen: Context | None,
+        without: frozenset[str],
+    ) -> int:
+        """Tell an update to a class, but for some viewers; give how many clients subscribed."""
+        if view.local and not view.local.keys().isdisjoint(update.queries):
+            before, after = update.before, update.after
+            self._desk.out.append(
+                LocalUpdate(view.name, state, before, after, seen, without=without)
+            )
+        placed = 0
+        for record in update.records:
+            placed += len(record.clients)
+        if placed:  # queries of sessions have none: the hub serves those
+            self._dissemination.spread(view, update, state)
+        return placed
+
+    def _seen_by_all(self, known: MapContext, context: Context) -> dict[str, Touched]:
+        """Give the classes of `_touched` for a context that is open to all: one form (0096)."""
+        nothing: Touched = (context, ())
+        found = dict.fromkeys(known.views, nothing)
+        for name, after in self._dissemination.shared.match(context):
+            found[name] = (context, after)
+        return found
 
     def _touched(
         self, known: MapContext, context: Context | None
@@ -727,8 +765,6 @@ class MapContexts:
 
     def _lying_apart(self, known: MapContext) -> list[NamedViewer]:
         """Give the viewers for whom a context lies apart, or lay until its last change."""
-        if not known.names and not known.apart:
-            return []
         viewers = {watcher.key: watcher for watcher in self.named.of(known.names)}
         for key in known.apart or ():
             viewers[key] = self.named.known[key]
@@ -741,8 +777,6 @@ class MapContexts:
         """
         vid = known.context.vid
         names, was = self._policy.names_of(vid), known.names
-        if names is was and not known.apart:
-            return {}
         known.names = names
         returning: dict[ViewerKey, ClassView] = {}
         if names is not was:

@@ -6,7 +6,7 @@ bandwidth limit uncounted (0064).
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
 
@@ -69,6 +69,9 @@ class Policy(Protocol):
     def momentary(self, context: Context, view_class: str, now: int) -> bool:
         """Whether this class may not see since when a context lasts: its t_r is when one looked."""
 
+    def open_to_all(self, vid: str) -> bool:
+        """Whether every class sees all of a context, whenever it looks."""
+
     def names_of(self, vid: str, /) -> frozenset[str]:
         """Name the viewers who may see a context otherwise than their class (0320)."""
 
@@ -87,8 +90,16 @@ class Policy(Protocol):
         """Whether a client may change what this owner publishes."""
 
 
+NOBODY: Final[frozenset[str]] = frozenset()
+
+
 class Public:
-    """The policy under which everybody may see everything."""
+    """The policy under which everybody may see everything; one made of it may hide something."""
+
+    hides: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        cls.hides = True
 
     def view_class(self, client: str) -> str:
         """There is one class."""
@@ -133,10 +144,15 @@ class Public:
         del context, view_class, now
         return False
 
+    def open_to_all(self, vid: str) -> bool:
+        """Nothing is hidden."""
+        del vid
+        return not self.hides
+
     def names_of(self, vid: str, /) -> frozenset[str]:
         """Nobody sees anything otherwise."""
         del vid
-        return frozenset()
+        return NOBODY
 
     def naming(self, viewer: str, /) -> Collection[str] | None:
         """Likewise."""
