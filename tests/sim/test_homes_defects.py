@@ -98,6 +98,14 @@ def test_a_home_that_answers_for_what_is_not_on_its_disk_is_found() -> None:
         assert found(FIRST["answers"]) == "modulators go on"
 
 
+def test_a_record_without_the_origins_that_only_the_end_knows_is_found() -> None:
+    """A home falls after it met an origin; the next script of it begins where nobody knows."""
+    where = "roamcast.overlay.homes.relocation:ModulatedConsumer.begin"
+    joined = "base = msgspec.structs.replace(base, vector=pairs(vector))"
+    with planted(where, joined, "base = base if saved else Saved(pairs(vector))"):
+        assert found(FIRST["origins"]) == "no loss"
+
+
 def test_what_a_light_move_skips_untold_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = ModulatedConsumer.stands
 
@@ -137,6 +145,7 @@ FIRST = {
     "attachment": 0,
     "early": 151,
     "answers": 70,
+    "origins": 104,
     "untold": 9,
     "lease": 36,
     "room": 5,

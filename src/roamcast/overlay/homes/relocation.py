@@ -130,13 +130,17 @@ class ModulatedConsumer:
     def begin(self, saved: Saved | None, had: Mapping[str, Position]) -> None:
         """Go on from what was saved, or anew from what the consumer had."""
         moves = self.relocation.events
-        base = Saved(pairs(had)) if saved is None else saved
+        base = saved or Saved()
+        # An origin that was met after the record was written is in it from now on: the next
+        # script begins there, not where the consumer's end will be by then.
+        vector = {**had, **dict(base.vector)}
+        base = msgspec.structs.replace(base, vector=pairs(vector))
         self.base = base if moves else Saved(base.vector, base.checkpoint)
         self.had = dict(had)
-        self.vector = {**had, **dict(base.vector)} if moves else {}
+        self.vector = vector if moves else {}
         self.script = deque(self.base.steps)
         self.mark = b"" if base.checkpoint is None else base.checkpoint.mark
-        self._steps = list(self.script)
+        self._steps, self._steps_bytes = list(self.script), 0
         self._candidate = None
         self.clear()
 
