@@ -327,6 +327,23 @@ def test_paths_from_producers_count():
     assert field.at["c"] == "b4"
 
 
+def test_paths_are_those_of_the_overlay_as_it_is_though_the_tree_is_the_same():
+    field = Field(5)
+    for name in field.homes:
+        field.give(name, SetProducers(("b4",)))
+    field.add("c", "b0", 0.01)
+    near = (("b0", 1.0), ("b3", 3.0))
+    field.run(10, lambda _: near)
+    assert field.homes["b0"].brokers.before("b0") == 4
+    # A link beside the tree leads from b0 to the producers.
+    for one in field.homes.values():
+        graph = one._topology.graph()
+        one._topology._graph = {**graph, "b0": ("b1", "b4"), "b4": ("b0", "b3")}
+    field.run(30, lambda _: near)
+    assert field.homes["b0"].brokers.before("b0") == 1
+    assert field.at["c"] == "b0"
+
+
 MEETING = 300
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from roamcast.overlay.homes.adaptors import TopologyAdaptor
 from roamcast.overlay.homes.managers import ResourceMonitor
 from roamcast.overlay.homes.relocation import ModulatedConsumer, Saved
 from roamcast.overlay.homes.serving import Serving
@@ -106,6 +107,22 @@ def test_a_record_without_the_origins_that_only_the_end_knows_is_found() -> None
         assert found(FIRST["origins"]) == "no loss"
 
 
+def test_path_lengths_that_only_another_tree_renews_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A link that fails for a moment leaves the tree as it was, and a broker out of reach."""
+    real = TopologyAdaptor.process
+
+    def renewing(self: TopologyAdaptor, event: Any, known: Any, now: int) -> Any:
+        known.brokers._hops_of = None
+        return real(self, event, known, now)
+
+    monkeypatch.setattr(TopologyAdaptor, "process", renewing)
+    where = "roamcast.overlay.homes.managers:BrokerManager.before"
+    with planted(where, "counted[0] is not graph", "False"):
+        assert found(FIRST["paths"]) == "nobody flaps"
+
+
 def test_what_a_light_move_skips_untold_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = ModulatedConsumer.stands
 
@@ -146,6 +163,7 @@ FIRST = {
     "early": 151,
     "answers": 70,
     "origins": 104,
+    "paths": 263,
     "untold": 9,
     "lease": 36,
     "room": 5,

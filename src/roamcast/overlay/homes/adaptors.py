@@ -81,9 +81,8 @@ class TopologyAdaptor:
     interests: ClassVar[Interests] = (events.TopologyMoved,)
 
     def process(self, event: events.SystemEvent, known: Knowledge, now: int) -> Sequence[str]:
-        """Forget the paths; look at everybody again."""
+        """Look at everybody again."""
         del event, now
-        known.brokers.forget_paths()
         return list(known.clients.clients)
 
 

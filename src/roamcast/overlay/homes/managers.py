@@ -135,7 +135,8 @@ class BrokerManager:
         self._graph = graph
         self._settings = settings
         self._hops: dict[str, float] = {}
-        self.forget_paths()
+        self._hops_of: tuple[Graph, tuple[str, ...]] | None = None
+        """The overlay and the producers that these hops were counted for."""
 
     def learn(self, found: BrokerInformation) -> BrokerInformation | None:
         """Take what is newer than what is known; give what was known, None if it is old news."""
@@ -147,20 +148,19 @@ class BrokerManager:
         self.information[found.node] = found
         return known or msgspec.structs.replace(found, load=0.0, loaded=False)
 
-    def forget_paths(self) -> None:
-        """The overlay changed, or the producers moved: compute paths anew when they are needed."""
-        self._hops = {}
-
     def before(self, broker: str) -> float:
         """Give the mean overlay hops from the producers' homes to a broker; 0 without producers."""
         if not self.producers:
             return 0.0
-        if not self._hops:
-            self._hops = self._mean_hops()
+        # By the graph itself, not by `TreeChanged`: a link beside the tree changes paths, too, and
+        # one that fails and comes back before the tree is computed anew leaves it as it was.
+        graph, counted = self._graph(), self._hops_of
+        if counted is None or counted[0] is not graph or counted[1] != self.producers:
+            self._hops = self._mean_hops(graph)
+            self._hops_of = graph, self.producers
         return self._hops.get(broker, float("inf"))
 
-    def _mean_hops(self) -> dict[str, float]:
-        graph = self._graph()
+    def _mean_hops(self, graph: Graph) -> dict[str, float]:
         totals: dict[str, tuple[int, int]] = {}
         for producer in self.producers:
             for broker, hops in _distances(graph, producer).items():
