@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from roamcast.overlay.homes.adaptors import TopologyAdaptor
-from roamcast.overlay.homes.managers import ResourceMonitor
+from roamcast.overlay.homes.managers import ClientRecord, ResourceMonitor
 from roamcast.overlay.homes.relocation import ModulatedConsumer, Saved
 from roamcast.overlay.homes.serving import Serving
 from roamcast.sim.scenario import draw_scenario, play
@@ -123,6 +123,19 @@ def test_path_lengths_that_only_another_tree_renews_are_found(
         assert found(FIRST["paths"]) == "nobody flaps"
 
 
+def test_a_home_that_takes_its_own_battery_for_full_is_found() -> None:
+    where = "roamcast.overlay.homes.adaptors:Knowledge._candidate"
+    with planted(where, "battery=self.monitor.battery", "battery=1.0"):
+        assert found(FIRST["battery"]) == "work is where it is cheapest"
+
+
+def test_asking_only_the_best_broker_though_it_has_no_room_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ClientRecord, "is_refused", lambda *_: False)
+    assert found(FIRST["refused"]) == "work is where it is cheapest"
+
+
 def test_what_a_light_move_skips_untold_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = ModulatedConsumer.stands
 
@@ -164,6 +177,8 @@ FIRST = {
     "answers": 70,
     "origins": 104,
     "paths": 263,
+    "battery": 86,
+    "refused": 2,
     "untold": 9,
     "lease": 36,
     "room": 5,

@@ -165,7 +165,7 @@ class Homes(Part):
             if client.state is ChangeState.WAITING:
                 effects += self._ask(client, now)
             elif client.state is ChangeState.ASKING:
-                effects += self._refused(client, "no answer")
+                effects += self._refused(client, "no answer", now)
             else:
                 effects += self._failed(key, "it did not go", now)
         return effects
@@ -199,7 +199,7 @@ class Homes(Part):
         """Begin a client's wait if another home is better; overload and loss of reach hurry."""
         if client.state is not ChangeState.SETTLED:
             return
-        choice = self._known.choice(client, leave=leave)
+        choice = self._known.choice(client, now, leave=leave)
         if choice.broker == self.node:
             return
         hurry = choice.reason is not HomeReason.SHORTER
@@ -216,7 +216,7 @@ class Homes(Part):
     def _ask(self, client: ClientRecord, now: int) -> list[Effect]:
         """Choose again after the delay; ask the candidate for room."""
         leave = client.name in self._leaving and self.monitor.loaded
-        choice = self._known.choice(client, leave=leave)
+        choice = self._known.choice(client, now, leave=leave)
         # What hurried it may be over: then a shorter path alone does not cut its dwell time.
         early = now < client.since + self.settings.dwell_us
         early = early and choice.reason is HomeReason.SHORTER
@@ -234,7 +234,7 @@ class Homes(Part):
             HomeRequest(
                 choice.broker, self.node, self._epoch, self._number, client.weight,
                 client=client.name, reason=choice.reason,
-                direction=self._known.direction(client, choice.broker),
+                direction=self._known.direction(client, choice.broker), passed=client.passed,
             )
         )  # fmt: skip
 
@@ -244,7 +244,7 @@ class Homes(Part):
             return []
         client = self.clients.clients[name]
         if not answer.accepted:
-            return self._refused(client, "no room")
+            return self._refused(client, "no room", now)
         del self._asked[answer.number]
         self.timers.set(name, now + self.settings.move_us)
         self._leaving.pop(name, None)
@@ -255,10 +255,11 @@ class Homes(Part):
             OverlayStep("homes", "move", client.target, reason=client.reason),
         ]
 
-    def _refused(self, client: ClientRecord, reason: str) -> list[Effect]:
+    def _refused(self, client: ClientRecord, reason: str, now: int) -> list[Effect]:
         self._asked.pop(client.number, None)
         self.timers.cancel(client.name)
         target = client.target
+        client.refuse(target, now, now + self.settings.dwell_us)
         client.step(ChangeEvent.REFUSED)
         self._settle(client, HomeReason.LOADED)
         return [OverlayStep("homes", "refused", target, reason=reason)]
@@ -287,6 +288,8 @@ class Homes(Part):
         asked = self.monitor.came(name, weight)
         if asked is not None:
             client.weight = weight or asked.weight
+            # Or it would go back, because nothing has gone through its modulators here yet.
+            client.passed = asked.passed if given.passed is None else given.passed
             client.moved_from, client.moved_because = asked.origin, asked.reason
             client.moved_way = asked.direction
         elif given.came_from:

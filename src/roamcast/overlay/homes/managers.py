@@ -40,7 +40,10 @@ class HomeSettings(msgspec.Struct, frozen=True):
     gain: float = 0.5
     """A new home is cheaper by more than this, in hops."""
     dwell_us: int = 10_000_000
-    """A client stays at least so long, unless its home is overloaded or out of reach."""
+    """A client stays at least so long, unless its home is overloaded or out of reach.
+
+    A broker that had no room for it is not asked again for so long, but the next best one.
+    """
     delay_us: int = 2_000_000
     """Moves wait for a draw of up to this, then look again: no herd moves at once."""
     ask_us: int = 2_000_000
@@ -235,6 +238,8 @@ class ClientRecord:
         """Why it is where it is, or why it is about to move."""
         self.number = 0
         """Of the request under way."""
+        self._refused: dict[str, int] = {}
+        """Brokers that had no room for it, or did not answer → until when it asks others."""
         self.moved_from = ""
         """Where it was served before, …"""
         self.moved_because = ""
@@ -246,6 +251,15 @@ class ClientRecord:
         """Go to the next state."""
         self.state = step(CHANGE_TABLE, self.state, event)
 
+    def refuse(self, broker: str, now: int, until: int) -> None:
+        """Ask a broker no more for a while: it is open, but has no room for so heavy a client."""
+        self._refused = {name: at for name, at in self._refused.items() if at > now}
+        self._refused[broker] = until
+
+    def is_refused(self, broker: str, now: int) -> bool:
+        """Return whether a broker need not be asked yet."""
+        return now < self._refused.get(broker, now)
+
 
 class ClientManager:
     """The client information table of OO: everybody whose home this is."""
@@ -254,15 +268,17 @@ class ClientManager:
         self.clients: dict[str, ClientRecord] = {}
         self._settings = settings
 
-    def add(self, name: str, weight: float, passed: float, now: int) -> ClientRecord:
-        """Take a client; one that is here already gets its new weight, if it is known."""
+    def add(self, name: str, weight: float, passed: float | None, now: int) -> ClientRecord:
+        """Take a client; one that is here already gets what is known by now of its modulators."""
         known = self.clients.get(name)
         if known is not None:
-            known.weight, known.passed = weight or known.weight, passed
+            known.weight = weight or known.weight
+            known.passed = known.passed if passed is None else passed
             return known
         if len(self.clients) >= self._settings.clients_max:
             raise LimitError(f"a broker has at most {self._settings.clients_max} clients")
-        made = self.clients[name] = ClientRecord(name, weight, passed, now)
+        share = 1.0 if passed is None else passed
+        made = self.clients[name] = ClientRecord(name, weight, share, now)
         return made
 
     def report(self, name: str, found: Iterable[tuple[str, float]]) -> bool:

@@ -42,6 +42,8 @@ QUEUE_BYTES_MAX: Final = 1024 * 1024
 """Beyond it flows are left until the queue is empty: the logs have the rest."""
 
 JOB_SPANS_MAX: Final = 64
+PASSED_EVENTS_MIN: Final = 8
+"""Of fewer events nobody concludes which share passes."""
 
 
 class Relocation(msgspec.Struct, frozen=True, gc=False):
@@ -329,9 +331,11 @@ class ModulatedConsumer:
         return same
 
     @property
-    def passed(self) -> float:
-        """Which share of bytes leaves the modulators."""
-        return min(1.0, self.bytes_out / self.bytes_in) if self.bytes_in else 1.0
+    def passed(self) -> float | None:
+        """Which share of bytes leaves the modulators; None: too few events were here to say."""
+        if self.events_in < PASSED_EVENTS_MIN or not self.bytes_in:
+            return None
+        return min(1.0, self.bytes_out / self.bytes_in)
 
 
 def _with(saved: Saved, origin: str, position: Position) -> Saved:

@@ -206,7 +206,7 @@ class Serving(ServingWork):
                 one.state,
                 [type(spec).__struct_config__.tag for spec in one.work.specs],  # type: ignore[misc]
                 one.work.events_in,
-                round(one.work.passed, 3),
+                1.0 if one.work.passed is None else round(one.work.passed, 3),
             )
             for one in self.served.values()
         ]

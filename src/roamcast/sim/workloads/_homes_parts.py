@@ -5,7 +5,7 @@ would not have. From that alone it judges: it asks no machine.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Final
 
@@ -522,6 +522,17 @@ class HomesConsumer:
         if got * every > owed + slack or got * every < owed - told - slack:
             return f"has {got} of {owed} events; {told} were told as lost"
         return ""
+
+
+def hops_from(beside: Mapping[str, Sequence[str]], source: str) -> dict[str, int]:
+    """Count links from a broker to each other one."""
+    hops, found = {source: 0}, [source]
+    for node in found:  # it grows meanwhile
+        for other in beside.get(node, ()):
+            if other not in hops:
+                hops[other] = hops[node] + 1
+                found.append(other)
+    return hops
 
 
 def draw_specs(draw: random.Random) -> tuple[Spec, ...]:
