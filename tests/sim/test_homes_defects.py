@@ -136,6 +136,14 @@ def test_asking_only_the_best_broker_though_it_has_no_room_is_found(
     assert found(FIRST["refused"]) == "work is where it is cheapest"
 
 
+def test_a_share_of_bytes_that_is_forgotten_on_a_move_is_found() -> None:
+    """At its new home nothing has gone through its modulators yet: it would go back."""
+    where = "roamcast.overlay.homes.homes:Homes._add"
+    kept = "client.passed = asked.passed if given.passed is None else given.passed"
+    with planted(where, kept, "pass"):
+        assert found(FIRST["share"]) == "nobody flaps"
+
+
 def test_what_a_light_move_skips_untold_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = ModulatedConsumer.stands
 
@@ -179,6 +187,7 @@ FIRST = {
     "paths": 263,
     "battery": 86,
     "refused": 2,
+    "share": 65,
     "untold": 9,
     "lease": 36,
     "room": 5,
