@@ -104,6 +104,10 @@ def _engine() -> Engine:
     return Engine()
 
 
+_parsed = cache(Filter.parse)
+"""A consumer's few filters are asked for each event again and again."""
+
+
 class WorkPlaces:
     """A workshop for each life of each host, and a shelf of modules that outlives them.
 
@@ -303,7 +307,7 @@ class HomesConsumer:
         if not self.wanted.matches(context):
             return False
         for one in self.specs:
-            if isinstance(one, Select) and not Filter.parse(one.filter).matches(context):
+            if isinstance(one, Select) and not _parsed(one.filter).matches(context):
                 return False
             if isinstance(one, WithinBox):
                 assert context.point is not None
