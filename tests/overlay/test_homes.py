@@ -374,6 +374,27 @@ def test_whoever_finds_no_room_at_the_best_broker_asks_the_next_best():
     assert field.at["c"] == "b2", "it is asked again later"
 
 
+def test_why_a_client_came_is_known_after_it_was_away():
+    field = Field(3)
+    field.add("c", "b0", 0.01)
+    field.run(30, toward("b2"))
+    home = field.homes["b2"]
+
+    def why():
+        return [(one.moved_from, one.moved_because) for one in home.view()]
+
+    assert why() == [("b0", "shorter path")]
+    field.give("b2", DropHomeClient("c", away=True))
+    assert why() == []
+    field.give("b2", AddHomeClient("c", 0.01))
+    assert why() == [("b0", "shorter path")]
+    assert home.occupancy()["clients away"][0] == 0
+    field.give("b2", DropHomeClient("c", away=True))
+    field.give("b2", DropHomeClient("c"))
+    field.give("b2", AddHomeClient("c", 0.01))
+    assert why() == [("", "")], "it left for good in between"
+
+
 def test_a_home_counts_its_own_battery():
     field = Field(2, policy=POWER)
     field.batteries = {"b0": 0.2, "b1": 0.9}

@@ -37,6 +37,8 @@ class DropHomeClient(Input, frozen=True, gc=False):
     """A client is served here no longer: it left, or its move is done."""
 
     client: str
+    away: bool = False
+    """It may come back: this is its home still."""
 
 
 class ReportBrokers(Input, frozen=True):

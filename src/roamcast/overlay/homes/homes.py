@@ -25,6 +25,7 @@ from roamcast.overlay.homes.managers import (
     ChangeState,
     ClientManager,
     ClientRecord,
+    HomeMove,
     HomeSettings,
     ResourceMonitor,
 )
@@ -106,9 +107,9 @@ class Homes(Part):
                 one.reason,
                 one.target,
                 round(one.weight, 4),
-                one.moved_from,
-                one.moved_because,
-                one.moved_way,
+                one.moved.origin,
+                one.moved.because,
+                one.moved.way,
             )
             for one in self.clients.clients.values()
         ]
@@ -138,8 +139,8 @@ class Homes(Part):
                 return self._measured(load, battery, now)
             case events.AddHomeClient():
                 self._add(given, now)
-            case events.DropHomeClient(client):
-                self._drop(client)
+            case events.DropHomeClient(client, away):
+                self._drop(client, away=away)
             case events.ReportBrokers(client, found):
                 if self.clients.report(client, found):
                     return self._publish(events.BrokersFound(client), now)
@@ -180,6 +181,7 @@ class Homes(Part):
         settings = self.settings
         return {
             "clients": (len(self.clients.clients), settings.clients_max),
+            "clients away": (len(self.clients.away), settings.clients_max),
             "brokers": (len(self.brokers.information), settings.brokers_max),
             "reservations": (len(self.monitor.reserved), settings.reservations_max),
         }
@@ -290,13 +292,12 @@ class Homes(Part):
             client.weight = weight or asked.weight
             # Or it would go back, because nothing has gone through its modulators here yet.
             client.passed = asked.passed if given.passed is None else given.passed
-            client.moved_from, client.moved_because = asked.origin, asked.reason
-            client.moved_way = asked.direction
+            client.moved = HomeMove(asked.origin, asked.reason, asked.direction)
         elif given.came_from:
-            client.moved_from, client.moved_because = given.came_from, HomeReason.ITSELF
+            client.moved = HomeMove(given.came_from, HomeReason.ITSELF)
 
-    def _drop(self, name: str) -> None:
-        client = self.clients.clients.pop(name, None)
+    def _drop(self, name: str, *, away: bool) -> None:
+        client = self.clients.drop(name, away=away)
         if client is not None:
             self._asked.pop(client.number, None)
             self._leaving.pop(name, None)

@@ -222,6 +222,19 @@ CHANGE_TABLE: Final = {
 }
 
 
+class HomeMove(msgspec.Struct, frozen=True, gc=False):
+    """How a client came to its home."""
+
+    origin: str = ""
+    """Where it was served before; empty: nowhere."""
+    because: str = ""
+    way: str = ""
+    """Whether towards the producers."""
+
+
+NOT_MOVED: Final = HomeMove()
+
+
 class ClientRecord:
     """One row of the client information table."""
 
@@ -240,12 +253,7 @@ class ClientRecord:
         """Of the request under way."""
         self._refused: dict[str, int] = {}
         """Brokers that had no room for it, or did not answer → until when it asks others."""
-        self.moved_from = ""
-        """Where it was served before, …"""
-        self.moved_because = ""
-        """… why it moved, …"""
-        self.moved_way = ""
-        """… and whether towards the producers."""
+        self.moved = NOT_MOVED
 
     def step(self, event: ChangeEvent) -> None:
         """Go to the next state."""
@@ -266,7 +274,18 @@ class ClientManager:
 
     def __init__(self, settings: HomeSettings) -> None:
         self.clients: dict[str, ClientRecord] = {}
+        self.away: dict[str, HomeMove] = {}
+        """Clients that may come back, and how they had come."""
         self._settings = settings
+
+    def drop(self, name: str, *, away: bool) -> ClientRecord | None:
+        """Forget a client; of one that is away, people may still ask how it came here."""
+        known = self.clients.pop(name, None)
+        if not away:
+            self.away.pop(name, None)
+        elif known is not None and len(self.away) < self._settings.clients_max:
+            self.away[name] = known.moved
+        return known
 
     def add(self, name: str, weight: float, passed: float | None, now: int) -> ClientRecord:
         """Take a client; one that is here already gets what is known by now of its modulators."""
@@ -279,6 +298,7 @@ class ClientManager:
             raise LimitError(f"a broker has at most {self._settings.clients_max} clients")
         share = 1.0 if passed is None else passed
         made = self.clients[name] = ClientRecord(name, weight, share, now)
+        made.moved = self.away.pop(name, NOT_MOVED)
         return made
 
     def report(self, name: str, found: Iterable[tuple[str, float]]) -> bool:

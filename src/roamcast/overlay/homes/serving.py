@@ -338,7 +338,7 @@ class Serving(ServingWork):
         work.clear()
         served.state = step(SERVING_TABLE, served.state, ServingEvent.LEFT)
         self.timers.set(("lease", served.name), now + self._settings.lease_us)
-        return [*effects, Forward(given_by.DropHomeClient(served.name))]
+        return [*effects, Forward(given_by.DropHomeClient(served.name, away=True))]
 
     def _keep(self, record: ServedRecord, now: int) -> None:
         """Keep what came, or was on disk, for a consumer that is not here."""

@@ -411,7 +411,8 @@ class HomesWorkload(Workload):
                 return "nothing is held at rest", f"{host.name} fetches a module"
             if held or not overlay.serving.idle():
                 return "nothing is held at rest", f"{host.name} keeps {list(held)}"
-            if overlay.homes.clients.clients or overlay.homes.monitor.reserved:
+            clients = overlay.homes.clients
+            if clients.clients or clients.away or overlay.homes.monitor.reserved:
                 return "nothing is held at rest", f"{host.name} has clients or reservations"
             if overlay.flows.home.consumers:
                 return "nothing is held at rest", f"{host.name} has consumers of flows"
