@@ -189,6 +189,7 @@ class Field:
         }
         self.draw = random.Random(seed)
         self.loss = loss
+        self.batteries: dict[str, float] = {}
         self.homes = {
             name: Homes(FakeTopology(name, graph), HomeSettings(**given), draw=self.draw.random)
             for name in names
@@ -260,7 +261,8 @@ class Field:
             self.now = max(self.now, soon)
             if second <= self.now:
                 for name in self.homes:
-                    self.give(name, MeasureLoad(self.load(name)))
+                    battery = self.batteries.get(name, 1.0)
+                    self.give(name, MeasureLoad(self.load(name), battery))
                 if reports is not None and (second // SECOND) % 5 == 0:
                     for client, broker in list(self.at.items()):
                         self.give(broker, ReportBrokers(client, reports(client)))
@@ -325,6 +327,82 @@ def test_paths_from_producers_count():
         field.give(name, SetProducers(("b4",)))
     field.run(30, lambda _: (("b0", 2.0), ("b4", 1.0)))
     assert field.at["c"] == "b4"
+
+
+def test_paths_are_those_of_the_overlay_as_it_is_though_the_tree_is_the_same():
+    field = Field(5)
+    for name in field.homes:
+        field.give(name, SetProducers(("b4",)))
+    field.add("c", "b0", 0.01)
+    near = (("b0", 1.0), ("b3", 3.0))
+    field.run(10, lambda _: near)
+    assert field.homes["b0"].brokers.before("b0") == 4
+    # A link beside the tree leads from b0 to the producers.
+    for one in field.homes.values():
+        graph = one._topology.graph()
+        one._topology._graph = {**graph, "b0": ("b1", "b4"), "b4": ("b0", "b3")}
+    field.run(30, lambda _: near)
+    assert field.homes["b0"].brokers.before("b0") == 1
+    assert field.at["c"] == "b0"
+
+
+def test_a_client_does_not_go_back_while_nothing_has_come_through_its_modulators():
+    field = Field(5, policy=BYTES)
+    for name in field.homes:
+        field.give(name, SetProducers(("b0",)))
+    field.add("c", "b4", 0.01)
+    field.give("b4", AddHomeClient("c", passed=0.1))
+    # With a tenth passed it is cheapest upstream; with everything it would be beside the client.
+    field.run(120, lambda _: (("b0", 6.0), ("b4", 1.0)))
+    assert field.at["c"] == "b0"
+    assert field.moves["c"] == 1
+    field.give("b0", AddHomeClient("c", passed=1.0))
+    field.run(60, lambda _: (("b0", 6.0), ("b4", 1.0)))
+    assert field.at["c"] == "b4"
+
+
+def test_whoever_finds_no_room_at_the_best_broker_asks_the_next_best():
+    field = Field(3)
+    field.add("crowd", "b2", 0.65)
+    field.add("c", "b0", 0.1)
+    near = {"crowd": (("b2", 1.0),), "c": (("b0", 5.0), ("b1", 3.0), ("b2", 1.0))}
+    field.run(60, near.get)
+    assert not field.homes["b2"].monitor.loaded, "it is open, but not for one of this weight"
+    assert field.at["c"] == "b1"
+    field.loads["b2"] -= 0.5
+    field.run(60, near.get)
+    assert field.at["c"] == "b2", "it is asked again later"
+
+
+def test_why_a_client_came_is_known_after_it_was_away():
+    field = Field(3)
+    field.add("c", "b0", 0.01)
+    field.run(30, toward("b2"))
+    home = field.homes["b2"]
+
+    def why():
+        return [(one.moved_from, one.moved_because) for one in home.view()]
+
+    assert why() == [("b0", "shorter path")]
+    field.give("b2", DropHomeClient("c", away=True))
+    assert why() == []
+    field.give("b2", AddHomeClient("c", 0.01))
+    assert why() == [("b0", "shorter path")]
+    assert home.occupancy()["clients away"][0] == 0
+    field.give("b2", DropHomeClient("c", away=True))
+    field.give("b2", DropHomeClient("c"))
+    field.give("b2", AddHomeClient("c", 0.01))
+    assert why() == [("", "")], "it left for good in between"
+
+
+def test_a_home_counts_its_own_battery():
+    field = Field(2, policy=POWER)
+    field.batteries = {"b0": 0.2, "b1": 0.9}
+    field.add("c", "b0", 0.01)
+    field.run(30, lambda _: (("b0", 1.0), ("b1", 2.0)))
+    assert field.at["c"] == "b1", "twice the way costs less energy there"
+    field.run(60, lambda _: (("b0", 1.0), ("b1", 2.0)))
+    assert field.moves["c"] == 1
 
 
 MEETING = 300

@@ -85,6 +85,26 @@ def test_a_script_is_followed_in_its_order_and_no_further():
     assert second.work.vector == {"x": at(2), "y": at(3)}
 
 
+def test_an_origin_that_only_the_consumers_end_knows_can_be_replayed():
+    """A home fell after it met an origin, and before it had anything of it to write."""
+    home = Home(COUNTING, Relocation())
+    home.begin(Saved(), {"x": at(1)})
+    home.deliver("x", 1, 4)
+    home.modulate()
+    after = Home(COUNTING, Relocation())
+    after.begin(home.work.saved(), {"x": at(4)})
+    assert after.work.vector == {"x": at(1)}, "the script begins there"
+    after.deliver("x", 1, 8)
+    while after.modulate():
+        pass
+    assert after.work.replayed()
+    assert after.out == [], "its end had all of it"
+    after.work.clear()
+    after.deliver("x", 4, 8)
+    after.modulate()
+    assert [vid for _, vid in after.out] == ["x7"]
+
+
 def test_other_answers_on_replay_are_noticed():
     home = Home(COUNTING, Relocation())
     home.begin(None, {"x": at(0)})

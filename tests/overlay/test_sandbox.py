@@ -3,17 +3,27 @@
 import shutil
 import struct
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 import wasmtime
 
 from roamcast.errors import LimitError, ModulatorError
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, body_of
+from roamcast.overlay.flows.messages import Event
+from roamcast.overlay.modulators.events import (
+    EndModulation,
+    Modulate,
+    ModulationAnswer,
+    ModulationFailed,
+    StartModulation,
+)
 from roamcast.overlay.modulators.modulation import REPLAY, Checkpoint, Modulation
 from roamcast.overlay.modulators.sample import packed, sample_of, unpacked
 from roamcast.overlay.modulators.sandbox import Engine, Sandbox, SandboxLimits, digest_of
 from roamcast.overlay.modulators.specs import Code
+from roamcast.overlay.modulators.workshop import Workshop
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "modulators"
 
@@ -123,6 +133,52 @@ def test_a_module_that_asks_for_too_much_memory_does_not_start(engine):
     endless = module(ECHO, "(func $s (loop br 0)) (start $s)")
     with pytest.raises(ModulatorError, match="does not start"):
         sandbox(engine, endless)
+
+
+GREEDY = module("(drop (memory.grow (i32.const 15))) i64.const 0")
+"""A mebibyte from its first event on."""
+
+
+class Crowd:
+    """A workshop with room for little, and modulators of several credentials."""
+
+    def __init__(self, engine, **bounds):
+        digest = engine.compile(GREEDY).digest
+        make = partial(Modulation, engine=engine, find=engine.find)
+        self.shop = Workshop(make, **bounds)
+        self.specs = (Code(digest),)
+
+    def start(self, instance, owner):
+        return self.shop.work(StartModulation("c", instance, self.specs, owner=owner))
+
+    def run(self, instance):
+        event = Event("p", 1, 1, body_of(Context("a", "x/y")), b"")
+        return self.shop.work(Modulate("c", instance, 1, (((1, event),),)))
+
+
+def test_modules_of_one_credential_take_no_more_than_their_share(engine):
+    crowd = Crowd(engine, owner_bytes_max=3 * 2**20 - 1)
+    for instance in range(4):
+        assert crowd.start(instance, "greedy" if instance < 3 else "other") is None
+    assert all(isinstance(crowd.run(one), ModulationAnswer) for one in (0, 1, 3))
+    stopped = crowd.run(2)
+    assert isinstance(stopped, ModulationFailed)
+    assert "one credential" in stopped.reason
+    assert isinstance(crowd.run(0), ModulationAnswer), "nobody else is stopped"
+    crowd.shop.work(EndModulation(0))
+    assert crowd.start(4, "greedy") is None
+    assert isinstance(crowd.run(4), ModulationAnswer), "there is room again"
+
+
+def test_modules_of_all_take_no_more_than_the_broker_has_for_them(engine):
+    crowd = Crowd(engine, bytes_max=2**20 + 2**17)
+    assert crowd.start(1, "a") is None
+    assert isinstance(crowd.run(1), ModulationAnswer)
+    assert crowd.start(2, "b") is None
+    stopped = crowd.start(3, "c")
+    assert isinstance(stopped, ModulationFailed)
+    assert "all the memory" in stopped.reason
+    assert len(crowd.shop) == 2
 
 
 def test_a_module_has_a_largest_size():

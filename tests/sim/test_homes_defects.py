@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from roamcast.overlay.homes.managers import ResourceMonitor
+from roamcast.overlay.homes.adaptors import TopologyAdaptor
+from roamcast.overlay.homes.managers import ClientRecord, ResourceMonitor
 from roamcast.overlay.homes.relocation import ModulatedConsumer, Saved
 from roamcast.overlay.homes.serving import Serving
 from roamcast.sim.scenario import draw_scenario, play
@@ -98,6 +99,51 @@ def test_a_home_that_answers_for_what_is_not_on_its_disk_is_found() -> None:
         assert found(FIRST["answers"]) == "modulators go on"
 
 
+def test_a_record_without_the_origins_that_only_the_end_knows_is_found() -> None:
+    """A home falls after it met an origin; the next script of it begins where nobody knows."""
+    where = "roamcast.overlay.homes.relocation:ModulatedConsumer.begin"
+    joined = "base = msgspec.structs.replace(base, vector=pairs(vector))"
+    with planted(where, joined, "base = base if saved else Saved(pairs(vector))"):
+        assert found(FIRST["origins"]) == "no loss"
+
+
+def test_path_lengths_that_only_another_tree_renews_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A link that fails for a moment leaves the tree as it was, and a broker out of reach."""
+    real = TopologyAdaptor.process
+
+    def renewing(self: TopologyAdaptor, event: Any, known: Any, now: int) -> Any:
+        known.brokers._hops_of = None
+        return real(self, event, known, now)
+
+    monkeypatch.setattr(TopologyAdaptor, "process", renewing)
+    where = "roamcast.overlay.homes.managers:BrokerManager.before"
+    with planted(where, "counted[0] is not graph", "False"):
+        assert found(FIRST["paths"]) == "nobody flaps"
+
+
+def test_a_home_that_takes_its_own_battery_for_full_is_found() -> None:
+    where = "roamcast.overlay.homes.adaptors:Knowledge._candidate"
+    with planted(where, "battery=self.monitor.battery", "battery=1.0"):
+        assert found(FIRST["battery"]) == "work is where it is cheapest"
+
+
+def test_asking_only_the_best_broker_though_it_has_no_room_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ClientRecord, "is_refused", lambda *_: False)
+    assert found(FIRST["refused"]) == "work is where it is cheapest"
+
+
+def test_a_share_of_bytes_that_is_forgotten_on_a_move_is_found() -> None:
+    """At its new home nothing has gone through its modulators yet: it would go back."""
+    where = "roamcast.overlay.homes.homes:Homes._add"
+    kept = "client.passed = asked.passed if given.passed is None else given.passed"
+    with planted(where, kept, "pass"):
+        assert found(FIRST["share"]) == "nobody flaps"
+
+
 def test_what_a_light_move_skips_untold_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = ModulatedConsumer.stands
 
@@ -137,6 +183,11 @@ FIRST = {
     "attachment": 0,
     "early": 151,
     "answers": 70,
+    "origins": 104,
+    "paths": 263,
+    "battery": 86,
+    "refused": 2,
+    "share": 65,
     "untold": 9,
     "lease": 36,
     "room": 5,

@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
+import msgspec
+
 from roamcast.overlay.homes import events
 from roamcast.overlay.homes.choice import (
     Choice,
@@ -43,11 +45,15 @@ class Knowledge:
         self.brokers = brokers
         self.clients = clients
 
-    def choice(self, client: ClientRecord, *, leave: bool = False) -> Choice:
+    def choice(self, client: ClientRecord, now: int, *, leave: bool = False) -> Choice:
         """Choose a home for a client by what is known now."""
         node = self.brokers.node
         here = self._candidate(client, node)
-        others = [self._candidate(client, broker) for broker in client.found if broker != node]
+        others = [
+            msgspec.structs.replace(one, loaded=one.loaded or client.is_refused(one.broker, now))
+            for one in (self._candidate(client, broker) for broker in client.found)
+            if one.broker != node
+        ]
         settings = self.settings
         return choose_home(
             here,
@@ -63,7 +69,11 @@ class Knowledge:
         return direction(self._candidate(client, self.brokers.node), self._candidate(client, to))
 
     def _candidate(self, client: ClientRecord, broker: str) -> HomeCandidate:
-        return self.brokers.candidate(broker, client.found.get(broker, math.inf))
+        found = self.brokers.candidate(broker, client.found.get(broker, math.inf))
+        if broker != self.brokers.node:
+            return found
+        # Nobody tells a broker of its own battery: by the table of the others it would be full.
+        return msgspec.structs.replace(found, battery=self.monitor.battery)
 
 
 class Adaptor(Protocol):
@@ -81,9 +91,8 @@ class TopologyAdaptor:
     interests: ClassVar[Interests] = (events.TopologyMoved,)
 
     def process(self, event: events.SystemEvent, known: Knowledge, now: int) -> Sequence[str]:
-        """Forget the paths; look at everybody again."""
+        """Look at everybody again."""
         del event, now
-        known.brokers.forget_paths()
         return list(known.clients.clients)
 
 
@@ -111,7 +120,6 @@ class LoadAdaptor:
 
     def process(self, event: events.SystemEvent, known: Knowledge, now: int) -> Sequence[str]:
         """Name the heaviest clients that have somewhere to go, as many as are needed."""
-        del now
         assert isinstance(event, events.LoadCrossed)
         chosen: list[str] = []
         if not event.loaded:
@@ -123,7 +131,7 @@ class LoadAdaptor:
         for client in sorted(staying, key=lambda one: (-one.weight, one.name)):
             if excess <= 0:
                 break
-            if known.choice(client, leave=True).reason is HomeReason.LOAD:
+            if known.choice(client, now, leave=True).reason is HomeReason.LOAD:
                 chosen.append(client.name)
                 excess -= client.weight
         return chosen

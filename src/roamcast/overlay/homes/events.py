@@ -27,8 +27,8 @@ class AddHomeClient(Input, frozen=True, gc=False):
     client: str
     weight: float = 0.0
     """Share of this broker's capacity that its modulators need; 0: not known."""
-    passed: float = 1.0
-    """Share of bytes that leave its modulators."""
+    passed: float | None = None
+    """Share of bytes that leave its modulators; None: not known."""
     came_from: str = ""
     """The node that served it before, if it was another."""
 
@@ -37,6 +37,8 @@ class DropHomeClient(Input, frozen=True, gc=False):
     """A client is served here no longer: it left, or its move is done."""
 
     client: str
+    away: bool = False
+    """It may come back: this is its home still."""
 
 
 class ReportBrokers(Input, frozen=True):

@@ -25,6 +25,7 @@ from roamcast.overlay.homes.managers import (
     ChangeState,
     ClientManager,
     ClientRecord,
+    HomeMove,
     HomeSettings,
     ResourceMonitor,
 )
@@ -106,9 +107,9 @@ class Homes(Part):
                 one.reason,
                 one.target,
                 round(one.weight, 4),
-                one.moved_from,
-                one.moved_because,
-                one.moved_way,
+                one.moved.origin,
+                one.moved.because,
+                one.moved.way,
             )
             for one in self.clients.clients.values()
         ]
@@ -138,8 +139,8 @@ class Homes(Part):
                 return self._measured(load, battery, now)
             case events.AddHomeClient():
                 self._add(given, now)
-            case events.DropHomeClient(client):
-                self._drop(client)
+            case events.DropHomeClient(client, away):
+                self._drop(client, away=away)
             case events.ReportBrokers(client, found):
                 if self.clients.report(client, found):
                     return self._publish(events.BrokersFound(client), now)
@@ -165,7 +166,7 @@ class Homes(Part):
             if client.state is ChangeState.WAITING:
                 effects += self._ask(client, now)
             elif client.state is ChangeState.ASKING:
-                effects += self._refused(client, "no answer")
+                effects += self._refused(client, "no answer", now)
             else:
                 effects += self._failed(key, "it did not go", now)
         return effects
@@ -180,6 +181,7 @@ class Homes(Part):
         settings = self.settings
         return {
             "clients": (len(self.clients.clients), settings.clients_max),
+            "clients away": (len(self.clients.away), settings.clients_max),
             "brokers": (len(self.brokers.information), settings.brokers_max),
             "reservations": (len(self.monitor.reserved), settings.reservations_max),
         }
@@ -199,7 +201,7 @@ class Homes(Part):
         """Begin a client's wait if another home is better; overload and loss of reach hurry."""
         if client.state is not ChangeState.SETTLED:
             return
-        choice = self._known.choice(client, leave=leave)
+        choice = self._known.choice(client, now, leave=leave)
         if choice.broker == self.node:
             return
         hurry = choice.reason is not HomeReason.SHORTER
@@ -216,7 +218,7 @@ class Homes(Part):
     def _ask(self, client: ClientRecord, now: int) -> list[Effect]:
         """Choose again after the delay; ask the candidate for room."""
         leave = client.name in self._leaving and self.monitor.loaded
-        choice = self._known.choice(client, leave=leave)
+        choice = self._known.choice(client, now, leave=leave)
         # What hurried it may be over: then a shorter path alone does not cut its dwell time.
         early = now < client.since + self.settings.dwell_us
         early = early and choice.reason is HomeReason.SHORTER
@@ -234,7 +236,7 @@ class Homes(Part):
             HomeRequest(
                 choice.broker, self.node, self._epoch, self._number, client.weight,
                 client=client.name, reason=choice.reason,
-                direction=self._known.direction(client, choice.broker),
+                direction=self._known.direction(client, choice.broker), passed=client.passed,
             )
         )  # fmt: skip
 
@@ -244,7 +246,7 @@ class Homes(Part):
             return []
         client = self.clients.clients[name]
         if not answer.accepted:
-            return self._refused(client, "no room")
+            return self._refused(client, "no room", now)
         del self._asked[answer.number]
         self.timers.set(name, now + self.settings.move_us)
         self._leaving.pop(name, None)
@@ -255,10 +257,11 @@ class Homes(Part):
             OverlayStep("homes", "move", client.target, reason=client.reason),
         ]
 
-    def _refused(self, client: ClientRecord, reason: str) -> list[Effect]:
+    def _refused(self, client: ClientRecord, reason: str, now: int) -> list[Effect]:
         self._asked.pop(client.number, None)
         self.timers.cancel(client.name)
         target = client.target
+        client.refuse(target, now, now + self.settings.dwell_us)
         client.step(ChangeEvent.REFUSED)
         self._settle(client, HomeReason.LOADED)
         return [OverlayStep("homes", "refused", target, reason=reason)]
@@ -287,13 +290,14 @@ class Homes(Part):
         asked = self.monitor.came(name, weight)
         if asked is not None:
             client.weight = weight or asked.weight
-            client.moved_from, client.moved_because = asked.origin, asked.reason
-            client.moved_way = asked.direction
+            # Or it would go back, because nothing has gone through its modulators here yet.
+            client.passed = asked.passed if given.passed is None else given.passed
+            client.moved = HomeMove(asked.origin, asked.reason, asked.direction)
         elif given.came_from:
-            client.moved_from, client.moved_because = given.came_from, HomeReason.ITSELF
+            client.moved = HomeMove(given.came_from, HomeReason.ITSELF)
 
-    def _drop(self, name: str) -> None:
-        client = self.clients.clients.pop(name, None)
+    def _drop(self, name: str, *, away: bool) -> None:
+        client = self.clients.drop(name, away=away)
         if client is not None:
             self._asked.pop(client.number, None)
             self._leaving.pop(name, None)

@@ -40,7 +40,10 @@ class HomeSettings(msgspec.Struct, frozen=True):
     gain: float = 0.5
     """A new home is cheaper by more than this, in hops."""
     dwell_us: int = 10_000_000
-    """A client stays at least so long, unless its home is overloaded or out of reach."""
+    """A client stays at least so long, unless its home is overloaded or out of reach.
+
+    A broker that had no room for it is not asked again for so long, but the next best one.
+    """
     delay_us: int = 2_000_000
     """Moves wait for a draw of up to this, then look again: no herd moves at once."""
     ask_us: int = 2_000_000
@@ -135,7 +138,8 @@ class BrokerManager:
         self._graph = graph
         self._settings = settings
         self._hops: dict[str, float] = {}
-        self.forget_paths()
+        self._hops_of: tuple[Graph, tuple[str, ...]] | None = None
+        """The overlay and the producers that these hops were counted for."""
 
     def learn(self, found: BrokerInformation) -> BrokerInformation | None:
         """Take what is newer than what is known; give what was known, None if it is old news."""
@@ -147,20 +151,19 @@ class BrokerManager:
         self.information[found.node] = found
         return known or msgspec.structs.replace(found, load=0.0, loaded=False)
 
-    def forget_paths(self) -> None:
-        """The overlay changed, or the producers moved: compute paths anew when they are needed."""
-        self._hops = {}
-
     def before(self, broker: str) -> float:
         """Give the mean overlay hops from the producers' homes to a broker; 0 without producers."""
         if not self.producers:
             return 0.0
-        if not self._hops:
-            self._hops = self._mean_hops()
+        # By the graph itself, not by `TreeChanged`: a link beside the tree changes paths, too, and
+        # one that fails and comes back before the tree is computed anew leaves it as it was.
+        graph, counted = self._graph(), self._hops_of
+        if counted is None or counted[0] is not graph or counted[1] != self.producers:
+            self._hops = self._mean_hops(graph)
+            self._hops_of = graph, self.producers
         return self._hops.get(broker, float("inf"))
 
-    def _mean_hops(self) -> dict[str, float]:
-        graph = self._graph()
+    def _mean_hops(self, graph: Graph) -> dict[str, float]:
         totals: dict[str, tuple[int, int]] = {}
         for producer in self.producers:
             for broker, hops in _distances(graph, producer).items():
@@ -219,6 +222,19 @@ CHANGE_TABLE: Final = {
 }
 
 
+class HomeMove(msgspec.Struct, frozen=True, gc=False):
+    """How a client came to its home."""
+
+    origin: str = ""
+    """Where it was served before; empty: nowhere."""
+    because: str = ""
+    way: str = ""
+    """Whether towards the producers."""
+
+
+NOT_MOVED: Final = HomeMove()
+
+
 class ClientRecord:
     """One row of the client information table."""
 
@@ -235,16 +251,22 @@ class ClientRecord:
         """Why it is where it is, or why it is about to move."""
         self.number = 0
         """Of the request under way."""
-        self.moved_from = ""
-        """Where it was served before, …"""
-        self.moved_because = ""
-        """… why it moved, …"""
-        self.moved_way = ""
-        """… and whether towards the producers."""
+        self._refused: dict[str, int] = {}
+        """Brokers that had no room for it, or did not answer → until when it asks others."""
+        self.moved = NOT_MOVED
 
     def step(self, event: ChangeEvent) -> None:
         """Go to the next state."""
         self.state = step(CHANGE_TABLE, self.state, event)
+
+    def refuse(self, broker: str, now: int, until: int) -> None:
+        """Ask a broker no more for a while: it is open, but has no room for so heavy a client."""
+        self._refused = {name: at for name, at in self._refused.items() if at > now}
+        self._refused[broker] = until
+
+    def is_refused(self, broker: str, now: int) -> bool:
+        """Return whether a broker need not be asked yet."""
+        return now < self._refused.get(broker, now)
 
 
 class ClientManager:
@@ -252,17 +274,31 @@ class ClientManager:
 
     def __init__(self, settings: HomeSettings) -> None:
         self.clients: dict[str, ClientRecord] = {}
+        self.away: dict[str, HomeMove] = {}
+        """Clients that may come back, and how they had come."""
         self._settings = settings
 
-    def add(self, name: str, weight: float, passed: float, now: int) -> ClientRecord:
-        """Take a client; one that is here already gets its new weight, if it is known."""
+    def drop(self, name: str, *, away: bool) -> ClientRecord | None:
+        """Forget a client; of one that is away, people may still ask how it came here."""
+        known = self.clients.pop(name, None)
+        if not away:
+            self.away.pop(name, None)
+        elif known is not None and len(self.away) < self._settings.clients_max:
+            self.away[name] = known.moved
+        return known
+
+    def add(self, name: str, weight: float, passed: float | None, now: int) -> ClientRecord:
+        """Take a client; one that is here already gets what is known by now of its modulators."""
         known = self.clients.get(name)
         if known is not None:
-            known.weight, known.passed = weight or known.weight, passed
+            known.weight = weight or known.weight
+            known.passed = known.passed if passed is None else passed
             return known
         if len(self.clients) >= self._settings.clients_max:
             raise LimitError(f"a broker has at most {self._settings.clients_max} clients")
-        made = self.clients[name] = ClientRecord(name, weight, passed, now)
+        share = 1.0 if passed is None else passed
+        made = self.clients[name] = ClientRecord(name, weight, share, now)
+        made.moved = self.away.pop(name, NOT_MOVED)
         return made
 
     def report(self, name: str, found: Iterable[tuple[str, float]]) -> bool:

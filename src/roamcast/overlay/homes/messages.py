@@ -39,6 +39,9 @@ class HomeRequest(Message, frozen=True, tag="homes.request", gc=False):
     ] = ""
     reason: Annotated[str, Meta(max_length=100, description="why it is to move")] = ""
     direction: Annotated[str, Meta(max_length=20, description="which way it moves")] = ""
+    passed: Annotated[
+        float, Meta(ge=0, le=1, description="share of bytes that leaves its modulators")
+    ] = 1.0
 
 
 class HomeAnswer(Message, frozen=True, tag="homes.answer", gc=False):

@@ -42,6 +42,8 @@ QUEUE_BYTES_MAX: Final = 1024 * 1024
 """Beyond it flows are left until the queue is empty: the logs have the rest."""
 
 JOB_SPANS_MAX: Final = 64
+PASSED_EVENTS_MIN: Final = 8
+"""Of fewer events nobody concludes which share passes."""
 
 
 class Relocation(msgspec.Struct, frozen=True, gc=False):
@@ -130,13 +132,17 @@ class ModulatedConsumer:
     def begin(self, saved: Saved | None, had: Mapping[str, Position]) -> None:
         """Go on from what was saved, or anew from what the consumer had."""
         moves = self.relocation.events
-        base = Saved(pairs(had)) if saved is None else saved
+        base = saved or Saved()
+        # An origin that was met after the record was written is in it from now on: the next
+        # script begins there, not where the consumer's end will be by then.
+        vector = {**had, **dict(base.vector)}
+        base = msgspec.structs.replace(base, vector=pairs(vector))
         self.base = base if moves else Saved(base.vector, base.checkpoint)
         self.had = dict(had)
-        self.vector = {**had, **dict(base.vector)} if moves else {}
+        self.vector = vector if moves else {}
         self.script = deque(self.base.steps)
         self.mark = b"" if base.checkpoint is None else base.checkpoint.mark
-        self._steps = list(self.script)
+        self._steps, self._steps_bytes = list(self.script), 0
         self._candidate = None
         self.clear()
 
@@ -325,9 +331,11 @@ class ModulatedConsumer:
         return same
 
     @property
-    def passed(self) -> float:
-        """Which share of bytes leaves the modulators."""
-        return min(1.0, self.bytes_out / self.bytes_in) if self.bytes_in else 1.0
+    def passed(self) -> float | None:
+        """Which share of bytes leaves the modulators; None: too few events were here to say."""
+        if self.events_in < PASSED_EVENTS_MIN or not self.bytes_in:
+            return None
+        return min(1.0, self.bytes_out / self.bytes_in)
 
 
 def _with(saved: Saved, origin: str, position: Position) -> Saved:

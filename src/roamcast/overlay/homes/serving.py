@@ -206,7 +206,7 @@ class Serving(ServingWork):
                 one.state,
                 [type(spec).__struct_config__.tag for spec in one.work.specs],  # type: ignore[misc]
                 one.work.events_in,
-                round(one.work.passed, 3),
+                1.0 if one.work.passed is None else round(one.work.passed, 3),
             )
             for one in self.served.values()
         ]
@@ -338,7 +338,7 @@ class Serving(ServingWork):
         work.clear()
         served.state = step(SERVING_TABLE, served.state, ServingEvent.LEFT)
         self.timers.set(("lease", served.name), now + self._settings.lease_us)
-        return [*effects, Forward(given_by.DropHomeClient(served.name))]
+        return [*effects, Forward(given_by.DropHomeClient(served.name, away=True))]
 
     def _keep(self, record: ServedRecord, now: int) -> None:
         """Keep what came, or was on disk, for a consumer that is not here."""

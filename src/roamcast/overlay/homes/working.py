@@ -90,7 +90,7 @@ class ServingWork(Part):
         served.instance = self._next()
         checkpoint = work.base.checkpoint
         effects: list[Effect] = [
-            StartModulation(served.name, served.instance, work.specs, checkpoint),
+            StartModulation(served.name, served.instance, work.specs, checkpoint, served.owner),
             HandoffStep(served.name, "continued" if served.continued else "began"),
         ]
         continued = served.continued or not work.counts

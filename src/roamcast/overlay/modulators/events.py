@@ -13,6 +13,8 @@ class StartModulation(Effect, frozen=True):
     instance: int
     specs: tuple[Spec, ...]
     checkpoint: Checkpoint | None = None
+    owner: str = ""
+    """The credential that answers for the memory its modules take."""
 
 
 class Modulate(Effect, frozen=True):

@@ -84,6 +84,11 @@ class Modulation:
         """What modules used for the last event."""
         return sum(one.sandbox.fuel_used for one in self._steps if isinstance(one, Running))
 
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory its modules take."""
+        return sum(one.sandbox.memory_bytes for one in self._steps if isinstance(one, Running))
+
     def checkpoint(self) -> Checkpoint:
         """Freeze the state; the modulation goes on from it, as any other would."""
         return Checkpoint(tuple(one.checkpoint() for one in self._steps), self.count, self.mark)

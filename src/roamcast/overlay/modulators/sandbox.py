@@ -161,6 +161,11 @@ class Sandbox:
         """Whether the module saves what it knows."""
         return "save" in self._exports
 
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory the instance and its module take."""
+        return int(self._exports["memory"].data_len(self._store)) + self._compiled.size
+
     def run(self, event: bytes, time: int) -> bytes:
         """Give the module an event; the answer is empty if there is none."""
         limits = self.limits

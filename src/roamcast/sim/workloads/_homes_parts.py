@@ -5,7 +5,7 @@ would not have. From that alone it judges: it asks no machine.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Final
 
@@ -104,6 +104,10 @@ def _engine() -> Engine:
     return Engine()
 
 
+_parsed = cache(Filter.parse)
+"""A consumer's few filters are asked for each event again and again."""
+
+
 class WorkPlaces:
     """A workshop for each life of each host, and a shelf of modules that outlives them.
 
@@ -167,6 +171,8 @@ class HomesRecord:
 
     def __init__(self) -> None:
         self.facts: dict[str, dict[Position, Context]] = {}
+        self.waiting: set[str] = set()
+        """Producers of an event that is not acknowledged: a log may have it, and deliver it."""
 
     def published(self, origin: str, at: Position, context: Context) -> None:
         """Note an acknowledged publication."""
@@ -215,6 +221,7 @@ class HomesProducer:
         ticket = self.number * 1_000_000 + self._count
         data = draw.randbytes(draw.randrange(60))
         self._pending = PublishEvent(ticket, self.name, 1, self._count, context, data)
+        self._record.waiting.add(self.name)
         self._send(self._count, 0)
 
     def _send(self, count: int, now: int) -> None:
@@ -233,6 +240,7 @@ class HomesProducer:
         if pending is None or isinstance(effect, Failed) or effect.ticket != pending.ticket:
             return
         self._pending = None
+        self._record.waiting.discard(self.name)
         self._record.published(effect.origin, effect.at, pending.context)
 
 
@@ -242,6 +250,8 @@ class Had(msgspec.Struct):
     starts: dict[str, Position] = {}
     gaps: list[EventsLost] = []
     taken: list[tuple[str, Position]] = []
+    uncounted: list[tuple[str, dict[str, Position]]] = []
+    """Events that were let through while the record was not whole: origin, and vector with it."""
     begins: int = 0
     """How often its modulators began anew."""
 
@@ -297,7 +307,7 @@ class HomesConsumer:
         if not self.wanted.matches(context):
             return False
         for one in self.specs:
-            if isinstance(one, Select) and not Filter.parse(one.filter).matches(context):
+            if isinstance(one, Select) and not _parsed(one.filter).matches(context):
                 return False
             if isinstance(one, WithinBox):
                 assert context.point is not None
@@ -457,11 +467,24 @@ class HomesConsumer:
             raise Violation("FIFO per origin", f"{self.name} has {at} of {origin} after {last}")
         had.taken.append((origin, at))
         if self.strict:
-            # Exactly so many events as were let in by its modulators lie before this one.
-            upto = {**before, origin: at}
-            count = sum(len(self.counted(one, upto[one])) for one in upto if one in had.starts)
+            had.uncounted.append((origin, {**before, origin: at}))
+            self._count_on()
+
+    def _count_on(self) -> None:
+        """Check that exactly so many events as modulators let in lie before each that came.
+
+        An event whose home fell before it acknowledged it may be in its log, and delivered, before
+        the producer asks again: until then the record has too few.
+        """
+        if self._record.waiting:
+            return
+        uncounted, self.had.uncounted = self.had.uncounted, []
+        for origin, upto in uncounted:
+            starts = self.had.starts
+            count = sum(len(self.counted(one, upto[one])) for one in upto if one in starts)
             if count % self.every:
-                raise Violation("modulators go on", f"{self.name} has {at} of {origin} as {count}.")
+                detail = f"{self.name} has {upto[origin]} of {origin} as {count}."
+                raise Violation("modulators go on", detail)
 
     def counted(self, origin: str, upto: Position | None) -> list[Position]:
         """Give the events of an origin that modulators should have counted up to a position."""
@@ -479,6 +502,7 @@ class HomesConsumer:
         """Say what the consumer should have by now; empty if it has everything."""
         if not (self.served and self.standing):
             return "is not served"
+        self._count_on()
         owed = told = 0
         for origin in self.had.starts:
             ends = [*self._record.facts.get(origin, ())]
@@ -502,6 +526,17 @@ class HomesConsumer:
         if got * every > owed + slack or got * every < owed - told - slack:
             return f"has {got} of {owed} events; {told} were told as lost"
         return ""
+
+
+def hops_from(beside: Mapping[str, Sequence[str]], source: str) -> dict[str, int]:
+    """Count links from a broker to each other one."""
+    hops, found = {source: 0}, [source]
+    for node in found:  # it grows meanwhile
+        for other in beside.get(node, ()):
+            if other not in hops:
+                hops[other] = hops[node] + 1
+                found.append(other)
+    return hops
 
 
 def draw_specs(draw: random.Random) -> tuple[Spec, ...]:

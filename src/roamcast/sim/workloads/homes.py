@@ -4,8 +4,8 @@
 and lose what was not synced, links lose and reorder, groups walk away and come back, and one may be
 a meeting to which everybody comes. Judged by a record of its own: strict relocation loses, doubles
 and reorders nothing and its modulators count on; light variants lose no more than they say. Once
-everything is healed, loads are below the threshold, nobody moves more than twice, and nothing is
-held at rest.
+everything is healed, loads are below the threshold, nobody moves more than twice, nobody is served
+where it costs more than at an open broker, and nothing is held at rest.
 """
 
 import math
@@ -26,7 +26,7 @@ from roamcast.overlay.flows.events import (
     EventsStanding,
 )
 from roamcast.overlay.flows.settings import FlowSettings
-from roamcast.overlay.homes.choice import BYTES, LATENCY, POWER
+from roamcast.overlay.homes.choice import BYTES, LATENCY, POWER, HomeCandidate
 from roamcast.overlay.homes.events import (
     MeasureLoad,
     ModulatedAttached,
@@ -60,6 +60,7 @@ from roamcast.sim.workloads._homes_parts import (
     HomesRecord,
     PlaceOrder,
     WorkPlaces,
+    hops_from,
     third_module,
 )
 from roamcast.sim.workloads._overlay_parts import Inert, key_pair, overlay_of
@@ -112,6 +113,11 @@ def home_settings(policy: int) -> HomeSettings:
         renew_steps=4,
         steps_max=12,
     )
+
+
+def battery_of(broker: str) -> float:
+    """Give what is left of a broker's energy: less the higher its number."""
+    return 1.0 - int(broker[1:]) / 20
 
 
 class HomesWorkload(Workload):
@@ -294,8 +300,7 @@ class HomesWorkload(Workload):
                 continue
             for part in overlay.parts:
                 check_bounds(f"{host.name}'s {part.part}", part)
-            battery = 1.0 - int(host.name[1:]) / 20
-            world.give(host, MeasureLoad(self._load(host.name), battery))
+            world.give(host, MeasureLoad(self._load(host.name), battery_of(host.name)))
         for consumer in self.consumers:
             consumer.look(world.now)
 
@@ -367,7 +372,31 @@ class HomesWorkload(Workload):
             self._calm_us = world.now
         if world.now < self._calm_us + REST_US:
             return "loads return below the threshold", "they have not been there for long"
+        for consumer in self.consumers:
+            dear = self._dearer(consumer)
+            if dear:
+                return "work is where it is cheapest", f"{consumer.name} {dear}"
         return None
+
+    def _dearer(self, consumer: HomesConsumer) -> str:
+        """Name an open broker that is cheaper for a consumer than its home, if there is one.
+
+        Which share its modulators pass, only a home knows: cheaper is what is so for any share.
+        """
+        policy, gain = self._settings.policy, self._settings.gain
+        ways = [hops_from(self._beside, origin) for origin in self._record.facts]
+        costs: dict[str, tuple[float, float]] = {}
+        for name, after in consumer.near().items():
+            before = sum(way[name] for way in ways) / len(ways) if ways else 0.0
+            candidate = HomeCandidate(name, before, after, battery=battery_of(name))
+            costs[name] = policy.cost(candidate, 0.0), policy.cost(candidate, 1.0)
+        home = costs[consumer.home]
+        for name, cost in costs.items():
+            load = self._load(name)
+            admits = load <= self._settings.low and load + consumer.weight < self._settings.high
+            if admits and all(one < here - gain for one, here in zip(cost, home, strict=True)):
+                return f"is at {consumer.home} for {home}, and {name} costs {cost}"
+        return ""
 
     def _held(self, world: World) -> tuple[str, str] | None:
         for host in world.hosts.values():
@@ -382,7 +411,8 @@ class HomesWorkload(Workload):
                 return "nothing is held at rest", f"{host.name} fetches a module"
             if held or not overlay.serving.idle():
                 return "nothing is held at rest", f"{host.name} keeps {list(held)}"
-            if overlay.homes.clients.clients or overlay.homes.monitor.reserved:
+            clients = overlay.homes.clients
+            if clients.clients or clients.away or overlay.homes.monitor.reserved:
                 return "nothing is held at rest", f"{host.name} has clients or reservations"
             if overlay.flows.home.consumers:
                 return "nothing is held at rest", f"{host.name} has consumers of flows"
