@@ -133,7 +133,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """End what forked the commands of tests."""
+    """End what forked the commands of tests; what was set aside is freed again."""
+    gc.unfreeze()  # nanobind would tell of every object of its modules that is left at the end
     nursery.close()
 
 

@@ -45,10 +45,10 @@ class Case:
 
     def start(self, master: str) -> subprocess.Popen[bytes]:
         """Begin a lookup on Spark, however small its plan is."""
-        command = ["pipeline", "lookup", "messages.jsonl", "--archive", "archive"]
         # One executor of a cluster is enough: another is another Java.
-        more = ["--conf", "spark.cores.max=1"] if master.startswith("spark:") else []
-        return self.command(*command, "--on", "spark", "--spark", master, *more)
+        few = ["--conf", "spark.cores.max=1"] if master.startswith("spark:") else []
+        command = ["pipeline", *few, "lookup", "messages.jsonl", "--archive", "archive"]
+        return self.command(*command, "--on", "spark", "--spark", master)
 
     def command(self, *words: str) -> subprocess.Popen[bytes]:
         """Run a command as a person would."""
