@@ -18,6 +18,8 @@ from roamcast.matching import FilterSet
 from roamcast.matching.live import questions
 FilterSet().warm_up(batches=True)
 questions.warm_up()" || exit 1
+# In an empty clone every worker would rewrite and compile all tests: done once here, too.
+[ -d tests/__pycache__ ] || "$bin/python" -m pytest --collect-only -q >"$folder/tests" || exit 1
 { time "$@" 2>&3; } 3>&2 2>"$folder/tests_took"
 tests=$?
 wait "$mypy"
