@@ -3,8 +3,9 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-# Two more than two cores: tests that start processes wait for them half of their time.
-PYTEST_WORKERS ?= 4
+# One more than two cores: tests that start processes wait for them. Each costs 8 CPU seconds until it
+# has collected the tests and loaded the kernels.
+PYTEST_WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
 # Many container images set it. Without compiled files each worker rewrites all tests again (8 s),
 # and each process that a test starts compiles all of src.
@@ -43,8 +44,8 @@ test: tools setup ## lint and every test but the long ones; the same examples in
 explore: setup ## new random examples and seeds for MINUTES (5), until something fails
 	@$(BIN)/python scripts/explore.py --minutes $(MINUTES) --workers $(PYTEST_WORKERS)
 
-soak: tools setup ## the long tests, then SEEDS (10000) seeds of random faults
-	@$(PYTEST) -m soak
+soak: tools setup ## the long tests, all examples, then SEEDS (10000) seeds of random faults
+	@$(PYTEST) --hypothesis-profile=soak -m "soak or hypothesis"
 	@$(BIN)/roamcast swarm --seeds $(SEEDS)
 
 cover: setup ## branch coverage of the pure packages by their own tests

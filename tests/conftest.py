@@ -1,5 +1,6 @@
 """What every test gets: the same examples, one hash seed, marks that are true, long work first."""
 
+import gc
 import importlib
 import os
 import pkgutil
@@ -26,19 +27,21 @@ COMMON: dict[str, Any] = {
 }
 # `test`: a landing must not fail by luck, so the examples follow from the test's own source and
 # nothing is remembered from an earlier run, and no test draws more than EXAMPLES_MAX. `quick`: the
-# same, but fewer. `explore`: new examples, and as many as each test names (scripts/explore.py).
+# same, but fewer. `soak`: the same, but as many as each test names. `explore`: as many, but new
+# ones (scripts/explore.py).
 settings.register_profile("test", derandomize=True, database=None, **COMMON)
 settings.register_profile("quick", settings.get_profile("test"))
+settings.register_profile("soak", settings.get_profile("test"))
 settings.register_profile(
     "explore", database=DirectoryBasedExampleDatabase(".hypothesis/examples"), **COMMON
 )
 settings.load_profile("test")
 
-EXAMPLES_MAX = 200
-"""`make explore` draws as many as a test names, and new ones every time."""
+EXAMPLES_MAX = {"test": 50, "quick": 20}
+"""Most examples of a test, by profile; `soak` and `explore` draw as many as it names (0440)."""
 
 QUICK_SHARE = 5
-"""`make quick` draws this many times fewer examples."""
+"""`make quick` draws this many times fewer examples than a test names."""
 
 HASH_SEED = "0"
 """PYTHONHASHSEED of every run that names no other."""
@@ -49,33 +52,32 @@ os.environ["SPARK_LAUNCHER_OPTS"] = " ".join(BRIEF_JAVA)
 os.environ["SPARK_SUBMIT_OPTS"] = " ".join(BRIEF_JAVA + java_classes.options())
 
 ON_SPARK = (
-    (
-        "tests/matching/test_snapshot_spark.py",
-        "tests/pipeline/test_ingest_mqtt.py",
-        "tests/pipeline/test_ingest_names.py",
-        "tests/pipeline/test_ingest_nasty.py",
-        "tests/pipeline/test_ingest_room.py",
-        "tests/pipeline/test_lookup_nats.py",
-        "tests/pipeline/test_lookup_watch.py",
-        "tests/pipeline/test_mail_to_sensed.py",
-        "tests/pipeline/test_spark_archive.py",
-        "tests/pipeline/test_spark_handles.py",
-        "tests/pipeline/test_spark_ingest.py",
-        "tests/pipeline/test_spark_jobs.py",
-    ),
-    (
-        "tests/pipeline/test_analysis.py",
-        "tests/pipeline/test_transitions.py",
-        "tests/pipeline/test_twelve.py",
-        "tests/pipeline/test_cluster.py",  # uses the session and the cluster
-        "tests/pipeline/test_faults.py",  # stops the session, and starts one on the cluster
-        "tests/pipeline/test_notebook.py",  # stops the session, and starts a Connect server
-    ),
+    "tests/matching/test_snapshot_spark.py",
+    "tests/pipeline/test_analysis.py",
+    "tests/pipeline/test_ingest_mqtt.py",
+    "tests/pipeline/test_ingest_names.py",
+    "tests/pipeline/test_ingest_nasty.py",
+    "tests/pipeline/test_ingest_room.py",
+    "tests/pipeline/test_lookup_nats.py",
+    "tests/pipeline/test_lookup_watch.py",
+    "tests/pipeline/test_mail_to_sensed.py",
+    "tests/pipeline/test_spark_archive.py",
+    "tests/pipeline/test_spark_handles.py",
+    "tests/pipeline/test_spark_ingest.py",
+    "tests/pipeline/test_spark_jobs.py",
+    "tests/pipeline/test_transitions.py",
+    "tests/pipeline/test_twelve.py",
+    "tests/pipeline/test_cluster.py",  # uses the session and the cluster
+    "tests/pipeline/test_faults.py",  # stops the session, and starts one on the cluster
+    "tests/pipeline/test_notebook.py",  # stops the session, and starts a Connect server
 )
-"""Files that share a Spark session: each group goes to one worker, in this order."""
+"""Files that share a Spark session: they go to one worker, in this order.
 
-SPARK_UNITS = {file: f"Spark {n}" for n, files in enumerate(ON_SPARK) for file in files}
-SPARK_PLACES = {file: place for files in ON_SPARK for place, file in enumerate(files)}
+A second session would load and compile all of Spark again: 20 seconds of CPU.
+"""
+
+SPARK_UNIT = "Spark"
+SPARK_PLACES = {file: place for place, file in enumerate(ON_SPARK)}
 
 MARKED_S = {"slow": 4, "spark": 10, "process": 2}
 """About how long a test with a mark takes; the others are many and short."""
@@ -124,8 +126,15 @@ def pytest_sessionstart() -> None:
                 importlib.import_module(module.name)
 
 
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over the tests themselves: they stay, and are many."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_sessionfinish() -> None:
-    """End what forked the commands of tests."""
+    """End what forked the commands of tests; what was set aside is freed again."""
+    gc.unfreeze()  # nanobind would tell of every object of its modules that is left at the end
     nursery.close()
 
 
@@ -137,13 +146,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marks = {mark.name for mark in item.iter_markers()}
         seconds[unit] = seconds.get(unit, 0) + sum(MARKED_S.get(name, 0) for name in marks) + 0.1
         uses = {"spark", "cluster"} & set(getattr(item, "fixturenames", ()))
-        if uses and unit not in SPARK_UNITS.values():
+        if uses and unit != SPARK_UNIT:
             raise pytest.UsageError(f"{unit} uses Spark: list it in ON_SPARK of tests/conftest.py")
         if MAY_START_PROCESSES & marks:
             # Processes and their clocks: a busy machine may need a second try (0116).
             item.add_marker(pytest.mark.flaky(reruns=1))
     items.sort(key=lambda item: (-seconds[unit_of(item.nodeid)], place_in_unit(item.nodeid)))
-    if settings.get_current_profile_name() != "explore":
+    if settings.get_current_profile_name() in EXAMPLES_MAX:
         for test in {getattr(item, "obj", None) for item in items}:
             draw_fewer(test)
         for machine in {getattr(item, "cls", None) for item in items}:
@@ -161,10 +170,10 @@ def draw_fewer(test: Any) -> None:
 
 def fewer(own: settings) -> settings:
     """Bound the examples of a test's settings; divide them for `make quick`."""
-    most = min(own.max_examples, EXAMPLES_MAX)
-    if settings.get_current_profile_name() == "quick":
-        most = max(own.max_examples // QUICK_SHARE, 5)
-    return settings(own, max_examples=most)
+    profile, most = settings.get_current_profile_name(), own.max_examples
+    if profile == "quick":
+        most = max(most // QUICK_SHARE, 5)
+    return settings(own, max_examples=min(most, EXAMPLES_MAX[profile]))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -226,7 +235,8 @@ def file_of(nodeid: str) -> str:
 
 def unit_of(nodeid: str) -> str:
     """Name what is never torn apart: a file, or all files that share a Spark session."""
-    return SPARK_UNITS.get(file_of(nodeid), file_of(nodeid))
+    file = file_of(nodeid)
+    return SPARK_UNIT if file in SPARK_PLACES else file
 
 
 def place_in_unit(nodeid: str) -> int:

@@ -22,7 +22,11 @@ from roamcast.pipeline.spark.session import check_java
 
 HOME = Path(pyspark.__file__).parent
 WAIT_SECONDS = 600
-OPTIONS = {"spark.sql.shuffle.partitions": "4"}
+OPTIONS = {
+    "spark.sql.shuffle.partitions": "2",  # as many as there are cores: rows are few
+    # Spark ends workers after a minute without work; the next ones find all imported.
+    "spark.python.daemon.module": "tests.pipeline.worker_nursery",
+}
 
 
 needs_connect = pytest.mark.skipif(

@@ -1,13 +1,17 @@
 """One Spark cluster for all modules of tests; the session is in tests/conftest.py."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from roamcast.cli import build
 from roamcast.pipeline.archive import table
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.ingest import few
+from roamcast.pipeline.spark import session as sessions
 from roamcast.pipeline.spark.session import Settings, started
 from tests.pipeline.clusters import OPTIONS, Cluster, environment, need_java, stop_running
 
@@ -27,6 +31,19 @@ def small_batches_on_spark(request: pytest.FixtureRequest, monkeypatch: pytest.M
     """Let tests of Spark's jobs have them, however few rows; test_ingest_few.py has others."""
     if request.node.get_closest_marker("spark"):
         monkeypatch.setattr(few, "HERE_ROWS", -1)
+
+
+@pytest.fixture
+def command(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run a command in this process, on our session; test_cluster.py has one start its own."""
+    monkeypatch.setattr(sessions, "started", lambda _settings: nullcontext(spark))
+
+    def run(*words: object) -> str:
+        done = CliRunner().invoke(build(), [*map(str, words)], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -93,20 +93,20 @@ def test_no_part_that_holds_a_match_is_ever_ruled_out(
     archive = Archive.open(tmp_path / "a")
     log = FileBounds(archive.files())
     by_vid = {context.vid: context for context in contexts}
-    filters = [Filter.parse(some_filter(draw)) for _ in range(60)]
+    parts: list[tuple[Bounds, int, list[str]]] = []
+    for at, path in enumerate(archive.files()["path"].to_pylist()):
+        vids = read_file(archive.storage, path, ["vid"])["vid"].to_pylist()
+        groups = footer(tmp_path / "a" / path)
+        parts.append((log, at, vids))
+        parts += [(groups, g, vids[4 * g : 4 * g + 4]) for g in range(groups.parts)]
     excluded = 0
-    for wanted in filters:
+    for wanted in [Filter.parse(some_filter(draw)) for _ in range(60)]:
         needs = Needs([wanted])
         each = np.arange(needs.count)
-        for at, path in enumerate(archive.files()["path"].to_pylist()):
-            vids = read_file(archive.storage, path, ["vid"])["vid"].to_pylist()
-            parts: list[tuple[Bounds, int, list[str]]] = [(log, at, vids)]
-            groups = footer(tmp_path / "a" / path)
-            parts += [(groups, g, vids[4 * g : 4 * g + 4]) for g in range(groups.parts)]
-            for bounds, number, inside in parts:
-                possible = needs.count and bounds.possible(needs, each)[:, number].any()
-                excluded += not possible
-                assert possible or not any(wanted.matches(by_vid[vid]) for vid in inside), wanted
+        for bounds, number, inside in parts:
+            possible = needs.count and bounds.possible(needs, each)[:, number].any()
+            excluded += not possible
+            assert possible or not any(wanted.matches(by_vid[vid]) for vid in inside), wanted
     assert excluded > 1_000, "the rule excludes something"
 
 

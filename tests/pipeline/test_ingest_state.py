@@ -585,7 +585,7 @@ def prepare(state: IngestState, batch: SightingBatch) -> None:
 def test_thousands_of_batches_are_one_small_file_and_every_ingested_file_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = 4_000
+    count = 1_500
     monkeypatch.setattr(os, "fsync", lambda _: None)  # whether it is called, others ask
     with state_of(tmp_path) as state:
         state.done._database.execute("PRAGMA synchronous = OFF")

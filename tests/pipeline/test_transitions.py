@@ -1,8 +1,10 @@
 """Transition counts by Spark, from archives and journals, and what is left out of them."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from roamcast.errors import InputError
@@ -14,7 +16,6 @@ from roamcast.model.records import ContextChanged, ContextClosed, ContextOpened
 from roamcast.model.transitions import read_transitions
 from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.transitions import transitions
-from tests.processes import roamcast
 from tests.strategies_pipeline import BEGIN
 
 pytestmark = [pytest.mark.spark]
@@ -59,11 +60,11 @@ def test_moves_of_one_vid_are_counted_and_rare_ones_left_out(spark: Any, tmp_pat
     assert transitions(spark, [tmp_path / "archive"], k=7).counts == {"a/1": {"a/2": 10}}
 
 
-def test_the_command_writes_what_brokers_read(tmp_path: Path) -> None:
+def test_the_command_writes_what_brokers_read(command: Callable[..., str], tmp_path: Path) -> None:
     out = tmp_path / "transitions.json"
-    source = str(archive(tmp_path / "archive"))
-    with roamcast("pipeline", "plan", "transitions", source, "--out", str(out), "--json") as asked:
-        assert asked.answer() == {"places": 2, "pairs": 2, "k": 5}
+    source = archive(tmp_path / "archive")
+    told = command("pipeline", "plan", "transitions", source, "--out", out, "--json")
+    assert msgspec.json.decode(told) == {"places": 2, "pairs": 2, "k": 5}
     assert read_transitions(out.read_bytes()).counts == COUNTS
 
 

@@ -179,6 +179,7 @@ def test_a_wake_up_that_says_which_cast_is_found() -> None:
         assert broken() == "a push says nothing"
 
 
+@pytest.mark.soak  # its mail waits until the run is given up: 12 s; the next one breaks waking, too
 def test_mail_left_behind_that_wakes_nobody_again_is_found() -> None:
     with planted(f"{MAILBOXES}.receive", "[MailLeft(handle)]", "[]"):
         assert broken() in ("no loss", "liveness")
