@@ -132,7 +132,8 @@ def test_a_log_releases_a_prefix_and_ends_with_an_event(
     numbers = [log.append(Event("p", 1, one, BODY), 0)[0] for one in range(len(stored))]
     released: list[int] = []
     for number in data.draw(st.permutations(numbers)):
-        flow = log.written(number) if stored[number - 1] else log.refused(number)
+        (log.written if stored[number - 1] else log.refused)(number)
+        flow = log.release()
         if flow is not None:
             released += [one for one, _ in flow.events]
             assert flow.upto == released[-1]

@@ -151,10 +151,10 @@ class Flows(Part):
 
     def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
         """Take up what another host of this node had in the log."""
-        del now
         for entry in entries:
             if entry.value is not None:
                 self.log.adopt(entry.key, entry.value)
+        self.timers.sooner("release", now)
         return ()
 
     def receive(self, given: Any, now: int) -> Sequence[Effect]:
@@ -191,7 +191,9 @@ class Flows(Part):
         """Do what is due."""
         effects: list[Effect] = []
         for what in list(self.timers.due(now)):
-            if what == "empty":
+            if what == "release":
+                self._release(now)
+            elif what == "empty":
                 effects += self._tell_empty(now)
             elif what == "wave":
                 self.waves.end()
@@ -362,12 +364,9 @@ class Flows(Part):
                 return effects
             return []
         tickets = self._tickets.pop(number)
-        self._released(self.log.written(number))
-        oldest = self.log.oldest_us()
-        if self.log.bytes > self._settings.log_bytes_max:
-            oldest = now
-        if oldest is not None:
-            self.timers.sooner("trim", oldest)
+        self.log.written(number)
+        # What is on disk with it is told in the same moment: it goes on in one flow.
+        self.timers.sooner("release", now)
         return [EventPublished(ticket, self.node, self._at(number)) for ticket in tickets]
 
     def _failed(self, number: int | Writes, reason: str, now: int) -> list[Effect]:
@@ -377,12 +376,20 @@ class Flows(Part):
             early, self._early = self._early, []
             return [Failed(given.ticket, StoreError(reason)) for given in early]
         tickets = self._tickets.pop(number)
-        self._released(self.log.refused(number))
+        self.log.refused(number)
+        self.timers.sooner("release", now)
         return [Failed(ticket, StoreError(reason)) for ticket in tickets]
 
-    def _released(self, flow: Flow | None) -> None:
-        if flow is not None:
+    def _release(self, now: int) -> None:
+        """Let go on what is on disk."""
+        flow = self.log.release()
+        if flow is not None and self._open:  # else the whole log is announced in a moment
             self._flow(msgspec.structs.replace(flow, origin=self.node), None)
+        oldest = self.log.oldest_us()
+        if self.log.bytes > self._settings.log_bytes_max:
+            oldest = now
+        if oldest is not None:
+            self.timers.sooner("trim", oldest)
 
     def _trim(self, now: int) -> list[Effect]:
         writes = self.log.trim(now)

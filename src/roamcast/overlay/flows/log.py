@@ -99,7 +99,6 @@ class OriginLog:
         self._put(number, logged)
         self._entries = dict(sorted(self._entries.items()))
         self._last = max(self._last, number)
-        self._release()
 
     def begin(self, epoch: int) -> Writes:
         """Begin a log of this epoch if there is none: what to write before anybody hears of it."""
@@ -120,18 +119,16 @@ class OriginLog:
         self._put(self._last, logged)
         self._open[self._last] = None
         whole = msgspec.msgpack.encode(logged)
-        return self._last, (self._head(self.trimmed), *_pieces(self._last, whole))
+        return self._last, _pieces(self._last, whole)
 
-    def written(self, number: int) -> Flow | None:
-        """Note that a number is on disk; give what is released by that."""
+    def written(self, number: int) -> None:
+        """Note that a number is on disk."""
         del self._open[number]
-        return self._release()
 
-    def refused(self, number: int) -> Flow | None:
+    def refused(self, number: int) -> None:
         """Note that the disk refused a number: it stays empty for ever."""
         del self._open[number]
         self._drop(number)
-        return self._release()
 
     def read(self, after: int, upto: int, wanted: Callable[[Event], bool]) -> Flow:
         """Give the first events in (after, upto] that are wanted, about as many as fit a batch."""
@@ -183,7 +180,8 @@ class OriginLog:
             numbers = (number for number in self._entries if after < number <= upto)
         return ((number, self._entries[number].event) for number in numbers)
 
-    def _release(self) -> Flow | None:
+    def release(self) -> Flow | None:
+        """Give what can go on since the last time: all that is on disk before what is not."""
         first_open = next(iter(self._open), self._last + 1)
         # Up to an event that is there: a restart may give a refused number at the end again.
         upto = next((one for one in reversed(self._entries) if one < first_open), 0)
