@@ -76,7 +76,10 @@ class NodeFilters(Part):
     """The filter of one node, and the batch loop while it is the root."""
 
     part: ClassVar[str] = "filters"
-    inputs: ClassVar = (OverlayOpened, NeighbourUp, CameByLink, TreeChanged)
+    inputs: ClassVar = (OverlayOpened, NeighbourUp, TreeChanged)
+    carried: ClassVar = {
+        CameByLink: (FlowReports, ReportsWanted, FilterOrder, InstallFilter, FilterInstalled)
+    }
 
     def __init__(self, topology: NodeTopology, settings: FilterSettings, *, now: int) -> None:
         self.node = topology.node

@@ -68,6 +68,7 @@ from roamcast.overlay.flows.vector import ORIGINS_MAX, Position, Vector, pairs
 from roamcast.overlay.flows.waves import Waves
 from roamcast.overlay.links.chunks import Assembly
 from roamcast.overlay.tables.exchange import Exchange
+from roamcast.overlay.tables.messages import TABLES_MESSAGES
 from roamcast.overlay.tables.wants import Wants
 from roamcast.overlay.topology.topology import NodeTopology
 
@@ -75,7 +76,6 @@ COUNT_MAX: Final = 2**63 - 1
 MARK_WAVES: Final = 3
 """A mark that was not answered is forgotten after so many times the patience of its home."""
 
-_TAKEN: Final = frozenset(FLOWS_MESSAGES)
 _READ: Final = msgspec.msgpack.Decoder(Flow | FlowPage)
 
 
@@ -92,9 +92,11 @@ class Flows(Part):
 
     part: ClassVar[str] = "flows"
     inputs: ClassVar = (
-        OverlayOpened, NeighbourUp, NeighbourDown, NeighbourFull, NeighbourReady, CameByLink,
-        TreeChanged, PublishEvent, SubscribeEvents, UnsubscribeEvents,
+        OverlayOpened, NeighbourUp, NeighbourDown, NeighbourFull, NeighbourReady, TreeChanged,
+        PublishEvent, SubscribeEvents, UnsubscribeEvents,
     )  # fmt: skip
+    # Waves go on once tables stand at the next node, as its receipts of them say.
+    carried: ClassVar = {CameByLink: (*FLOWS_MESSAGES, *TABLES_MESSAGES)}
     prefix: ClassVar[str] = PREFIX
 
     def __init__(
@@ -161,11 +163,9 @@ class Flows(Part):
         """Take what users ask, what the disk answers, and what links bring."""
         match given:
             case CameByLink(node, message):
-                effects: list[Effect] = []
-                if type(message) in _TAKEN:
-                    if node not in self.relay.links:
-                        return ()  # the tree does not run over it, as far as we know (0135)
-                    effects = self._came(node, message, now)
+                if node not in self.relay.links:
+                    return ()  # the tree does not run over it, as far as we know (0135)
+                effects: list[Effect] = self._came(node, message, now)
             case PublishEvent():
                 effects = self._publish(given, now)
             case SubscribeEvents():
