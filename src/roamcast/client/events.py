@@ -44,7 +44,7 @@ from roamcast.model.wire import FRAME_BYTES_MAX
 from roamcast.overlay.flows.cursor import ProducerCursor
 from roamcast.overlay.flows.events import EventsDelivered, EventsLost, EventsStanding
 from roamcast.overlay.flows.messages import Event
-from roamcast.overlay.flows.vector import Position, merge
+from roamcast.overlay.flows.vector import Position, merge, numbers_between
 from roamcast.transport.address import ServiceAddress
 
 UNANSWERED_MAX: Final = 256
@@ -531,8 +531,8 @@ class EventRoamer:
         after, upto = Position(*frame.after), Position(*frame.upto)
         if stream.cursor.lost(EventsLost(frame.re, frame.origin, after, upto, frame.reason)):
             stream.resumed = False
-            most = upto.number - (after.number if after.epoch == upto.epoch else 0)
-            stream.gaps.append(EventGap(frame.origin, max(most, 0), frame.reason))
+            most = numbers_between(after, upto)
+            stream.gaps.append(EventGap(frame.origin, most, frame.reason))
 
     def _published(self, number: int, origin: str, at: Position) -> None:
         self._producer.published(origin, at)
