@@ -66,6 +66,7 @@ from roamcast.overlay.flows.relay import Matching, Relay
 from roamcast.overlay.flows.settings import FlowSettings
 from roamcast.overlay.flows.vector import ORIGINS_MAX, Position, Vector, pairs
 from roamcast.overlay.flows.waves import Waves
+from roamcast.overlay.flows.writing import LogWriter
 from roamcast.overlay.links.chunks import Assembly
 from roamcast.overlay.tables.exchange import Exchange
 from roamcast.overlay.tables.messages import TABLES_MESSAGES
@@ -129,10 +130,9 @@ class Flows(Part):
         """Consumers whose modulators come first."""
         self._early: list[PublishEvent] = []
         """Publications that came before the log was open."""
-        self._tickets: dict[int, list[int]] = {}
-        """Numbers that wait for the disk → who asked."""
-        self._stores: dict[int, int | Writes] = {}
-        """Store tokens → the number that is written; or the log's head, or what was trimmed."""
+        self._writer = LogWriter(self.log, settings.gather_us)
+        self._stores: dict[int, Writes] = {}
+        """Store tokens → the log's head, or what was trimmed."""
         self._token = 0
         self._coming: dict[str, _Coming] = {}
         self._wave_for: tuple[str, ...] = ()
@@ -173,9 +173,9 @@ class Flows(Part):
             case UnsubscribeEvents(consumer):
                 effects = self._unsubscribe(consumer)
             case Stored(token):
-                effects = self._stored(self._stores.pop(token), now)
+                effects = self._stored(token, now)
             case StoreFailed(token, reason):
-                effects = self._failed(self._stores.pop(token), reason, now)
+                effects = self._failed(token, reason, now)
             case OverlayOpened(epoch):
                 self._epoch = self.waves.epoch = epoch
                 effects = self._begin_log()
@@ -193,6 +193,8 @@ class Flows(Part):
         for what in list(self.timers.due(now)):
             if what == "release":
                 self._release(now)
+            elif what == "write":
+                effects += self._write(now)
             elif what == "empty":
                 effects += self._tell_empty(now)
             elif what == "wave":
@@ -225,7 +227,7 @@ class Flows(Part):
         coming = max((len(one.assembly) for one in self._coming.values()), default=0)
         return {
             "log bytes": (self.log.bytes, settings.log_bytes_max + 2 * DATA_BYTES_MAX),
-            "unwritten events": (len(self._tickets) + len(self._early), settings.unwritten_max),
+            "unwritten events": (len(self._writer) + len(self._early), settings.unwritten_max),
             "queued bytes": (self.relay.bytes(), self.relay.queue_bytes_max),
             "origins": (len(self.relay.known), ORIGINS_MAX),
             "marks": (len(self.waves), ORIGINS_MAX),
@@ -236,7 +238,7 @@ class Flows(Part):
     def idle(self) -> bool:
         """Whether nothing is under way, for tests and checkers."""
         queues = any(link.queue or link.untold for link in self.relay.links.values())
-        busy = self._stores or self._tickets or len(self.waves) or self._coming
+        busy = self._stores or self._writer or len(self.waves) or self._coming
         return not (queues or busy) and self.home.idle
 
     # --- what follows from every input
@@ -319,11 +321,18 @@ class Flows(Part):
         if known is not None:
             if self.log.released(known):
                 return [EventPublished(given.ticket, self.node, self._at(known))]
-            self._tickets[known].append(given.ticket)
+            self._writer.join(known, given.ticket)
             return []
-        number, writes = self.log.append(event, now)
-        self._tickets[number] = [given.ticket]
-        return [self._store(writes, number)]
+        due = self._writer.add(event, given.ticket, now)
+        if now < due:
+            self.timers.set("write", due)
+            return []
+        return self._write(now)
+
+    def _write(self, now: int) -> list[Effect]:
+        self.timers.cancel("write")
+        self._token += 1
+        return [self._writer.write(self._token, now)]
 
     def _checked(self, given: PublishEvent) -> Event:
         if len(given.data) > DATA_BYTES_MAX:
@@ -334,7 +343,7 @@ class Flows(Part):
             raise InputError("a producer's life and number are not negative")
         if len(given.needs) > NEEDS_MAX:
             raise LimitError(f"an event needs something of at most {NEEDS_MAX} origins")
-        if len(self._tickets) + len(self._early) >= self._settings.unwritten_max:
+        if len(self._writer) + len(self._early) >= self._settings.unwritten_max:
             raise RateError("too many events wait for the disk: try again in a moment")
         body = contexts.body_of(contexts.check(given.context))
         if len(body) > BODY_BYTES_MAX:
@@ -346,42 +355,37 @@ class Flows(Part):
     def _at(self, number: int) -> Position:
         return Position(self.log.epoch, number)
 
-    def _store(self, writes: Writes, number: int | None = None) -> Effect:
+    def _store(self, writes: Writes) -> Effect:
         self._token += 1
-        self._stores[self._token] = writes if number is None else number
+        self._stores[self._token] = writes
         return Store(self._token, writes)
 
-    def _stored(self, number: int | Writes, now: int) -> list[Effect]:
-        if isinstance(number, tuple):
-            self.log.forgotten(number)
-            if not self._open:
-                self.log.epoch = self._epoch
-                self._open = True
-                early, self._early = self._early, []
-                effects = self._announce()
-                for given in early:
-                    effects += self._publish(given, now)
-                return effects
-            return []
-        tickets = self._tickets.pop(number)
-        self.log.written(number)
-        # What is on disk with it is told in the same moment: it goes on in one flow.
-        self.timers.sooner("release", now)
-        return [EventPublished(ticket, self.node, self._at(number)) for ticket in tickets]
+    def _stored(self, token: int, now: int) -> list[Effect]:
+        if token in self._stores:
+            self.log.forgotten(self._stores.pop(token))
+            if self._open:
+                return []
+            self.log.epoch = self._epoch
+            self._open = True
+            early, self._early = self._early, []
+            return [*self._announce(), *(one for each in early for one in self._publish(each, now))]
+        written = self._writer.written(token)
+        self._release(now)
+        return [EventPublished(ticket, self.node, self._at(number)) for number, ticket in written]
 
-    def _failed(self, number: int | Writes, reason: str, now: int) -> list[Effect]:
-        if isinstance(number, tuple):
+    def _failed(self, token: int, reason: str, now: int) -> list[Effect]:
+        error = StoreError(reason)
+        if self._stores.pop(token, None) is not None:
             what = "trim" if self._open else "open"
             self.timers.sooner(what, now + self._settings.fetch_us)
             early, self._early = self._early, []
-            return [Failed(given.ticket, StoreError(reason)) for given in early]
-        tickets = self._tickets.pop(number)
-        self.log.refused(number)
-        self.timers.sooner("release", now)
-        return [Failed(ticket, StoreError(reason)) for ticket in tickets]
+            return [Failed(given.ticket, error) for given in early]
+        refused = self._writer.refused(token)
+        self._release(now)
+        return [Failed(ticket, error) for _, ticket in refused]
 
     def _release(self, now: int) -> None:
-        """Let go on what is on disk."""
+        """Let go on what is on disk, in one flow."""
         flow = self.log.release()
         if flow is not None and self._open:  # else the whole log is announced in a moment
             self._flow(msgspec.structs.replace(flow, origin=self.node), None)
