@@ -281,7 +281,11 @@ class Router:
         """Let every part do what is due; what one does may make another due at once."""
         out = self._settle(self._restored, now)
         for _ in range(ROUNDS_MAX):
-            due = [part for part in self._timed if _is_due(part, now)]
+            due = [
+                part
+                for part in self._timed
+                if (part.timers is None or part.timers.times) and _is_due(part, now)
+            ]
             if not due:
                 break
             for part in due:
